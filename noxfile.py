@@ -1,0 +1,166 @@
+"""Every check of the project. `nox` runs what CI runs; `nox -l` lists the rest.
+
+`pip install nox uv` is all that must be there. Each session has an environment of its own, in which
+each version is the one that constraints.txt says (only `floor` leaves it aside).
+"""
+
+import re
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2.9"
+nox.options.default_venv_backend = "uv"
+nox.options.sessions = [
+    "lint",
+    "typecheck",
+    "docs",
+    "tests",
+    "cross",
+    "coverage",
+    "floor",
+    "wheel",
+]
+
+CONSTRAINTS = ("-c", "constraints.txt", "--build-constraints", "constraints.txt")
+PROJECT = nox.project.load_toml("pyproject.toml")
+GROUPS = PROJECT["dependency-groups"]
+
+# Each package with the siblings that its tests need: nothing else is in its environment.
+PACKAGES = {
+    "core": ["packages/core"],
+    "cli": ["packages/cli", "packages/core"],
+    "conformance": ["packages/conformance", "packages/core"],
+    "langchain": ["integrations/langchain", "packages/conformance", "packages/core"],
+}
+ADAPTERS = [name for name, (folder, *_) in PACKAGES.items() if folder.startswith("integrations/")]
+EVERYTHING = ["packages/core", "packages/cli[demo]", "packages/conformance"]
+EVERYTHING += [PACKAGES[adapter][0] for adapter in ADAPTERS]
+
+
+def editable(*folders: str) -> list[str]:
+    """The arguments that install these folders as they stand."""
+    return [argument for folder in folders for argument in ("-e", folder)]
+
+
+def groups(*names: str) -> list[str]:
+    """The arguments that install these dependency groups, where they exist."""
+    return [argument for name in names if name in GROUPS for argument in ("--group", name)]
+
+
+def run_tests(session: nox.Session, folder: str) -> None:
+    """Run the tests of this folder; `coverage` reads what they leave."""
+    session.run("coverage", "run", "-m", "pytest", folder, *session.posargs)
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """See it work: an agent that crashes, resumes, replays and is undone."""
+    folders = ["packages/core", "packages/cli[demo]", "integrations/langchain"]
+    session.install(*editable(*folders), *CONSTRAINTS)
+    session.run("rollcage", "demo", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style, formatting and the changelog's fragments."""
+    session.install(*groups("lint"), *CONSTRAINTS)
+    session.run("ruff", "check")
+    session.run("ruff", "format", "--check")
+    session.run("towncrier", "build", "--draft", "--version", "next", silent=True)
+
+
+@nox.session
+def typecheck(session: nox.Session) -> None:
+    """Strict mypy, and pyright, over sources, tests, examples and benchmarks."""
+    session.install(*editable(*EVERYTHING), *groups(*GROUPS), *CONSTRAINTS)
+    session.run("mypy")
+    session.run("pyright")
+
+
+@nox.session
+@nox.parametrize("package", list(PACKAGES), ids=list(PACKAGES))
+def tests(session: nox.Session, package: str) -> None:
+    """One package's tests, in an environment with its own dependencies only."""
+    needs = groups("test", f"test-{package}")
+    session.install(*editable(*PACKAGES[package]), *needs, *CONSTRAINTS)
+    run_tests(session, f"{PACKAGES[package][0]}/tests")
+
+
+@nox.session
+def cross(session: nox.Session) -> None:
+    """What spans packages: layering, exports, packaging, examples, the docs' code blocks."""
+    session.install(*editable(*EVERYTHING), *groups("test"), *CONSTRAINTS)
+    run_tests(session, "tests")
+
+
+@nox.session
+def examples(session: nox.Session) -> None:
+    """The examples alone (a part of `cross`)."""
+    session.install(*editable(*EVERYTHING), *groups("test"), *CONSTRAINTS)
+    session.run("pytest", "tests/test_examples.py", *session.posargs)
+
+
+@nox.session
+@nox.parametrize("adapter", ADAPTERS, ids=ADAPTERS)
+def conformance(session: nox.Session, adapter: str) -> None:
+    """An adapter's conformance suite alone (a part of `tests`)."""
+    needs = groups("test", f"test-{adapter}")
+    session.install(*editable(*PACKAGES[adapter]), *needs, *CONSTRAINTS)
+    session.run("pytest", f"{PACKAGES[adapter][0]}/tests/test_conformance.py", *session.posargs)
+
+
+@nox.session
+def coverage(session: nox.Session) -> None:
+    """Fails below the bound, over all that `tests` and `cross` ran."""
+    session.install(*groups("test"), *CONSTRAINTS)
+    session.run("coverage", "combine")
+    session.run("coverage", "report")
+
+
+@nox.session
+@nox.parametrize("adapter", ADAPTERS, ids=ADAPTERS)
+def floor(session: nox.Session, adapter: str) -> None:
+    """An adapter's tests, on the lowest versions that it and core declare."""
+    session.install(*editable(*PACKAGES[adapter]), "--resolution", "lowest-direct")
+    session.install(*groups("test", f"test-{adapter}"))
+    session.run("pytest", f"{PACKAGES[adapter][0]}/tests", *session.posargs)
+
+
+@nox.session
+@nox.parametrize("package", list(PACKAGES), ids=list(PACKAGES))
+def wheel(session: nox.Session, package: str) -> None:
+    """One package's tests, against its built wheel instead of the source tree."""
+    dist = Path(session.create_tmp())
+    for folder in PACKAGES[package]:  # an sdist, then the wheel from it: so both are complete
+        build = ("uv", "build", "--quiet", "--clear", folder, "--out-dir", str(dist / folder))
+        session.run(*build, *CONSTRAINTS[2:], external=True)
+    wheels = [str(path) for path in sorted(dist.glob("*/*/*.whl"))]
+    session.install(*wheels, *groups("test", f"test-{package}"), *CONSTRAINTS)
+    session.run("pytest", f"{PACKAGES[package][0]}/tests", *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The documentation site, into site/; a broken link or reference fails."""
+    session.install(*groups("docs"), *CONSTRAINTS)
+    session.run("mkdocs", "build", "--strict", env={"NO_MKDOCS_2_WARNING": "1"})
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Each peer beside us in the same run; `nox -s bench -- --quick` is a smoke test."""
+    session.install(*editable(*EVERYTHING), *groups("bench"), *CONSTRAINTS)
+    session.run("python", "-m", "benchmarks", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def lock(session: nox.Session) -> None:
+    """Take the newest versions into constraints.txt."""
+    session.run("uv", "lock", "--upgrade", "--quiet", external=True)
+    what = ("--all-packages", "--all-groups", "--all-extras", "--no-emit-workspace")
+    how = ("--no-hashes", "--no-header", "--no-annotate", "--quiet")
+    exported = session.run("uv", "export", *what, *how, external=True, silent=True)
+    # Versions only: no index and no address, so that it holds wherever it is read.
+    pins = [line for line in str(exported).splitlines() if re.match(r"[\w.-]+==[^/@]+$", line)]
+    Path("constraints.txt").write_text("\n".join(pins) + "\n", encoding="utf-8")

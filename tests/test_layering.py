@@ -1,0 +1,212 @@
+"""Imports point down. DESIGN §8 draws the layers; the tables below are that drawing, as data."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# Core's modules from top to bottom. An import reaches a lower row, or stays within its row where
+# that closes no cycle. A package's name stands for all its modules. A module in no row fails.
+LAYERS: list[set[str]] = [
+    {"__main__"},
+    {"__init__"},
+    {"adapter"},
+    {"session"},
+    {"_drive"},
+    {"_engine"},
+    {"_effects"},
+    {"fingerprint", "contract", "gate", "replay", "undo"},
+    {"trace", "store"},
+    {"errors"},
+]
+
+# What core imports when it is imported. Any other library is optional, and imported in a function.
+CORE_LIBRARIES = {"cel", "orjson", "pydantic", "pydantic_core", "rfc8785", "typing_extensions"}
+
+# What the other distributions may import of core: names of these modules, and of none below them.
+PUBLIC = {"rollcage", "rollcage.adapter", "rollcage.errors", "rollcage.store", "rollcage.trace"}
+
+# Frameworks are for integrations, and no distribution imports another than core ...
+FRAMEWORKS = ("autogen", "crewai", "langchain", "langgraph")
+# ... but for these, inside a function: (importing module or package, what it imports).
+LAZY = {
+    ("rollcage.__main__", "rollcage_cli"),
+    ("rollcage_cli.demo", "rollcage_langchain"),
+    ("rollcage_cli.demo", "langchain"),
+    ("rollcage_cli.demo", "langchain_community"),
+    ("rollcage_cli.demo", "langchain_core"),
+}
+
+
+class Import(NamedTuple):
+    importer: str
+    module: str
+    name: str  # what is taken from the module; empty where it is the module itself
+    lazy: bool  # in a function, or for type checkers only
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.importer}:{self.line}: {self.module} {self.name}".rstrip()
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """Every module of the workspace at `root`, by its full name."""
+    found = {}
+    for source in [*root.glob("packages/*/src"), *root.glob("integrations/*/src")]:
+        for path in source.rglob("*.py"):
+            parts = path.relative_to(source).with_suffix("").parts
+            found[".".join(parts).removesuffix(".__init__")] = path
+    return found
+
+
+def imports(importer: str, path: Path, known: set[str]) -> Iterator[Import]:
+    """Every import in one file, wherever it stands; relative ones by their full names."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    lazy: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if function or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)):
+            lazy.update(ast.walk(node))
+    package = importer.split(".") if path.name == "__init__.py" else importer.split(".")[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(importer, alias.name, "", node in lazy, node.lineno)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                inner = f"{module}.{alias.name}"
+                at = (inner, "") if inner in known else (module, alias.name)
+                yield Import(importer, *at, node in lazy, node.lineno)
+
+
+def row(module: str) -> int | None:
+    """The place of one of core's modules, counted from the top."""
+    name = [*module.split("."), "__init__"][1]
+    return next((place for place, layer in enumerate(LAYERS) if name in layer), None)
+
+
+def within_core(found: list[Import], known: set[str]) -> Iterator[str]:
+    """What is wrong between core's own modules."""
+    core = {module for module in known if module.split(".")[0] == "rollcage"}
+    yield from (f"{module}: is in no layer" for module in sorted(core) if row(module) is None)
+    graph: dict[str, set[str]] = {}
+    for each in found:
+        above, below = row(each.importer), row(each.module)
+        if not {each.importer, each.module} <= core or above is None or below is None:
+            continue
+        if below < above:
+            yield f"{each}: points up"
+        else:
+            graph.setdefault(each.importer, set()).add(each.module)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        yield f"{' <- '.join(error.args[1])}: is a cycle"
+
+
+def between(each: Import, integrations: set[str], known: set[str]) -> Iterator[str]:
+    """What is wrong with an import that leaves its distribution."""
+    here, there = each.importer.split(".")[0], each.module.split(".")[0]
+    if here == there or there in sys.stdlib_module_names:
+        return
+    allowed = (f"{each.importer}.".startswith(f"{where}.") for where, what in LAZY if what == there)
+    if each.lazy and any(allowed):
+        return
+    if there == "rollcage":
+        if each.module not in PUBLIC or each.name.startswith("_"):
+            yield f"{each}: is not public"
+    elif there in {module.split(".")[0] for module in known}:
+        yield f"{each}: is a sibling"
+    elif there.startswith(FRAMEWORKS) and here not in integrations:
+        yield f"{each}: is a framework"
+    elif here == "rollcage" and not each.lazy and there not in CORE_LIBRARIES:
+        yield f"{each}: is not one of core's libraries"
+
+
+def violations(root: Path) -> list[str]:
+    """All that is wrong with the imports of the workspace at `root`."""
+    paths = modules(root)
+    known = set(paths)
+    found = [each for name, path in paths.items() for each in imports(name, path, known)]
+    integrations = {path.name for path in root.glob("integrations/*/src/*")}
+    wrong = [w for each in found for w in between(each, integrations, known)]
+    return [*within_core(found, known), *wrong]
+
+
+def test_imports_point_down() -> None:
+    assert {"rollcage", "rollcage.errors"} <= modules(ROOT).keys()
+    assert violations(ROOT) == []
+
+
+CORE = "packages/core/src/rollcage/"
+CLI = "packages/cli/src/rollcage_cli/"
+LANGCHAIN = "integrations/langchain/src/rollcage_langchain/"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A small workspace in which nothing is wrong."""
+    files = {
+        f"{CORE}__init__.py": "from .session import Session\nfrom rollcage import errors\n",
+        f"{CORE}__main__.py": "def main():\n    from rollcage_cli import app\n",
+        f"{CORE}session.py": "from ._engine import run\nimport orjson, os.path\n",
+        f"{CORE}_engine.py": "from . import errors\nfrom .gate.policy import decide\n",
+        f"{CORE}gate/__init__.py": "from .policy import decide\n",
+        f"{CORE}gate/policy.py": "import cel\nfrom ..contract import Contract\n",
+        f"{CORE}contract.py": "from rollcage.errors import RollcageError as Error\n",
+        f"{CORE}trace/__init__.py": "def f():\n    import psycopg\n",
+        f"{CORE}errors.py": "",
+        f"{CLI}__init__.py": "from rollcage import Session\nimport typer\n",
+        f"{CLI}demo.py": "def f():\n    import rollcage_langchain, langchain.agents\n",
+        f"{LANGCHAIN}__init__.py": "import langchain_core\nfrom rollcage.trace import Event\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def test_a_sound_tree_has_no_violations(tree: Path) -> None:
+    assert violations(tree) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        (f"{CORE}errors.py", "from .trace import Event", "points up"),
+        (f"{CORE}errors.py", "from . import session", "points up"),
+        (f"{CORE}errors.py", "from rollcage import tool", "points up"),
+        (f"{CORE}gate/policy.py", "import rollcage.session", "points up"),
+        (f"{CORE}gate/policy.py", "def f():\n    from .._engine import run", "points up"),
+        (f"{CORE}contract.py", "from .gate import decide", "is a cycle"),
+        (f"{CORE}_new.py", "", "is in no layer"),
+        (f"{CORE}new/__init__.py", "", "is in no layer"),
+        (f"{CORE}session.py", "import psycopg", "is not one of core's libraries"),
+        (f"{CORE}session.py", "def f():\n    import langgraph.graph", "is a framework"),
+        (f"{CORE}__main__.py", "import rollcage_cli", "is a sibling"),
+        (f"{CLI}new.py", "from rollcage._engine import run", "is not public"),
+        (f"{CLI}new.py", "from rollcage import _engine", "is not public"),
+        (f"{CLI}new.py", "from rollcage import session", "is not public"),
+        (f"{CLI}new.py", "from rollcage.trace import _codec", "is not public"),
+        (f"{CLI}new.py", "import rollcage.gate.policy", "is not public"),
+        (f"{CLI}new.py", "def f():\n    import rollcage_langchain", "is a sibling"),
+        (f"{CLI}demo.py", "import rollcage_langchain", "is a sibling"),
+        (f"{CLI}demo.py", "from langchain.agents import create_agent", "is a framework"),
+        (f"{LANGCHAIN}new.py", "from rollcage_cli import app", "is a sibling"),
+    ],
+)
+def test_a_violation_is_found(tree: Path, file: str, text: str, said: str) -> None:
+    path = tree / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    (only,) = violations(tree)
+    assert said in only
