@@ -1,0 +1,348 @@
+"""The two I/O loops: they perform what a flow asks for. All locks, clocks and threads are here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import dataclasses
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from hashlib import sha256
+from types import CoroutineType
+from typing import Any, Final, assert_never
+
+import orjson
+
+from rollcage._effects import (
+    Admit,
+    Effect,
+    Execute,
+    Flow,
+    GetBlob,
+    Note,
+    PutBlob,
+    Raised,
+    Resolve,
+    Returned,
+    Settle,
+    Sync,
+)
+from rollcage.errors import Forked, Halt, SessionError, TraceUnwritable
+from rollcage.ledger import Admission, Ledger, Step
+from rollcage.store.protocol import Reader, Store, Writer
+
+__all__ = ["Clock", "Driver"]
+
+_END: Final = object()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Clock:
+    """Where time and randomness come from, so that a test can bring its own."""
+
+    wall: Callable[[], int] = time.time_ns
+    monotonic: Callable[[], int] = time.perf_counter_ns
+    random: Callable[[int], bytes] = os.urandom
+
+
+class Driver:
+    """Performs the effects of one session's flows.
+
+    `enter` and `leave` are called around a body, in its own context, with its step.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        writer: Writer,
+        store: Store,
+        source: Reader,
+        clock: Clock,
+        enter: Callable[[Step], contextvars.Token[Any]],
+        leave: Callable[[contextvars.Token[Any]], None],
+    ) -> None:
+        self.ledger = ledger
+        self.writer = writer
+        self.lock = threading.Lock()
+        self.closed = False
+        self._store = store
+        self._source = source
+        self._clock = clock
+        self._enter = enter
+        self._leave = leave
+
+    # --- the loops -------------------------------------------------------------------------------
+
+    def run(self, flow: Flow) -> Any:
+        """Drive a flow to its end in this thread; the body's value, or its error raised."""
+        answer: Any = None
+        while True:
+            try:
+                effect = flow.send(answer)
+            except StopIteration as stop:
+                return _unwrap(stop.value)
+            if type(effect) is Execute:
+                answer = self._execute(effect)
+            elif type(effect) is Sync:
+                answer = self._sync()
+            else:
+                answer = self._perform(effect)
+
+    async def arun(self, flow: Flow, *, is_async: bool) -> Any:
+        """Drive a flow to its end in this task; a sync body and the disk wait in a thread."""
+        answer: Any = None
+        while True:
+            try:
+                effect = flow.send(answer)
+            except StopIteration as stop:
+                return _unwrap(stop.value)
+            if type(effect) is Execute:
+                answer = await self._aexecute(effect, is_async=is_async)
+            elif type(effect) is Sync:
+                answer = await _caught(asyncio.to_thread(self._sync))
+            else:
+                answer = self._perform(effect)
+
+    def stream(self, flow: Flow) -> Iterator[Any]:
+        """Drive a flow whose body gives an iterator: its chunks, live or recorded.
+
+        The step's value is the list of its chunks. A consumer that stops early cuts the step off.
+        """
+        answer: Any = None
+        live = False
+        while True:
+            try:
+                effect = flow.send(answer)
+            except StopIteration as stop:
+                value = _unwrap(stop.value)
+                if not live:
+                    yield from value
+                return
+            if type(effect) is Execute:
+                live = True
+                chunks: list[Any] = []
+                try:
+                    with self._inside(effect.step):
+                        source = iter(effect.body(**effect.step.call.arguments.values))
+                    while True:
+                        with self._inside(effect.step):
+                            chunk = next(source, _END)
+                        if chunk is _END:
+                            break
+                        chunks.append(chunk)
+                        yield chunk
+                    answer = Returned(chunks)
+                except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
+                    answer = Raised(error)
+            elif type(effect) is Sync:
+                answer = self._sync()
+            else:
+                answer = self._perform(effect)
+
+    async def astream(self, flow: Flow) -> AsyncIterator[Any]:
+        """`stream` for a body that gives an async iterator."""
+        answer: Any = None
+        live = False
+        while True:
+            try:
+                effect = flow.send(answer)
+            except StopIteration as stop:
+                value = _unwrap(stop.value)
+                if not live:
+                    for chunk in value:
+                        yield chunk
+                return
+            if type(effect) is Execute:
+                live = True
+                chunks: list[Any] = []
+                try:
+                    with self._inside(effect.step):
+                        source = aiter(effect.body(**effect.step.call.arguments.values))
+                    while True:
+                        with self._inside(effect.step):
+                            chunk = await anext(source, _END)
+                        if chunk is _END:
+                            break
+                        chunks.append(chunk)
+                        yield chunk
+                    answer = Returned(chunks)
+                except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
+                    answer = Raised(error)
+            elif type(effect) is Sync:
+                answer = await _caught(asyncio.to_thread(self._sync))
+            else:
+                answer = self._perform(effect)
+
+    # --- bodies ----------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _inside(self, step: Step) -> Iterator[None]:
+        token = self._enter(step)
+        try:
+            yield
+        finally:
+            self._leave(token)
+
+    def _execute(self, effect: Execute) -> Returned | Raised:
+        token = self._enter(effect.step)
+        try:
+            value = effect.body(**effect.step.call.arguments.values)
+            if type(value) is CoroutineType:
+                value.close()  # it has not begun: nothing happened
+                name = effect.step.call.contract.name
+                return Raised(SessionError(f"{name} is async: await session.acall(...) it"))
+            return Returned(value)
+        except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
+            return Raised(error)
+        finally:
+            self._leave(token)
+
+    async def _aexecute(self, effect: Execute, *, is_async: bool) -> Returned | Raised:
+        if not is_async:
+            return await self._in_thread(effect)
+        token = self._enter(effect.step)
+        try:
+            return Returned(await effect.body(**effect.step.call.arguments.values))
+        except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
+            return Raised(error)
+        finally:
+            self._leave(token)
+
+    async def _in_thread(self, effect: Execute) -> Returned | Raised:
+        context = contextvars.copy_context()
+        loop = asyncio.get_running_loop()
+        body = loop.run_in_executor(None, context.run, self._execute, effect)
+        try:
+            return await asyncio.shield(body)
+        except asyncio.CancelledError as error:
+            # The body goes on in its thread; what becomes of it is written down when it is known.
+            body.add_done_callback(lambda done: self._late(effect, done))
+            return Raised(error)
+
+    def _late(self, effect: Execute, done: asyncio.Future[Returned | Raised]) -> None:
+        if not done.cancelled() and effect.step.world_effect and not self.closed:
+            with contextlib.suppress(BaseException):  # what the body raised is recorded, not raised
+                self.run(effect.late(done.result()))
+
+    # --- everything else -------------------------------------------------------------------------
+
+    def _perform(self, effect: Effect) -> Any:
+        match effect:
+            case Admit():
+                return self._admit(effect)
+            case Settle():
+                return self._settle(effect)
+            case Resolve():
+                return self._resolve(effect)
+            case Note(event=event):
+                with self.lock:
+                    self.ledger.stats.drifted += "drift" in event
+                    return self.append(event)
+            case PutBlob(digest=digest, data=data):
+                return self._halting(self._store.put_blob, digest, data)
+            case GetBlob(digest=digest):
+                return self._get_blob(digest)
+            case Execute() | Sync():
+                raise AssertionError("performed by the loops")
+            case _:
+                assert_never(effect)
+
+    def _admit(self, effect: Admit) -> Admission:
+        self._check_process()
+        with self.lock:
+            if self.closed:
+                raise SessionError("the session was left; open another one to go on")
+            admission = self.ledger.admit(effect.call, effect.verdict, self._clock.wall() // 1000)
+            event, step = admission.event, admission.step
+            if event is not None and (step is None or admission.entry is None):
+                self.append(event)
+        if step is not None:
+            step.began = self._clock.monotonic()
+        return admission
+
+    def _settle(self, effect: Settle) -> None:
+        ended = self._clock.monotonic()
+        step = effect.step
+        self._check_process()
+        with self.lock:
+            event = self.ledger.settle(
+                step,
+                effect.outcome,
+                sha256(effect.encoded).digest(),
+                (ended - step.began) // 1000,
+                self._clock.wall() // 1000,
+            )
+            event["outcome"] = orjson.Fragment(effect.encoded)
+            if effect.halt is not None and self.ledger.halted is None:
+                self.ledger.halted = effect.halt
+            if self.closed:
+                raise TraceUnwritable(
+                    f"step {step.number} ended after its session was left; its outcome is not recorded"
+                )
+            self.append(event)
+
+    def _resolve(self, effect: Resolve) -> None:
+        event = {
+            "event": "step.resolved",
+            "time": self._clock.wall() // 1000,
+            "step": effect.step.number,
+            "by": "body",
+            "outcome": orjson.Fragment(effect.encoded),
+            "digest": sha256(effect.encoded).hexdigest(),
+        }
+        with self.lock:
+            if not self.closed:
+                self.append(event)
+
+    def append(self, event: dict[str, Any]) -> None:
+        """Write an event; a failure halts the session. The caller has the lock."""
+        self._halting(self.writer.append, event)
+
+    def _halting(self, action: Callable[..., None], *arguments: Any) -> None:
+        try:
+            action(*arguments)
+        except Halt as error:
+            if self.ledger.halted is None:
+                self.ledger.halted = error
+            raise
+
+    def _check_process(self) -> None:
+        # Before the lock: in a forked child another thread of the parent may hold it for ever.
+        if self.writer.forked:
+            raise Forked(
+                f"run {self.writer.run} belongs to the parent process; open a session of its own here"
+            )
+
+    def _get_blob(self, digest: str) -> bytes:
+        data = self._source.get_blob(digest)
+        if self._source is not self._store:  # the replay outlives its source
+            self._store.put_blob(digest, data)
+        return data
+
+    def _sync(self) -> Returned | Raised:
+        try:
+            self._halting(self.writer.sync)
+        except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
+            return Raised(error)
+        return Returned(None)
+
+
+def _unwrap(result: Returned | Raised) -> Any:
+    if type(result) is Returned:
+        return result.value
+    assert isinstance(result, Raised)
+    try:
+        raise result.error
+    finally:
+        del result  # no cycle of the error with its own traceback
+
+
+async def _caught(waiting: Any) -> Returned | Raised:
+    try:
+        answer: Returned | Raised = await waiting
+    except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
+        return Raised(error)
+    return answer

@@ -1,0 +1,239 @@
+"""The flow of a step, written once (DESIGN §3): a generator that yields effects.
+
+Errors of a body travel as data (`Raised`), so that nothing a body raises, StopIteration and
+cancellation included, can be mistaken for an event of the flow itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from hashlib import sha256
+from typing import Any, Final
+
+import orjson
+
+from rollcage._effects import (
+    Admit,
+    Effect,
+    Execute,
+    Flow,
+    GetBlob,
+    Note,
+    PutBlob,
+    Raised,
+    Returned,
+    Settle,
+    Sync,
+)
+from rollcage.contract import Contract
+from rollcage.errors import Halt, NotReplayable, SessionHalted, UnknownOutcome
+from rollcage.gate import Verdict
+from rollcage.ledger import Admission, Call, Step
+from rollcage.replay import UNKNOWN, Entry
+from rollcage.trace.codec import (
+    Seal,
+    decode,
+    decode_exception,
+    encode_exception,
+    encode_result,
+    survey,
+    tagged,
+)
+
+__all__ = ["run_step"]
+
+LARGE: Final = 64 * 1024  # bytes of JSON from which a value is kept as a blob
+_UNKNOWN: Final = orjson.dumps(UNKNOWN)
+_NOT_STARTED: Final[dict[str, Any]] = {"status": "not_started"}
+
+Usage = Callable[[Any], dict[str, int] | None]
+
+
+def run_step(
+    call: Call,
+    verdict: Verdict,
+    body: Callable[..., Any],
+    seal: Seal,
+    *,
+    durable: bool,
+    usage: Usage | None = None,
+) -> Flow:
+    """The flow of one call, from its verdict on.
+
+    `durable` waits for the disk before a write runs and before its outcome counts. `usage` reads
+    the tokens off a model's answer.
+    """
+    if len(call.arguments.digest_input) >= LARGE:
+        yield from _keep_large_arguments(call)
+    admission: Admission = yield Admit(call, verdict)
+    if admission.error is not None:
+        return Raised(admission.error)
+    step, entry = admission.step, admission.entry
+    if step is None:
+        assert entry is not None
+        return (yield from _recorded(call.contract, entry))
+    if entry is not None:
+        return (yield from _compared(admission, step, entry, body, seal))
+    wait = durable and step.world_effect
+    if wait:
+        synced = yield Sync()
+        if isinstance(synced, Raised):  # cancelled, or no disk: before anything happened
+            yield Settle(step, _NOT_STARTED, orjson.dumps(_NOT_STARTED))
+            return synced
+    answer: Returned | Raised = yield Execute(step, body, lambda end: _late(step, end, seal, usage))
+    if isinstance(answer, Raised):
+        yield _failure(step, answer.error, seal)
+        return answer
+    outcome, encoded = yield from _outcome(call.contract, answer.value, seal, usage)
+    yield Settle(step, outcome, encoded)
+    if wait:
+        synced = yield Sync()
+        if isinstance(synced, Raised):
+            return synced
+    return answer
+
+
+# --- how a body ended ----------------------------------------------------------------------------
+
+
+def _outcome(
+    contract: Contract, value: Any, seal: Seal, usage: Usage | None
+) -> Generator[Effect, Any, tuple[dict[str, Any], bytes]]:
+    """The outcome `ok`, and its bytes."""
+    outcome: dict[str, Any] = {"status": "ok", "value": value}
+    encoded: bytes | None = None
+    if usage is not None:
+        tokens = usage(value)
+        if tokens:
+            outcome["usage"] = tokens
+    try:
+        if survey(value):
+            encoded = orjson.dumps(outcome)
+    except (TypeError, RecursionError):  # a lone surrogate, or too deep for JSON: encoded below
+        encoded = None
+    if encoded is None:
+        result = encode_result(value, seal, typed=contract.typed)
+        outcome["value"] = result.value
+        if result.needs_type and not result.flaws:
+            outcome["typed"] = True
+            result.flaws.extend(_check_round_trip(contract, value, result.value))
+        if result.flaws:
+            outcome["lossy"] = "; ".join(result.flaws[:5])
+            outcome.pop("typed", None)
+        encoded = orjson.dumps(outcome)
+    if len(encoded) >= LARGE:
+        data = orjson.dumps(outcome["value"])
+        if len(data) >= LARGE:
+            outcome["value"] = yield from _keep(data)
+            encoded = orjson.dumps(outcome)
+    return outcome, encoded
+
+
+def _late(step: Step, answer: Returned | Raised, seal: Seal, usage: Usage | None) -> Flow:
+    """Record the end of a body that outlived its cancelled call."""
+    if isinstance(answer, Raised):
+        settled = _failure(step, answer.error, seal)
+        outcome, encoded = settled.outcome, settled.encoded
+    else:
+        outcome, encoded = yield from _outcome(step.call.contract, answer.value, seal, usage)
+    yield Resolve(step, outcome, encoded)
+    return answer
+
+
+def _check_round_trip(contract: Contract, value: Any, encoded: Any) -> list[str]:
+    """Show, rather than hope, that a typed value comes back through the return type."""
+    try:
+        same = contract.revive(decode(encoded)) == value
+    except Exception as error:  # noqa: BLE001 - validators are the user's own
+        return [f"$: its declared return type refuses it: {type(error).__name__}"]
+    return [] if same else ["$: it does not come back equal through its declared return type"]
+
+
+def _failure(step: Step, error: BaseException, seal: Seal) -> Settle:
+    """How a raise ends: an error, or unknown where a write was cut off."""
+    contract = step.call.contract
+    stopped = isinstance(error, (Halt, SessionHalted))
+    timed_out = isinstance(error, TimeoutError) and not isinstance(error, contract.raises)
+    cut_off = not isinstance(error, Exception) or stopped or timed_out
+    if cut_off and contract.effect == "scope":
+        return Settle(step, UNKNOWN, _UNKNOWN)  # is entered again: never in doubt
+    if cut_off and step.world_effect:
+        name = type(error).__name__
+        halt = UnknownOutcome(
+            f"step {step.number} of run {step.run} ({contract.name}) was cut off by {name}: nobody "
+            f"can tell whether it happened. Find out, then say so: rollcage resolve {step.run} {step.number} "
+            f"--happened [--result JSON] | --did-not-happen",
+            step.run,
+            step.number,
+        )
+        return Settle(step, UNKNOWN, _UNKNOWN, halt)
+    outcome: dict[str, Any] = {"status": "error", "error": encode_exception(error, seal)}
+    return Settle(step, outcome, orjson.dumps(outcome))
+
+
+# --- a recorded step -----------------------------------------------------------------------------
+
+
+def _recorded(contract: Contract, entry: Entry) -> Flow:
+    """Give back what a recorded step gave."""
+    try:
+        if entry.status == "error":
+            error = decode_exception(entry.outcome["error"], contract.raises)
+            return Raised(error)
+        return Returned((yield from _recorded_value(contract, entry)))
+    except (ValueError, LookupError, TypeError) as error:
+        return Raised(
+            NotReplayable(f"step {entry.step} of run {entry.run} ({entry.name}): {error}")
+        )
+
+
+def _recorded_value(contract: Contract, entry: Entry) -> Generator[Effect, Any, Any]:
+    outcome = entry.outcome
+    encoded = outcome["value"]
+    if type(encoded) is dict and encoded.get("$rollcage") == "blob":
+        encoded = orjson.loads((yield GetBlob(encoded["sha256"])))
+    value = decode(encoded)
+    return contract.revive(value) if outcome.get("typed") else value
+
+
+def _compared(
+    admission: Admission, step: Step, entry: Entry, body: Callable[..., Any], seal: Seal
+) -> Flow:
+    """Run a recorded read or pure call again and tell the difference; the recorded value counts."""
+    answer: Returned | Raised = yield Execute(step, body, lambda end: _late(step, end, seal, None))
+    event = admission.event
+    assert event is not None
+    recorded = yield from _recorded(step.call.contract, entry)
+    if isinstance(answer, Raised):
+        if not isinstance(answer.error, Exception):
+            return answer
+        fresh: Any = encode_exception(answer.error, seal)
+        same = entry.status == "error" and fresh == entry.outcome.get("error")
+        said = f"it now raises {fresh['type']}: {fresh['message']}"
+    else:
+        same = isinstance(recorded, Returned) and recorded.value == answer.value
+        said = "it now gives another value"
+    if same:
+        del event["drift"]
+    else:
+        event["drift"] = said
+    yield Note(event)
+    return recorded
+
+
+# --- large values --------------------------------------------------------------------------------
+
+
+def _keep(data: bytes) -> Generator[Effect, Any, dict[str, Any]]:
+    digest = sha256(data).hexdigest()
+    yield PutBlob(digest, data)
+    return {**tagged("blob", None), "sha256": digest, "size": len(data)}
+
+
+def _keep_large_arguments(call: Call) -> Generator[Effect, Any, None]:
+    shown = dict(call.arguments.canonical)
+    for name, value in shown.items():
+        data = orjson.dumps(value)
+        if len(data) >= LARGE:
+            shown[name] = yield from _keep(data)
+    call.shown = call.compared = shown

@@ -1,0 +1,240 @@
+"""Every error that Rollcage raises.
+
+::
+
+    RollcageError                     code, and what to do next, in each
+    ├── ContractError                 a tool's declaration can't be used        (contract_invalid)
+    ├── ArgumentsInvalid              refused by the tool's own schema          (arguments_invalid)
+    ├── Unencodable                   a value that has no encoding              (value_unencodable)
+    ├── Blocked                       a rule said no; the tool did not run      (the verdict's code)
+    ├── ReplayedError                 a recorded exception of a type that the reader does not know
+    ├── SessionError                  the session can't be used like this       (session_misused)
+    │   ├── SessionHalted             the session was halted before this call   (session_halted)
+    │   └── Forked                    used in a forked child of its process     (session_forked)
+    ├── Halt                          ends the session: nothing runs after it
+    │   ├── ApprovalRequired          a rule asks, and nobody can answer        (approval_required)
+    │   ├── ReplayMiss                replay found no recorded step             (replay_miss)
+    │   ├── NotReplayable             a recorded write that can't be given back (not_replayable)
+    │   ├── Diverged                  recorded effects would be left behind     (diverged)
+    │   ├── UnknownOutcome            nobody can tell whether a write happened  (outcome_unknown)
+    │   └── TraceUnwritable           the trace can't be written                (trace_unwritable)
+    └── StoreError                    the store or a trace in it
+        ├── RunNotFound               no such run                               (run_not_found)
+        ├── RunInUse                  another process or session writes it      (run_in_use)
+        ├── SourceMissing             a run that this run builds on is gone     (source_missing)
+        └── TraceCorrupt              a trace that was changed or damaged       (trace_corrupt)
+
+``Halt`` errors stop the run even where a framework swallows exceptions: the session stays halted,
+and leaving it raises the original error.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "ApprovalRequired",
+    "ArgumentsInvalid",
+    "Blocked",
+    "ContractError",
+    "Diverged",
+    "Forked",
+    "Halt",
+    "NotReplayable",
+    "ReplayMiss",
+    "ReplayedError",
+    "RollcageError",
+    "RunInUse",
+    "RunNotFound",
+    "SessionError",
+    "SessionHalted",
+    "SourceMissing",
+    "StoreError",
+    "TraceCorrupt",
+    "TraceUnwritable",
+    "Unencodable",
+    "UnguardedCallWarning",
+    "UnknownOutcome",
+]
+
+
+class RollcageError(Exception):
+    """The root of all errors of Rollcage; `code` is for machines, the message for people."""
+
+    code: ClassVar[str] = "rollcage_error"
+
+
+class ContractError(RollcageError):
+    """A tool's declaration can't be used; raised where it is declared, before any call."""
+
+    code = "contract_invalid"
+
+
+class ArgumentsInvalid(RollcageError):
+    """The arguments do not pass the tool's own schema; nothing happened."""
+
+    code = "arguments_invalid"
+
+
+class Unencodable(RollcageError):
+    """A value that no encoding of the trace can hold; `path` says where it stands."""
+
+    code = "value_unencodable"
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class Blocked(RollcageError):
+    """A rule denied the call; the tool did not run.
+
+    Attributes:
+        rule: the id of the rule that decided.
+        reason: what it said, fit for a model to act on.
+        verdict_code: the rule's machine-readable code.
+    """
+
+    code = "blocked"
+
+    def __init__(self, reason: str, *, rule: str, code: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.rule = rule
+        self.verdict_code = code
+
+
+class ReplayedError(RollcageError):
+    """A recorded exception whose type is neither a builtin nor declared in `raises=`.
+
+    Attributes:
+        type_name: the full name of the recorded type.
+        message: its text.
+    """
+
+    code = "replayed_error"
+
+    def __init__(self, type_name: str, message: str) -> None:
+        super().__init__(f"{type_name}: {message}")
+        self.type_name = type_name
+        self.message = message
+
+
+class SessionError(RollcageError):
+    """The session can't be used like this."""
+
+    code = "session_misused"
+
+
+class SessionHalted(SessionError):
+    """The session was halted before this call; nothing runs in it any more.
+
+    `__cause__` is the error that halted it.
+    """
+
+    code = "session_halted"
+
+
+class Forked(SessionError):
+    """The session belongs to the parent process: a forked child can't write its run."""
+
+    code = "session_forked"
+
+
+class Halt(RollcageError):
+    """A condition that stops the run: the session is halted, whoever swallows this error."""
+
+    code = "halted"
+
+
+class ApprovalRequired(Halt):
+    """A rule asks for approval and nobody can answer; the tool did not run."""
+
+    code = "approval_required"
+
+
+class ReplayMiss(Halt):
+    """Replay found no recorded step for a call that may not run live; nothing ran."""
+
+    code = "replay_miss"
+
+
+class NotReplayable(Halt):
+    """A recorded write that can't be given back, and is not silently run again."""
+
+    code = "not_replayable"
+
+
+class Diverged(Halt):
+    """The run is about to leave its recorded path with recorded effects still ahead.
+
+    `orphans` lists them as (run id, step).
+    """
+
+    code = "diverged"
+
+    def __init__(self, message: str, orphans: tuple[tuple[str, int], ...]) -> None:
+        super().__init__(message)
+        self.orphans = orphans
+
+
+class UnknownOutcome(Halt):
+    """Nobody can tell whether a write happened; a person has to say so."""
+
+    code = "outcome_unknown"
+
+    def __init__(self, message: str, run: str, step: int) -> None:
+        super().__init__(message)
+        self.run = run
+        self.step = step
+
+
+class TraceUnwritable(Halt):
+    """The trace can't be written, so nothing more may run."""
+
+    code = "trace_unwritable"
+
+
+class StoreError(RollcageError):
+    """The store, or a trace in it, can't be used."""
+
+    code = "store_error"
+
+
+class RunNotFound(StoreError):
+    """The store has no such run."""
+
+    code = "run_not_found"
+
+
+class RunInUse(StoreError):
+    """The run has a live writer."""
+
+    code = "run_in_use"
+
+
+class SourceMissing(StoreError):
+    """A run that an unfinished run builds on is gone: what it had done can't be known."""
+
+    code = "source_missing"
+
+
+class TraceCorrupt(StoreError):
+    """A trace that was changed or damaged; `line` is the first line that shows it (from 1)."""
+
+    code = "trace_corrupt"
+
+    def __init__(self, where: str, line: int, reason: str) -> None:
+        super().__init__(f"{where}, line {line}: {reason}")
+        self.where = where
+        self.line = line
+        self.reason = reason
+
+
+class UnguardedCallWarning(RuntimeWarning):
+    """A tool ran outside every session although sessions are open in this process.
+
+    Mostly a thread that does not know its session: start it with `contextvars.copy_context().run`,
+    or call through `session.call` or a function that `session.tool` gave back.
+    """

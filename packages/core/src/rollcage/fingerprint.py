@@ -1,0 +1,99 @@
+"""Identity: canonical bytes, keys, worlds, fingerprints. Pure functions over hashes (DESIGN §2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import Any, Final
+
+import orjson
+import rfc8785
+
+from rollcage.trace.codec import CANONICAL, survey
+
+__all__ = [
+    "branch_world",
+    "child_world",
+    "fingerprint",
+    "idempotency_key",
+    "jcs",
+    "key_digest",
+    "link",
+    "next_world",
+    "uuid7",
+    "world_zero",
+]
+
+_SORT: Final = orjson.OPT_SORT_KEYS
+
+
+def jcs(value: Any, level: int | None = None) -> bytes:
+    """Canonical JSON of RFC 8785, in UTF-8.
+
+    orjson writes it where its bytes provably equal JCS, the reference library everywhere else.
+    `level` is what `survey` said of the value, where the caller knows it already.
+
+    Raises:
+        rfc8785.CanonicalizationError: not JSON, or a number or string that JCS can't hold.
+        orjson.JSONEncodeError: a string with a lone surrogate, or nesting beyond 254 levels.
+    """
+    if (survey(value) if level is None else level) == CANONICAL:
+        return orjson.dumps(value, option=_SORT)
+    return rfc8785.dumps(value)
+
+
+def key_digest(kind: str, name: str, version: str, canonical_args: bytes) -> bytes:
+    """The content identity of a call (32 bytes): the hash of its JCS-encoded description.
+
+    `canonical_args` are the JCS bytes of its canonical arguments.
+    """
+    head = orjson.dumps(["rollcage/1", kind, name, version])  # strings only: JCS by construction
+    return sha256(head[:-1] + b"," + canonical_args + b"]").digest()
+
+
+def world_zero(seed: str) -> bytes:
+    """The world in which a run starts."""
+    return sha256(b"rollcage/1 world" + seed.encode()).digest()
+
+
+def branch_world(world: bytes, name: str) -> bytes:
+    """The world in which a branch starts that was forked off `world`."""
+    return sha256(b"rollcage/1 branch" + world + name.encode()).digest()
+
+
+def child_world(parent_fingerprint: bytes) -> bytes:
+    """The world in which the calls of a tool's own body start."""
+    return sha256(parent_fingerprint).digest()
+
+
+def fingerprint(key: bytes, world: bytes, rank: int, slot: int) -> bytes:
+    """The causal identity of a step: its key, in its world, at its occurrence.
+
+    The occurrence is `rank`, how many earlier turns asked for the key in this world, then `slot`,
+    the call's place in its turn; as such it is known when a call arrives, whoever comes first.
+    """
+    return sha256(key + world + rank.to_bytes(8, "big") + slot.to_bytes(8, "big")).digest()
+
+
+def link(step_fingerprint: bytes, outcome_digest: bytes) -> bytes:
+    """What a performed write adds to the world."""
+    return sha256(step_fingerprint + outcome_digest).digest()
+
+
+def next_world(world: bytes, links: Iterable[bytes]) -> bytes:
+    """The world after a batch of writes, whatever order they finished in."""
+    return sha256(world + b"".join(sorted(links))).digest()
+
+
+def idempotency_key(root_run: str, branch: str, step_fingerprint: str) -> str:
+    """Stable over all resumes of a run, new for a fresh run (64 hex digits)."""
+    return sha256(orjson.dumps([root_run, branch, step_fingerprint])).hexdigest()
+
+
+def uuid7(milliseconds: int, random: bytes) -> str:
+    """A UUIDv7 (RFC 9562 §5.7) of a Unix time in ms and ten random bytes."""
+    value = (milliseconds & (2**48 - 1)) << 80 | int.from_bytes(random, "big")
+    value = value & ~(0xF << 76) | 0x7 << 76
+    value = value & ~(0x3 << 62) | 0x2 << 62
+    text = f"{value:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

@@ -1,0 +1,419 @@
+"""The replay rule: which recorded step may stand for a call (DESIGN §3).
+
+A recorded run is a partial order, kept here as *positions*: position n of a branch is the world
+after n batches of writes. Every step holds over an interval of positions:
+
+* a write from where its turn started up to its own batch, once;
+* a read from where its turn started up to the end of the batch it was concurrent with, once;
+* a pure step everywhere, any number of times; a model step everywhere, once, first in first out.
+
+`Path` is one branch's recorded order with what of it has been taken; `load` makes the paths of a
+whole lineage of traces. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from typing import Any, Final, Literal
+
+from rollcage.errors import TraceCorrupt
+from rollcage.trace.codec import TAG
+from rollcage.trace.reader import read_events
+
+__all__ = ["Entry", "Path", "Recording", "Status", "load", "nearest"]
+
+Status = Literal["ok", "error", "unknown", "not_started", "blocked"]
+UNKNOWN: Final[dict[str, Any]] = {"status": "unknown"}
+UNKNOWN_DIGEST: Final = sha256(b'{"status":"unknown"}').hexdigest()
+_TURNS: Final = 1 << 40  # turns of one generation: more than any run has
+
+
+class Entry:
+    """A recorded step, as a candidate. `run`, `step` and `turn` say where it first ran."""
+
+    __slots__ = (
+        "args", "branch", "digest", "duration", "effect", "end", "fingerprint", "flaw", "frontier",
+        "group", "joined", "key", "kind", "name", "outcome", "position", "run", "since", "slot",
+        "status", "step", "turn", "used", "version", "world",
+    )  # fmt: skip
+
+    run: str
+    step: int
+    turn: int
+    group: int  # its turn, unique over the lineage
+    slot: int
+    branch: str
+    kind: str
+    name: str
+    version: str
+    args: dict[str, Any]
+    effect: str
+    key: str
+    fingerprint: str
+    world: str
+    position: int
+    since: int
+    end: int
+    joined: bool
+    status: Status
+    outcome: dict[str, Any]  # for a blocked step its verdict
+    digest: str
+    duration: int  # µs
+    flaw: str | None  # why its value can't be given back
+    frontier: bool  # no tool call of a later turn in its branch
+    used: bool
+
+    @property
+    def has_effect(self) -> bool:
+        """Whether it changed the world, or may have."""
+        return self.effect in ("write", "scope") and self.status in ("ok", "unknown")
+
+
+class Path:
+    """What is recorded of one branch, and what of it is still to be taken."""
+
+    def __init__(self, entries: list[Entry], *, strict: bool) -> None:
+        self.entries = entries
+        self.position = 0
+        self.ahead = 0  # recorded effects not taken yet
+        self.length = 0  # positions that hold writes
+        self._strict = strict  # chain="all": every tool step advances the world
+        self._queues: dict[str, list[Entry]] = {}
+        self._heads: dict[str, int] = {}
+        self._remaining: dict[int, int] = {}
+        for entry in entries:
+            self._queues.setdefault(entry.key, []).append(entry)
+            if self.advances(entry):
+                at = entry.position
+                self._remaining[at] = self._remaining.get(at, 0) + 1
+                self.length = max(self.length, at + 1)
+                self.ahead += entry.has_effect
+        for queue in self._queues.values():
+            if len(queue) > 1:
+                queue.sort(key=_since)  # stable: of those that hold, the earliest comes first
+
+    def advances(self, entry: Entry) -> bool:
+        """Whether this step moves the world on."""
+        if entry.status == "blocked":
+            return False
+        return self._strict or entry.effect in ("write", "scope")
+
+    def find(self, key: str, start: int, slot: int) -> Entry | None:
+        """The recorded step that stands for a call of a turn which started at position `start`.
+
+        Of identical calls of one recorded turn, the one of the same slot; else the earliest.
+        """
+        queue = self._queues.get(key)
+        if queue is None:
+            return None
+        index = head = self._heads.get(key, 0)
+        first: Entry | None = None
+        while index < len(queue):
+            entry = queue[index]
+            if entry.used or entry.end < start:
+                if index == head:  # gone for good: not looked at again
+                    head = index + 1
+            elif entry.since > self.position:
+                break
+            else:
+                first = entry
+                break
+            index += 1
+        self._heads[key] = head
+        if first is None or first.slot == slot:
+            return first
+        for entry in queue[index + 1 :]:
+            if entry.group != first.group or entry.since > self.position:
+                break
+            if entry.slot == slot and not entry.used:
+                return entry
+        return first
+
+    def take(self, entry: Entry) -> None:
+        """Use a step up, and move on over every batch that is now used up."""
+        entry.used = True
+        if self.advances(entry):
+            self._remaining[entry.position] -= 1
+            self.ahead -= entry.has_effect
+
+    def exhausted(self) -> bool:
+        """Whether the batch at the present position is used up (and there was one)."""
+        return self.position < self.length and not self._remaining.get(self.position)
+
+    def left(self) -> list[Entry]:
+        """The recorded effects that nobody has asked for."""
+        return [e for e in self.entries if not e.used and self.advances(e) and e.has_effect]
+
+    def acknowledge(self) -> None:
+        """Stop listing the effects that are left."""
+        for entry in self.left():
+            entry.used = True
+        self.ahead = 0
+
+    def other_version(self, name: str, args: Mapping[str, Any], version: str) -> Entry | None:
+        """A recorded write, not taken, of the same call under another contract version."""
+        for entry in self.entries:
+            if (
+                not entry.used
+                and entry.name == name
+                and entry.version != version
+                and entry.has_effect
+                and entry.args == args
+            ):
+                return entry
+        return None
+
+
+def _since(entry: Entry) -> int:
+    return entry.since
+
+
+class Recording:
+    """What a lineage of traces holds for a session to replay.
+
+    Attributes:
+        paths: by branch.
+        pure: by key; holds in any world, any number of times.
+        models: by key; in any world, once each, first in first out.
+    """
+
+    def __init__(self) -> None:
+        self.paths: dict[str, Path] = {}
+        self.pure: dict[str, Entry] = {}
+        self.models: dict[str, deque[Entry]] = {}
+        self.run_settings: dict[str, Any] = {}
+
+
+# --- loading -------------------------------------------------------------------------------------
+
+
+class _Generation:
+    """One trace of a lineage, read over what the older ones left."""
+
+    def __init__(self, number: int, older: dict[tuple[str, int], Entry]) -> None:
+        self.number = number
+        self.older = older
+        self.entries: list[Entry] = []
+        self.by_step: dict[int, Entry] = {}
+        self.left: set[str] = set()  # branches that have left the older path
+        self.settings: dict[str, Any] = {}
+        self.run = ""
+
+    def read(self, event: dict[str, Any]) -> None:
+        kind = event["event"]
+        if kind == "step.finished":
+            self._outcome(self.by_step[event["step"]], event)
+        elif kind == "step.started":
+            self._started(event)
+        elif kind == "step.replayed":
+            entry = self._entry(event)
+            entry.run, entry.step, entry.turn = event["origin"]
+            self._outcome(entry, event)
+            self.older.pop((entry.run, entry.step), None)
+        elif kind == "step.blocked":
+            entry = self._entry(event)
+            entry.status, entry.outcome = "blocked", event["verdict"]
+        elif kind == "step.resolved":
+            self._outcome(self.by_step[event["step"]], {"duration": 0, **event})
+        elif kind == "branch.joined":
+            entry = self._entry({**_JOIN, **event})
+            entry.status, entry.digest = "ok", event["digest"]
+            if "origin" in event:
+                entry.run, entry.step, entry.turn = event["origin"]
+                self.older.pop((entry.run, entry.step), None)
+            else:
+                self.left.add(entry.branch)
+        elif kind == "run.started":
+            self.settings, self.run = event, event["run"]
+        elif kind != "run.finished":
+            raise ValueError(f"no event is called {kind!r}")
+
+    def _started(self, event: dict[str, Any]) -> None:
+        entry = self._entry(event)
+        self.by_step[entry.step] = entry
+        replaced = event.get("supersedes")
+        if replaced is not None:
+            self.older.pop((replaced[0], replaced[1]), None)
+        elif entry.kind == "tool" and entry.effect in ("write", "scope"):
+            self.left.add(entry.branch)
+        for run, step in event.get("orphans") or ():  # said and accepted: not listed again
+            self.older.pop((run, step), None)
+
+    def _entry(self, event: dict[str, Any]) -> Entry:
+        get = event.get
+        entry = Entry()
+        entry.run = self.run
+        entry.step = event["step"]
+        entry.turn = turn = event["turn"]
+        entry.group = self.number * _TURNS + turn
+        entry.slot = event["slot"]
+        entry.branch = get("branch", "")
+        entry.kind = event["kind"]
+        entry.name = event["name"]
+        entry.version = event["version"]
+        entry.args = event["args"]
+        entry.effect = event["effect"]
+        entry.key = event["key"]
+        entry.fingerprint = get("fingerprint", "")
+        entry.world = get("world", "")
+        entry.position = position = event["position"]
+        entry.since = get("since", position)
+        entry.joined = get("joined", False)
+        entry.end = position + entry.joined
+        entry.status = "unknown"
+        entry.outcome = UNKNOWN
+        entry.digest = UNKNOWN_DIGEST
+        entry.duration = 0
+        entry.flaw = None
+        entry.frontier = entry.used = False
+        self.entries.append(entry)
+        return entry
+
+    @staticmethod
+    def _outcome(entry: Entry, event: dict[str, Any]) -> None:
+        outcome = event["outcome"]
+        entry.outcome = outcome
+        entry.status = outcome["status"]
+        entry.digest = event["digest"]
+        entry.duration = event["duration"]
+        entry.flaw = outcome.get("lossy")
+
+    def merged(self) -> list[Entry]:
+        """This trace's steps, then what the older ones left and still holds."""
+        for entry in self.older.values():
+            gone = entry.branch in self.left and entry.effect != "pure" and entry.kind == "tool"
+            if not gone or entry.has_effect:
+                self.entries.append(entry)
+        return self.entries
+
+
+_JOIN: Final[dict[str, Any]] = {
+    "kind": "branch", "version": "", "args": {}, "effect": "write",
+}  # fmt: skip
+
+
+def load(
+    lineage: Iterable[tuple[str, bytes]], *, offline: bool, retry_failed: bool | None
+) -> Recording:
+    """The recording of a lineage, given as (name for messages, whole lines), oldest first.
+
+    Raises:
+        TraceCorrupt: a line that breaks the chain, or is no event of this format.
+    """
+    entries: list[Entry] = []
+    settings: dict[str, Any] = {}
+    for number, (where, data) in enumerate(lineage):
+        generation = _Generation(number, {(e.run, e.step): e for e in entries})
+        for line, event in read_events(data, where):
+            try:
+                generation.read(event)
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                raise TraceCorrupt(where, line, f"not an event of this format: {error!r}") from None
+        entries, settings = generation.merged(), generation.settings
+    recording = Recording()
+    recording.run_settings = settings
+    strict = settings.get("chain") == "all"
+    branches: dict[str, list[Entry]] = {}
+    for entry in entries:
+        if entry.kind == "model":
+            if entry.status in ("ok", "error") or (offline and entry.status == "blocked"):
+                recording.models.setdefault(entry.key, deque()).append(entry)
+        elif entry.effect == "pure" and not strict and entry.status != "blocked":
+            if entry.status in ("ok", "error"):
+                recording.pure.setdefault(entry.key, entry)
+            branches.setdefault(entry.branch, []).append(entry)
+        else:
+            branches.setdefault(entry.branch, []).append(entry)
+    for branch, steps in branches.items():
+        _mark_frontier(steps, retry_failed)
+        recording.paths[branch] = Path(
+            [e for e in _with_ends(steps) if _holds(e, offline=offline, strict=strict)], strict=strict
+        )
+    return recording
+
+
+def _mark_frontier(steps: list[Entry], retry_failed: bool | None) -> None:
+    if retry_failed is not None:
+        for entry in steps:
+            entry.frontier = retry_failed
+        return
+    tools = [entry for entry in steps if entry.kind == "tool" and entry.status != "blocked"]
+    last = tools[-1].group if tools else -1
+    for entry in reversed(tools):
+        if entry.group != last:
+            break
+        entry.frontier = True
+
+
+def _with_ends(steps: list[Entry]) -> list[Entry]:
+    """Let each read hold up to the end of the batch that its turn wrote in."""
+    last: dict[int, int] = {}
+    for entry in steps:
+        if entry.effect in ("write", "scope") and entry.status != "blocked":
+            last[entry.group] = max(last.get(entry.group, 0), entry.position + 1)
+    if last:
+        for entry in steps:
+            if entry.effect not in ("write", "scope") or entry.status == "blocked":
+                entry.end = max(entry.end, last.get(entry.group, 0))
+    return steps
+
+
+def _holds(entry: Entry, *, offline: bool, strict: bool) -> bool:
+    """Whether a recorded step can be a candidate at all."""
+    if entry.effect == "pure" and not strict and entry.status != "blocked":
+        return False  # found by key alone
+    if entry.status == "blocked":
+        return offline  # today's gate decides anew
+    if entry.effect in ("pure", "read"):
+        if entry.status in ("unknown", "not_started"):
+            return False  # it just runs again
+        return offline or not (entry.status == "error" and entry.frontier)
+    return True
+
+
+# --- saying what is missing ----------------------------------------------------------------------
+
+
+def nearest(
+    entries: Iterable[Entry], name: str, version: str, args: Mapping[str, Any]
+) -> tuple[Entry, str] | None:
+    """The recorded call most like a given one, and the field in which it differs."""
+    best: tuple[tuple[int, int, int], Entry, str] | None = None
+    for entry in entries:
+        if entry.kind == "branch":
+            continue
+        differing = _difference(entry, name, version, args)
+        score = (entry.name == name, not entry.used, -len(differing))
+        if best is None or score > best[0]:
+            best = (score, entry, "; ".join(differing))
+    return None if best is None else (best[1], best[2])
+
+
+def _difference(entry: Entry, name: str, version: str, args: Mapping[str, Any]) -> list[str]:
+    if entry.name != name:
+        return [f"the tool: recorded {entry.name!r}, asked for {name!r}"]
+    found = []
+    if entry.version != version:
+        found.append(f"the version: recorded {entry.version!r}, asked for {version!r}")
+    for field in sorted({*entry.args, *args}):
+        was, now = entry.args.get(field, _ABSENT), args.get(field, _ABSENT)
+        if was != now or type(was) is not type(now):
+            found.append(f"argument {field!r}: recorded {_show(was)}, asked for {_show(now)}")
+    if not found:
+        state = "already replayed" if entry.used else "recorded in another world"
+        found.append(f"nothing but its place: the same call is {state}")
+    return found
+
+
+_ABSENT: Final = object()
+
+
+def _show(value: Any) -> str:
+    if value is _ABSENT:
+        return "nothing"
+    if isinstance(value, dict) and value.get(TAG) in ("secret", "redacted"):
+        return "a secret"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,27 @@
+"""Where runs are kept: one protocol, and the stores that follow it."""
+
+from rollcage.store.jsonl import JsonlStore, TraceFile, open_trace
+from rollcage.store.protocol import (
+    Lock,
+    Reader,
+    RunInfo,
+    RunTrace,
+    Store,
+    Writer,
+    check_attested,
+    is_run_id,
+)
+
+__all__ = [
+    "JsonlStore",
+    "Lock",
+    "Reader",
+    "RunInfo",
+    "RunTrace",
+    "Store",
+    "TraceFile",
+    "Writer",
+    "check_attested",
+    "is_run_id",
+    "open_trace",
+]

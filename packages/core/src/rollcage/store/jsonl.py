@@ -1,0 +1,357 @@
+"""The default store: a directory of JSONL files.
+
+::
+
+    .rollcage/
+    ├── index.jsonl         what runs there are; a finished one's count and head
+    ├── lock                held while a session opens
+    ├── key                 of the HMACs that stand for secrets (mode 0600)
+    ├── runs/<run>.jsonl    one trace each; a live writer holds its OS lock
+    ├── runs/<run>.torn     the cut-off last line of a killed writer
+    └── blobs/ab/<sha256>   large values
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+import threading
+import weakref
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from rollcage.errors import (
+    Forked,
+    RunInUse,
+    RunNotFound,
+    StoreError,
+    TraceCorrupt,
+    TraceUnwritable,
+)
+from rollcage.store.protocol import Lock, RunInfo, RunTrace, is_run_id
+from rollcage.trace.events import seal_line
+from rollcage.trace.reader import split_tail, tail_of
+
+__all__ = ["JsonlStore", "TraceFile"]
+
+_SHA256: Final = re.compile("[0-9a-f]{64}")
+_writers: weakref.WeakSet[JsonlWriter] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """In a forked child: the run stays the parent's, and its OS lock too."""
+    for writer in list(_writers):
+        writer.abandon()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+class _FileLock:
+    """An OS lock on an open file, until `release` or the end of the process."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _lock_file(path: Path, run: str, flags: int = os.O_RDWR) -> int:
+    """Open a trace and take its lock; the descriptor."""
+    try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    except FileNotFoundError:
+        raise RunNotFound(f"there is no run {run} at {path}") from None
+    except OSError as error:
+        raise StoreError(f"{path} can't be opened: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise RunInUse(f"run {run} is being written or resumed by somebody else") from None
+    return descriptor
+
+
+def _set_tail_aside(descriptor: int, path: Path) -> bytes:
+    """Move a torn last line to a file of its own; the caller has the lock. The trace's bytes."""
+    data, torn = split_tail(path.read_bytes())
+    if torn:
+        with path.with_suffix(".torn").open("ab") as aside:
+            aside.write(torn + b"\n")
+        os.ftruncate(descriptor, len(data))
+    return data
+
+
+class JsonlWriter:
+    """Appends to one trace, whose OS lock it holds."""
+
+    def __init__(self, store: JsonlStore, run: str, descriptor: int, data: bytes) -> None:
+        self.run = run
+        self.forked = False
+        self._store = store
+        self._descriptor = descriptor
+        tail = tail_of(data)
+        self._count, self._size, self._head = tail.count, tail.size, tail.head
+        self._synced = 0
+        self._sync_lock = threading.Lock()
+        _writers.add(self)
+
+    def append(self, event: dict[str, Any]) -> None:
+        line, head = seal_line(event, self._head)
+        try:
+            written = os.write(self._descriptor, line)
+        except OSError as error:
+            self._take_back()
+            raise self._unwritable(error.strerror) from error
+        if written != len(line):
+            self._take_back()
+            raise self._unwritable("a short write")
+        self._head = head
+        self._count += 1
+        self._size += written
+
+    def _take_back(self) -> None:
+        with contextlib.suppress(OSError):  # the torn line is then set aside at the next open
+            os.ftruncate(self._descriptor, self._size)
+
+    def _unwritable(self, reason: str | None) -> Exception:
+        if self.forked:
+            return Forked(f"run {self.run} belongs to the parent process; open a session here")
+        return TraceUnwritable(f"the trace of run {self.run} can't be written: {reason}")
+
+    def sync(self) -> None:
+        target = self._size
+        with self._sync_lock:
+            if self._synced < target:  # else somebody waited for these bytes too
+                reached = self._size
+                try:
+                    os.fdatasync(self._descriptor)
+                except OSError as error:
+                    raise self._unwritable(error.strerror) from error
+                self._synced = reached
+
+    def attest(self, status: str) -> None:
+        self._store.note(
+            {"run": self.run, "status": status, "count": self._count, "head": self._head.hex()}
+        )
+
+    def close(self) -> None:
+        _writers.discard(self)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def abandon(self) -> None:
+        """In a forked child: close the descriptor, so that the lock ends with the parent."""
+        self.forked = True
+        self.close()
+
+
+class TraceFile:
+    """Runs to read beside one another: `<run>.jsonl` files, their blobs in `blobs/` nearby."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def _path(self, run: str) -> Path:
+        if not is_run_id(run):
+            raise RunNotFound(f"{run!r} is not the form of a run id")
+        return self._folder / f"{run}.jsonl"
+
+    def read(self, run: str) -> RunTrace:
+        path = self._path(run)
+        try:
+            data, torn = split_tail(path.read_bytes())
+        except FileNotFoundError:
+            raise RunNotFound(f"there is no run {run} in {self._folder}") from None
+        except OSError as error:
+            raise StoreError(f"{path} can't be read: {error.strerror}") from error
+        return RunTrace(run, str(path), data, torn, self._info(run))
+
+    def _info(self, run: str) -> RunInfo | None:
+        del run
+        return None
+
+    def lock(self, run: str) -> Lock:
+        path = self._path(run)
+        descriptor = _lock_file(path, run)
+        _set_tail_aside(descriptor, path)
+        return _FileLock(descriptor)
+
+    def get_blob(self, digest: str) -> bytes:
+        if _SHA256.fullmatch(digest) is None:
+            raise StoreError(f"{digest!r} is not the name of a blob")
+        for folder in (self._folder.parent, self._folder):
+            path = folder / "blobs" / digest[:2] / digest
+            try:
+                data = path.read_bytes()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise StoreError(f"{path} can't be read: {error.strerror}") from error
+            if sha256(data).hexdigest() != digest:
+                raise TraceCorrupt(str(path), 1, "a blob that is not what its name says")
+            return data
+        raise StoreError(f"blob {digest} is missing")
+
+
+class JsonlStore(TraceFile):
+    """A directory of JSONL files (the layout is in the module's docstring).
+
+    Raises:
+        StoreError: the directory can't be made or written.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root)
+        super().__init__(self.root / "runs")
+        self._index = self.root / "index.jsonl"
+
+    def _make(self) -> None:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"the store {self.root} can't be made: {error.strerror}") from error
+
+    @contextlib.contextmanager
+    def opening(self) -> Iterator[None]:
+        self._make()
+        try:
+            descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StoreError(f"the store {self.root} can't be written: {error.strerror}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    # --- the index -------------------------------------------------------------------------------
+
+    def note(self, line: dict[str, Any]) -> None:
+        """Append a line to the index."""
+        try:
+            with self._index.open("ab+") as index:
+                fcntl.flock(index, fcntl.LOCK_EX)
+                whole, torn = split_tail(self._index.read_bytes())
+                if torn:  # of a writer that was killed before its run began, or after it ended
+                    index.truncate(len(whole))
+                index.write(orjson.dumps(line) + b"\n")
+        except OSError as error:
+            raise TraceUnwritable(f"{self._index} can't be written: {error.strerror}") from error
+
+    def runs(self) -> list[RunInfo]:
+        found: dict[str, RunInfo] = {}
+        for number, line in enumerate(self._index_lines(), start=1):
+            try:
+                entry = orjson.loads(line)
+                run = entry["run"]
+                if "name" in entry:
+                    source = entry["source"]
+                    found[run] = RunInfo(run, entry["name"], entry["mode"], source, entry["time"])
+                else:
+                    old = found[run]
+                    found[run] = RunInfo(
+                        run, old.name, old.mode, old.source, old.time,
+                        entry["status"], entry["count"], entry["head"],
+                    )  # fmt: skip
+            except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+                raise TraceCorrupt(str(self._index), number, f"not a line of it: {error}") from None
+        return list(found.values())
+
+    def _index_lines(self) -> list[bytes]:
+        try:
+            data = self._index.read_bytes()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StoreError(f"{self._index} can't be read: {error.strerror}") from error
+        return split_tail(data)[0].splitlines()
+
+    def _info(self, run: str) -> RunInfo | None:
+        return next((info for info in self.runs() if info.run == run), None)
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def create(self, started: dict[str, Any]) -> JsonlWriter:
+        self._make()
+        run = started["run"]
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND
+        writer = JsonlWriter(self, run, _lock_file(self._path(run), run, flags), b"")
+        try:
+            writer.append(started)
+            self.note({key: started.get(key) for key in ("run", "name", "mode", "source", "time")})
+        except BaseException:
+            writer.close()
+            self._path(run).unlink(missing_ok=True)  # nothing has run in it
+            raise
+        return writer
+
+    def reopen(self, run: str) -> JsonlWriter:
+        path = self._path(run)
+        descriptor = _lock_file(path, run, os.O_RDWR | os.O_APPEND)
+        return JsonlWriter(self, run, descriptor, _set_tail_aside(descriptor, path))
+
+    def put_blob(self, digest: str, data: bytes) -> None:
+        path = self.root / "blobs" / digest[:2] / digest
+        if path.exists():
+            return
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = path.with_name(f"{digest}.{secrets.token_hex(4)}")
+            with part.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+        except OSError as error:
+            raise TraceUnwritable(f"blob {path} can't be written: {error.strerror}") from error
+
+    def secret_key(self) -> bytes:
+        self._make()
+        path = self.root / "key"
+        try:
+            if not path.exists():
+                self._make_key(path)
+            key = path.read_bytes()
+        except OSError as error:
+            raise StoreError(f"{path} can't be used: {error.strerror}") from error
+        if len(key) != 32:
+            raise StoreError(f"{path} is not a key of 32 bytes; restore it from a backup")
+        return key
+
+    @staticmethod
+    def _make_key(path: Path) -> None:
+        part = path.with_name(f"key.{secrets.token_hex(4)}")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with os.fdopen(os.open(part, flags, 0o600), "wb") as file:
+            file.write(secrets.token_bytes(32))
+        with contextlib.suppress(FileExistsError):  # another process was first
+            os.link(part, path)
+        part.unlink()
+
+
+def open_trace(path: Path) -> tuple[TraceFile, str]:
+    """A trace file by its path: where it is read from, and the id of its run.
+
+    Raises:
+        RunNotFound: there is no such file.
+        StoreError: it is not named `<run id>.jsonl`.
+    """
+    if not path.is_file():
+        raise RunNotFound(f"there is no trace at {path}")
+    if not (path.suffix == ".jsonl" and is_run_id(path.stem)):
+        raise StoreError(f"{path} is not named <run id>.jsonl; give it back the name of its run")
+    root = path.parent.parent
+    folder = JsonlStore(root) if path.parent.name == "runs" else TraceFile(path.parent)
+    return folder, path.stem

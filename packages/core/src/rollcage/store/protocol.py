@@ -1,0 +1,177 @@
+"""What a store does. One synchronous protocol; each store passes the same tests (DESIGN §4)."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol, runtime_checkable
+
+from rollcage.errors import TraceCorrupt
+from rollcage.trace.reader import tail_of
+
+__all__ = [
+    "Lock",
+    "Reader",
+    "RunInfo",
+    "RunTrace",
+    "Store",
+    "Writer",
+    "check_attested",
+    "is_run_id",
+]
+
+_RUN_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def is_run_id(text: str) -> bool:
+    """Whether this is the form of a run id; no other text becomes part of a path."""
+    return _RUN_ID.fullmatch(text) is not None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunInfo:
+    """What a store's index knows of a run.
+
+    Attributes:
+        run: its id.
+        name: the job it belongs to.
+        mode: `record`, `resume`, `offline` or `verify`.
+        source: the run that it replayed, if any.
+        time: when it started (Unix, µs).
+        status: `ok`, `error` or `halted`; None while it is live, or after a crash.
+        count: how many lines a finished run has; None otherwise.
+        head: the hash of a finished run's last line (hex); None otherwise.
+    """
+
+    run: str
+    name: str
+    mode: str
+    source: str | None
+    time: int
+    status: str | None = None
+    count: int | None = None
+    head: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunTrace:
+    """A run's trace as it lies in the store.
+
+    Attributes:
+        run: its id.
+        where: a name for it in messages.
+        data: its whole lines.
+        torn: what stands behind them, of a line whose writing was cut off; not part of the trace.
+        info: what the index says, where the run is in one.
+    """
+
+    run: str
+    where: str
+    data: bytes
+    torn: bytes
+    info: RunInfo | None
+
+
+def check_attested(trace: RunTrace) -> None:
+    """Hold a finished run's trace against the count and head in the store's index.
+
+    Raises:
+        TraceCorrupt: lines are missing from its end, or were added to it.
+    """
+    info = trace.info
+    if info is None or info.count is None:
+        return
+    tail = tail_of(trace.data)
+    if tail.count != info.count or tail.head.hex() != info.head:
+        raise TraceCorrupt(
+            trace.where,
+            tail.count,
+            f"the run finished with {info.count} lines ending in {info.head}, this is another end",
+        )
+
+
+class Lock(Protocol):
+    """A run that nobody else can write or resume until `release`."""
+
+    def release(self) -> None:
+        """Let others have it."""
+        ...
+
+
+class Writer(Protocol):
+    """The one live writer of a run. Not thread-safe: its session has the lock."""
+
+    run: str
+    forked: bool  # True in a forked child, which must not write
+
+    def append(self, event: dict[str, Any]) -> None:
+        """Add an event; when this returns, a killed process loses nothing of it.
+
+        Raises:
+            TraceUnwritable: it is not in the trace, and the trace is as it was.
+        """
+        ...
+
+    def sync(self) -> None:
+        """Wait until all that was appended is on the disk; callers at once share one wait."""
+        ...
+
+    def attest(self, status: str) -> None:
+        """Note the trace's count and head in the index: from now on a truncation shows."""
+        ...
+
+    def close(self) -> None:
+        """Give the run up."""
+        ...
+
+
+class Reader(Protocol):
+    """Where recorded runs come from."""
+
+    def read(self, run: str) -> RunTrace:
+        """A run's trace. Raises RunNotFound."""
+        ...
+
+    def get_blob(self, digest: str) -> bytes:
+        """A large value, found to be what its digest says. Raises StoreError."""
+        ...
+
+    def lock(self, run: str) -> Lock:
+        """Keep a run from being written or resumed by others, its torn tail set aside.
+
+        Raises:
+            RunInUse: it has a live writer, or is being resumed.
+            RunNotFound: there is no such run.
+        """
+        ...
+
+
+@runtime_checkable
+class Store(Reader, Protocol):
+    """Where runs are kept."""
+
+    def opening(self) -> AbstractContextManager[None]:
+        """Held while a session looks for its source and creates its run, across processes."""
+        ...
+
+    def runs(self) -> Sequence[RunInfo]:
+        """Every run, oldest first."""
+        ...
+
+    def create(self, started: dict[str, Any]) -> Writer:
+        """A new run, begun with its run.started event."""
+        ...
+
+    def reopen(self, run: str) -> Writer:
+        """A dead run, to append to. Raises RunInUse, RunNotFound."""
+        ...
+
+    def put_blob(self, digest: str, data: bytes) -> None:
+        """Keep a large value under its SHA-256 (hex)."""
+        ...
+
+    def secret_key(self) -> bytes:
+        """The key of the store's HMACs (32 bytes), made when first asked for."""
+        ...

@@ -1,0 +1,35 @@
+"""The trace: its events, the encoding of values, and how it is read and checked."""
+
+from rollcage.trace.codec import (
+    TAG,
+    Native,
+    decode,
+    decode_exception,
+    encode,
+    encode_exception,
+    encode_result,
+    register_native,
+)
+from rollcage.trace.events import CHAIN_START, FORMAT, event_adapter, json_schema, seal_line
+from rollcage.trace.reader import Tail, check_events, read_events, split_tail, tail_of
+
+__all__ = [
+    "CHAIN_START",
+    "FORMAT",
+    "TAG",
+    "Native",
+    "Tail",
+    "check_events",
+    "decode",
+    "decode_exception",
+    "encode",
+    "encode_exception",
+    "encode_result",
+    "event_adapter",
+    "json_schema",
+    "read_events",
+    "register_native",
+    "seal_line",
+    "split_tail",
+    "tail_of",
+]

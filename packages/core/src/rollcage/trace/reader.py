@@ -1,0 +1,90 @@
+"""Reads a trace: every line in the chain or a clear error that names the line (DESIGN §4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import orjson
+import pydantic
+
+from rollcage.errors import TraceCorrupt
+from rollcage.trace.events import CHAIN_START, HASH_TAIL, event_adapter
+
+__all__ = ["Tail", "check_events", "read_events", "split_tail"]
+
+
+class Tail(NamedTuple):
+    """Where a trace stands after its last whole line."""
+
+    count: int  # lines
+    size: int  # bytes
+    head: bytes  # the last line's hash
+    torn: bytes  # what stands behind it, of a line whose writing was cut off
+
+
+def split_tail(data: bytes) -> tuple[bytes, bytes]:
+    """A trace's whole lines, and the torn rest of a last one without its newline."""
+    end = data.rfind(b"\n") + 1
+    return data[:end], data[end:]
+
+
+def read_events(data: bytes, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Each event with its line number (from 1), after its hash was found right.
+
+    `data` holds whole lines only.
+
+    Raises:
+        TraceCorrupt: the first line that is no event, or breaks the chain.
+    """
+    previous = CHAIN_START
+    start, number, size = 0, 0, len(data)
+    while start < size:
+        number += 1
+        end = data.index(b"\n", start)
+        tail = end - HASH_TAIL
+        if tail <= start or data[tail : tail + 9] != b',"hash":"' or data[end - 2 : end] != b'"}':
+            raise TraceCorrupt(where, number, "not a line of a trace")
+        hashed = sha256(previous)
+        hashed.update(data[start:tail])
+        hashed.update(b"}")
+        if data[tail + 9 : end - 2] != hashed.hexdigest().encode():
+            raise TraceCorrupt(where, number, "its hash does not follow from the lines before it")
+        try:
+            event = orjson.loads(data[start:end])
+        except orjson.JSONDecodeError as error:
+            raise TraceCorrupt(where, number, f"not JSON: {error}") from None
+        previous = hashed.digest()
+        if number == 1 and (type(event) is not dict or event.get("event") != "run.started"):
+            raise TraceCorrupt(where, number, "a trace begins with run.started")
+        yield number, event
+        start = end + 1
+    if not number:
+        raise TraceCorrupt(where, 1, "the trace is empty")
+
+
+def tail_of(data: bytes) -> Tail:
+    """Where a trace stands, by its last line alone: what an append goes on from."""
+    whole, torn = split_tail(data)
+    head = bytes.fromhex(whole[-67:-3].decode()) if whole else CHAIN_START
+    return Tail(whole.count(b"\n"), len(whole), head, torn)
+
+
+def check_events(data: bytes, where: str) -> list[dict[str, Any]]:
+    """All events of whole lines, each checked against the published schema too.
+
+    Raises:
+        TraceCorrupt: the first line that breaks the chain or the schema.
+    """
+    events: list[dict[str, Any]] = []
+    validate = event_adapter().validate_json
+    for number, event in read_events(data, where):
+        try:
+            validate(orjson.dumps(event))
+        except pydantic.ValidationError as error:
+            first = error.errors(include_input=False, include_url=False)[0]
+            at = ".".join(map(str, first["loc"]))
+            raise TraceCorrupt(where, number, f"{at}: {first['msg']}") from None
+        events.append(event)
+    return events

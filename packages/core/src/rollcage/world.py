@@ -1,0 +1,188 @@
+"""The live world of a run: its turns, its branches, and how batches of writes move them on."""
+
+from __future__ import annotations
+
+from rollcage.fingerprint import fingerprint, next_world
+from rollcage.replay import Entry, Path
+
+__all__ = ["Branch", "Place", "Turn"]
+
+
+class Turn:
+    """The calls that one model message issued together. Slots are given in order of arrival,
+    unless a call brings its own."""
+
+    __slots__ = ("number", "slots", "starts")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.slots = 0
+        # by branch: its position, and its recorded path's, when the turn's first call arrived
+        self.starts: dict[str, tuple[int, int]] = {}
+
+    def take_slot(self, wanted: int | None) -> int:
+        """The slot of the next call."""
+        slot = self.slots if wanted is None else wanted
+        self.slots = max(self.slots, slot + 1)
+        return slot
+
+
+class Place:
+    """Where a call stands in its run."""
+
+    __slots__ = ("fingerprint", "joined", "position", "rank", "since", "slot", "turn", "world")
+
+    turn: Turn
+    slot: int
+    world: str
+    position: int
+    since: int
+    joined: bool
+    rank: int
+    fingerprint: bytes
+
+
+class Branch:
+    """A world line. While `following`, it moves along its recorded path; then on its own.
+
+    A batch is what `links` holds for a position: writes that were issued together. It is folded
+    into the next world when a call of a later turn arrives and nothing of it is in flight.
+    """
+
+    def __init__(self, name: str, world: bytes, path: Path | None) -> None:
+        self.name = name
+        self.path = path
+        self.following = path is not None
+        self.closer: Turn | None = None  # the turn that left the path: its other calls may follow
+        self.position = 0
+        self.world = world
+        self.world_hex = world.hex()
+        self.forks: dict[str, int] = {}
+        self._links: dict[int, list[bytes]] = {}
+        self._in_flight = 0
+        self._batch_turn = 0
+        self._asked: dict[bytes, tuple[int, int]] = {}  # key -> (turn, rank), in this world
+
+    def arrive(self, turn: Turn) -> tuple[int, int]:
+        """A tool call of `turn` is here: fold what it can't be part of. Where its turn started."""
+        if (
+            not self.following
+            and not self._in_flight
+            and turn.number > self._batch_turn
+            and self._links.get(self.position)
+        ):
+            self._fold()
+        start = turn.starts.get(self.name)
+        if start is None:
+            path = self.path
+            start = self.position, self.position if path is None else path.position
+            turn.starts[self.name] = start
+        return start
+
+    @property
+    def busy(self) -> bool:
+        """Whether a write is in flight here."""
+        return self._in_flight > 0
+
+    @property
+    def open_batch(self) -> bool:
+        """Whether writes were issued here that are not folded into the world yet."""
+        return self._in_flight > 0 or bool(self._links.get(self.position))
+
+    def place(self, turn: Turn, slot: int, key: bytes) -> Place:
+        """The place of a call that has arrived and is not replayed."""
+        asked = self._asked.get(key)
+        if asked is None:
+            rank = 0
+            self._asked[key] = turn.number, 0
+        elif asked[0] == turn.number:
+            rank = asked[1]
+        else:
+            rank = asked[1] + 1
+            self._asked[key] = turn.number, rank
+        place = Place()
+        place.turn = turn
+        place.slot = slot
+        place.world = self.world_hex
+        place.position = self.position
+        started = turn.starts.get(self.name)
+        place.since = self.position if started is None else started[0]
+        place.joined = self.open_batch
+        place.rank = rank
+        place.fingerprint = fingerprint(key, self.world, rank, slot)
+        return place
+
+    def may_follow(self, turn: Turn) -> bool:
+        """Whether a call of this turn may be answered from the recorded path."""
+        return self.following or (self.path is not None and self.closer is turn)
+
+    def leave_path(self, turn: Turn) -> None:
+        """A write that is not replayed: what was recorded later holds no longer."""
+        if not self.following:
+            return
+        self.following = False
+        self.closer = turn
+        early = [each for at, some in self._links.items() if at > self.position for each in some]
+        here = self._links.get(self.position, [])
+        self._links = {self.position: here + early}
+        if here and not early and turn.number > self._batch_turn and not self._in_flight:
+            self._fold()
+
+    def begin_write(self, turn: Turn) -> None:
+        """A write of this turn is in flight."""
+        self._in_flight += 1
+        self._batch_turn = max(self._batch_turn, turn.number)
+
+    def end_write(self, position: int, link: bytes | None) -> None:
+        """It ended, with a link into the world (none if it never started)."""
+        self._in_flight -= 1
+        if link is not None:
+            self._add(position, link)
+        self._follow()
+
+    def replayed_write(self, turn: Turn, position: int, link: bytes) -> None:
+        """A recorded write stood for a call."""
+        self._batch_turn = max(self._batch_turn, turn.number)
+        self._add(position, link)
+        self._follow()
+
+    def _add(self, position: int, link: bytes) -> None:
+        at = position if self.following else self.position
+        self._links.setdefault(at, []).append(link)
+
+    def _follow(self) -> None:
+        """Move on over each recorded batch that is used up; off the path, only point past it."""
+        path = self.path
+        if path is None or (self.following and self._in_flight):
+            return  # the batch's last link is still to come
+        while path.exhausted():
+            path.position += 1
+            if self.following:
+                self._fold()
+
+    def _fold(self) -> None:
+        links = self._links.pop(self.position, None)
+        if links:
+            self.world = next_world(self.world, links)
+            self.world_hex = self.world.hex()
+        self.position += 1
+        self._asked.clear()
+
+    def final_world(self) -> bytes | None:
+        """The world with all that was written here; None if nothing was."""
+        links = [each for some in self._links.values() for each in some]
+        world = next_world(self.world, links) if links else self.world
+        return world if links or self.position else None
+
+    def at_path_end(self) -> bool:
+        """Whether everything recorded here was replayed, and nothing else written."""
+        return self.path is None or (self.following and not self.path.ahead)
+
+
+def union(place: Place, entry: Entry) -> Place:
+    """The place of a replayed step on its recorded path: it holds where both of them hold."""
+    place.since = min(place.since, entry.since)
+    place.joined = place.joined or entry.joined
+    if entry.position > place.position or entry.effect in ("write", "scope"):
+        place.position, place.world = entry.position, entry.world
+    return place
