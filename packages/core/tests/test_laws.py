@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rollcage import Halt, Session, SessionHalted, UnknownOutcome, tool
+from rollcage.store import JsonlStore
 from rollcage.trace import check_events
 
 CASES = 1_000  # per law
@@ -162,6 +163,12 @@ class Lab:
         check_events(trace.read_bytes(), trace.name)
         return replayed
 
+    def newest(self) -> str:
+        return JsonlStore(self.root).runs()[-1].run
+
+    def events(self, run: str) -> list[dict[str, Any]]:
+        return check_events((self.root / "runs" / f"{run}.jsonl").read_bytes(), run)
+
     def record(self, program: Program, *, at_once: bool = True) -> Replayed:
         return self.run(program, at_once=at_once, replay="off")
 
@@ -290,6 +297,9 @@ def test_4_the_calls_of_a_turn_come_in_any_order(program: Program, seed: int, at
     with lab() as store:
         recorded = store.record(program, at_once=at_once)
         again = store.run(mixed, at_once=at_once, replay="offline")
+        alone = store.run(singly(mixed), replay="offline")
+    assert alone.ran == []
+    assert not any(kind == "halted" for kind, _ in in_order(alone.outcomes))
     for turn, before, mixed_turn, after in zip(
         program, recorded.outcomes, mixed, again.outcomes, strict=True
     ):
@@ -340,7 +350,11 @@ def test_6_a_new_read_changes_nothing_else(program: Program, place: int, own_tur
     assert old == in_order(recorded.outcomes)
 
 
+TWO_WRITES: Program = (((0, Op("write", 0)), (1, Op("write", 1))),)
+
+
 @settings(max_examples=CASES)
+@example(TWO_WRITES, 2, 1, 0, "fresh_write", True, "singly")  # left in the middle of a batch
 @given(
     programs,
     st.integers(0, 20),
@@ -376,6 +390,32 @@ def test_7_a_resumed_run_is_itself_a_full_source(
     assert third.ran == []
     assert mixed.ran == []
     assert not any(kind == "halted" for kind, _ in in_order(mixed.outcomes))
+
+
+@settings(max_examples=CASES)
+@given(programs, seeds, st.booleans(), st.sampled_from(["as it was", "singly", "regrouped"]))
+def test_the_world_is_the_same_however_a_run_was_grouped(
+    program: Program, seed: int, at_once: bool, form: str
+) -> None:
+    """What comes after the recorded path stands in one world, in whatever form it was replayed."""
+    form_of = {
+        "as it was": shuffled(program, seed),
+        "singly": singly(program),
+        "regrouped": program,
+    }
+    if form == "regrouped":
+        program, form_of["regrouped"] = singly(program), regrouped(program, seed)
+    after = (((0, Op("fresh_write", 9)),),)
+    with lab() as store:
+        store.record(program)
+        runs = [
+            store.run((*each, *after), at_once=at_once, replay="resume", retry_failed=False, source=source)
+            for source in [store.newest()]
+            for each in (program, form_of[form])
+        ]
+        worlds = {store.events(run.run)[-3]["world"] for run in runs}
+    assert all(run.ran == [after[0][0][1]] for run in runs)
+    assert len(worlds) == 1
 
 
 def test_the_laws_can_fail() -> None:

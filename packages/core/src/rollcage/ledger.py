@@ -180,15 +180,19 @@ class Ledger:
         path = self._recording.paths.get(name) if self._recording is not None else None
         if path is None and self._recording is not None:
             path = Path([], strict=self._strict)
+        if follows and path is not None and path.entries and name:
+            # Where it was forked inside a batch, the recorded world says how much of it was done.
+            world = bytes.fromhex(path.entries[0].world)
         branch = Branch(name, world, path)
         if not follows:
             branch.following = False
         self._branches[name] = branch
         return branch
 
-    def fork(self, parent: str, name: str) -> str:
+    def fork(self, parent: str, name: str, turn: Turn | None) -> str:
         """Start a branch off another one; its full name."""
         branch = self._branches[parent]
+        branch.arrive(turn or self.new_turn())
         count = branch.forks.get(name, 0) + 1
         branch.forks[name] = count
         own = name if count == 1 else f"{name}#{count}"
@@ -493,7 +497,7 @@ class Ledger:
             return []
         left = path.left()
         if branch.may_follow(turn):
-            siblings = [e for e in left if e.since <= path.position]
+            siblings = [e for e in left if e.since <= path.position and not e.abandoned]
             if len(siblings) == len(left) and slot not in {e.slot for e in siblings}:
                 return []
         return left

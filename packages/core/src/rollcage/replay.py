@@ -34,7 +34,7 @@ class Entry:
     """A recorded step, as a candidate. `run`, `step` and `turn` say where it first ran."""
 
     __slots__ = (
-        "args", "branch", "digest", "duration", "effect", "end", "fingerprint", "flaw", "frontier",
+        "abandoned", "args", "branch", "digest", "duration", "effect", "end", "fingerprint", "flaw", "frontier",
         "group", "joined", "key", "kind", "name", "outcome", "position", "run", "since", "slot",
         "status", "step", "turn", "used", "version", "world",
     )  # fmt: skip
@@ -64,6 +64,7 @@ class Entry:
     flaw: str | None  # why its value can't be given back
     frontier: bool  # no tool call of a later turn in its branch
     used: bool
+    abandoned: bool  # a later run of the lineage left the path before it: an orphan, no candidate
 
     @property
     def has_effect(self) -> bool:
@@ -84,6 +85,9 @@ class Path:
         self._heads: dict[str, int] = {}
         self._remaining: dict[int, int] = {}
         for entry in entries:
+            if entry.abandoned:
+                self.ahead += 1
+                continue
             self._queues.setdefault(entry.key, []).append(entry)
             if self.advances(entry):
                 at = entry.position
@@ -144,7 +148,7 @@ class Path:
 
     def left(self) -> list[Entry]:
         """The recorded effects that nobody has asked for."""
-        return [e for e in self.entries if not e.used and self.advances(e) and e.has_effect]
+        return [e for e in self.entries if not e.used and e.has_effect and self.advances(e)]
 
     def acknowledge(self) -> None:
         """Stop listing the effects that are left."""
@@ -267,7 +271,7 @@ class _Generation:
         entry.digest = UNKNOWN_DIGEST
         entry.duration = 0
         entry.flaw = None
-        entry.frontier = entry.used = False
+        entry.frontier = entry.used = entry.abandoned = False
         self.entries.append(entry)
         return entry
 
@@ -284,6 +288,7 @@ class _Generation:
         """This trace's steps, then what the older ones left and still holds."""
         for entry in self.older.values():
             gone = entry.branch in self.left and entry.effect != "pure" and entry.kind == "tool"
+            entry.abandoned = entry.abandoned or gone
             if not gone or entry.has_effect:
                 self.entries.append(entry)
         return self.entries
@@ -339,7 +344,11 @@ def _mark_frontier(steps: list[Entry], retry_failed: bool | None) -> None:
         for entry in steps:
             entry.frontier = retry_failed
         return
-    tools = [entry for entry in steps if entry.kind == "tool" and entry.status != "blocked"]
+    tools = [
+        entry
+        for entry in steps
+        if entry.kind == "tool" and entry.status != "blocked" and not entry.abandoned
+    ]
     last = tools[-1].group if tools else -1
     for entry in reversed(tools):
         if entry.group != last:
@@ -385,9 +394,11 @@ def nearest(
         if entry.kind == "branch":
             continue
         differing = _difference(entry, name, version, args)
-        score = (entry.name == name, not entry.used, -len(differing))
+        score = (entry.name == name, -len(differing), not entry.used)
         if best is None or score > best[0]:
-            best = (score, entry, "; ".join(differing))
+            state = "already replayed" if entry.used else "recorded in another world"
+            place = f"nothing but its place: the same call is {state}"
+            best = (score, entry, "; ".join(differing) or place)
     return None if best is None else (best[1], best[2])
 
 
@@ -401,9 +412,6 @@ def _difference(entry: Entry, name: str, version: str, args: Mapping[str, Any]) 
         was, now = entry.args.get(field, _ABSENT), args.get(field, _ABSENT)
         if was != now or type(was) is not type(now):
             found.append(f"argument {field!r}: recorded {_show(was)}, asked for {_show(now)}")
-    if not found:
-        state = "already replayed" if entry.used else "recorded in another world"
-        found.append(f"nothing but its place: the same call is {state}")
     return found
 
 

@@ -606,7 +606,7 @@ class Session:
         here = self._here()
         with driver.lock:
             parent = driver.ledger.branch_name(here.branch, here.step)
-            full = driver.ledger.fork(parent, name)
+            full = driver.ledger.fork(parent, name, here.turn)
         scope = dataclasses.replace(here, branch=full, turn=None, slot=None, step=None)
         with _in_scope(scope):
             yield Branch(scope)

@@ -126,7 +126,11 @@ class Branch:
         here = self._links.get(self.position, [])
         self._links = {self.position: here + early}
         if here and not early and turn.number > self._batch_turn and not self._in_flight:
+            started = turn.starts.get(self.name)
+            whole = started is None or started[0] == self.position
             self._fold()
+            if whole:  # the turn started behind that part of the batch, not in front of it
+                turn.starts[self.name] = self.position, self.path.position if self.path else 0
 
     def begin_write(self, turn: Turn) -> None:
         """A write of this turn is in flight."""

@@ -1,0 +1,103 @@
+"""What core's tests share: a store, the events of a run, and processes of their own."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from rollcage.store import JsonlStore, check_attested
+from rollcage.trace import check_events
+
+Events = Callable[[str], list[dict[str, Any]]]
+Resolve = Callable[[str, int, dict[str, Any]], None]
+Python = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare this folder's marker."""
+    config.addinivalue_line("markers", "damaged: leaves a trace behind that is damaged on purpose")
+
+
+@pytest.fixture(autouse=True)
+def every_trace_is_valid(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Hold each trace that a test wrote in its `tmp_path` against the schema, chain and index."""
+    if "tmp_path" not in request.fixturenames:
+        yield
+        return
+    folder: Path = request.getfixturevalue("tmp_path")
+    yield
+    if request.node.get_closest_marker("damaged") is not None:
+        return
+    for path in sorted(folder.rglob("runs/*.jsonl")):
+        trace = JsonlStore(path.parent.parent).read(path.stem)
+        assert not trace.torn
+        check_events(trace.data, trace.where)
+        check_attested(trace)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> JsonlStore:
+    """A store of the test's own."""
+    return JsonlStore(tmp_path / "store")
+
+
+@pytest.fixture
+def events(store: JsonlStore) -> Events:
+    """The events of a run in `store`, each checked."""
+
+    def read(run: str) -> list[dict[str, Any]]:
+        trace = store.read(run)
+        return check_events(trace.data, trace.where)
+
+    return read
+
+
+@pytest.fixture
+def resolve(store: JsonlStore) -> Resolve:
+    """Say what became of a step whose outcome is unknown, as an operator does."""
+
+    def say(run: str, step: int, outcome: dict[str, Any]) -> None:
+        info = store.read(run).info
+        writer = store.reopen(run)
+        try:
+            writer.append(
+                {
+                    "event": "step.resolved",
+                    "time": 0,
+                    "step": step,
+                    "by": "operator",
+                    "outcome": outcome,
+                    "digest": sha256(orjson.dumps(outcome)).hexdigest(),
+                }
+            )
+            if info is not None and info.status is not None:
+                writer.attest(info.status)
+        finally:
+            writer.close()
+
+    return say
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Python:
+    """Run Python code in a process of its own, in `tmp_path`."""
+
+    def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code), *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONWARNINGS": "error"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    return run

@@ -1,0 +1,157 @@
+"""Processes that are killed at any moment: nothing is lost, nothing happens twice unasked."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollcage.fingerprint import idempotency_key
+from rollcage.store import JsonlStore
+from rollcage.trace import check_events
+
+KILLS = 300
+INTERRUPTS = 100
+FINISHED, UNKNOWN, INTERRUPTED = 0, 3, 4  # as `victim.py` exits
+
+Resolve = Callable[[str, int, dict[str, Any]], None]
+Python = Callable[..., subprocess.CompletedProcess[str]]
+
+
+class Yard:
+    """Has jobs worked at by processes that get a signal, and keeps count of what they did."""
+
+    def __init__(self, victim: subprocess.Popen[str], store: JsonlStore, resolve: Resolve) -> None:
+        self.victim = victim
+        self.store = store
+        self.resolve = resolve
+        self.effects = store.root.parent / "effects"
+        self.said = store.root.parent / "said.json"
+        self.unknown = 0  # how often a write was reported unknown
+
+    def work(self, seed: int, *, after: int, microseconds: int, by: signal.Signals) -> int:
+        """One worker's life; its wait status."""
+        order = {
+            "store": str(self.store.root),
+            "effects": str(self.effects),
+            "said": str(self.said),
+            "seed": seed,
+            "bytes": after,
+            "microseconds": microseconds,
+            "signal": int(by),
+        }
+        assert self.victim.stdin is not None
+        assert self.victim.stdout is not None
+        self.victim.stdin.write(json.dumps(order) + "\n")
+        self.victim.stdin.flush()
+        return int(self.victim.stdout.readline())
+
+    def happened(self) -> list[str]:
+        """The idempotency keys of the writes that happened."""
+        if not self.effects.exists():
+            return []
+        return [line.split(" ", 1)[0] for line in self.effects.read_text().splitlines()]
+
+    def find_out(self) -> None:
+        """Say of the write that was just reported unknown what the effects tell."""
+        run, number = json.loads(self.said.read_text())
+        trace = self.store.read(run)
+        recorded = check_events(trace.data, trace.where)
+        (step,) = [e for e in recorded if e["event"] == "step.started" and e["step"] == number]
+        assert not any(e["event"] == "step.finished" and e["step"] == number for e in recorded)
+        root = recorded[0]["root"]
+        key = idempotency_key(root, step.get("branch", ""), step["fingerprint"])
+        if key in self.happened():
+            self.resolve(run, number, {"status": "ok", "value": step["args"]["name"]})
+        else:
+            self.resolve(run, number, {"status": "not_started"})
+        self.unknown += 1
+
+    def committed(self) -> set[str]:
+        """The idempotency keys of the writes whose outcome is in a trace."""
+        found: set[str] = set()
+        for info in self.store.runs():
+            trace = self.store.read(info.run)
+            recorded = check_events(trace.data, trace.where)
+            steps = {e["step"]: e for e in recorded if e["event"] == "step.started"}
+            for event in recorded:
+                if event["event"] == "step.finished" and steps[event["step"]]["effect"] == "write":
+                    if event["outcome"]["status"] == "ok":
+                        step = steps[event["step"]]
+                        branch = step.get("branch", "")
+                        found.add(idempotency_key(recorded[0]["root"], branch, step["fingerprint"]))
+        return found
+
+    def tear(self, chance: random.Random) -> None:
+        """Leave the newest trace as a kill in the middle of a write does: with half a line."""
+        newest = self.store.runs()[-1]
+        path = self.store.root / "runs" / f"{newest.run}.jsonl"
+        last = path.read_bytes().splitlines()[-1]
+        with path.open("ab") as file:
+            file.write(last[: chance.randrange(1, len(last))])
+
+    def finish(self, seed: int, chance: random.Random, by: signal.Signals) -> int:
+        """Work at one job until it is done, whatever it takes; how many workers got the signal."""
+        struck = 0
+        while True:
+            status = self.work(
+                seed,
+                after=chance.choice([0, 80, 80 * chance.randrange(1, 8)]),
+                microseconds=chance.randrange(3_000),
+                by=by,
+            )
+            assert len(set(self.happened())) == len(self.happened()), "a write ran twice"
+            if os.WIFSIGNALED(status):
+                struck += 1
+                if chance.random() < 0.2 and self.store.runs():
+                    self.tear(chance)
+                continue
+            code = os.waitstatus_to_exitcode(status)
+            if code == UNKNOWN:
+                self.find_out()
+                continue
+            if code == INTERRUPTED:
+                struck += 1
+                continue
+            assert code == FINISHED, json.loads(self.said.read_text())
+            return struck
+
+
+@pytest.fixture
+def yard(store: JsonlStore, resolve: Resolve) -> Iterator[Yard]:
+    script = Path(__file__).with_name("victim.py")
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", str(script)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as victim:
+        yield Yard(victim, store, resolve)
+
+
+@pytest.mark.parametrize(
+    ("by", "enough"), [(signal.SIGKILL, KILLS), (signal.SIGINT, INTERRUPTS)], ids=str
+)
+def test_a_process_may_end_at_any_moment(yard: Yard, by: signal.Signals, enough: int) -> None:
+    chance = random.Random(by)  # noqa: S311 - the kernel's timing makes each run another one
+    struck = jobs = 0
+    while struck < enough:
+        yard.effects.unlink(missing_ok=True)
+        struck += yard.finish(jobs, chance, by)
+        last = yard.store.runs()[-1]
+        assert last.status == "ok"
+        names = Counter(line.split(" ", 1)[1] for line in yard.effects.read_text().splitlines())
+        result = json.loads(yard.said.read_text())
+        flat = [name for each in result for name in (each if isinstance(each, list) else [each])]
+        written = Counter(name for name in flat if not name.startswith("seen "))
+        assert names & written == written, "what the job was told happened"
+        assert sum(names.values()) - sum(written.values()) == sum(", first" in n for n in names) * 2
+        jobs += 1
+    assert yard.unknown > 0
