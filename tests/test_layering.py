@@ -18,10 +18,12 @@ LAYERS: list[set[str]] = [
     {"__init__"},
     {"adapter"},
     {"session"},
+    {"declare", "scope", "lineage"},
     {"_drive"},
     {"_engine"},
     {"_effects"},
-    {"fingerprint", "contract", "gate", "replay", "undo"},
+    {"ledger", "journal", "step", "world"},
+    {"fingerprint", "contract", "schema", "gate", "replay", "undo"},
     {"trace", "store"},
     {"errors"},
 ]

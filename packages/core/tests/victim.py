@@ -84,7 +84,7 @@ def work(order: dict[str, Any]) -> int:
     job = Job(Path(order["effects"]))
     said: Any
     try:
-        with Session("job", store=order["store"]) as session:
+        with Session("job", store=order["store"], replay=order["replay"]) as session:
             said, code = job.run(session, order["seed"]), FINISHED
     except UnknownOutcome as error:
         said, code = [error.run, error.step], UNKNOWN

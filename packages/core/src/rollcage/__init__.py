@@ -4,8 +4,10 @@
 
     from rollcage import Session, tool
 
+
     @tool(effect="write")
     def send_mail(to: str, text: str) -> str: ...
+
 
     with Session("weekly report", store="./.rollcage"):
         send_mail("ann@example.org", "Hello")
@@ -14,6 +16,7 @@ Run it again after a crash: what happened is given back from the trace, the rest
 """
 
 from rollcage.contract import Contract
+from rollcage.declare import tool
 from rollcage.errors import (
     ApprovalRequired,
     ArgumentsInvalid,
@@ -39,8 +42,9 @@ from rollcage.errors import (
     UnknownOutcome,
 )
 from rollcage.gate import Rule, StepView, Verdict
-from rollcage.ledger import Stats
-from rollcage.session import CurrentStep, Session, current_step, tool
+from rollcage.scope import CurrentStep, current_step
+from rollcage.session import Session
+from rollcage.step import Stats
 
 __all__ = [
     "ApprovalRequired",

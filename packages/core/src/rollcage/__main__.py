@@ -14,7 +14,9 @@ def main() -> int:
     except ModuleNotFoundError as error:
         if error.name != "rollcage_cli":
             raise
-        sys.stderr.write('rollcage: the command line is not installed: pip install "rollcage[cli]"\n')
+        sys.stderr.write(
+            'rollcage: the command line is not installed: pip install "rollcage[cli]"\n'
+        )
         return 2
     return int(app.main())
 

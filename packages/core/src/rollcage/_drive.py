@@ -31,7 +31,8 @@ from rollcage._effects import (
     Sync,
 )
 from rollcage.errors import Forked, Halt, SessionError, TraceUnwritable
-from rollcage.ledger import Admission, Ledger, Step
+from rollcage.ledger import Ledger
+from rollcage.step import Admission, Step
 from rollcage.store.protocol import Reader, Store, Writer
 
 __all__ = ["Clock", "Driver"]
@@ -83,13 +84,15 @@ class Driver:
             try:
                 effect = flow.send(answer)
             except StopIteration as stop:
-                return _unwrap(stop.value)
+                answer = stop.value
+                break
             if type(effect) is Execute:
                 answer = self._execute(effect)
             elif type(effect) is Sync:
                 answer = self._sync()
             else:
                 answer = self._perform(effect)
+        return _unwrap(answer)  # outside of the handler: an error keeps its own context
 
     async def arun(self, flow: Flow, *, is_async: bool) -> Any:
         """Drive a flow to its end in this task; a sync body and the disk wait in a thread."""
@@ -98,13 +101,15 @@ class Driver:
             try:
                 effect = flow.send(answer)
             except StopIteration as stop:
-                return _unwrap(stop.value)
+                answer = stop.value
+                break
             if type(effect) is Execute:
                 answer = await self._aexecute(effect, is_async=is_async)
             elif type(effect) is Sync:
                 answer = await _caught(asyncio.to_thread(self._sync))
             else:
                 answer = self._perform(effect)
+        return _unwrap(answer)
 
     def stream(self, flow: Flow) -> Iterator[Any]:
         """Drive a flow whose body gives an iterator: its chunks, live or recorded.
@@ -117,10 +122,8 @@ class Driver:
             try:
                 effect = flow.send(answer)
             except StopIteration as stop:
-                value = _unwrap(stop.value)
-                if not live:
-                    yield from value
-                return
+                answer = stop.value
+                break
             if type(effect) is Execute:
                 live = True
                 chunks: list[Any] = []
@@ -141,6 +144,9 @@ class Driver:
                 answer = self._sync()
             else:
                 answer = self._perform(effect)
+        value = _unwrap(answer)
+        if not live:
+            yield from value
 
     async def astream(self, flow: Flow) -> AsyncIterator[Any]:
         """`stream` for a body that gives an async iterator."""
@@ -150,11 +156,8 @@ class Driver:
             try:
                 effect = flow.send(answer)
             except StopIteration as stop:
-                value = _unwrap(stop.value)
-                if not live:
-                    for chunk in value:
-                        yield chunk
-                return
+                answer = stop.value
+                break
             if type(effect) is Execute:
                 live = True
                 chunks: list[Any] = []
@@ -175,6 +178,10 @@ class Driver:
                 answer = await _caught(asyncio.to_thread(self._sync))
             else:
                 answer = self._perform(effect)
+        value = _unwrap(answer)
+        if not live:
+            for chunk in value:
+                yield chunk
 
     # --- bodies ----------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from rollcage.gate import Verdict
-from rollcage.ledger import Call, Step
+from rollcage.step import Call, Step
 
 __all__ = [
     "Admit",

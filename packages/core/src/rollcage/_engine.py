@@ -21,6 +21,7 @@ from rollcage._effects import (
     Note,
     PutBlob,
     Raised,
+    Resolve,
     Returned,
     Settle,
     Sync,
@@ -28,17 +29,11 @@ from rollcage._effects import (
 from rollcage.contract import Contract
 from rollcage.errors import Halt, NotReplayable, SessionHalted, UnknownOutcome
 from rollcage.gate import Verdict
-from rollcage.ledger import Admission, Call, Step
 from rollcage.replay import UNKNOWN, Entry
-from rollcage.trace.codec import (
-    Seal,
-    decode,
-    decode_exception,
-    encode_exception,
-    encode_result,
-    survey,
-    tagged,
-)
+from rollcage.step import Admission, Call, Step
+from rollcage.trace.codec import Seal, encode_result, same_encoding, survey, tagged
+from rollcage.trace.decoding import decode
+from rollcage.trace.exceptions import decode_exception, encode_exception
 
 __all__ = ["run_step"]
 
@@ -116,7 +111,7 @@ def _outcome(
         outcome["value"] = result.value
         if result.needs_type and not result.flaws:
             outcome["typed"] = True
-            result.flaws.extend(_check_round_trip(contract, value, result.value))
+            result.flaws.extend(_check_round_trip(contract, result.value, seal))
         if result.flaws:
             outcome["lossy"] = "; ".join(result.flaws[:5])
             outcome.pop("typed", None)
@@ -140,13 +135,15 @@ def _late(step: Step, answer: Returned | Raised, seal: Seal, usage: Usage | None
     return answer
 
 
-def _check_round_trip(contract: Contract, value: Any, encoded: Any) -> list[str]:
+def _check_round_trip(contract: Contract, encoded: Any, seal: Seal) -> list[str]:
     """Show, rather than hope, that a typed value comes back through the return type."""
     try:
-        same = contract.revive(decode(encoded)) == value
+        again = encode_result(contract.revive(decode(encoded)), seal, typed=True)
     except Exception as error:  # noqa: BLE001 - validators are the user's own
         return [f"$: its declared return type refuses it: {type(error).__name__}"]
-    return [] if same else ["$: it does not come back equal through its declared return type"]
+    if not again.flaws and same_encoding(again.value, encoded):
+        return []
+    return ["$: it does not come back equal through its declared return type"]
 
 
 def _failure(step: Step, error: BaseException, seal: Seal) -> Settle:
@@ -161,13 +158,16 @@ def _failure(step: Step, error: BaseException, seal: Seal) -> Settle:
         name = type(error).__name__
         halt = UnknownOutcome(
             f"step {step.number} of run {step.run} ({contract.name}) was cut off by {name}: nobody "
-            f"can tell whether it happened. Find out, then say so: rollcage resolve {step.run} {step.number} "
-            f"--happened [--result JSON] | --did-not-happen",
+            f"can tell whether it happened. Find out, then say so: rollcage resolve {step.run} "
+            f"{step.number} --happened [--result JSON] | --did-not-happen",
             step.run,
             step.number,
         )
         return Settle(step, UNKNOWN, _UNKNOWN, halt)
-    outcome: dict[str, Any] = {"status": "error", "error": encode_exception(error, seal)}
+    outcome: dict[str, Any] = {
+        "status": "error",
+        "error": encode_exception(error, seal, contract.raises),
+    }
     return Settle(step, outcome, orjson.dumps(outcome))
 
 
@@ -207,15 +207,13 @@ def _compared(
     if isinstance(answer, Raised):
         if not isinstance(answer.error, Exception):
             return answer
-        fresh: Any = encode_exception(answer.error, seal)
+        fresh: Any = encode_exception(answer.error, seal, step.call.contract.raises)
         same = entry.status == "error" and fresh == entry.outcome.get("error")
         said = f"it now raises {fresh['type']}: {fresh['message']}"
     else:
         same = isinstance(recorded, Returned) and recorded.value == answer.value
         said = "it now gives another value"
-    if same:
-        del event["drift"]
-    else:
+    if not same:
         event["drift"] = said
     yield Note(event)
     return recorded

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-import datetime as dt
-import enum
 import functools
 import inspect
-import types
 import typing
-import warnings
-from collections.abc import Callable, Mapping
-from decimal import Decimal
-from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
-from uuid import UUID
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Literal, NamedTuple, get_args
 
-import orjson
 import pydantic
+import rfc8785
 
 from rollcage.errors import ArgumentsInvalid, ContractError, Unencodable
 from rollcage.fingerprint import jcs
-from rollcage.trace.codec import FOREIGN, Seal, encode, survey, tagged
+from rollcage.schema import Signature, as_schema_says, field_forms, signature_model
+from rollcage.trace.codec import FOREIGN, TAG, Seal, encode, survey, tagged
 
 __all__ = ["Arguments", "Contract", "Effect", "OnMiss", "Source"]
 
@@ -79,32 +74,75 @@ class Contract:
     source: Source = "recorded"
 
     def __post_init__(self) -> None:
+        self._check()
+        forms: dict[str, Any] = {}
+        if not isinstance(self.parameters, Mapping):
+            forms = field_forms(self.parameters)
+        wide = {name for name, form in forms.items() if form is False or name in self.secret}
+        checks = {n: form for n, form in forms.items() if callable(form) and n not in wide}
+        # The fields that are tagged, and those that may be; all others are dumped to JSON as they
+        # are (DESIGN §2).
+        object.__setattr__(self, "_wide", frozenset(wide))
+        object.__setattr__(self, "_checks", checks)
+        object.__setattr__(self, "_return_adapter", _adapter(self.returns))
+
+    _wide: frozenset[str] = dataclasses.field(init=False, repr=False, compare=False)
+    _checks: dict[str, Callable[[Any], bool]] = dataclasses.field(
+        init=False, repr=False, compare=False
+    )
+    _return_adapter: pydantic.TypeAdapter[Any] | None = dataclasses.field(
+        init=False, repr=False, compare=False
+    )
+
+    def _check(self) -> None:
+        """Refuse a declaration that would fail, or mean something else, later on."""
         if not self.name:
             raise ContractError("a tool needs a name; pass name=")
+        for field in ("name", "version", "description", "risk"):
+            _is_text(self, field, getattr(self, field))
         _one_of(self, "effect", get_args(Effect))
         _one_of(self, "source", get_args(Source))
         _one_of(self, "on_miss", (None, *get_args(OnMiss)))
+        for each in self.raises:
+            if not (isinstance(each, type) and issubclass(each, Exception)):
+                raise ContractError(f"{self.name}: raises={each!r} is no exception type")
+        if isinstance(self.parameters, Mapping):
+            self._check_schema(self.parameters)
+        else:
+            try:
+                self.parameters.model_rebuild()
+            except (pydantic.PydanticUserError, NameError) as error:
+                raise ContractError(
+                    f"{self.name}: its parameters have no schema: {error}"
+                ) from error
         unknown = self.secret - self.parameter_names
         if unknown and not self.accepts_more:
             raise ContractError(
                 f"{self.name}: secret={sorted(unknown)} names no parameter; "
                 f"it has {sorted(self.parameter_names)}"
             )
-        # The fields that are dumped to JSON as they are; all others are tagged (DESIGN §2).
-        object.__setattr__(self, "_open", self._open_parameters())
-        object.__setattr__(self, "_return_adapter", _adapter(self.returns))
 
-    _open: frozenset[str] | None = dataclasses.field(init=False, repr=False, compare=False)
-    _return_adapter: pydantic.TypeAdapter[Any] | None = dataclasses.field(
-        init=False, repr=False, compare=False
-    )
+    def _check_schema(self, schema: Mapping[str, Any]) -> None:
+        properties, required = schema.get("properties", {}), schema.get("required", [])
+        if not isinstance(properties, Mapping) or not all(isinstance(n, str) for n in properties):
+            raise ContractError(f"{self.name}: the `properties` of its JSON Schema are no object")
+        if not isinstance(required, list | tuple):
+            raise ContractError(f"{self.name}: `required` of its JSON Schema is no list")
+        if TAG in properties:
+            raise ContractError(f"{self.name}: no parameter can be called {TAG!r}")
+        passwords = {
+            name
+            for name, says in properties.items()
+            if isinstance(says, Mapping) and says.get("format") == "password"
+        }
+        object.__setattr__(self, "secret", self.secret | passwords)
 
     @functools.cached_property
     def parameter_names(self) -> frozenset[str]:
         """The names of the declared parameters."""
         if isinstance(self.parameters, Mapping):
             return frozenset(self.parameters.get("properties") or {})
-        return frozenset(self.parameters.model_fields)
+        return frozenset(self.parameters.__pydantic_fields__)
 
     @property
     def accepts_more(self) -> bool:
@@ -120,14 +158,6 @@ class Contract:
             return dict(self.parameters)
         return self.parameters.model_json_schema()
 
-    def _open_parameters(self) -> frozenset[str] | None:
-        """The parameters whose type leaves room for more than JSON; None if each might."""
-        if isinstance(self.parameters, Mapping) or self.accepts_more:
-            return None
-        fields = self.parameters.model_fields
-        wide = {name for name, f in fields.items() if not _closed(f.annotation, ())}
-        return frozenset(wide) | self.secret
-
     # --- arguments -------------------------------------------------------------------------------
 
     def bind(self, raw: Mapping[str, Any], seal: Seal) -> Arguments:
@@ -137,74 +167,119 @@ class Contract:
             ArgumentsInvalid: they do not pass, or hold a value that has no encoding.
         """
         parameters = self.parameters
-        if isinstance(parameters, Mapping):
-            return self._bind_schema(parameters, raw, seal)
+        try:
+            if isinstance(parameters, Mapping):
+                return self._bind_schema(parameters, raw, seal)
+            return self._bind_model(parameters, raw, seal)
+        except RecursionError:
+            raise ArgumentsInvalid(f"{self.name}: its arguments are nested too deep") from None
+        except (rfc8785.CanonicalizationError, pydantic.PydanticSerializationError) as error:
+            raise ArgumentsInvalid(
+                f"{self.name}: arguments that JSON can't hold: {error}"
+            ) from None
+
+    def _bind_model(
+        self, parameters: type[pydantic.BaseModel], raw: Mapping[str, Any], seal: Seal
+    ) -> Arguments:
         try:
             model = parameters.__pydantic_validator__.validate_python(raw)
         except pydantic.ValidationError as error:
-            raise ArgumentsInvalid(_explain(self.name, error)) from None
+            raise ArgumentsInvalid(self._explain(error)) from None
+        except Exception as error:
+            # A validator of the user's own. Its words may hold a secret: only its type is told.
+            failed = type(error).__name__
+            raise ArgumentsInvalid(f"{self.name}: its schema's own code raised {failed}") from None
         values: dict[str, Any] = model.__dict__
-        serializer = parameters.__pydantic_serializer__
-        wide = self._open
-        if not wide and wide is not None:
-            canonical = serializer.to_python(model, mode="json", warnings=False)
-        else:
-            extra = model.__pydantic_extra__ or {}
+        wide = self._wide
+        if self._checks:
+            odd = [name for name, plain in self._checks.items() if not plain(values[name])]
+            wide = wide.union(odd) if odd else wide
+        if issubclass(parameters, Signature) and len(model.__pydantic_fields_set__) < len(raw):
+            self._refuse_unknown(raw)
+        canonical = parameters.__pydantic_serializer__.to_python(
+            model, mode="json", by_alias=False, warnings=False, exclude={*wide} if wide else None,
+        ) if len(wide) < len(values) else {}  # fmt: skip
+        extra = model.__pydantic_extra__
+        if extra:
             values = {**values, **extra}
-            names = values.keys() if wide is None else wide
-            canonical = {}
-            if wide is not None and len(wide) < len(values):
-                keep = set(values) - wide
-                canonical = serializer.to_python(model, mode="json", include=keep, warnings=False)
-            for name in names:
-                canonical[name] = self._tag(name, values[name], seal)
-        return self._arguments(values, canonical, seal)
+            wide = wide.union(extra)
+        level = survey(canonical)
+        if level == FOREIGN:
+            canonical = {name: self._encode(name, each, seal) for name, each in canonical.items()}
+        elif not wide:
+            return Arguments(values, canonical, jcs(canonical, level))
+        for name in wide:
+            canonical[name] = self._encode(name, values[name], seal)
+        return Arguments(values, canonical, jcs(canonical))
 
     def _bind_schema(
         self, schema: Mapping[str, Any], raw: Mapping[str, Any], seal: Seal
     ) -> Arguments:
         properties: Mapping[str, Any] = schema.get("properties") or {}
-        missing = [n for n in schema.get("required") or () if n not in raw]
+        missing = [repr(n) for n in schema.get("required") or () if n not in raw]
         if missing:
-            raise ArgumentsInvalid(f"{self.name}: missing argument {missing[0]!r}")
+            raise ArgumentsInvalid(f"{self.name}: missing argument {', '.join(missing)}")
         if not self.accepts_more:
-            for name in raw:
-                if name not in properties:
-                    known = ", ".join(sorted(properties)) or "none"
-                    raise ArgumentsInvalid(f"{self.name}: unknown argument {name!r}; it has {known}")
-        defaults = {n: p["default"] for n, p in properties.items() if "default" in p}
-        values = {**defaults, **raw}
+            self._refuse_unknown(raw)
+        values = dict(raw)
+        for name, says in properties.items():
+            if name not in values and isinstance(says, Mapping) and "default" in says:
+                values[name] = copy.deepcopy(says["default"])  # the body may change what it gets
+        rest = schema.get("additionalProperties")
         canonical = {
-            name: self._tag(name, _as_schema_says(properties.get(name), value), seal)
+            name: self._encode(
+                name, as_schema_says(properties.get(name, rest), value, schema), seal
+            )
             for name, value in values.items()
         }
-        return self._arguments(values, canonical, seal)
+        return Arguments(values, canonical, jcs(canonical))
 
-    def _tag(self, name: str, value: Any, seal: Seal) -> Any:
+    def _refuse_unknown(self, raw: Iterable[str]) -> None:
+        known = self.parameter_names
+        for name in raw:
+            if name not in known:
+                listed = ", ".join(sorted(known)) or "none"
+                raise ArgumentsInvalid(f"{self.name}: unknown argument {name!r}; it has {listed}")
+
+    def _encode(self, name: str, value: Any, seal: Seal) -> Any:
+        """An argument in tagged form; a secret one as its HMAC."""
+        if name == TAG:
+            raise ArgumentsInvalid(f"{self.name}: no argument can be called {TAG!r}")
+        secret = name in self.secret
         try:
             encoded = encode(value, seal, path=name)
         except Unencodable as error:
-            raise ArgumentsInvalid(f"{self.name}: argument {error}") from error
-        if name in self.secret and not (isinstance(encoded, dict) and "$rollcage" in encoded):
-            return tagged("secret", seal("value:" + jcs(encoded).decode()))
-        if name in self.secret and encoded["$rollcage"] != "secret":
+            reason = f"{name}: a secret that has no encoding" if secret else str(error)
+            raise ArgumentsInvalid(f"{self.name}: argument {reason}") from None
+        if secret and not (type(encoded) is dict and encoded.get(TAG) == "secret"):
             return tagged("secret", seal("value:" + jcs(encoded).decode()))
         return encoded
 
-    def _arguments(
-        self, values: dict[str, Any], canonical: dict[str, Any], seal: Seal
-    ) -> Arguments:
-        level = survey(canonical)
-        try:
-            if level != FOREIGN:
-                return Arguments(values, canonical, jcs(canonical, level))
-        except orjson.JSONEncodeError:  # a lone surrogate: tagged below
-            pass
-        if "$rollcage" not in canonical:
-            canonical = {n: v if _tagged(v) else encode(v, seal, path=n) for n, v in canonical.items()}
-        else:
-            canonical = encode(canonical, seal, path="arguments")
-        return Arguments(values, canonical, jcs(canonical))
+    def _explain(self, error: pydantic.ValidationError) -> str:
+        """What is wrong with which argument; the values stay out, they may be secret."""
+        parts: list[str] = []
+        for each in error.errors(include_input=False, include_url=False, include_context=False):
+            where = each["loc"] or ("arguments",)
+            if where[0] in self._hidden:  # a validator's own words may hold the value
+                parts.append(
+                    f"{where[0]}: {_SAYABLE.get(each['type'], 'this secret is not valid')}"
+                )
+            else:
+                parts.append(f"{'.'.join(map(str, where))}: {each['msg']}")
+        return f"{self.name}: " + "; ".join(parts)
+
+    @functools.cached_property
+    def _hidden(self) -> set[Any]:
+        """The names of secret parameters, aliases included."""
+        names: set[Any] = set(self.secret)
+        if not isinstance(self.parameters, Mapping):
+            fields = self.parameters.__pydantic_fields__
+            for field in (fields[name] for name in self.secret if name in fields):
+                names |= {
+                    field.alias,
+                    field.validation_alias if isinstance(field.validation_alias, str) else None,
+                }
+        return names
 
     # --- results ---------------------------------------------------------------------------------
 
@@ -221,7 +296,7 @@ class Contract:
         """
         if self._return_adapter is None:
             raise ValueError(f"{self.name} declares no return type")
-        return self._return_adapter.validate_python(plain)
+        return self._return_adapter.validate_python(plain, by_alias=False, by_name=True)
 
     # --- from a function -------------------------------------------------------------------------
 
@@ -233,9 +308,13 @@ class Contract:
             ContractError: a parameter that can't be passed by name, or has no usable type.
         """
         name = declared.pop("name", None) or getattr(function, "__name__", "")
+        unknown = declared.keys() - _DECLARABLE
+        if unknown:
+            known = ", ".join(sorted(_DECLARABLE))
+            raise ContractError(f"{name}: {sorted(unknown)} can't be declared; what can: {known}")
         try:
             hints = typing.get_type_hints(function, include_extras=True)
-        except (NameError, TypeError) as error:
+        except (NameError, TypeError, AttributeError, SyntaxError) as error:
             raise ContractError(f"{name}: its annotations can't be resolved: {error}") from error
         secret = declared.pop("secret", ())
         for key in ("permissions", "raises"):
@@ -243,40 +322,30 @@ class Contract:
         return cls(
             name=name,
             description=declared.pop("description", None) or inspect.getdoc(function) or "",
-            parameters=_parameters(name, function, hints),
+            parameters=signature_model(name, function, hints),
             returns=hints.get("return"),
             secret=frozenset([secret] if isinstance(secret, str) else secret),
             **declared,
         )
 
 
+_DECLARABLE: Final = frozenset(
+    field.name for field in dataclasses.fields(Contract) if field.init
+) - {"parameters", "returns"}  # fmt: skip
+_SAYABLE: Final = {"missing": "Field required"}  # kinds of errors that tell nothing of a value
+
+
+def _is_text(contract: Contract, field: str, value: Any) -> None:
+    try:
+        value.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise ContractError(f"{contract.name!r}: {field}={value!r} is no text") from None
+
+
 def _one_of(contract: Contract, field: str, allowed: tuple[Any, ...]) -> None:
     value = getattr(contract, field)
     if value not in allowed:
         raise ContractError(f"{contract.name}: {field}={value!r} is none of {list(allowed)}")
-
-
-def _tagged(value: Any) -> bool:
-    return type(value) is dict and "$rollcage" in value
-
-
-def _explain(name: str, error: pydantic.ValidationError) -> str:
-    """What is wrong with which argument; the values stay out, they may be secret."""
-    parts = (
-        f"{'.'.join(map(str, e['loc'])) or 'arguments'}: {e['msg']}"
-        for e in error.errors(include_input=False, include_url=False, include_context=False)
-    )
-    return f"{name}: " + "; ".join(parts)
-
-
-def _as_schema_says(declared: Any, value: Any) -> Any:
-    """JSON Schema has one number type: 1 is a `number`, and 1.0 an `integer`."""
-    wanted = declared.get("type") if isinstance(declared, Mapping) else None
-    if wanted == "number" and type(value) is int:
-        return float(value)
-    if wanted == "integer" and type(value) is float and value.is_integer():
-        return int(value)
-    return value
 
 
 def _adapter(returns: Any) -> pydantic.TypeAdapter[Any] | None:
@@ -286,70 +355,3 @@ def _adapter(returns: Any) -> pydantic.TypeAdapter[Any] | None:
         return pydantic.TypeAdapter(returns)
     except (pydantic.PydanticUserError, TypeError, NameError):
         return None  # a type that Pydantic can't build brings nothing back
-
-
-_CONFIG: Final = pydantic.ConfigDict(protected_namespaces=(), arbitrary_types_allowed=False)
-
-
-def _parameters(
-    name: str, function: Callable[..., Any], hints: Mapping[str, Any]
-) -> type[pydantic.BaseModel]:
-    fields: dict[str, Any] = {}
-    config = _CONFIG
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            config = pydantic.ConfigDict(**{**_CONFIG, "extra": "allow"})
-            continue
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
-            raise ContractError(f"{name}: parameter {parameter.name!r} can't be passed by name")
-        if parameter.name.startswith("_"):
-            raise ContractError(f"{name}: parameter {parameter.name!r} may not start with '_'")
-        default = ... if parameter.default is parameter.empty else parameter.default
-        fields[parameter.name] = (hints.get(parameter.name, Any), default)
-    try:
-        with warnings.catch_warnings():  # a parameter may be called `copy` or `json`
-            warnings.simplefilter("ignore", UserWarning)
-            return pydantic.create_model(name, __config__=config, **fields)
-    except (pydantic.PydanticUserError, TypeError, NameError) as error:
-        reason = str(error).splitlines()[0]
-        raise ContractError(f"{name}: its parameters have no schema: {reason}") from error
-
-
-_CLOSED: Final = {
-    str, int, float, bool, type(None), dt.datetime, dt.date, dt.time, dt.timedelta, Decimal, UUID,
-    Path,
-}  # fmt: skip
-_CONTAINERS: Final = (list, tuple, dict)
-
-
-def _closed(annotation: Any, seen: tuple[Any, ...]) -> bool:
-    """Whether each value of this type has one JSON form that says all of it.
-
-    False for `Any`, bare containers, sets (no order), bytes (not always text), secrets, and
-    whatever is not known: those are tagged.
-    """
-    if annotation in seen:
-        return True
-    seen = (*seen, annotation)
-    origin = get_origin(annotation)
-    inside = get_args(annotation)
-    if origin is typing.Annotated:
-        return _closed(inside[0], seen)
-    if origin is Literal:
-        return all(type(v) in (str, int, bool, type(None)) for v in inside)
-    if origin is typing.Union or origin is types.UnionType:
-        some = [each for each in inside if each is not type(None)]
-        if len(some) > 1:  # two types with one JSON form must not share a key
-            return all(each in (str, int, float, bool) for each in some)
-        return _closed(some[0], seen)
-    if origin in _CONTAINERS:
-        return all(each is ... or _closed(each, seen) for each in inside)
-    if origin is not None or not isinstance(annotation, type):
-        return False
-    if annotation in _CLOSED or issubclass(annotation, enum.Enum):
-        return True
-    if issubclass(annotation, pydantic.BaseModel):
-        fields = annotation.model_fields.values()
-        plain = annotation.model_config.get("extra") != "allow"
-        return plain and all(_closed(f.annotation, seen) for f in fields)
-    return False

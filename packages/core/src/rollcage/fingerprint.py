@@ -35,11 +35,16 @@ def jcs(value: Any, level: int | None = None) -> bytes:
 
     Raises:
         rfc8785.CanonicalizationError: not JSON, or a number or string that JCS can't hold.
-        orjson.JSONEncodeError: a string with a lone surrogate, or nesting beyond 254 levels.
     """
-    if (survey(value) if level is None else level) == CANONICAL:
-        return orjson.dumps(value, option=_SORT)
-    return rfc8785.dumps(value)
+    if (survey(value, None) if level is None else level) == CANONICAL:
+        try:
+            return orjson.dumps(value, option=_SORT)
+        except orjson.JSONEncodeError:  # a lone surrogate, or deeper than 254 levels: not for it
+            pass
+    try:
+        return rfc8785.dumps(value)
+    except UnicodeEncodeError:  # a key, while it sorts them
+        raise rfc8785.CanonicalizationError("input contains non-UTF-8 codepoints") from None
 
 
 def key_digest(kind: str, name: str, version: str, canonical_args: bytes) -> bytes:

@@ -6,12 +6,9 @@ session's lock around each call, and appends the events that it gives back befor
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
-import orjson
-
-from rollcage.contract import Arguments, Contract
+from rollcage import journal
 from rollcage.errors import (
     ApprovalRequired,
     Blocked,
@@ -25,9 +22,10 @@ from rollcage.errors import (
 from rollcage.fingerprint import branch_world, child_world, key_digest, link, world_zero
 from rollcage.gate import Verdict
 from rollcage.replay import Entry, Path, Recording, nearest
+from rollcage.step import Admission, Arrival, Call, Stats, Step
 from rollcage.world import Branch, Place, Turn, union
 
-__all__ = ["Admission", "Call", "Ledger", "Mode", "OnDivergence", "Stats", "Step"]
+__all__ = ["Ledger", "Mode", "OnDivergence"]
 
 Mode = Literal["record", "resume", "offline", "verify"]
 OnDivergence = Literal["halt", "warn"]
@@ -36,102 +34,7 @@ Event = dict[str, Any]
 _NOT_COMPARABLE: Final = "not comparable: recorded writes came after this read"
 
 
-@dataclasses.dataclass(slots=True)
-class Stats:
-    """What a session has done so far.
-
-    Attributes:
-        calls: how many calls it placed.
-        hits: how many were answered from the recording.
-        misses: how many ran.
-        blocked: how many a rule refused.
-        errors: how many ended with an exception, live or replayed.
-        orphans: recorded effects that were left behind.
-        drifted: hits whose fresh execution differed (`verify`).
-        seconds_saved: what the hits took when they ran.
-        tokens_saved: what the replayed model calls had used.
-    """
-
-    calls: int = 0
-    hits: int = 0
-    misses: int = 0
-    blocked: int = 0
-    errors: int = 0
-    orphans: int = 0
-    drifted: int = 0
-    seconds_saved: float = 0.0
-    tokens_saved: int = 0
-
-
-class Call:
-    """What is requested: a contract with its arguments, and where the call comes from."""
-
-    __slots__ = (
-        "agent", "arguments", "branch", "call_id", "compared", "contract", "key", "kind", "parent",
-        "shown", "slot", "turn",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        kind: str,
-        contract: Contract,
-        arguments: Arguments,
-        *,
-        branch: str = "",
-        turn: Turn | None = None,
-        slot: int | None = None,
-        agent: str = "",
-        call_id: str = "",
-        parent: Step | None = None,
-    ) -> None:
-        self.kind = kind
-        self.contract = contract
-        self.arguments = arguments
-        self.shown: Any = orjson.Fragment(arguments.digest_input)  # as the trace holds them
-        self.compared = arguments.canonical  # the same, to look into
-        self.key = key_digest(kind, contract.name, contract.version, arguments.digest_input)
-        self.branch = branch
-        self.turn = turn
-        self.slot = slot
-        self.agent = agent
-        self.call_id = call_id
-        self.parent = parent
-
-
-class Step:
-    """A call that runs, between its step.started and its step.finished."""
-
-    __slots__ = (
-        "advances", "began", "branch", "call", "fingerprint", "link_at", "number", "run",
-        "world_effect",
-    )  # fmt: skip
-
-    def __init__(self, run: str, number: int, call: Call, branch: Branch, place: Place) -> None:
-        self.run = run
-        self.number = number
-        self.call = call
-        self.branch = branch
-        self.link_at = place.position
-        self.fingerprint = place.fingerprint
-        self.world_effect = call.kind == "tool" and call.contract.effect == "write"
-        self.advances = False
-        self.began = 0  # monotonic, ns; the driver's
-
-
-class Admission(NamedTuple):
-    """The ledger's answer to a call: one of step, entry and error, and what is to be written.
-
-    With both a step and an entry, the tool runs only to be compared (`verify`).
-    """
-
-    event: Event | None
-    step: Step | None = None
-    entry: Entry | None = None
-    error: Exception | None = None
-    halts: bool = False
-
-
-class _Refused(Exception):  # noqa: N818 - a turn of the flow inside this module, not an error
+class _Refused(Exception):
     """A call that may not run, with the error to raise."""
 
     def __init__(self, error: RollcageError, *, halts: bool = True) -> None:
@@ -152,21 +55,19 @@ class Ledger:
         chain: Literal["effects", "all"],
         on_divergence: OnDivergence,
         seed: str,
-        root: str,
     ) -> None:
-        self.run = run
-        self.mode: Mode = mode
-        self.root = root
         self.stats = Stats()
         self.halted: BaseException | None = None
+        self._run = run
+        self._mode: Mode = mode
+        self._live = mode in ("record", "resume")  # what is not recorded may run
         self._recording = recording
         self._strict = chain == "all"
         self._on_divergence: OnDivergence = on_divergence
         self._steps = 0
         self._turns = 0
-        self._last_implicit: tuple[Turn, str] | None = None
+        self._implicit: tuple[Turn, Branch] | None = None  # of the last call that brought no turn
         self._branches: dict[str, Branch] = {}
-        self._writing = 0  # writes in flight, for calls that bring no turn
         self._open_branch("", world_zero(seed), follows=True)
 
     # --- branches and turns ----------------------------------------------------------------------
@@ -176,18 +77,31 @@ class Ledger:
         self._turns += 1
         return Turn(self._turns)
 
+    def _number(self) -> int:
+        """The next step's number."""
+        self._steps += 1
+        return self._steps
+
     def _open_branch(self, name: str, world: bytes, *, follows: bool) -> Branch:
-        path = self._recording.paths.get(name) if self._recording is not None else None
-        if path is None and self._recording is not None:
-            path = Path([], strict=self._strict)
-        if follows and path is not None and path.entries and name:
-            # Where it was forked inside a batch, the recorded world says how much of it was done.
-            world = bytes.fromhex(path.entries[0].world)
+        path = None
+        if self._recording is not None:
+            path = self._recording.paths.get(name) or Path([], strict=self._strict)
+            if name and follows and path.entries:
+                # Where it was forked inside a batch, the recorded world says how much was done.
+                world = bytes.fromhex(path.entries[0].world)
         branch = Branch(name, world, path)
-        if not follows:
-            branch.following = False
+        branch.following = branch.following and follows
         self._branches[name] = branch
         return branch
+
+    def branch_name(self, name: str, parent: Step | None) -> str:
+        """The branch in which calls stand: inside of a step's body, one of its own."""
+        if parent is None:
+            return name
+        name = f"#{parent.fingerprint.hex()}"
+        if name not in self._branches:
+            self._open_branch(name, child_world(parent.fingerprint), follows=True)
+        return name
 
     def fork(self, parent: str, name: str, turn: Turn | None) -> str:
         """Start a branch off another one; its full name."""
@@ -197,8 +111,7 @@ class Ledger:
         branch.forks[name] = count
         own = name if count == 1 else f"{name}#{count}"
         full = f"{parent}/{own}" if parent else own
-        world = branch_world(branch.world, own)
-        self._open_branch(full, world, follows=branch.following)
+        self._open_branch(full, branch_world(branch.world, own), follows=branch.following)
         return full
 
     def join(self, parent: str, name: str, turn: Turn | None, now: int) -> Event | None:
@@ -211,49 +124,31 @@ class Ledger:
         start = branch.arrive(turn)[1]
         slot = turn.take_slot(None)
         key = key_digest("branch", name, "", b"")
-        entry = None
-        if branch.path is not None and child.at_path_end() and branch.may_follow(turn):
-            entry = branch.path.find(key.hex(), start, slot)
+        path, entry = branch.path, None
+        if path is not None and child.at_path_end() and branch.may_follow(turn):
+            entry = path.find(key.hex(), start, slot)
             if entry is not None and entry.digest != final.hex():
                 entry = None
+        leaves = entry is None and branch.leave_path(turn)
         place = branch.place(turn, slot, key)
-        self._steps += 1
-        event: Event = {"event": "branch.joined", "time": now, "step": self._steps, "name": name}
-        if entry is None:
-            branch.leave_path(turn)
-            place = branch.place(turn, slot, key)
-        else:
-            assert branch.path is not None
-            branch.path.take(entry)
+        event = journal.joined(self._number(), name, branch, place, key, final=final, now=now)
+        if leaves:
+            event["leaves"] = True
+        if path is not None and entry is not None:
+            path.take(entry)
             event["origin"] = [entry.run, entry.step, entry.turn]
         branch.replayed_write(turn, place.position, link(place.fingerprint, final))
-        self._put_place(event, branch, place)
-        event |= {"key": key.hex(), "fingerprint": place.fingerprint.hex(), "digest": final.hex()}
-        event.pop("occurrence")
-        event.pop("joined", None)
         return event
-
-    def branch_name(self, name: str, parent: Step | None) -> str:
-        """The branch in which calls stand: inside of a step's body, one of its own."""
-        if parent is None:
-            return name
-        name = f"#{parent.fingerprint.hex()}"
-        if name not in self._branches:
-            self._open_branch(name, child_world(parent.fingerprint), follows=True)
-        return name
-
-    def _branch_of(self, call: Call) -> Branch:
-        return self._branches[self.branch_name(call.branch, call.parent)]
 
     def _turn_of(self, call: Call, branch: Branch) -> Turn:
         """A call without a turn has one of its own, or that of the writes it overlaps with."""
         if call.turn is not None:
             return call.turn
-        last = self._last_implicit
-        if last is not None and last[1] == branch.name and branch.busy:
+        last = self._implicit
+        if last is not None and last[1] is branch and branch.busy:
             return last[0]
         turn = self.new_turn()
-        self._last_implicit = turn, branch.name
+        self._implicit = turn, branch
         return turn
 
     # --- a call arrives --------------------------------------------------------------------------
@@ -264,249 +159,217 @@ class Ledger:
             error = SessionHalted(f"the session was halted: {self.halted}")
             error.__cause__ = self.halted
             return Admission(None, error=error)
-        stats = self.stats
-        stats.calls += 1
-        branch = self._branch_of(call)
+        self.stats.calls += 1
+        branch = self._branches[self.branch_name(call.branch, call.parent)]
         turn = self._turn_of(call, branch)
-        slot = turn.take_slot(call.slot)
+        arrival = Arrival(call, branch, turn, verdict, strict=self._strict, now=now)
         try:
-            if verdict.decision == "deny" and self.mode != "offline":
-                raise _Refused(Blocked(verdict.reason, rule=verdict.rule, code=verdict.code), halts=False)
-            advances = call.kind == "tool" and (
-                self._strict or call.contract.effect in ("write", "scope")
-            )
-            start = branch.arrive(turn)[1] if self._is_placed(call) else 0
-            entry = self._match(call, branch, turn, start, slot)
+            if verdict.decision == "deny" and self._mode != "offline":
+                refusal = Blocked(verdict.reason, rule=verdict.rule, code=verdict.code)
+                raise _Refused(refusal, halts=False)
+            start = branch.arrive(turn)[1] if arrival.placed else 0
+            entry = self._match(arrival, start)
             if entry is not None:
-                return self._answer(call, branch, turn, slot, entry, verdict, now)
-            if verdict.decision == "ask":
-                raise _Refused(ApprovalRequired(f"{call.contract.name} needs approval: {verdict.reason}"))
-            self._miss(call, branch)
-            return self._go(call, branch, turn, slot, verdict, now, advances=advances)
+                return self._answer(arrival, entry)
+            self._check_miss(arrival)
+            return self._go(arrival)
         except _Refused as refused:
-            return self._refuse(call, branch, turn, slot, verdict, refused, now)
+            return self._refuse(arrival, refused)
 
-    def _is_placed(self, call: Call) -> bool:
-        """Whether the call has a place among reads and writes; pure and model calls have none."""
-        return call.kind == "tool" and (self._strict or call.contract.effect != "pure")
-
-    def _match(
-        self, call: Call, branch: Branch, turn: Turn, start: int, slot: int
-    ) -> Entry | None:
+    def _match(self, arrival: Arrival, start: int) -> Entry | None:
+        """The recorded step that stands for a call, if any."""
         recording = self._recording
-        if recording is None or call.contract.source == "live":
+        if recording is None or arrival.contract.source == "live":
             return None
-        key = call.key.hex()
-        if call.kind == "model":
+        branch, key = arrival.branch, arrival.call.key.hex()
+        if arrival.call.kind == "model":
             queue = recording.models.get(key)
             return queue.popleft() if queue else None
-        if not self._is_placed(call):
+        if not arrival.placed:
             entry = recording.pure.get(key)
             if entry is not None and entry.status == "error" and entry.frontier and self._live:
                 return None
-            if entry is not None or self.mode != "offline":
+            if entry is not None or self._live:
                 return entry
-        if branch.path is None or not branch.may_follow(turn):
+        if branch.path is None or not branch.may_follow(arrival.turn):
             return None
-        return branch.path.find(key, start, slot)
+        return branch.path.find(key, start, arrival.slot)
 
-    @property
-    def _live(self) -> bool:
-        """Whether what is not recorded may run."""
-        return self.mode in ("record", "resume")
+    def _refuse(self, arrival: Arrival, refused: _Refused) -> Admission:
+        self.stats.blocked += 1
+        if refused.halts:
+            self.halted = refused.error
+        event = journal.blocked(self._number(), arrival, refused.error)
+        return Admission(event, error=refused.error)
 
     # --- a recorded step stands for it -----------------------------------------------------------
 
-    def _answer(
-        self, call: Call, branch: Branch, turn: Turn, slot: int, entry: Entry, verdict: Verdict, now: int
-    ) -> Admission:
-        path = branch.path
-        status = entry.status
-        if status == "blocked":
-            if path is not None and entry.kind == "tool":
+    def _answer(self, arrival: Arrival, entry: Entry) -> Admission:
+        path = arrival.branch.path if entry.kind == "tool" else None
+        if entry.status == "blocked":
+            if path is not None:
                 path.take(entry)
             said = entry.outcome
-            raise _Refused(
-                Blocked(said["reason"], rule=said["rule"], code=said["code"]), halts=False
-            )
-        if self._live:
-            if status == "not_started" or (status == "unknown" and call.contract.effect == "scope"):
-                return self._again(call, branch, turn, slot, entry, verdict, now)
-            if status == "unknown":
-                if not call.contract.idempotent:
-                    raise _Refused(_unknown(entry))
-                return self._again(call, branch, turn, slot, entry, verdict, now)
-            if status == "error" and entry.frontier and entry.effect in ("write", "scope"):
-                return self._again(call, branch, turn, slot, entry, verdict, now)
-        if entry.flaw is not None and status == "ok":
-            self._unusable(call, entry)
-            return self._again(call, branch, turn, slot, entry, verdict, now)
-        placed = path is not None and entry.kind == "tool" and self._is_placed(call)
-        place = branch.place(turn, slot, call.key)
-        if placed:
-            assert path is not None
-            if branch.following:
+            refusal = Blocked(said["reason"], rule=said["rule"], code=said["code"])
+            raise _Refused(refusal, halts=False)
+        if self._runs_again(arrival, entry):
+            return self._again(arrival, entry)
+        place = arrival.place()
+        if path is not None and arrival.placed:
+            if arrival.branch.following:
                 place = union(place, entry)
             path.take(entry)
             if path.advances(entry):
                 made = link(bytes.fromhex(entry.fingerprint), bytes.fromhex(entry.digest))
-                branch.replayed_write(turn, entry.position, made)
+                arrival.branch.replayed_write(arrival.turn, entry.position, made)
         self._count_hit(entry)
-        event = self._call_event("step.replayed", call, branch, now)
-        self._put_place(event, branch, place)
-        event |= {
-            "key": call.key.hex(),
-            "fingerprint": entry.fingerprint,
-            "origin": [entry.run, entry.step, entry.turn],
-            "outcome": entry.outcome,
-            "digest": entry.digest,
-            "duration": entry.duration,
-        }
-        if verdict.decision != "allow":
-            event["verdict"] = verdict.as_data()
-        if status == "unknown":
-            return Admission(event, entry=entry, error=_unknown(entry))
-        if self.mode == "verify" and call.kind == "tool" and call.contract.effect in ("pure", "read"):
-            if call.contract.effect == "read" and path is not None and entry.end < path.length:
-                event["drift"] = _NOT_COMPARABLE
-            else:
-                event["drift"] = ""  # filled in, or taken out, once it ran
-                return Admission(event, Step(self.run, self._steps, call, branch, place), entry)
+        event = journal.replayed(self._number(), arrival, place, entry)
+        if entry.status == "unknown":
+            return Admission(event, error=_unknown(entry))
+        if self._mode == "verify" and arrival.call.kind == "tool":
+            return self._compared(arrival, place, entry, event)
         return Admission(event, entry=entry)
+
+    def _compared(self, arrival: Arrival, place: Place, entry: Entry, event: Event) -> Admission:
+        """A hit of `verify`: what observes only is run again, where that says anything."""
+        effect, path = arrival.contract.effect, arrival.branch.path
+        if effect == "read" and path is not None and entry.end < path.length:
+            event["drift"] = _NOT_COMPARABLE
+        elif effect in ("pure", "read"):
+            return Admission(event, Step(self._run, self._steps, arrival, place), entry)
+        return Admission(event, entry=entry)
+
+    def _runs_again(self, arrival: Arrival, entry: Entry) -> bool:
+        """Whether a recorded step is run again in its own place, rather than given back.
+
+        Refused where it must neither run again nor can be given back.
+        """
+        status, contract = entry.status, arrival.contract
+        if self._live:
+            if status == "not_started" or (status == "unknown" and contract.effect == "scope"):
+                return True
+            if status == "unknown" and not contract.idempotent:
+                raise _Refused(_unknown(entry))
+            if status == "unknown":
+                return True
+            if status == "error" and entry.frontier and entry.effect in ("write", "scope"):
+                return True
+        if entry.flaw is None or status != "ok":
+            return False
+        on_miss = contract.on_miss
+        if on_miss == "live" or (self._live and not entry.has_effect and on_miss is None):
+            return True
+        raise _Refused(
+            NotReplayable(
+                f"step {entry.step} of run {entry.run} ({entry.name}) was performed, but its "
+                f"result can't be replayed: {entry.flaw}. Declare what is missing and record afresh, "
+                f'or say on_miss="live" on the tool to run it again'
+            )
+        )
 
     def _count_hit(self, entry: Entry) -> None:
         stats = self.stats
         stats.hits += 1
         stats.seconds_saved += entry.duration / 1e6
-        if entry.status == "error":
-            stats.errors += 1
+        stats.errors += entry.status == "error"
         usage = entry.outcome.get("usage")
         if usage:
             stats.tokens_saved += sum(usage.values())
 
-    def _unusable(self, call: Call, entry: Entry) -> None:
-        """A recorded value that can't be given back: reads run again, writes only if told so."""
-        on_miss = call.contract.on_miss
-        if on_miss == "live" or (self._live and not entry.has_effect and on_miss is None):
-            return
-        raise _Refused(
-            NotReplayable(
-                f"step {entry.step} of run {entry.run} ({entry.name}) was performed, but its result "
-                f"can't be replayed: {entry.flaw}. Declare what is missing and record afresh, "
-                f'or say on_miss="live" on the tool to run it again'
-            )
-        )
-
-    def _again(
-        self, call: Call, branch: Branch, turn: Turn, slot: int, entry: Entry, verdict: Verdict, now: int
-    ) -> Admission:
+    def _again(self, arrival: Arrival, entry: Entry) -> Admission:
         """Run a recorded step again, in its own place and under its own fingerprint."""
-        if verdict.decision == "ask":
-            raise _Refused(ApprovalRequired(f"{call.contract.name} needs approval: {verdict.reason}"))
-        path = branch.path
-        if path is not None and entry.kind == "tool":
-            following = branch.following
-            if following and entry.status == "error" and path.advances(entry):
-                later = [e for e in path.left() if e.group > entry.group]
-                if later:  # an earlier failure, run again by retry_failed
-                    self._check_orphans(branch, later)
-                    branch.leave_path(turn)
-            path.take(entry)
-            advances = path.advances(entry)
-            place = branch.place(turn, slot, call.key)
-            if branch.following:
-                place = union(place, entry)
-            place.fingerprint = bytes.fromhex(entry.fingerprint)
-            return self._start(
-                call, branch, turn, place, verdict, now, advances=advances,
-                supersedes=[entry.run, entry.step],
-            )  # fmt: skip
-        place = branch.place(turn, slot, call.key)
-        return self._start(call, branch, turn, place, verdict, now, advances=False)
+        branch, path = arrival.branch, arrival.branch.path
+        if path is None or entry.kind != "tool" or not arrival.placed:
+            return self._start(arrival, arrival.place(), advances=False)
+        marks: Event = {"supersedes": [entry.run, entry.step]}
+        if branch.following and entry.status == "error" and path.advances(entry):
+            later = path.later(entry)
+            if later:  # an earlier failure, run again by retry_failed
+                marks |= self._check_orphans(branch, [e for e in later if e.has_effect])
+                if branch.leave_path(arrival.turn):
+                    marks["leaves"] = True
+        place = arrival.place()
+        if branch.following:
+            place = union(place, entry)
+        path.take(entry)
+        place.fingerprint = bytes.fromhex(entry.fingerprint)
+        return self._start(arrival, place, advances=path.advances(entry), marks=marks)
 
     # --- nothing recorded stands for it ----------------------------------------------------------
 
-    def _miss(self, call: Call, branch: Branch) -> None:
-        """Whether a call without a recorded step may run."""
-        recording = self._recording
-        contract = call.contract
+    def _check_miss(self, arrival: Arrival) -> None:
+        """Refuse a call without a recorded step where it may not run."""
+        recording, contract = self._recording, arrival.contract
         if recording is None or contract.source == "live":
             return
         on_miss = contract.on_miss or ("live" if self._live else "fail")
         if on_miss == "live":
             return
-        path = branch.path
+        path = arrival.branch.path
         entries = list(path.entries) if path is not None else []
         entries += recording.pure.values()
         for queue in recording.models.values():
             entries += queue
-        near = nearest(entries, contract.name, contract.version, call.compared)
+        near = nearest(entries, contract.name, contract.version, arrival.call.compared)
         said = "nothing is recorded here"
         if near is not None:
-            said = f"the nearest recorded call is step {near[0].step} ({near[0].name}); it differs in {near[1]}"
+            entry, differs = near
+            nearby = f"step {entry.step} ({entry.name})"
+            said = f"the nearest recorded call is {nearby}; it differs in {differs}"
         error = ReplayMiss(f"no recorded step for {contract.name}: {said}")
         raise _Refused(error, halts=on_miss == "fail")
 
-    def _go(
-        self,
-        call: Call,
-        branch: Branch,
-        turn: Turn,
-        slot: int,
-        verdict: Verdict,
-        now: int,
-        *,
-        advances: bool,
-    ) -> Admission:
-        orphans: list[list[Any]] | None = None
-        path = branch.path
-        if path is not None and advances:
-            if call.contract.effect in ("write", "scope"):
-                self._check_version(call, path)
-                orphans = self._check_orphans(branch, self._orphans(branch, turn, slot))
-            branch.leave_path(turn)
-        place = branch.place(turn, slot, call.key)
-        ahead = path is not None and path.ahead > 0 and self._is_placed(call)
-        return self._start(
-            call, branch, turn, place, verdict, now, advances=advances, ahead=ahead, orphans=orphans
-        )
+    def _go(self, arrival: Arrival) -> Admission:
+        """Run a call that nothing recorded stands for."""
+        branch, path = arrival.branch, arrival.branch.path
+        marks: Event = {}
+        if path is not None and arrival.advances:
+            if arrival.contract.effect in ("write", "scope"):
+                self._check_version(arrival, path)
+                marks = self._check_orphans(branch, _orphans(arrival, path))
+            if branch.leave_path(arrival.turn):
+                marks["leaves"] = True
+        if path is not None and path.ahead and arrival.placed:
+            marks["ahead"] = True
+        return self._start(arrival, arrival.place(), advances=arrival.advances, marks=marks)
 
-    def _check_version(self, call: Call, path: Path) -> None:
-        contract = call.contract
+    def _start(
+        self, arrival: Arrival, place: Place, *, advances: bool, marks: Event | None = None
+    ) -> Admission:
+        verdict = arrival.verdict
+        if verdict.decision == "ask":
+            name = arrival.contract.name
+            raise _Refused(ApprovalRequired(f"{name} needs approval: {verdict.reason}"))
+        self.stats.misses += 1
+        event = journal.started(self._number(), arrival, place)
+        if marks:
+            event |= marks
+        step = Step(self._run, self._steps, arrival, place)
+        if advances:
+            step.advances = True
+            arrival.branch.begin_write(arrival.turn)
+        return Admission(event, step)
+
+    @staticmethod
+    def _check_version(arrival: Arrival, path: Path) -> None:
+        contract = arrival.contract
         if not path.ahead or contract.on_miss == "live":
             return
-        other = path.other_version(contract.name, call.compared, contract.version)
+        other = path.other_version(contract.name, arrival.call.compared, contract.version)
         if other is not None:
             raise _Refused(
                 NotReplayable(
                     f"step {other.step} of run {other.run} performed {contract.name} as version "
-                    f"{other.version!r}; the tool is now {contract.version!r} and is not silently run "
-                    f'again. Give the tool its old version, or say on_miss="live" on it'
+                    f"{other.version!r}; the tool is now {contract.version!r} and is not silently "
+                    f'run again. Give the tool its old version, or say on_miss="live" on it'
                 )
             )
 
-    @staticmethod
-    def _orphans(branch: Branch, turn: Turn, slot: int) -> list[Entry]:
-        """The recorded effects that a new write of this turn and slot would leave behind.
-
-        What other calls of the same turn may still ask for is none: a turn whose last calls were
-        never recorded goes on, whoever of it comes first.
-        """
-        path = branch.path
-        if path is None or not path.ahead:
-            return []
-        left = path.left()
-        if branch.may_follow(turn):
-            siblings = [e for e in left if e.since <= path.position and not e.abandoned]
-            if len(siblings) == len(left) and slot not in {e.slot for e in siblings}:
-                return []
-        return left
-
-    def _check_orphans(self, branch: Branch, orphans: list[Entry]) -> list[list[Any]] | None:
-        if not orphans:
-            return None
+    def _check_orphans(self, branch: Branch, orphans: list[Entry]) -> Event:
+        """What is written where recorded effects are left behind; refused where that halts."""
+        if not orphans or branch.path is None:
+            return {}
         self.stats.orphans += len(orphans)
-        names = tuple((e.run, e.step) for e in orphans)
         if self._on_divergence == "halt":
             listed = ", ".join(f"step {e.step} ({e.name})" for e in orphans[:5])
             more = f" and {len(orphans) - 5} more" if len(orphans) > 5 else ""
@@ -515,137 +378,21 @@ class Ledger:
                     f"a new write would leave recorded effects behind: {listed}{more} of run "
                     f'{orphans[0].run}. Look at them, then resume with on_divergence="warn" to go '
                     f"on without them",
-                    names,
+                    tuple((e.run, e.step) for e in orphans),
                 )
             )
-        assert branch.path is not None
         branch.path.acknowledge()
-        return [[run, step] for run, step in names]
-
-    # --- events ----------------------------------------------------------------------------------
-
-    def _start(
-        self,
-        call: Call,
-        branch: Branch,
-        turn: Turn,
-        place: Place,
-        verdict: Verdict,
-        now: int,
-        *,
-        advances: bool,
-        supersedes: list[Any] | None = None,
-        ahead: bool = False,
-        orphans: list[list[Any]] | None = None,
-    ) -> Admission:
-        self.stats.misses += 1
-        event = self._call_event("step.started", call, branch, now)
-        self._put_place(event, branch, place)
-        event["key"] = call.key.hex()
-        event["fingerprint"] = place.fingerprint.hex()
-        if verdict.rule:
-            event["verdict"] = verdict.as_data()
-        if supersedes is not None:
-            event["supersedes"] = supersedes
-        if ahead:
-            event["ahead"] = True
-        if orphans:
-            event["orphans"] = orphans
-        step = Step(self.run, self._steps, call, branch, place)
-        if advances:
-            step.advances = True
-            branch.begin_write(turn)
-        return Admission(event, step)
-
-    def _refuse(
-        self,
-        call: Call,
-        branch: Branch,
-        turn: Turn,
-        slot: int,
-        verdict: Verdict,
-        refused: _Refused,
-        now: int,
-    ) -> Admission:
-        error = refused.error
-        self.stats.blocked += 1
-        if refused.halts:
-            self.halted = error
-        event = self._call_event("step.blocked", call, branch, now)
-        started = turn.starts.get(branch.name)
-        event |= {
-            "turn": turn.number,
-            "slot": slot,
-            "position": branch.position,
-            "key": call.key.hex(),
-            "verdict": {
-                "decision": "deny",
-                "reason": getattr(error, "reason", str(error)),
-                "code": getattr(error, "verdict_code", error.code),
-                "rule": getattr(error, "rule", verdict.rule),
-            },
-        }
-        if started is not None and started[0] != branch.position:
-            event["since"] = started[0]
-        if branch.open_batch:
-            event["joined"] = True
-        return Admission(event, error=error, halts=refused.halts)
-
-    def _call_event(self, name: str, call: Call, branch: Branch, now: int) -> Event:
-        self._steps += 1
-        contract = call.contract
-        event: Event = {
-            "event": name,
-            "time": now,
-            "step": self._steps,
-            "kind": call.kind,
-            "name": contract.name,
-            "version": contract.version,
-            "effect": contract.effect,
-            "args": call.shown,
-        }
-        if branch.name:
-            event["branch"] = branch.name
-        if call.agent:
-            event["agent"] = call.agent
-        if call.call_id:
-            event["call_id"] = call.call_id
-        if call.parent is not None:
-            event["parent"] = call.parent.number
-        return event
-
-    @staticmethod
-    def _put_place(event: Event, branch: Branch, place: Place) -> None:
-        event["turn"] = place.turn.number
-        event["slot"] = place.slot
-        event["world"] = place.world
-        event["position"] = place.position
-        event["occurrence"] = [place.rank, place.slot]
-        if place.since != place.position:
-            event["since"] = place.since
-        if place.joined:
-            event["joined"] = True
-        if branch.name:
-            event["branch"] = branch.name
+        return {"orphans": [[e.run, e.step] for e in orphans]}
 
     # --- a step ends -----------------------------------------------------------------------------
 
     def settle(self, step: Step, outcome: Event, digest: bytes, duration: int, now: int) -> Event:
-        """A step has ended; what is written of it."""
-        if outcome["status"] == "error":
-            self.stats.errors += 1
+        """A step has ended; what is written of it. `duration` and `now` in µs."""
+        self.stats.errors += outcome["status"] == "error"
         if step.advances:
-            started = outcome["status"] != "not_started"
-            made = link(step.fingerprint, digest) if started else None
-            step.branch.end_write(step.link_at, made)
-        return {
-            "event": "step.finished",
-            "time": now,
-            "step": step.number,
-            "outcome": outcome,
-            "digest": digest.hex(),
-            "duration": duration,
-        }
+            ran = outcome["status"] != "not_started"
+            step.branch.end_write(step.link_at, link(step.fingerprint, digest) if ran else None)
+        return journal.finished(step, outcome, digest, duration, now)
 
     def left_behind(self) -> list[Entry]:
         """The recorded effects that the run never asked for."""
@@ -654,6 +401,22 @@ class Ledger:
             if branch.path is not None and branch.path.ahead:
                 found += branch.path.left()
         return found
+
+
+def _orphans(arrival: Arrival, path: Path) -> list[Entry]:
+    """The recorded effects that a new write would leave behind.
+
+    Not those that other calls of its own turn may still ask for: a turn whose last calls were
+    never recorded goes on, whoever of it comes first.
+    """
+    if not path.ahead:
+        return []
+    left = path.left()
+    if arrival.branch.may_follow(arrival.turn):
+        siblings = [e for e in left if e.since <= path.position and not e.abandoned]
+        if len(siblings) == len(left) and arrival.slot not in {e.slot for e in siblings}:
+            return []
+    return left
 
 
 def _unknown(entry: Entry) -> UnknownOutcome:

@@ -34,9 +34,9 @@ class Entry:
     """A recorded step, as a candidate. `run`, `step` and `turn` say where it first ran."""
 
     __slots__ = (
-        "abandoned", "args", "branch", "digest", "duration", "effect", "end", "fingerprint", "flaw", "frontier",
-        "group", "joined", "key", "kind", "name", "outcome", "position", "run", "since", "slot",
-        "status", "step", "turn", "used", "version", "world",
+        "abandoned", "args", "branch", "digest", "duration", "effect", "end", "fingerprint", "flaw",
+        "frontier", "group", "joined", "key", "kind", "name", "outcome", "position", "run", "since",
+        "slot", "status", "step", "turn", "used", "version", "world",
     )  # fmt: skip
 
     run: str
@@ -150,6 +150,10 @@ class Path:
         """The recorded effects that nobody has asked for."""
         return [e for e in self.entries if not e.used and e.has_effect and self.advances(e)]
 
+    def later(self, entry: Entry) -> list[Entry]:
+        """What was recorded in later turns than this step, and not taken yet."""
+        return [e for e in self.entries if not e.used and e.group > entry.group]
+
     def acknowledge(self) -> None:
         """Stop listing the effects that are left."""
         for entry in self.left():
@@ -227,7 +231,7 @@ class _Generation:
             if "origin" in event:
                 entry.run, entry.step, entry.turn = event["origin"]
                 self.older.pop((entry.run, entry.step), None)
-            else:
+            elif "leaves" in event:
                 self.left.add(entry.branch)
         elif kind == "run.started":
             self.settings, self.run = event, event["run"]
@@ -240,7 +244,7 @@ class _Generation:
         replaced = event.get("supersedes")
         if replaced is not None:
             self.older.pop((replaced[0], replaced[1]), None)
-        elif entry.kind == "tool" and entry.effect in ("write", "scope"):
+        if "leaves" in event:
             self.left.add(entry.branch)
         for run, step in event.get("orphans") or ():  # said and accepted: not listed again
             self.older.pop((run, step), None)
@@ -332,14 +336,15 @@ def load(
         else:
             branches.setdefault(entry.branch, []).append(entry)
     for branch, steps in branches.items():
-        _mark_frontier(steps, retry_failed)
+        _mark_frontier(steps, retry_failed=retry_failed)
         recording.paths[branch] = Path(
-            [e for e in _with_ends(steps) if _holds(e, offline=offline, strict=strict)], strict=strict
+            [e for e in _with_ends(steps) if _holds(e, offline=offline, strict=strict)],
+            strict=strict,
         )
     return recording
 
 
-def _mark_frontier(steps: list[Entry], retry_failed: bool | None) -> None:
+def _mark_frontier(steps: list[Entry], *, retry_failed: bool | None) -> None:
     if retry_failed is not None:
         for entry in steps:
             entry.frontier = retry_failed

@@ -9,8 +9,10 @@ __all__ = ["Branch", "Place", "Turn"]
 
 
 class Turn:
-    """The calls that one model message issued together. Slots are given in order of arrival,
-    unless a call brings its own."""
+    """The calls that one model message issued together.
+
+    Slots are given in order of arrival, unless a call brings its own.
+    """
 
     __slots__ = ("number", "slots", "starts")
 
@@ -116,10 +118,13 @@ class Branch:
         """Whether a call of this turn may be answered from the recorded path."""
         return self.following or (self.path is not None and self.closer is turn)
 
-    def leave_path(self, turn: Turn) -> None:
-        """A write that is not replayed: what was recorded later holds no longer."""
+    def leave_path(self, turn: Turn) -> bool:
+        """A write that is not replayed: what was recorded later holds no longer.
+
+        False where the branch was on its own already.
+        """
         if not self.following:
-            return
+            return False
         self.following = False
         self.closer = turn
         early = [each for at, some in self._links.items() if at > self.position for each in some]
@@ -131,6 +136,7 @@ class Branch:
             self._fold()
             if whole:  # the turn started behind that part of the batch, not in front of it
                 turn.starts[self.name] = self.position, self.path.position if self.path else 0
+        return True
 
     def begin_write(self, turn: Turn) -> None:
         """A write of this turn is in flight."""

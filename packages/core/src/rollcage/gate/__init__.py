@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal
 
@@ -84,6 +85,7 @@ Rule = Callable[[StepView], Verdict | None]
 """Looks at a step and decides, or abstains with None. One that raises denies."""
 
 ALLOWED: Final = Verdict("allow")
+_INVALID: Final = "rule_invalid"
 _WEIGHT: Final = {"allow": 0, "ask": 1, "deny": 2}
 
 
@@ -109,9 +111,20 @@ def decide(view: StepView, rules: Iterable[Rule]) -> Verdict:
 
 def _ask(rule: Rule, view: StepView) -> Verdict | None:
     try:
-        found = rule(view)
+        found: object = rule(view)
+        if found is None or (isinstance(found, Verdict) and _is_whole(found)):
+            return found
+        if inspect.iscoroutine(found):
+            found.close()
+            return Verdict(
+                "deny", "a rule is async: rules are asked before anything waits", _INVALID
+            )
     except Exception as error:  # noqa: BLE001 - whatever a rule raises, the call must not run
         return Verdict("deny", f"a rule failed: {type(error).__name__}", "rule_error")
-    if found is None or (isinstance(found, Verdict) and found.decision in _WEIGHT):
-        return found
-    return Verdict("deny", "a rule gave back no verdict", "rule_invalid")
+    return Verdict("deny", "a rule gave back no verdict", _INVALID)
+
+
+def _is_whole(verdict: Verdict) -> bool:
+    """Whether the trace can hold it."""
+    texts = (verdict.reason, verdict.code, verdict.rule)
+    return verdict.decision in _WEIGHT and all(type(each) is str for each in texts)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import re
 import secrets
@@ -41,6 +42,7 @@ from rollcage.trace.reader import split_tail, tail_of
 
 __all__ = ["JsonlStore", "TraceFile"]
 
+_log = logging.getLogger("rollcage")
 _SHA256: Final = re.compile("[0-9a-f]{64}")
 _writers: weakref.WeakSet[JsonlWriter] = weakref.WeakSet()
 
@@ -86,6 +88,7 @@ def _set_tail_aside(descriptor: int, path: Path) -> bytes:
     """Move a torn last line to a file of its own; the caller has the lock. The trace's bytes."""
     data, torn = split_tail(path.read_bytes())
     if torn:
+        _log.warning("%s: its last line is torn and is set aside", path)
         with path.with_suffix(".torn").open("ab") as aside:
             aside.write(torn + b"\n")
         os.ftruncate(descriptor, len(data))
@@ -101,7 +104,7 @@ class JsonlWriter:
         self._store = store
         self._descriptor = descriptor
         tail = tail_of(data)
-        self._count, self._size, self._head = tail.count, tail.size, tail.head
+        self._count, self._size, self._head = tail.lines, tail.size, tail.head
         self._synced = 0
         self._sync_lock = threading.Lock()
         _writers.add(self)

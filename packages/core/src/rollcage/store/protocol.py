@@ -84,10 +84,10 @@ def check_attested(trace: RunTrace) -> None:
     if info is None or info.count is None:
         return
     tail = tail_of(trace.data)
-    if tail.count != info.count or tail.head.hex() != info.head:
+    if tail.lines != info.count or tail.head.hex() != info.head:
         raise TraceCorrupt(
             trace.where,
-            tail.count,
+            tail.lines,
             f"the run finished with {info.count} lines ending in {info.head}, this is another end",
         )
 

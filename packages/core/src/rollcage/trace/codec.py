@@ -1,4 +1,4 @@
-"""Values as tagged JSON, and back. Decoding imports and runs nothing that a trace names (DESIGN §4).
+"""Values as tagged JSON (DESIGN §4); `decoding` brings them back.
 
 A value that JSON holds exactly is its own encoding. All else is `{"$rollcage": tag, "value": …}`.
 """
@@ -6,21 +6,21 @@ A value that JSON holds exactly is its own encoding. All else is `{"$rollcage": 
 from __future__ import annotations
 
 import base64
-import builtins
 import dataclasses
 import datetime as dt
 import enum
 import math
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
-from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
-from typing import Any, Final, NamedTuple, Protocol, cast
+from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
+from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 import orjson
 import pydantic
+import pydantic_core
 
-from rollcage.errors import ReplayedError, Unencodable
+from rollcage.errors import Unencodable
 
 __all__ = [
     "CANONICAL",
@@ -29,17 +29,17 @@ __all__ = [
     "TAG",
     "Native",
     "Seal",
-    "decode",
-    "decode_exception",
     "encode",
-    "encode_exception",
     "encode_result",
+    "native_called",
     "register_native",
+    "same_encoding",
     "survey",
+    "tagged",
 ]
 
 TAG: Final = "$rollcage"
-MAX_DEPTH: Final = 200  # orjson's own limit is 254, and an event wraps its values
+MAX_DEPTH: Final = 100  # each level takes Python up to four frames of a thousand to decode
 _MAX_INT: Final = 2**53 - 1
 _SMALLEST: Final = 1e-5  # orjson writes what is smaller with an exponent before ECMAScript does
 _INFINITY: Final = math.inf
@@ -52,10 +52,11 @@ Seal = Callable[[str], str]
 """Turns a secret into its HMAC under the store's key (hex)."""
 
 
-def survey(value: Any) -> int:
+def survey(value: Any, reserved: str | None = TAG) -> int:
     """Tell how much of a detour a value needs: `CANONICAL`, `PLAIN` or `FOREIGN`.
 
-    Integral floats are foreign: JCS writes 1.0 as 1, and the two must not share a key.
+    Integral floats are foreign: JCS writes 1.0 as 1, and the two must not share a key. So is a
+    dict with the key `reserved`; what is encoded already may have it, and passes None.
     Strings are not looked into: a lone surrogate shows when the value is written.
     """
     kind = type(value)
@@ -70,9 +71,9 @@ def survey(value: Any) -> int:
     level = CANONICAL
     if kind is dict:
         for name, item in value.items():
-            if type(name) is not str or name == TAG:
+            if type(name) is not str or name == reserved:
                 return FOREIGN
-            found = survey(item)
+            found = survey(item, reserved)
             if found < level:
                 if not found:
                     return FOREIGN
@@ -82,7 +83,7 @@ def survey(value: Any) -> int:
         return level
     if kind is list:
         for item in value:
-            found = survey(item)
+            found = survey(item, reserved)
             if found < level:
                 if not found:
                     return FOREIGN
@@ -121,6 +122,11 @@ _natives_by_type: dict[type, Native] = {}
 _natives_by_name: dict[str, Native] = {}
 
 
+def native_called(name: Any) -> Native | None:
+    """The registered `Native` of that name."""
+    return _natives_by_name.get(name) if isinstance(name, str) else None
+
+
 def register_native(types: Iterable[type], native: Native) -> None:
     """Teach the codec a framework's types (exact types, not their subclasses)."""
     _natives_by_name[native.name] = native
@@ -150,12 +156,17 @@ class _Encoder:
             raise Unencodable(path, reason)
         self.flaws.append(f"{path}: {reason}")
 
+    def mark(self, path: str, reason: str) -> None:
+        """Say of a result that it can't come back as it was; arguments need not come back."""
+        if self.flaws is not None:
+            self.flaws.append(f"{path}: {reason}")
+
     def untyped(self, path: str, value: Any) -> None:
         """Mark a typed value that nothing declared can bring back."""
         self.needs_type = True
-        if self.flaws is not None and not self.typed:
+        if not self.typed:
             name = type(value).__qualname__
-            self.flaws.append(f"{path}: a {name} comes back only through a declared return type")
+            self.mark(path, f"a {name} comes back only through a declared return type")
 
     def encode(self, value: Any, path: str, depth: int = 0) -> Any:
         if depth > MAX_DEPTH:
@@ -176,6 +187,8 @@ class _Encoder:
         simple = _SIMPLE.get(kind)
         if simple is not None:
             return tagged(*simple(value))
+        if kind is dt.datetime or kind is dt.time:
+            return self.instant(value, path, kind.__name__)
         return self.compound(value, path, depth)
 
     def text(self, value: str) -> Any:
@@ -185,6 +198,18 @@ class _Encoder:
             return tagged("str", base64.b64encode(value.encode("utf-8", "surrogatepass")).decode())
         return value
 
+    def instant(self, value: dt.datetime | dt.time, path: str, tag: str) -> Any:
+        """ISO 8601; a zone's name goes beside it, for the offset alone is not the zone."""
+        zone = type(value.tzinfo)
+        name = (
+            getattr(value.tzinfo, "key", None) if zone.__module__.startswith("zoneinfo") else None
+        )
+        if name is None and value.tzinfo is not None and zone not in _FIXED_ZONES:
+            self.mark(path, f"its zone, a {zone.__qualname__}, is recorded as its offset")
+        if name is None and value.fold == 0:
+            return tagged(tag, value.isoformat())
+        return tagged(tag, [value.isoformat(), name, value.fold])
+
     def mapping(self, value: dict[Any, Any], path: str, depth: int) -> Any:
         strings = all(type(k) is str for k in value)
         if strings and TAG not in value:
@@ -193,12 +218,20 @@ class _Encoder:
             except UnicodeEncodeError:
                 pass
             else:
-                return {k: self.encode(v, f"{path}.{k}", depth + 1) for k, v in value.items()}
+                return self.fields(value, path, depth)
         pairs = [
-            [self.encode(k, f"{path}.<key>", depth + 1), self.encode(v, f"{path}[{k!r}]", depth + 1)]
+            [
+                self.encode(k, f"{path}.<key>", depth + 1),
+                self.encode(v, f"{path}[{k!r}]", depth + 1),
+            ]
             for k, v in value.items()
         ]
-        return tagged("dict", sorted(pairs, key=_order))
+        if self.flaws is None:  # an argument is the same in any order; a result keeps its own
+            pairs.sort(key=_order)
+        return tagged("dict", pairs)
+
+    def fields(self, value: Mapping[str, Any], path: str, depth: int) -> dict[str, Any]:
+        return {k: self.encode(v, f"{path}.{k}", depth + 1) for k, v in value.items()}
 
     def compound(self, value: Any, path: str, depth: int) -> Any:
         kind = type(value)
@@ -206,48 +239,62 @@ class _Encoder:
             items = [self.encode(v, f"{path}[{i}]", depth + 1) for i, v in enumerate(value)]
             return tagged("tuple", items)
         if kind is set or kind is frozenset:
-            members = (self.encode(v, f"{path}.<member>", depth + 1) for v in value)
+            members = [self.encode(v, f"{path}.<member>", depth + 1) for v in value]
             return tagged(kind.__name__, sorted(members, key=_order))
+        flavour = _PATHS.get(kind)
+        if flavour is not None:
+            return {TAG: flavour[0], "type": flavour[1], "value": self.text(str(value))}
         native = _natives_by_type.get(kind)
         if native is not None:
             inner = self.encode(native.project(value), path, depth + 1)
             return {TAG: "native", "type": native.name, "value": inner}
-        if isinstance(value, (pydantic.SecretStr, pydantic.SecretBytes)):
-            secret = value.get_secret_value()
-            if self.flaws is not None:
-                self.flaws.append(f"{path}: a secret is never recorded")
-            text = secret if isinstance(secret, str) else secret.hex()
-            return tagged("secret", self.seal(f"{kind.__name__}:{text}"))
+        if isinstance(value, (pydantic.SecretStr, pydantic.SecretBytes, pydantic.Secret)):
+            return self.secret(value, path, depth)
+        return self.typed_value(value, path, depth)
+
+    def secret(self, value: Any, path: str, depth: int) -> Any:
+        self.mark(path, "a secret is never recorded")
+        inner = value.get_secret_value()
+        if isinstance(inner, bytes):
+            inner = inner.hex()
+        if not isinstance(inner, str):
+            inner = _order(self.encode(inner, path, depth + 1)).decode()
+        return tagged("secret", self.seal(f"{type(value).__name__}:{inner}"))
+
+    def typed_value(self, value: Any, path: str, depth: int) -> Any:
+        """What comes back through a declared type only."""
+        kind = type(value)
         if isinstance(value, enum.Enum):
-            self.untyped(path, value)
-            inner = self.encode(value.value, path, depth + 1)
-            return {TAG: "enum", "type": kind.__qualname__, "value": inner}
-        if isinstance(value, pydantic.BaseModel):
-            self.untyped(path, value)
-            fields = {**value.__dict__, **(value.__pydantic_extra__ or {})}
-            inner = {k: self.encode(v, f"{path}.{k}", depth + 1) for k, v in fields.items()}
-            return {TAG: "model", "type": kind.__qualname__, "value": inner}
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            self.untyped(path, value)
-            names = [f.name for f in dataclasses.fields(value)]
-            inner = {n: self.encode(getattr(value, n), f"{path}.{n}", depth + 1) for n in names}
-            return {TAG: "dataclass", "type": kind.__qualname__, "value": inner}
-        if isinstance(value, PurePath):
-            flavour = "windows" if isinstance(value, PureWindowsPath) else "posix"
-            return {TAG: "path" if isinstance(value, Path) else "purepath", "type": flavour,
-                    "value": self.text(str(value))}  # fmt: skip
-        if isinstance(value, pydantic.AnyUrl | pydantic.networks._BaseMultiHostUrl):
-            self.untyped(path, value)
-            return tagged("url", str(value))
-        return self.unknown(value, path, depth)
+            tag, inner = "enum", self.encode(value.value, path, depth + 1)
+        elif isinstance(value, pydantic.BaseModel):
+            own = value.__dict__
+            fields = {name: own[name] for name in kind.__pydantic_fields__ if name in own}
+            fields |= value.__pydantic_extra__ or {}
+            tag, inner = "model", self.fields(fields, path, depth)
+            if value.__pydantic_private__ and self.flaws is not None:
+                # No part of an argument, but a result without them is another one.
+                private = self.fields(value.__pydantic_private__, path, depth)
+                self.untyped(path, value)
+                return {TAG: tag, "type": kind.__qualname__, "value": inner, "private": private}
+        elif dataclasses.is_dataclass(kind):
+            fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+            tag, inner = "dataclass", self.fields(fields, path, depth)
+        elif isinstance(value, pydantic.AnyUrl | pydantic.networks._BaseMultiHostUrl):
+            tag, inner = "url", str(value)
+        else:
+            return self.unknown(value, path, depth)
+        self.untyped(path, value)
+        return {TAG: tag, "type": kind.__qualname__, "value": inner}
 
     def unknown(self, value: Any, path: str, depth: int) -> Any:
         kind = type(value)
-        for base in (str, int, float, list, dict):
+        for base, plain in _BASES.items():
             if isinstance(value, base):
-                if self.flaws is not None:
-                    self.flaws.append(f"{path}: a {kind.__qualname__} is recorded as its {base.__name__}")
-                return self.encode(base(value), path, depth + 1)
+                inner = self.encode(plain(value), path, depth + 1)
+                if self.flaws is None:  # equal to its base, so the same argument
+                    return inner
+                self.untyped(path, value)
+                return {TAG: "subclass", "type": kind.__qualname__, "value": inner}
         self.flaw(path, f"a {kind.__module__}.{kind.__qualname__} has no encoding")
         return {TAG: "opaque", "type": f"{kind.__module__}.{kind.__qualname__}", "value": None}
 
@@ -256,16 +303,44 @@ def _order(encoded: Any) -> bytes:
     return orjson.dumps(encoded, option=orjson.OPT_SORT_KEYS)
 
 
+def same_encoding(one: Any, other: Any) -> bool:
+    """Whether two encodings are of the same value, of the same type, in the same order."""
+    return orjson.dumps(one) == orjson.dumps(other)
+
+
 _SIMPLE: Final[dict[type, Callable[[Any], tuple[str, Any]]]] = {
-    dt.datetime: lambda v: ("datetime", _instant(v)),
     dt.date: lambda v: ("date", v.isoformat()),
-    dt.time: lambda v: ("time", _instant(v)),
     dt.timedelta: lambda v: ("timedelta", [v.days, v.seconds, v.microseconds]),
     bytes: lambda v: ("bytes", base64.b64encode(v).decode()),
     bytearray: lambda v: ("bytearray", base64.b64encode(v).decode()),
     Decimal: lambda v: ("decimal", str(v)),
     UUID: lambda v: ("uuid", str(v)),
     complex: lambda v: ("complex", [repr(v.real), repr(v.imag)]),
+}
+_PATHS: Final[dict[type, tuple[str, str]]] = {
+    PosixPath: ("path", "posix"),
+    WindowsPath: ("path", "windows"),
+    PurePosixPath: ("purepath", "posix"),
+    PureWindowsPath: ("purepath", "windows"),
+}
+_FIXED_ZONES: Final = (dt.timezone, pydantic_core.TzInfo)  # an offset says all of them
+
+# What an instance of a subclass is, as its base.
+_BASES: Final[dict[type, Callable[[Any], Any]]] = {
+    str: str.__str__,
+    int: int.__int__,
+    float: float.__float__,
+    list: list,
+    dict: dict,
+    tuple: tuple,
+    set: set,
+    frozenset: frozenset,
+    bytes: bytes,
+    dt.datetime: lambda v: dt.datetime.combine(dt.datetime.date(v), dt.datetime.timetz(v)),
+    dt.date: lambda v: dt.date(v.year, v.month, v.day),
+    dt.timedelta: lambda v: dt.timedelta(v.days, v.seconds, v.microseconds),
+    Decimal: Decimal,
+    UUID: lambda v: UUID(int=v.int),
 }
 
 
@@ -274,16 +349,10 @@ def _digits(value: int) -> str:
     return str(value) if value.bit_length() < 1024 else hex(value)
 
 
-def _instant(value: dt.datetime | dt.time) -> Any:
-    """ISO 8601; a zone's name goes beside it, for the offset alone is not the zone."""
-    zone = getattr(value.tzinfo, "key", None)
-    if zone is None and value.fold == 0:
-        return value.isoformat()
-    return [value.isoformat(), zone, value.fold]
-
-
 def encode(value: Any, seal: Seal, *, path: str = "$") -> Any:
     """Encode a call's arguments.
+
+    An instance of a subclass of `str`, `int`, `dict` or the like is the same as its base.
 
     Raises:
         Unencodable: a value without an encoding, with its path.
@@ -313,7 +382,9 @@ def encode_result(value: Any, seal: Seal, *, typed: bool = False) -> Result:
     try:
         return Result(_encode(encoder, value, "$"), flaws, encoder.needs_type)
     except Unencodable as error:
-        return Result(tagged("opaque", None), [*flaws, str(error)], needs_type=False)
+        kind = type(value)
+        opaque = {TAG: "opaque", "type": f"{kind.__module__}.{kind.__qualname__}", "value": None}
+        return Result(opaque, [*flaws, str(error)], needs_type=False)
 
 
 def survey_safely(value: Any) -> int:
@@ -332,138 +403,8 @@ def _encode(encoder: _Encoder, value: Any, path: str) -> Any:
         return encoder.encode(value, path)
     except RecursionError:
         raise Unencodable(path, "nested too deep, or holding itself") from None
-
-
-# --- decoding ------------------------------------------------------------------------------------
-
-
-def decode(encoded: Any) -> Any:
-    """Bring a value back; models, dataclasses and enums as plain data.
-
-    Raises:
-        ValueError: an encoding that is none of ours (the trace is hostile input).
-    """
-    kind = type(encoded)
-    if kind is dict:
-        if TAG in encoded:
-            return _decode_tagged(encoded)
-        return {k: decode(v) for k, v in encoded.items()}
-    if kind is list:
-        return [decode(v) for v in encoded]
-    return encoded
-
-
-def _decode_tagged(encoded: dict[str, Any]) -> Any:
-    tag, value = encoded[TAG], encoded.get("value")
-    decoder = _DECODERS.get(tag) if isinstance(tag, str) else None
-    if decoder is None:
-        raise ValueError(f"no encoding is called {tag!r}")
-    try:
-        return decoder(value, encoded)
-    except (ValueError, TypeError, ArithmeticError, LookupError) as error:
-        raise ValueError(f"not a {tag}: {error}") from error
-
-
-def _decode_instant(cls: type[dt.datetime] | type[dt.time], value: Any) -> Any:
-    if isinstance(value, str):
-        return cls.fromisoformat(value)
-    from zoneinfo import ZoneInfo  # only where a zone was recorded
-
-    text, zone, fold = value
-    instant = cls.fromisoformat(text).replace(fold=fold)
-    return instant if zone is None else instant.replace(tzinfo=ZoneInfo(zone))
-
-
-def _decode_native(value: Any, encoded: Mapping[str, Any]) -> Any:
-    native = _natives_by_name.get(encoded.get("type", ""))
-    data = decode(value)
-    return data if native is None else native.revive(data)
-
-
-def _decode_path(value: Any, encoded: Mapping[str, Any]) -> Any:
-    pure = PureWindowsPath if encoded.get("type") == "windows" else PurePosixPath
-    if encoded[TAG] == "purepath":
-        return pure(decode(value))
-    return Path(pure(decode(value)))
-
-
-_DECODERS: Final[dict[str, Callable[[Any, Mapping[str, Any]], Any]]] = {
-    "int": lambda v, _: int(v, 0),
-    "float": lambda v, _: float(v),
-    "str": lambda v, _: base64.b64decode(v, validate=True).decode("utf-8", "surrogatepass"),
-    "dict": lambda v, _: {decode(k): decode(i) for k, i in v},
-    "tuple": lambda v, _: tuple(decode(i) for i in v),
-    "set": lambda v, _: {decode(i) for i in v},
-    "frozenset": lambda v, _: frozenset(decode(i) for i in v),
-    "datetime": lambda v, _: _decode_instant(dt.datetime, v),
-    "date": lambda v, _: dt.date.fromisoformat(v),
-    "time": lambda v, _: _decode_instant(dt.time, v),
-    "timedelta": lambda v, _: dt.timedelta(*v),
-    "bytes": lambda v, _: base64.b64decode(v, validate=True),
-    "bytearray": lambda v, _: bytearray(base64.b64decode(v, validate=True)),
-    "decimal": lambda v, _: Decimal(v),
-    "uuid": lambda v, _: UUID(v),
-    "complex": lambda v, _: complex(float(v[0]), float(v[1])),
-    "path": _decode_path,
-    "purepath": _decode_path,
-    "enum": lambda v, _: decode(v),
-    "model": lambda v, _: {k: decode(i) for k, i in v.items()},
-    "dataclass": lambda v, _: {k: decode(i) for k, i in v.items()},
-    "url": lambda v, _: str(v),
-    "native": _decode_native,
-    "secret": lambda _v, _: "<secret>",
-    "redacted": lambda _v, _: "<redacted>",
-    "opaque": lambda _v, encoded: f"<{encoded.get('type', 'a value')}, not recorded>",
-}
-
-
-# --- exceptions ----------------------------------------------------------------------------------
-
-_BUILTIN_ERRORS: Final = {
-    name: cast("type[Exception]", each)
-    for name, each in vars(builtins).items()
-    if isinstance(each, type) and issubclass(each, Exception)
-}
-
-
-def type_name(cls: type) -> str:
-    """The full name of a type; builtins go by their bare name."""
-    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
-
-
-def encode_exception(error: BaseException, seal: Seal) -> dict[str, Any]:
-    """An exception as data: its type's name, its message, and what it was made of."""
-    made_of = error.__reduce__()[1] if isinstance(error, OSError) else error.args
-    arguments = encode_result(list(cast("tuple[Any, ...]", made_of)), seal)
-    try:
-        message = str(error)
-        message.encode()
-    except Exception:  # noqa: BLE001 - a broken __str__ must not hide the tool's own error
-        message = "<its text can't be shown>"
-    encoded = {"type": type_name(type(error)), "message": message}
-    if not arguments.flaws:
-        encoded["args"] = arguments.value
-    notes = [n for n in getattr(error, "__notes__", []) if isinstance(n, str)]
-    if notes:
-        encoded["notes"] = encode_result(notes, seal).value
-    return encoded
-
-
-def decode_exception(encoded: Any, known: Iterable[type[Exception]] = ()) -> Exception:
-    """An exception from its data: itself where it is a builtin or among `known`.
-
-    Any other is a `ReplayedError` with its type's name and message.
-    """
-    if not isinstance(encoded, dict):
-        raise ValueError("a recorded error is an object")
-    name, message = str(encoded.get("type")), str(encoded.get("message"))
-    cls = {type_name(each): each for each in known}.get(name) or _BUILTIN_ERRORS.get(name)
-    error: Exception = ReplayedError(name, message)
-    if cls is not None and isinstance(encoded.get("args"), list):
-        try:
-            error = cls(*decode(encoded["args"]))
-        except Exception:  # noqa: BLE001 - a constructor of the user's own may raise anything
-            error = ReplayedError(name, message)
-    for note in encoded.get("notes", ()):
-        error.add_note(str(decode(note)))
-    return error
+    except Unencodable:
+        raise
+    except Exception as error:
+        # Looking into a value may run its own code; the call has already happened by then.
+        raise Unencodable(path, f"can't be looked into: {type(error).__name__}") from error

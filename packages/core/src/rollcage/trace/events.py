@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 __all__ = [
     "CHAIN_START",
-    "BranchJoined",
     "FORMAT",
+    "BranchJoined",
     "Event",
     "Outcome",
     "RunFinished",
@@ -74,7 +74,9 @@ class VerdictData(_Model):
 
 class _Event(_Model):
     time: Microseconds = Field(description="Unix time in microseconds")
-    hash: Digest = Field(description="SHA-256 over the previous line's hash and this line without it")
+    hash: Digest = Field(
+        description="SHA-256 over the previous line's hash and this line without it"
+    )
 
 
 class RunStarted(_Event):
@@ -128,6 +130,7 @@ class StepStarted(_Placed):
     supersedes: tuple[str, StepNumber] | None = Field(
         None, description="the recorded step (run, step) in whose place it runs again"
     )
+    leaves: bool = Field(False, description="what was recorded behind this place holds no longer")
     ahead: bool = Field(False, description="it saw a world that recorded effects had moved on")
     orphans: list[tuple[str, StepNumber]] | None = Field(
         None, description="recorded effects (run, step) that it leaves behind"
@@ -181,6 +184,7 @@ class BranchJoined(_Event):
     turn: int = Field(ge=0)
     slot: int = Field(ge=0)
     digest: Digest = Field(description="the joined branch's last world")
+    leaves: bool = Field(False, description="what was recorded behind this place holds no longer")
     origin: tuple[str, StepNumber, int] | None = Field(None, description="where it was recorded")
 
 

@@ -18,7 +18,7 @@ __all__ = ["Tail", "check_events", "read_events", "split_tail"]
 class Tail(NamedTuple):
     """Where a trace stands after its last whole line."""
 
-    count: int  # lines
+    lines: int
     size: int  # bytes
     head: bytes  # the last line's hash
     torn: bytes  # what stands behind it, of a line whose writing was cut off

@@ -1,0 +1,1 @@
+"""What a recorded call costs, measured beside the floor and beside peers: `python -m benchmarks`."""

@@ -1,0 +1,54 @@
+"""The command: measures, prints the table, writes the JSON."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.cases import Plan
+from benchmarks.report import as_data, table, targets
+from benchmarks.runner import Runner
+
+
+def main() -> None:
+    """Measure what the command line asks for. Never fails for being slow: it says so."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a smoke run, under a minute")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all of it there too")
+    parser.add_argument("--calls", type=int, nargs="+", metavar="N", help="calls a case")
+    parser.add_argument("--peer-calls", type=int, metavar="N", help="calls a peer")
+    parser.add_argument("--open-steps", type=int, metavar="N", help="steps of the opened source")
+    parser.add_argument("--rounds", type=int, metavar="N", help="processes a case")
+    parser.add_argument("--import-rounds", type=int, metavar="N", help="processes an import")
+    parser.add_argument(
+        "--dir", type=Path, default=Path(), help="a folder on the disk to measure (here)"
+    )
+    asked = parser.parse_args()
+    given = {
+        "sizes": asked.calls and sorted(asked.calls),
+        "peer_calls": asked.peer_calls,
+        "open_steps": asked.open_steps,
+        "rounds": asked.rounds,
+        "import_rounds": asked.import_rounds,
+    }
+    plan = Plan.quick() if asked.quick else Plan()
+    plan = dataclasses.replace(plan, **{name: n for name, n in given.items() if n})
+    with tempfile.TemporaryDirectory(prefix=".bench-", dir=asked.dir.resolve()) as folder:
+        series = Runner(plan, Path(folder), _tell).run()
+    reached = targets(series)
+    print(table(series, reached))
+    if asked.json is not None:
+        data = as_data(plan, series, reached)
+        asked.json.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+def _tell(what: str) -> None:
+    print(what, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

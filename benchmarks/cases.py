@@ -1,0 +1,93 @@
+"""What is measured: every case by its name, with where it is and at which sizes it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+Case = Callable[[int, Path], dict[str, float]]
+"""Takes the number of calls and an empty folder on the disk; gives back its measures by name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """Where a case is found, and what it needs.
+
+    Attributes:
+        label: what the table calls it.
+        module: its module in this package.
+        function: its function there.
+        needs: the distribution that has to be installed for it; empty for our own.
+        sourced: it resumes a recorded run, which is made once and given to each round.
+    """
+
+    label: str
+    module: str
+    function: str
+    needs: str = ""
+    sourced: bool = False
+
+    def load(self) -> Case:
+        """The function itself. Raises ImportError where its library is missing."""
+        case: Case = getattr(importlib.import_module(f"benchmarks.{self.module}"), self.function)
+        return case
+
+
+OURS: Final[dict[str, Spec]] = {
+    "write": Spec("write", "ours", "write"),
+    "awrite": Spec("write, async", "ours", "awrite"),
+    "read": Spec("read", "ours", "read"),
+    "aread": Spec("read, async", "ours", "aread"),
+    "hit": Spec("hit", "ours", "hit", sourced=True),
+    "ahit": Spec("hit, async", "ours", "ahit", sourced=True),
+}
+FLOOR: Final[dict[str, Spec]] = {"floor": Spec("floor", "floor", "write")}
+OPENING: Final[dict[str, Spec]] = {
+    "open": Spec("open a source", "ours", "open_source", sourced=True),
+    "parse": Spec("parse its lines", "ours", "parse_source", sourced=True),
+}
+PEERS: Final[dict[str, Spec]] = {
+    "failcore": Spec("failcore, JSONL", "peers.failcore", "write", "failcore"),
+    "langgraph": Spec(
+        "LangGraph @task, SQLite", "peers.langgraph", "write", "langgraph-checkpoint-sqlite"
+    ),
+    "langgraph-hit": Spec(
+        "LangGraph @task found done", "peers.langgraph", "hit", "langgraph-checkpoint-sqlite"
+    ),
+    "dbos": Spec("DBOS step, SQLite", "peers.dbos", "write", "dbos"),
+    "dbos-hit": Spec("DBOS step found done", "peers.dbos", "hit", "dbos"),
+}
+RECORD: Final = Spec("record a source", "ours", "record_source")
+ALL: Final = {**FLOOR, **OURS, **OPENING, **PEERS, "record": RECORD}
+
+IMPORTS: Final[dict[str, str]] = {
+    "rollcage": "import rollcage",
+    "needed": "from pydantic import BaseModel; import orjson",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How much is measured.
+
+    Attributes:
+        sizes: calls a case, from small to large.
+        peer_calls: calls a peer.
+        open_steps: steps of the source that is opened.
+        rounds: how many processes measure each case; the table shows their median.
+        import_rounds: the same for the imports.
+    """
+
+    sizes: Sequence[int] = (1_000, 10_000, 100_000)
+    peer_calls: int = 1_000
+    open_steps: int = 100_000
+    rounds: int = 5
+    import_rounds: int = 15
+
+    @classmethod
+    def quick(cls) -> Plan:
+        """A smoke run, in well under a minute."""
+        return cls((500, 2_000), peer_calls=100, open_steps=2_000, rounds=2, import_rounds=3)

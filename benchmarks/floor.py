@@ -1,0 +1,97 @@
+"""The floor: straight-line code doing only what a recorded write cannot avoid.
+
+Validated arguments in canonical bytes, three hashes (key, fingerprint, next world), and two event
+lines, each dumped, chained by its hash and handed to the kernel. No rule, lock, matching, context,
+turn or check: it can be beaten by nobody who records as much, and used by nobody either.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from hashlib import sha256
+from pathlib import Path
+
+import orjson
+from pydantic import create_model
+
+from benchmarks.timing import WARM_UP, cpu_per_call
+from benchmarks.workload import Mail, send_mail
+
+_SORT = orjson.OPT_SORT_KEYS
+_Parameters = create_model(
+    "send_mail",
+    to=(str, ...),
+    subject=(str, ...),
+    body=(str, ...),
+    priority=(int, 1),
+    urgent=(bool, False),
+)
+
+
+class Floor:
+    """A trace as the core writes it, without the core."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._validate = _Parameters.__pydantic_validator__.validate_python
+        self._dump = _Parameters.__pydantic_serializer__.to_python
+        self._head = bytes(32)
+        self._world = bytes(32)
+        self._step = 0
+
+    def write(self, arguments: Mail) -> str:
+        """Record one write call."""
+        model = self._validate(arguments)
+        canonical = orjson.dumps(self._dump(model, mode="json"), option=_SORT)
+        key = sha256(b'["rollcage/1","tool","send_mail","",' + canonical + b"]").digest()
+        fingerprint = sha256(key + self._world + bytes(16)).digest()
+        self._step = step = self._step + 1
+        body = orjson.dumps(
+            {
+                "event": "step.started",
+                "time": time.time_ns() // 1000,
+                "step": step,
+                "kind": "tool",
+                "name": "send_mail",
+                "version": "",
+                "effect": "write",
+                "args": orjson.Fragment(canonical),
+                "turn": step,
+                "slot": 0,
+                "world": self._world.hex(),
+                "position": step,
+                "occurrence": [0, 0],
+                "key": key.hex(),
+                "fingerprint": fingerprint.hex(),
+            }
+        )
+        chained = sha256(self._head + body)
+        line = b'%b,"hash":"%b"}\n' % (body[:-1], chained.hexdigest().encode())
+        os.write(self._descriptor, line)
+        began = time.perf_counter_ns()
+        value = send_mail(**model.__dict__)
+        ended = time.perf_counter_ns()
+        body = orjson.dumps(
+            {
+                "event": "step.finished",
+                "time": time.time_ns() // 1000,
+                "step": step,
+                "outcome": {"status": "ok", "value": value},
+                "digest": key.hex(),  # of the same size; the outcome's own hash is not one of the three
+                "duration": (ended - began) // 1000,
+            }
+        )
+        self._world = sha256(self._world + fingerprint).digest()
+        chained = sha256(chained.digest() + body)
+        self._head = chained.digest()
+        line = b'%b,"hash":"%b"}\n' % (body[:-1], chained.hexdigest().encode())
+        os.write(self._descriptor, line)
+        return value
+
+
+def write(calls: int, folder: Path) -> dict[str, float]:
+    """CPU (µs) and bytes of one write."""
+    path = folder / "floor.jsonl"
+    cpu = cpu_per_call(Floor(path).write, calls)
+    return {"cpu_us": cpu, "bytes": path.stat().st_size / (WARM_UP + calls)}

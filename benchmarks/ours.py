@@ -1,0 +1,130 @@
+"""Rollcage itself: the recorded write, the read, the hit, sync and async; opening a source."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from benchmarks.timing import WARM_UP, cpu_per_await, cpu_per_call
+from benchmarks.workload import Mail, asend_mail, send_mail
+from rollcage import Session, tool
+
+Body = Callable[..., Any]
+
+write_mail: Body = tool(name="send_mail", effect="write")(send_mail)
+read_mail: Body = tool(name="send_mail", effect="read")(send_mail)
+awrite_mail: Body = tool(name="send_mail", effect="write")(asend_mail)
+aread_mail: Body = tool(name="send_mail", effect="read")(asend_mail)
+
+
+def write(calls: int, folder: Path) -> dict[str, float]:
+    """A recorded write."""
+    return _fresh(write_mail, calls, folder)
+
+
+def read(calls: int, folder: Path) -> dict[str, float]:
+    """A recorded read."""
+    return _fresh(read_mail, calls, folder)
+
+
+def awrite(calls: int, folder: Path) -> dict[str, float]:
+    """A recorded write of an async tool."""
+    return asyncio.run(_afresh(awrite_mail, calls, folder))
+
+
+def aread(calls: int, folder: Path) -> dict[str, float]:
+    """A recorded read of an async tool."""
+    return asyncio.run(_afresh(aread_mail, calls, folder))
+
+
+def _fresh(body: Body, calls: int, folder: Path) -> dict[str, float]:
+    with Session("bench", store=folder, replay="off") as session:
+        cpu = cpu_per_call(lambda arguments: body(**arguments), calls)
+        size = _trace(folder, session.run_id).stat().st_size
+    return {"cpu_us": cpu, "bytes": size / (WARM_UP + calls)}
+
+
+async def _afresh(body: Body, calls: int, folder: Path) -> dict[str, float]:
+    async with Session("bench", store=folder, replay="off") as session:
+        cpu = await cpu_per_await(lambda arguments: body(**arguments), calls)
+        size = _trace(folder, session.run_id).stat().st_size
+    return {"cpu_us": cpu, "bytes": size / (WARM_UP + calls)}
+
+
+def _trace(folder: Path, run: str) -> Path:
+    return folder / "runs" / f"{run}.jsonl"
+
+
+# --- with a source -------------------------------------------------------------------------------
+
+
+def record_source(calls: int, folder: Path) -> dict[str, float]:
+    """A run of so many writes, for the cases below to resume."""
+    return write(calls, folder)
+
+
+def _source(folder: Path) -> Path:
+    """The run that `record_source` left in the folder."""
+    return min(folder.glob("runs/*.jsonl"))  # ids are in order of time
+
+
+def hit(calls: int, folder: Path) -> dict[str, float]:
+    """A write that is answered from the recording."""
+    with Session("bench", store=folder, source=_source(folder)) as session:
+        cpu = cpu_per_call(lambda arguments: write_mail(**arguments), calls)
+        return _of_hits(session, cpu, calls, folder)
+
+
+def ahit(calls: int, folder: Path) -> dict[str, float]:
+    """The same, of an async tool."""
+
+    async def resume() -> dict[str, float]:
+        async with Session("bench", store=folder, source=_source(folder)) as session:
+            cpu = await cpu_per_await(lambda arguments: awrite_mail(**arguments), calls)
+            return _of_hits(session, cpu, calls, folder)
+
+    return asyncio.run(resume())
+
+
+def _of_hits(session: Session, cpu: float, calls: int, folder: Path) -> dict[str, float]:
+    stats = session.stats
+    if stats.hits != WARM_UP + calls:
+        raise AssertionError(f"not what was to be measured: {stats}")
+    size = _trace(folder, session.run_id).stat().st_size
+    return {"cpu_us": cpu, "bytes": size / (WARM_UP + calls)}
+
+
+def open_source(calls: int, folder: Path) -> dict[str, float]:
+    """Entering a session that resumes a run: CPU (s), wall time (s) and memory (MiB)."""
+    session = Session("bench", store=folder, source=_source(folder))
+    return _opening(session.__enter__, calls)
+
+
+def parse_source(calls: int, folder: Path) -> dict[str, float]:
+    """What nobody can avoid who reads that run: its lines through orjson, and kept."""
+    path = _source(folder)
+    return _opening(lambda: [orjson.loads(line) for line in path.read_bytes().splitlines()], calls)
+
+
+def _opening(action: Callable[[], object], calls: int) -> dict[str, float]:
+    resident = _peak()
+    wall, cpu = time.perf_counter(), time.process_time()
+    kept = action()
+    found = {
+        "cpu_s": time.process_time() - cpu,
+        "wall_s": time.perf_counter() - wall,
+        "peak_mib": (_peak() - resident) / 1024,
+    }
+    del kept
+    return {**found, "steps": float(calls)}
+
+
+def _peak() -> int:
+    """The most memory that this process has had so far (KiB)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,0 +1,151 @@
+"""What the measurements say: the table, and each target with whether it was reached."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import os
+import platform
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from benchmarks.cases import OURS, PEERS, Plan
+from benchmarks.runner import Series
+
+WRITE_FLOORS: Final = 3.0  # a recorded write, in floors
+HIT_FLOORS: Final = 1.5
+FLAT: Final = 1.25  # the largest size against the smallest
+OPEN_PARSES: Final = 4.0  # opening a source, against parsing its lines
+PEER_TIMES: Final = 10.0  # a peer's recorded call, against ours
+IMPORT_TIMES: Final = 1.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A ratio that is to be reached.
+
+    Attributes:
+        what: the two that are compared.
+        ratio: the median of the rounds' own ratios.
+        limit: what it is held against.
+        at_least: more is better (a peer's cost against ours).
+    """
+
+    what: str
+    ratio: float
+    limit: float
+    at_least: bool = False
+
+    @property
+    def reached(self) -> bool:
+        """Whether the ratio is on the right side."""
+        return self.ratio >= self.limit if self.at_least else self.ratio <= self.limit
+
+    def as_data(self) -> dict[str, Any]:
+        """For the JSON file."""
+        return {**dataclasses.asdict(self), "reached": self.reached}
+
+
+def targets(series: Sequence[Series]) -> list[Target]:
+    """Every target of which both sides were measured."""
+    by = {(each.case, each.calls): each for each in series if each.rounds}
+    sizes = sorted({calls for case, calls in by if case == "floor"})
+    found = list(_against_floor(by, sizes))
+    if len(sizes) > 1:
+        for case in OURS:
+            ratio = _ratio(by[case, sizes[-1]], by[case, sizes[0]], "cpu_us")
+            found.append(Target(f"{case}: {sizes[-1]:,} calls to {sizes[0]:,}", ratio, FLAT))
+    opening = {case: each for (case, _), each in by.items()}
+    ratio = _ratio(opening["open"], opening["parse"], "cpu_s")
+    found.append(Target("opening a source to parsing its lines", ratio, OPEN_PARSES))
+    for case, spec in PEERS.items():
+        if case in opening:
+            own = by["hit" if case.endswith("-hit") else "write", sizes[0]]
+            ratio = opening[case].median("cpu_us") / own.median("cpu_us")
+            found.append(Target(f"{spec.label} to ours", ratio, PEER_TIMES, at_least=True))
+    ratio = _ratio(opening["rollcage"], opening["needed"], "cpu_s")
+    return [*found, Target("import rollcage to what it needs", ratio, IMPORT_TIMES)]
+
+
+def _against_floor(by: dict[tuple[str, int], Series], sizes: list[int]) -> Iterator[Target]:
+    for case, limit in (("write", WRITE_FLOORS), ("hit", HIT_FLOORS)):
+        for size in sizes:
+            ratio = _ratio(by[case, size], by["floor", size], "cpu_us")
+            yield Target(f"{case} to floor, {size:,} calls", ratio, limit)
+
+
+def _ratio(one: Series, other: Series, measure: str) -> float:
+    """The median over the rounds, each compared with its neighbour in time."""
+    pairs = zip(one.all(measure), other.all(measure), strict=True)
+    return statistics.median(a / b for a, b in pairs)
+
+
+def table(series: Sequence[Series], reached: Sequence[Target]) -> str:
+    """All of it as Markdown, as the terminal and the documentation show it."""
+    return "\n\n".join(
+        (
+            _rows("| case | calls | CPU a call, µs | ± | bytes a step |", _calls(series)),
+            _rows("| opening | steps | CPU, s | ± | wall, s | memory, MiB |", _opening(series)),
+            _rows("| import | CPU, ms | ± |", _imports(series)),
+            _rows("| target | ratio | to reach | |", _targets(reached)),
+        )
+    )
+
+
+def _rows(head: str, rows: Iterator[str]) -> str:
+    columns = head.count("|") - 1
+    ruler = "|---|" + "---:|" * (columns - 1)
+    return "\n".join((head, ruler, *rows))
+
+
+def _calls(series: Sequence[Series]) -> Iterator[str]:
+    for each in series:
+        if each.missing:
+            yield f"| {each.label} | {each.missing} | | | |"
+        elif "cpu_us" in each.rounds[0]:
+            size = f"{each.median('bytes'):.0f}" if each.median("bytes") else ""
+            cpu = f"{each.median('cpu_us'):.1f} | {each.spread('cpu_us'):.0%}"
+            yield f"| {each.label} | {each.calls:,} | {cpu} | {size} |"
+
+
+def _opening(series: Sequence[Series]) -> Iterator[str]:
+    for each in series:
+        if each.rounds and "peak_mib" in each.rounds[0]:
+            cpu = f"{each.median('cpu_s'):.3f} | {each.spread('cpu_s'):.0%}"
+            rest = f"{each.median('wall_s'):.3f} | {each.median('peak_mib'):.0f}"
+            yield f"| {each.label} | {each.calls:,} | {cpu} | {rest} |"
+
+
+def _imports(series: Sequence[Series]) -> Iterator[str]:
+    for each in series:
+        if each.rounds and each.rounds[0].keys() == {"cpu_s"}:
+            cpu = f"{each.median('cpu_s') * 1000:.0f} | {each.spread('cpu_s'):.0%}"
+            yield f"| `{each.label}` | {cpu} |"
+
+
+def _targets(reached: Sequence[Target]) -> Iterator[str]:
+    for each in reached:
+        sign = "≥" if each.at_least else "≤"
+        said = "reached" if each.reached else "**not reached**"
+        yield f"| {each.what} | {each.ratio:.2f} | {sign} {each.limit:g} | {said} |"
+
+
+def as_data(plan: Plan, series: Sequence[Series], reached: Sequence[Target]) -> dict[str, Any]:
+    """All of it as JSON data."""
+    needed = ("rollcage", "pydantic", "orjson", *(spec.needs for spec in PEERS.values()))
+    versions = {}
+    for name in dict.fromkeys(needed):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = None
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "versions": versions,
+        "plan": dataclasses.asdict(plan),
+        "series": [each.as_data() for each in series],
+        "targets": [each.as_data() for each in reached],
+    }

@@ -1,0 +1,152 @@
+"""Runs the cases, each measurement in a fresh process, the rounds interleaved.
+
+Interleaved, because a machine's speed drifts: what is compared was measured side by side.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.cases import FLOOR, IMPORTS, OPENING, OURS, PEERS, Plan, Spec
+
+ROOT: Final = Path(__file__).parents[1]
+_IMPORT: Final = "import time; t = time.process_time(); {}; print(time.process_time() - t)"
+
+
+@dataclasses.dataclass
+class Series:
+    """What the rounds of one case gave, by measure.
+
+    Attributes:
+        case: its name in `cases.ALL`, or that of an import.
+        label: what the table calls it.
+        calls: how many calls each round timed.
+        rounds: the measures of each round.
+        missing: why it was not measured; empty if it was.
+    """
+
+    case: str
+    label: str
+    calls: int
+    rounds: list[dict[str, float]] = dataclasses.field(default_factory=list)
+    missing: str = ""
+
+    def all(self, measure: str) -> list[float]:
+        """The values of all rounds."""
+        return [each[measure] for each in self.rounds]
+
+    def median(self, measure: str) -> float:
+        """The middle of the rounds."""
+        return statistics.median(self.all(measure))
+
+    def spread(self, measure: str) -> float:
+        """Half the distance between the fastest and the slowest round, as a part of the median."""
+        values = self.all(measure)
+        middle = statistics.median(values)
+        return (max(values) - min(values)) / 2 / middle if middle else 0.0
+
+    def as_data(self) -> dict[str, Any]:
+        """For the JSON file."""
+        measures = self.rounds[0] if self.rounds else {}
+        return {
+            "case": self.case,
+            "label": self.label,
+            "calls": self.calls,
+            "missing": self.missing,
+            "measures": {
+                name: {"median": self.median(name), "spread": self.spread(name), "rounds": self.all(name)}
+                for name in measures
+            },
+        }
+
+
+class Runner:
+    """Measures a plan, in folders under `folder`; `tell` is told of each measurement."""
+
+    def __init__(self, plan: Plan, folder: Path, tell: Callable[[str], None]) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._tell = tell
+        self._sources: dict[int, Path] = {}
+
+    def run(self) -> list[Series]:
+        """All series, in the table's order."""
+        plan = self._plan
+        series = [Series(n, s.label, size) for size in plan.sizes for n, s in (FLOOR | OURS).items()]
+        series += [Series(name, spec.label, plan.open_steps) for name, spec in OPENING.items()]
+        series += [Series(name, spec.label, plan.peer_calls) for name, spec in PEERS.items()]
+        specs = FLOOR | OURS | OPENING | PEERS
+        for each in series:
+            each.missing = _missing(specs[each.case])
+        for number in range(plan.rounds):
+            for each in series:
+                if not each.missing:
+                    self._tell(f"round {number + 1}/{plan.rounds}: {each.label}, {each.calls}")
+                    each.rounds.append(self._measure(specs[each.case], each.case, each.calls))
+        return [*series, *self._imports()]
+
+    def _measure(self, spec: Spec, name: str, calls: int) -> dict[str, float]:
+        if not spec.sourced:
+            with self._empty() as folder:
+                return self._child(name, calls, folder)
+        source = self._sources.get(calls)
+        if source is None:
+            source = self._sources[calls] = self._folder / f"source-{calls}"
+            source.mkdir()
+            self._child("record", calls, source)
+        with self._empty() as folder:
+            shutil.copytree(source, folder, dirs_exist_ok=True)
+            return self._child(name, calls, folder)
+
+    @contextmanager
+    def _empty(self) -> Iterator[Path]:
+        with tempfile.TemporaryDirectory(dir=self._folder) as name:
+            yield Path(name)
+
+    def _child(self, name: str, calls: int, folder: Path) -> dict[str, float]:
+        command = [sys.executable, "-m", "benchmarks.worker", name, str(calls), str(folder)]
+        output = _python(command, folder)
+        measures: dict[str, float] = json.loads(output.splitlines()[-1])
+        return measures
+
+    def _imports(self) -> list[Series]:
+        series = [Series(name, statement, 1) for name, statement in IMPORTS.items()]
+        for number in range(-1, self._plan.import_rounds):  # the first fills the disk's cache
+            self._tell(f"round {number + 1}/{self._plan.import_rounds}: imports")
+            for each in series:
+                output = _python([sys.executable, "-c", _IMPORT.format(each.label)], self._folder)
+                if number >= 0:
+                    each.rounds.append({"cpu_s": float(output)})
+        return series
+
+
+def _python(command: list[str], folder: Path) -> str:
+    """Run a child at home in `folder`, where whatever it leaves behind is thrown away with it."""
+    env = os.environ | {"PYTHONPATH": str(ROOT), "HOME": str(folder), "PYTHONWARNINGS": "default"}
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
+    return done.stdout
+
+
+def _missing(spec: Spec) -> str:
+    if not spec.needs:
+        return ""
+    try:
+        importlib.metadata.version(spec.needs)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+    return ""

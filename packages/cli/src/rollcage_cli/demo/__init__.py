@@ -1,0 +1,5 @@
+"""`rollcage demo`."""
+
+
+def demo() -> None:
+    """See it work."""

@@ -1,0 +1,91 @@
+"""What the command line itself refuses, and the exit code of every error.
+
+::
+
+    RollcageError
+    ├── UsageError               the request makes no sense as it stands     (usage)
+    │   ├── RunAmbiguous         more than one run is meant                  (run_ambiguous)
+    │   ├── StepNotFound         the run has no such step                    (step_not_found)
+    │   ├── StepNotUnknown       the step's outcome is in no doubt           (step_not_unknown)
+    │   └── DemoUnavailable      the demo lacks a library, or a free folder  (demo_unavailable)
+    └── ClaimFailed              the demo found less than it promises        (claim_failed)
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rollcage.errors import RollcageError, RunInUse, RunNotFound, TraceCorrupt
+
+__all__ = [
+    "CORRUPT",
+    "DIFFERENT",
+    "FAILED",
+    "IN_USE",
+    "OK",
+    "USAGE",
+    "ClaimFailed",
+    "DemoUnavailable",
+    "RunAmbiguous",
+    "StepNotFound",
+    "StepNotUnknown",
+    "UsageError",
+    "exit_code",
+]
+
+OK: Final = 0
+DIFFERENT: Final = 1
+USAGE: Final = 2
+CORRUPT: Final = 3
+IN_USE: Final = 4
+FAILED: Final = 5
+
+
+class UsageError(RollcageError):
+    """The request makes no sense as it stands; the message says what would."""
+
+    code = "usage"
+
+
+class RunAmbiguous(UsageError):
+    """More than one run is meant; the message lists them."""
+
+    code = "run_ambiguous"
+
+
+class StepNotFound(UsageError):
+    """The run has no such step."""
+
+    code = "step_not_found"
+
+
+class StepNotUnknown(UsageError):
+    """The step's outcome is in no doubt, so there is nothing to say of it."""
+
+    code = "step_not_unknown"
+
+
+class DemoUnavailable(UsageError):
+    """The demo can't begin: a library is missing, or its folder is taken."""
+
+    code = "demo_unavailable"
+
+
+class ClaimFailed(RollcageError):
+    """The demo's traces do not show what it promises."""
+
+    code = "claim_failed"
+
+
+_CODES: Final[tuple[tuple[type[RollcageError], int], ...]] = (
+    (RunNotFound, USAGE),
+    (UsageError, USAGE),
+    (TraceCorrupt, CORRUPT),
+    (RunInUse, IN_USE),
+    (ClaimFailed, DIFFERENT),
+)
+
+
+def exit_code(error: RollcageError) -> int:
+    """With what the process ends when this error reaches the user."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)

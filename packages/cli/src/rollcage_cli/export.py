@@ -1,0 +1,72 @@
+"""`rollcage export`: a run's trace to hand on, without its secrets."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from rollcage.store import JsonlStore, check_attested
+from rollcage.trace import CHAIN_START, check_events, seal_line
+
+from rollcage_cli.lookup import Found, find
+from rollcage_cli.options import DEFAULT_STORE, JsonOption, RunArgument, StoreOption
+from rollcage_cli.output import console, escape_json
+from rollcage_cli.redact import Redaction
+
+__all__ = ["export"]
+
+
+def export(
+    run: RunArgument,
+    redact: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Take out what is called so, everywhere (repeatable)."),
+    ] = None,
+    no_values: Annotated[
+        bool, typer.Option("--no-values", help="Take out all arguments and results.")
+    ] = False,  # noqa: FBT002 - how Typer declares a flag
+    store: StoreOption = DEFAULT_STORE,
+    _as_json: JsonOption = False,  # noqa: FBT002 - how Typer declares a flag
+) -> None:
+    """Write a run's trace to stdout, redacted.
+
+    Secrets always go. Saved as RUN.jsonl it can be shown, compared and verified. Large values stay in the store's blobs
+    folder, and the lines name them.
+    """
+    found = find(store, run)
+    trace = found.read()
+    check_attested(trace)
+    events = check_events(trace.data, trace.where)  # a damaged trace must not be sealed anew
+    if trace.torn:
+        console(error=True).print(f"A torn last line of {len(trace.torn)} bytes is left out.")
+    taken_out = Redaction(
+        redact or (), values=not no_values, key=_key(found), get_blob=found.reader.get_blob
+    )
+    for event in events:
+        taken_out.read(event)
+    told = [taken_out(event) for event in events]
+    if taken_out.redacted:
+        told[0]["redacted"] = True
+    out = sys.stdout.buffer
+    for line in _sealed(told):
+        out.write(line)
+    out.flush()
+
+
+def _key(found: Found) -> bytes:
+    """Of a store: one that stays, so that two exports can be compared."""
+    return found.reader.secret_key() if isinstance(found.reader, JsonlStore) else secrets.token_bytes(32)
+
+
+def _sealed(events: list[dict[str, Any]]) -> Iterator[bytes]:
+    """Lines in a new chain; what a terminal might act on is escaped in them."""
+    head = CHAIN_START
+    for event in events:
+        body: Any = orjson.Fragment(escape_json(orjson.dumps(event).decode()).encode())
+        line, head = seal_line(body, head)
+        yield line

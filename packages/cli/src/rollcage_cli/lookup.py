@@ -1,0 +1,94 @@
+"""Which run is meant: a whole id, the beginning or end of one, `@name`, `latest`, or a file."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rollcage.errors import RunNotFound
+from rollcage.store import JsonlStore, RunInfo, RunTrace, TraceFile, is_run_id, open_trace
+
+from rollcage_cli.errors import RunAmbiguous
+from rollcage_cli.output import visible
+
+__all__ = ["Found", "find", "time_text"]
+
+_LISTED: Final = 10
+
+
+class Found(NamedTuple):
+    """A run that was asked for, and where it lies."""
+
+    reader: TraceFile
+    run: str
+
+    def read(self) -> RunTrace:
+        """Its trace."""
+        return self.reader.read(self.run)
+
+
+def time_text(microseconds: int) -> str:
+    """An instant as people in this time zone read it."""
+    try:
+        moment = datetime.fromtimestamp(microseconds / 1e6, tz=UTC).astimezone()
+    except (OverflowError, ValueError, OSError):
+        return "?"
+    return moment.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def find(store: Path, reference: str) -> Found:
+    """The one run that `reference` means.
+
+    Raises:
+        RunNotFound: none; the message says what there is.
+        RunAmbiguous: more than one.
+        TraceCorrupt: the store's index is damaged.
+    """
+    if "/" in reference or reference.endswith(".jsonl"):
+        return Found(*open_trace(Path(reference)))
+    reader = JsonlStore(store)
+    if is_run_id(reference):  # the index is not needed: it may have been lost
+        return Found(reader, reference)
+    runs = reader.runs()
+    if not runs:
+        raise RunNotFound(f"there are no runs in {store}; say where they are with --store")
+    if reference == "latest":
+        return Found(reader, _newest(runs).run)
+    if reference.startswith("@"):
+        return Found(reader, _newest(_named(runs, reference[1:])).run)
+    return Found(reader, _by_part(runs, reference))
+
+
+def _newest(runs: Sequence[RunInfo]) -> RunInfo:
+    return max(runs, key=lambda info: (info.time, info.run))
+
+
+def _named(runs: Sequence[RunInfo], name: str) -> Sequence[RunInfo]:
+    own = [info for info in runs if info.name == name]
+    if own:
+        return own
+    names = sorted({info.name for info in runs})
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or names[:_LISTED]
+    said = ", ".join(f"@{visible(each)}" for each in near)
+    raise RunNotFound(f"no run is named {visible(name)!r}; there is {said}")
+
+
+def _by_part(runs: Sequence[RunInfo], part: str) -> str:
+    wanted = part.lower()
+    found = [i for i in runs if wanted and (i.run.startswith(wanted) or i.run.endswith(wanted))]
+    if not found:
+        raise RunNotFound(
+            f"no run begins or ends with {visible(part)!r}; `rollcage runs` lists them all "
+            f"(a name is written @{visible(part)})"
+        )
+    if len(found) > 1:
+        listed = "".join(
+            f"\n  {info.run}  {time_text(info.time)}  {visible(info.name)}"
+            for info in found[-_LISTED:]
+        )
+        more = f"\n  and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+        raise RunAmbiguous(f"{visible(part)!r} means {len(found)} runs:{listed}{more}")
+    return found[0].run

@@ -1,0 +1,116 @@
+"""What reaches the terminal: text that can't command it, and JSON for machines.
+
+A trace is hostile input. Nothing of it is printed before `visible` took its control characters
+away, and no console here knows markup, so that `[red]` in a tool's argument is five characters.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any, Final, TextIO
+
+from rich.console import Console
+
+from rollcage.trace import TAG
+
+__all__ = [
+    "arguments_text",
+    "console",
+    "escape_json",
+    "is_terminal",
+    "print_json",
+    "value_text",
+    "visible",
+]
+
+_PIPE_WIDTH: Final = 160  # columns, where no terminal says how many there are
+_DEEPEST: Final = 20  # levels of a value that are shown
+_LONGEST: Final = 4000  # characters of one value that are looked at for a table
+
+# C0 and C1 controls, what changes the direction or hides in text, lone surrogates, tags.
+_UNSAFE: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
+)
+_NAMED: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def visible(text: str) -> str:
+    """The text with every character that a terminal might act on written as an escape."""
+    return _UNSAFE.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    character = found.group()
+    point = ord(character)
+    if character in _NAMED:
+        return _NAMED[character]
+    return f"\\x{point:02x}" if point < 256 else f"\\u{{{point:x}}}"
+
+
+def escape_json(text: str) -> str:
+    """JSON with the same characters as `visible` in its own escapes: it means what it meant."""
+    return _UNSAFE.sub(_json_escaped, text)
+
+
+def _json_escaped(found: re.Match[str]) -> str:
+    return json.dumps(found.group())[1:-1] if found.group() != "\x7f" else "\\u007f"
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether somebody looks at this stream."""
+    return stream.isatty()
+
+
+def console(*, error: bool = False) -> Console:
+    """A console on stdout, or on stderr; plain where that is no terminal or NO_COLOR is set."""
+    stream = sys.stderr if error else sys.stdout
+    width = None if is_terminal(stream) or "COLUMNS" in os.environ else _PIPE_WIDTH
+    return Console(file=stream, markup=False, emoji=False, highlight=False, width=width)
+
+
+def print_json(data: Any, *, error: bool = False) -> None:
+    """One JSON document on stdout, or on stderr; ASCII only."""
+    text = json.dumps(data, indent=2).replace("\x7f", "\\u007f")
+    print(text, file=sys.stderr if error else sys.stdout)  # noqa: T201 - this is the output
+
+
+def arguments_text(arguments: Mapping[str, Any]) -> str:
+    """A call's arguments as one line."""
+    shown = (f"{visible(name)}={value_text(value)}" for name, value in arguments.items())
+    return ", ".join(shown)
+
+
+def value_text(encoded: Any, depth: int = 0) -> str:
+    """A recorded value as one line of safe text, its encoding read but nothing of it revived."""
+    if depth > _DEEPEST:
+        return "…"
+    if isinstance(encoded, dict):
+        if TAG in encoded:
+            return _tagged_text(encoded, depth)
+        inside = (f"{visible(str(k))}: {value_text(v, depth + 1)}" for k, v in encoded.items())
+        return f"{{{', '.join(inside)}}}"
+    if isinstance(encoded, list):
+        return f"[{', '.join(value_text(item, depth + 1) for item in encoded)}]"
+    if isinstance(encoded, str):
+        text = encoded if len(encoded) <= _LONGEST else f"{encoded[:_LONGEST]}…"
+        return f'"{visible(text)}"'
+    return visible(json.dumps(encoded))
+
+
+def _tagged_text(encoded: Mapping[str, Any], depth: int) -> str:
+    tag = visible(str(encoded[TAG]))
+    if tag in ("secret", "redacted"):
+        return f"<{tag}>"
+    if tag == "blob":
+        return f"<{encoded.get('size', '?')} bytes in blob {visible(str(encoded.get('sha256')))[:12]}>"
+    if tag == "opaque":
+        return f"<{visible(str(encoded.get('type', 'a value')))}, not recorded>"
+    inner = value_text(encoded.get("value"), depth + 1)
+    if tag in ("native", "model", "dataclass", "enum"):
+        return f"{visible(str(encoded.get('type', tag)))}({inner})"
+    return f"{tag}({inner})"

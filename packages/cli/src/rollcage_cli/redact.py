@@ -1,0 +1,237 @@
+"""Takes values out of a trace's events, and keeps the trace one that verifies.
+
+What is left must not tell what was taken out: a key is a hash of the arguments, and a short value
+could be guessed from it. So where more goes than the tags of secrets (HMACs, which nobody without
+the store's key can guess from), keys, fingerprints and worlds are replaced by HMACs of themselves.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from typing import Any, Final
+
+import orjson
+
+from rollcage.errors import StoreError
+from rollcage.trace import TAG
+
+__all__ = ["Redaction"]
+
+_REDACTED: Final = {TAG: "redacted"}
+_TEXT: Final = "<redacted>"
+_NESTED: Final = re.compile("#([0-9a-f]{64})")  # a step's fingerprint, in the name of a branch
+_MAX_64: Final = 2**64 - 1
+_SHORTEST: Final = 4  # characters from which on a text that quotes a value is found
+
+Event = dict[str, Any]
+
+
+class Redaction:
+    """What is taken out of one run.
+
+    Args:
+        names: arguments to take out, wherever something of that name stands.
+        values: False takes out all arguments and results.
+        key: of the HMACs that stand for keys, fingerprints and worlds.
+        get_blob: gives a large value; it raises StoreError where it can't.
+    """
+
+    def __init__(
+        self,
+        names: Iterable[str],
+        *,
+        values: bool,
+        key: bytes,
+        get_blob: Callable[[str], bytes],
+    ) -> None:
+        self.redacted = False  # whether anything was taken out so far
+        self._names = frozenset(names)
+        self._all = not values
+        self._key = key
+        self._get_blob = get_blob
+        self._fingerprints: dict[str, str] = {}  # as they were: as they are told
+        self._quotes: dict[str, set[str]] = {}  # values to be found in texts, by their first letters
+
+    def read(self, event: Event) -> None:
+        """Learn the values that go, so that texts which quote them can be cut: for each event."""
+        if self._names and not self._all:
+            for part in _parts(event):
+                self._learn(part, named=False)
+
+    def __call__(self, event: Event) -> Event:
+        """The event without them, its hash still to be made."""
+        event = {name: value for name, value in event.items() if name != "hash"}
+        before = event
+        if "args" in event:
+            event = event | {"args": self._arguments(event["args"])}
+        if "outcome" in event:
+            event = event | {"outcome": self._outcome(event["outcome"])}
+        if event.get("verdict"):
+            event = event | {"verdict": self._verdict(event["verdict"])}
+        if event.get("drift"):
+            event = event | {"drift": self._text(event["drift"])}
+        if event.get("error"):
+            event = event | {"error": self._error(event["error"])}
+        if event != before:
+            self.redacted = True
+        if "outcome" in event and event["outcome"] != before["outcome"]:
+            event["digest"] = sha256(orjson.dumps(event["outcome"])).hexdigest()
+        return self._rename(event) if self._names or self._all else event
+
+    # --- values ----------------------------------------------------------------------------------
+
+    def _arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        if self._all:
+            return {name: _REDACTED for name in arguments}
+        found: dict[str, Any] = self._value(arguments)
+        return found
+
+    def _outcome(self, outcome: Event) -> Event:
+        changed = dict(outcome)
+        if "value" in outcome:
+            changed["value"] = _REDACTED if self._all else self._value(outcome["value"])
+        if outcome.get("error"):
+            changed["error"] = self._error(outcome["error"])
+        if outcome.get("lossy"):
+            changed["lossy"] = self._text(outcome["lossy"])
+        if changed != outcome and outcome["status"] == "ok":  # never to be taken for the value
+            changed["lossy"] = changed.get("lossy") or "redacted by an export"
+            changed.pop("typed", None)
+        return changed
+
+    def _error(self, error: Event) -> Event:
+        if self._all:
+            return {"type": error.get("type"), "message": _TEXT}
+        found: Event = self._value(error)
+        if found != error:
+            found.pop("args", None)  # else the exception would come back with them
+        return found
+
+    def _verdict(self, verdict: Event) -> Event:
+        return verdict | {"reason": self._text(verdict["reason"])}
+
+    def _text(self, text: str) -> str:
+        return _TEXT if self._all else self._without_quotes(text)
+
+    def _value(self, encoded: Any) -> Any:
+        """A value without secrets and what is named, in plain and in tagged mappings."""
+        if isinstance(encoded, str):
+            return self._without_quotes(encoded)
+        if isinstance(encoded, list):
+            return [self._value(each) for each in encoded]
+        if not isinstance(encoded, dict):
+            return encoded
+        tag = encoded.get(TAG)
+        if tag == "secret":
+            return _REDACTED
+        if tag == "blob":
+            held = self._in_blob(encoded)
+            return encoded if self._value(held) == held else _REDACTED
+        if tag == "dict":
+            pairs = [[self._value(k), self._named(k, v)] for k, v in _pairs(encoded)]
+            return encoded | {"value": pairs}
+        if TAG in encoded:
+            inner = encoded.get("value")
+            return encoded | ({"value": self._value(inner)} if "value" in encoded else {})
+        return {name: self._named(name, value) for name, value in encoded.items()}
+
+    def _named(self, name: Any, value: Any) -> Any:
+        return _REDACTED if self._is_named(name) else self._value(value)
+
+    def _in_blob(self, encoded: dict[str, Any]) -> Any:
+        """What a large value holds; a secret where that can't be known."""
+        try:
+            return orjson.loads(self._get_blob(str(encoded.get("sha256"))))
+        except (StoreError, orjson.JSONDecodeError):
+            return {TAG: "secret"}
+
+    # --- texts that quote them -------------------------------------------------------------------
+
+    def _learn(self, encoded: Any, *, named: bool) -> None:
+        if isinstance(encoded, str):
+            if named and len(encoded) >= _SHORTEST:
+                self._quotes.setdefault(encoded[:_SHORTEST], set()).add(encoded)
+        elif isinstance(encoded, list):
+            for each in encoded:
+                self._learn(each, named=named)
+        elif isinstance(encoded, dict):
+            if encoded.get(TAG) == "blob":
+                self._learn(self._in_blob(encoded), named=named)
+            for name, value in _pairs(encoded):
+                self._learn(value, named=named or self._is_named(name))
+
+    def _is_named(self, name: Any) -> bool:
+        return isinstance(name, str) and name in self._names
+
+    def _without_quotes(self, text: str) -> str:
+        if not self._quotes:
+            return text
+        kept: list[str] = []
+        at = start = 0
+        while at <= len(text) - _SHORTEST:
+            candidates = self._quotes.get(text[at : at + _SHORTEST], ())
+            length = max((len(v) for v in candidates if text.startswith(v, at)), default=0)
+            if length:
+                kept += text[start:at], _TEXT
+                start = at = at + length
+            else:
+                at += 1
+        kept.append(text[start:])
+        return "".join(kept)
+
+    # --- names made of hashes --------------------------------------------------------------------
+
+    def _rename(self, event: Event) -> Event:
+        """Replace the hashes from which arguments could be guessed; equal ones stay equal."""
+        joined = event["event"] == "branch.joined"
+        changed = dict(event)
+        for name in ("key", "world", *(["digest"] if joined else [])):
+            if name in event:
+                changed[name] = self._pseudonym(event[name])
+        for name in ("branch", *(["name"] if joined else [])):
+            if name in event:
+                changed[name] = _NESTED.sub(self._nested, event[name])
+        if "fingerprint" in event:
+            changed["fingerprint"] = self._fingerprint(event, changed)
+        return changed
+
+    def _fingerprint(self, event: Event, changed: Event) -> str:
+        """One that follows from the new key and world where it followed from the old ones."""
+        old: str = event["fingerprint"]
+        if old not in self._fingerprints:
+            own = "occurrence" in event and _fingerprint_of(event) == old
+            self._fingerprints[old] = _fingerprint_of(changed) if own else self._pseudonym(old)
+        return self._fingerprints[old]
+
+    def _nested(self, found: re.Match[str]) -> str:
+        return f"#{self._fingerprints.get(found[1]) or self._pseudonym(found[1])}"
+
+    def _pseudonym(self, digest: str) -> str:
+        return hmac.new(self._key, b"rollcage export" + bytes.fromhex(digest), "sha256").hexdigest()
+
+
+def _fingerprint_of(event: Event) -> str:
+    """DESIGN §2: sha256(key | world | occurrence)."""
+    hashed = sha256(bytes.fromhex(event["key"]) + bytes.fromhex(event["world"]))
+    for count in event["occurrence"]:
+        hashed.update((count & _MAX_64).to_bytes(8, "big"))
+    return hashed.hexdigest()
+
+
+def _parts(event: Event) -> Iterable[Any]:
+    """Where an event holds values."""
+    yield event.get("args")
+    yield (event.get("outcome") or {}).get("value")
+
+
+def _pairs(encoded: dict[str, Any]) -> list[tuple[Any, Any]]:
+    """What a mapping holds, be it plain or tagged; nothing where it is not well formed."""
+    if encoded.get(TAG) != "dict":
+        return [(name, value) for name, value in encoded.items() if name != TAG]
+    try:
+        return [(name, value) for name, value in encoded["value"]]
+    except (LookupError, TypeError, ValueError):
+        return []

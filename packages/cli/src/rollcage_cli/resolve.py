@@ -1,0 +1,140 @@
+"""`rollcage resolve`: a person says what became of a write that nobody can tell of."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from time import time_ns
+from typing import Annotated, Any, NoReturn
+
+import orjson
+import typer
+from rich.text import Text
+
+from rollcage.store import JsonlStore, RunTrace, Writer, check_attested
+from rollcage.trace import encode
+
+from rollcage_cli.errors import StepNotFound, StepNotUnknown, UsageError
+from rollcage_cli.lookup import find
+from rollcage_cli.options import DEFAULT_STORE, JsonOption, RunArgument, StoreOption
+from rollcage_cli.output import console, print_json, value_text, visible
+from rollcage_cli.steps import RunView, StepRow, view
+
+__all__ = ["resolve"]
+
+
+def resolve(
+    run: RunArgument,
+    step: Annotated[int, typer.Argument(min=1, metavar="STEP", show_default=False)],
+    happened: Annotated[
+        bool | None, typer.Option(
+            "--happened/--did-not-happen", show_default=False, help="Which of the two it was."
+        )
+    ] = None,
+    result: Annotated[
+        str | None, typer.Option(metavar="JSON", help="What it gave back (null if not said).")
+    ] = None,
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = False,  # noqa: FBT002 - how Typer declares a flag
+) -> None:
+    """Say what became of an unknown step.
+
+    Then its run can be resumed: a step that happened is replayed with its result, one that did not
+    happen runs again. Find out first: this can't be taken back.
+    """
+    outcome = _outcome(happened=happened, result=result)
+    found = find(store, run)
+    if not isinstance(found.reader, JsonlStore):
+        raise UsageError(f"{visible(run)} is a file outside of a store; resolve it in its store")
+    row, attested = _write(found.reader, found.run, step, outcome)
+    if as_json:
+        print_json(
+            {"run": found.run, "step": step, "name": row.name, "outcome": outcome, "attested": attested}
+        )
+        return
+    out = console()
+    said = "happened" if outcome["status"] == "ok" else "did not happen"
+    text = Text(f"step {step} ({visible(row.name)}) {said}", style="green")
+    if outcome["status"] == "ok":
+        text.append(f", with the result {value_text(outcome['value'])}")
+    out.print(text, soft_wrap=True)
+    out.print("The next session of this name resumes from there.")
+
+
+def _outcome(*, happened: bool | None, result: str | None) -> dict[str, Any]:
+    """The outcome that the options state."""
+    if happened is None:
+        raise UsageError("say which: --happened [--result JSON], or --did-not-happen")
+    if not happened:
+        if result is not None:
+            raise UsageError("a step that did not happen has no --result")
+        return {"status": "not_started"}
+    try:
+        value = None if result is None else orjson.loads(result)
+    except orjson.JSONDecodeError as error:
+        raise UsageError(f'--result is not JSON: {error}; a text is written \'"in quotes"\'') from None
+    return {"status": "ok", "value": encode(value, _no_secret)}
+
+
+def _no_secret(_secret: str) -> NoReturn:
+    raise AssertionError("JSON holds no secret")
+
+
+def _write(
+    store: JsonlStore, run: str, step: int, outcome: dict[str, Any]
+) -> tuple[StepRow, bool]:
+    """Append the word to the run, under its lock; the step, and whether the index was updated."""
+    trace = store.read(run)  # a look before anything is locked or set aside
+    _in_doubt(view(trace), run, step)
+    writer = store.reopen(run)
+    try:
+        return _append(store.read(run), writer, step, outcome)
+    finally:
+        writer.close()
+
+
+def _append(
+    trace: RunTrace, writer: Writer, step: int, outcome: dict[str, Any]
+) -> tuple[StepRow, bool]:
+    check_attested(trace)
+    seen = view(trace)
+    row = _in_doubt(seen, trace.run, step)
+    digest = sha256(orjson.dumps(outcome)).hexdigest()
+    writer.append(
+        {"event": "step.resolved", "time": time_ns() // 1000, "step": step, "by": "operator",
+         "outcome": outcome, "digest": digest}
+    )  # fmt: skip
+    writer.sync()
+    attested = trace.info is not None and trace.info.count is not None
+    if attested:
+        writer.attest(seen.status)
+    return row, attested
+
+
+def _in_doubt(seen: RunView, run: str, number: int) -> StepRow:
+    row = seen.step(number)
+    if row is None:
+        raise StepNotFound(f"run {run} has no step {number}; it has {len(seen.steps)} steps")
+    if row.origin is not None and row.state == "unknown":
+        where, first = row.origin[:2]
+        raise StepNotUnknown(
+            f"step {number} is a replay of step {first} of run {where}: resolve that one"
+        )
+    if row.state != "unknown":
+        raise StepNotUnknown(
+            f"step {number} ({visible(row.name)}) is in no doubt: {_said(row)}. Only an unknown step "
+            f"can be resolved"
+        )
+    return row
+
+
+def _said(row: StepRow) -> str:
+    if row.resolved_by:
+        return f"it was resolved before, by {row.resolved_by}"
+    return {
+        "hit": "its recorded outcome was replayed",
+        "ran": "it ran",
+        "failed": "it ran and failed",
+        "blocked": "it was blocked, nothing ran",
+        "cut_off": f"a {row.effect} that was cut off just runs again",
+        "not_started": "it never started",
+    }[row.state]

@@ -1,0 +1,253 @@
+"""`rollcage show`: the steps of a run, as a table and over time."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rollcage_cli.errors import StepNotFound
+from rollcage_cli.lookup import find, time_text
+from rollcage_cli.options import DEFAULT_STORE, JsonOption, RunArgument, StoreOption
+from rollcage_cli.output import arguments_text, console, print_json, value_text, visible
+from rollcage_cli.steps import RunView, StepRow, view
+
+__all__ = ["outcome_text", "show", "state_text"]
+
+_STYLES: Final = {
+    "hit": "cyan", "ran": "green", "failed": "red", "blocked": "magenta", "unknown": "bold yellow",
+    "cut_off": "yellow", "not_started": "dim",
+}  # fmt: skip
+_WIDTH: Final = 40  # columns of the timeline
+_FIXED: Final = 47  # columns of the table besides the call, its arguments and its outcome
+
+
+def show(
+    run: RunArgument,
+    store: StoreOption = DEFAULT_STORE,
+    step: Annotated[int | None, typer.Option(min=1, metavar="N", help="One step, in full.")] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Only the last steps; 0 shows all.")] = 200,
+    as_json: JsonOption = False,  # noqa: FBT002 - how Typer declares a flag
+) -> None:
+    """Show the steps of a run.
+
+    A step is a hit (replayed, nothing ran), ran, failed, blocked, unknown (nobody can tell whether
+    it happened: see `rollcage resolve`), cut off or not started.
+    """
+    found = find(store, run)
+    trace = found.read()
+    seen = view(trace)
+    rows = seen.steps if step is None else [_wanted(seen, found.run, step)]
+    if as_json:
+        print_json(_data(seen, rows, len(trace.torn)))
+        return
+    out = console()
+    if step is not None:
+        _print_step(out, rows[0])
+        return
+    _print_head(out, seen, len(trace.torn))
+    if not rows:
+        out.print("No steps.")
+        return
+    shown = rows[-limit:] if limit else rows
+    if len(shown) < len(rows):
+        out.print(f"The first {len(rows) - len(shown)} steps are not shown (--limit 0 shows all).")
+    out.print(_table(shown, out.width))
+    out.print()
+    out.print(_timeline(shown, ascii_only=out.options.ascii_only))
+    out.print()
+    out.print(_sums(seen))
+    for row in rows:
+        if row.state == "unknown" and row.origin is None:
+            command = f"rollcage resolve {found.run} {row.step} --happened | --did-not-happen"
+            out.print(f"Step {row.step} is unknown. Find out, then say so: {command}", soft_wrap=True)
+
+
+def _wanted(seen: RunView, run: str, number: int) -> StepRow:
+    row = seen.step(number)
+    if row is None:
+        raise StepNotFound(f"run {run} has no step {number}; it has {len(seen.steps)} steps")
+    return row
+
+
+def _data(seen: RunView, rows: Sequence[StepRow], torn: int) -> dict[str, Any]:
+    finished = seen.finished or {}
+    return {
+        "run": {k: v for k, v in seen.started.items() if k not in ("event", "hash")},
+        "status": seen.status,
+        "error": finished.get("error"),
+        "torn_bytes": torn,
+        "totals": dataclasses.asdict(seen.totals),
+        "steps": [dataclasses.asdict(row) | {"tokens": row.tokens} for row in rows],
+    }
+
+
+def _print_head(out: Console, seen: RunView, torn: int) -> None:
+    started = seen.started
+    out.print(Text(f"{visible(started['name'])}  ", style="bold").append(started["run"], style="dim"))
+    source = f", resumes {started['source']}" if started.get("source") else ""
+    out.print(f"{seen.status}, {started['mode']}{source}, started {time_text(started['time'])}")
+    error = (seen.finished or {}).get("error")
+    if error:
+        out.print(Text(_error_text(error), style="red"), soft_wrap=True)
+    if torn:
+        out.print(Text(f"A torn last line of {torn} bytes is left out.", style="yellow"))
+    if started.get("redacted"):
+        out.print("An export: values were taken out.")
+    out.print()
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+
+def state_text(row: StepRow) -> Text:
+    """A step's state, in its colour."""
+    text = Text(row.state.replace("_", " "), style=_STYLES[row.state])
+    if row.state == "hit" and row.outcome is not None and row.outcome["status"] != "ok":
+        text.append(f" ({row.outcome['status']})", style="red")
+    return text
+
+
+def outcome_text(row: StepRow) -> str:
+    """What a step gave back, or why not, as one line."""
+    if row.state == "blocked" and row.verdict is not None:
+        return f"{visible(row.verdict['code'])}: {visible(row.verdict['reason'])}"
+    outcome = row.outcome or {}
+    said = ""
+    if outcome.get("status") == "ok":
+        said = value_text(outcome.get("value"))
+    elif outcome.get("error"):
+        said = _error_text(outcome["error"])
+    if row.resolved_by:
+        said = f"{said} (resolved by {row.resolved_by})".lstrip()
+    if row.drift:
+        said = f"{said} (drift: {visible(row.drift)})"
+    return said
+
+
+def _error_text(error: dict[str, Any]) -> str:
+    return f"{visible(str(error.get('type')))}: {visible(str(error.get('message')))}"
+
+
+def _table(rows: Sequence[StepRow], width: int) -> Table:
+    names = [_name(row) for row in rows]
+    call = min(max(map(len, names)), 28)
+    left = max(width - call - _FIXED, 20)
+    arguments = left * 2 // 5
+    table = Table(box=None, pad_edge=False)
+    for title in ("step", "turn", "call", "effect", "state", "arguments", "outcome", "took"):
+        right = title in ("step", "turn", "took")
+        table.add_column(title, justify="right" if right else "left", no_wrap=True)
+    for row, name in zip(rows, names, strict=True):
+        table.add_row(
+            str(row.step),
+            str(row.turn),
+            _cell(name, call),
+            row.effect,
+            state_text(row),
+            _cell(arguments_text(row.args), arguments),
+            _cell(outcome_text(row), left - arguments),
+            _duration_text(row.duration),
+        )
+    return table
+
+
+def _cell(text: str, width: int) -> Text:
+    cell = Text(text[: 2 * width])
+    cell.truncate(width, overflow="ellipsis")
+    return cell
+
+
+def _name(row: StepRow) -> str:
+    name = visible(row.name)
+    if row.kind == "branch":
+        return f"join of {name}"
+    return f"  ↳ {name}" if row.parent is not None else name
+
+
+def _duration_text(microseconds: int | None) -> str:
+    if microseconds is None:
+        return ""
+    if microseconds < 1000:
+        return f"{microseconds} µs"
+    if microseconds < 1_000_000:
+        return f"{microseconds / 1e3:.1f} ms"
+    return f"{microseconds / 1e6:.1f} s"
+
+
+# --- over time -----------------------------------------------------------------------------------
+
+
+def _timeline(rows: Sequence[StepRow], *, ascii_only: bool) -> Table:
+    """Each step where it stands between the first step's beginning and the last one's end."""
+    start = min(row.time for row in rows)
+    end = max(row.time + _ran_for(row) for row in rows)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("step", justify="right", no_wrap=True)
+    table.add_column(f"over {_duration_text(end - start)}", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for row in rows:
+        table.add_row(str(row.step), _bar(row, start, end, ascii_only=ascii_only), state_text(row))
+    return table
+
+
+def _ran_for(row: StepRow) -> int:
+    """How long the step took in this run: a hit took nothing."""
+    return 0 if row.state == "hit" else row.duration or 0
+
+
+def _bar(row: StepRow, start: int, end: int, *, ascii_only: bool) -> Text:
+    scale = (_WIDTH - 1) / max(end - start, 1)
+    left = round((row.time - start) * scale)
+    length = max(1, round(_ran_for(row) * scale))
+    marks = {"hit": "o", "blocked": "x", "unknown": "?", "cut_off": "?"}
+    if not ascii_only:
+        marks |= {"hit": "◆", "blocked": "✕"}
+    mark = marks.get(row.state, "#" if ascii_only else "━")
+    bar = mark if row.state in marks else mark * min(length, _WIDTH - left)
+    return Text(" " * left).append(bar, style=_STYLES[row.state])
+
+
+def _sums(seen: RunView) -> Text:
+    totals = seen.totals
+    text = Text(f"{totals.steps} steps")
+    for state, count in totals.states.items():
+        if count:
+            text.append(", ").append(f"{count} {state.replace('_', ' ')}", style=_STYLES[state])
+    text.append(f"; saved {_duration_text(round(totals.seconds_saved * 1e6))}")
+    text.append(f" and {totals.tokens_saved} tokens")
+    return text
+
+
+# --- one step ------------------------------------------------------------------------------------
+
+
+def _print_step(out: Console, row: StepRow) -> None:
+    out.print(Text(f"step {row.step}  ", style="bold").append(_name(row)).append("  ").append(
+        state_text(row)
+    ))  # fmt: skip
+    facts = [
+        ("kind", row.kind),
+        ("version", visible(row.version)),
+        ("effect", row.effect),
+        ("place", f"turn {row.turn}, slot {row.slot}"),
+        ("branch", visible(row.branch)),
+        ("agent", visible(row.agent)),
+        ("parent", "" if row.parent is None else f"step {row.parent}"),
+        ("started", time_text(row.time)),
+        ("took", _duration_text(row.duration)),
+        ("tokens", str(row.tokens or "")),
+        ("first ran", f"step {row.origin[1]} of run {row.origin[0]}" if row.origin else ""),
+        ("key", row.key),
+    ]
+    for name, fact in facts:
+        if fact:
+            out.print(f"  {name}: {fact}", soft_wrap=True)
+    for name, value in row.args.items():
+        out.print(f"  argument {visible(name)}: {value_text(value)}", soft_wrap=True)
+    out.print(f"  outcome: {outcome_text(row) or row.state.replace('_', ' ')}", soft_wrap=True)

@@ -1,0 +1,175 @@
+"""A trace's events as steps, each with what became of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, Final, Literal, get_args
+
+from rollcage.store import RunTrace
+from rollcage.trace import check_events
+
+__all__ = ["STATES", "RunView", "State", "StepRow", "Totals", "view"]
+
+State = Literal["hit", "ran", "failed", "blocked", "unknown", "cut_off", "not_started"]
+"""What became of a step in its run.
+
+`hit`: a recorded outcome stood for it; `ran` and `failed`: it ran; `blocked`: refused; `unknown`: a
+write of which nobody can tell whether it happened; `cut_off`: a read, a model call or a scope
+without an end; `not_started`: cancelled, or resolved as such.
+"""
+STATES: Final[tuple[State, ...]] = get_args(State)
+
+
+@dataclasses.dataclass(slots=True)
+class StepRow:
+    """A step. Times are Unix µs, durations µs; `origin` is where a hit first ran."""
+
+    step: int
+    kind: str
+    name: str
+    version: str
+    effect: str
+    args: dict[str, Any]
+    key: str
+    turn: int
+    slot: int
+    branch: str
+    agent: str
+    parent: int | None
+    time: int
+    state: State
+    outcome: dict[str, Any] | None = None
+    verdict: dict[str, Any] | None = None
+    duration: int | None = None
+    origin: list[Any] | None = None
+    resolved_by: str | None = None
+    drift: str | None = None
+
+    @property
+    def tokens(self) -> int:
+        """The tokens that its model call used."""
+        usage = (self.outcome or {}).get("usage") or {}
+        return sum(usage.values())
+
+    def settle(self, outcome: dict[str, Any]) -> None:
+        """Take an outcome in."""
+        self.outcome = outcome
+        status = outcome["status"]
+        ended: dict[str, State] = {"ok": "ran", "error": "failed", "not_started": "not_started"}
+        self.state = ended.get(status, _without_end(self.kind, self.effect))
+
+
+@dataclasses.dataclass(slots=True)
+class Totals:
+    """Sums over a run: how many steps of each state, and what the hits spared."""
+
+    steps: int
+    states: dict[str, int]
+    seconds_saved: float
+    tokens_saved: int
+
+
+@dataclasses.dataclass(slots=True)
+class RunView:
+    """A run, as far as its trace tells."""
+
+    started: dict[str, Any]
+    finished: dict[str, Any] | None
+    steps: list[StepRow]
+    last_time: int
+
+    @property
+    def status(self) -> str:
+        """`ok`, `error` or `halted`; `unfinished` while it is live, or after a crash."""
+        return str(self.finished["status"]) if self.finished else "unfinished"
+
+    @property
+    def totals(self) -> Totals:
+        """The sums."""
+        hits = [row for row in self.steps if row.state == "hit"]
+        return Totals(
+            steps=len(self.steps),
+            states={state: sum(row.state == state for row in self.steps) for state in STATES},
+            seconds_saved=sum(row.duration or 0 for row in hits) / 1e6,
+            tokens_saved=sum(row.tokens for row in hits),
+        )
+
+    def step(self, number: int) -> StepRow | None:
+        """The step of this number."""
+        return next((row for row in self.steps if row.step == number), None)
+
+
+def view(trace: RunTrace) -> RunView:
+    """Read a trace.
+
+    Raises:
+        TraceCorrupt: a line that breaks the chain or the schema, or refers to no step.
+    """
+    return from_events(check_events(trace.data, trace.where))
+
+
+def from_events(events: Iterable[dict[str, Any]]) -> RunView:
+    """The run that these events tell of; they have passed the schema."""
+    rows: dict[int, StepRow] = {}
+    started: dict[str, Any] = {}
+    finished: dict[str, Any] | None = None
+    last = 0
+    for event in events:
+        last = max(last, event["time"])
+        kind = event["event"]
+        if kind == "run.started":
+            started = event
+        elif kind == "run.finished":
+            finished = event
+        elif kind in ("step.finished", "step.resolved"):
+            row = rows.get(event["step"])
+            if row is not None:  # else `verify` says so
+                _end(row, event)
+        else:
+            rows[event["step"]] = _begin(event)
+    return RunView(started, finished, list(rows.values()), last)
+
+
+def _begin(event: dict[str, Any]) -> StepRow:
+    joined = event["event"] == "branch.joined"
+    kind = "branch" if joined else event["kind"]
+    effect = "write" if joined else event["effect"]
+    row = StepRow(
+        step=event["step"],
+        kind=kind,
+        name=event["name"],
+        version=event.get("version", ""),
+        effect=effect,
+        args=event.get("args", {}),
+        key=event["key"],
+        turn=event["turn"],
+        slot=event["slot"],
+        branch=event.get("branch", ""),
+        agent=event.get("agent", ""),
+        parent=event.get("parent"),
+        time=event["time"],
+        state=_without_end(kind, effect),
+        verdict=event.get("verdict"),
+        origin=event.get("origin"),
+        drift=event.get("drift"),
+    )
+    if joined:
+        row.state = "hit" if row.origin else "ran"
+    elif event["event"] == "step.blocked":
+        row.state = "blocked"
+    elif event["event"] == "step.replayed":
+        row.outcome, row.duration = event["outcome"], event["duration"]
+        row.state = "unknown" if row.outcome["status"] == "unknown" else "hit"
+    return row
+
+
+def _end(row: StepRow, event: dict[str, Any]) -> None:
+    row.settle(event["outcome"])
+    row.duration = event.get("duration", row.duration)
+    row.resolved_by = event.get("by")
+
+
+def _without_end(kind: str, effect: str) -> State:
+    """What a step is of which only the beginning is recorded."""
+    return "unknown" if kind == "tool" and effect == "write" else "cut_off"

@@ -1,0 +1,322 @@
+"""`rollcage verify`: does a trace say what was written, all of it and nothing else?
+
+The checks are made again from the format's definition, not with the code that wrote the trace.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import Any, Final
+
+import orjson
+import pydantic
+import rfc8785
+import typer
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.text import Text
+
+from rollcage.errors import StoreError, TraceCorrupt
+from rollcage.store import RunTrace, TraceFile, check_attested
+from rollcage.trace import CHAIN_START, TAG, event_adapter, read_events, tail_of
+
+from rollcage_cli.errors import CORRUPT
+from rollcage_cli.lookup import find
+from rollcage_cli.options import DEFAULT_STORE, JsonOption, RunArgument, StoreOption
+from rollcage_cli.output import console, is_terminal, print_json, visible
+
+__all__ = ["Finding", "Report", "verify", "verify_trace"]
+
+_LONG: Final = 5000  # lines from which on the progress is shown
+_EVERY: Final = 500  # lines between two steps of the bar
+_MAX_64: Final = 2**64 - 1  # a hostile count must not raise
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it was written; `line` counts from 1."""
+
+    line: int
+    code: str
+    message: str
+
+
+@dataclasses.dataclass(slots=True)
+class Report:
+    """What `verify` found.
+
+    Attributes:
+        run: the run's id.
+        where: its trace.
+        lines: how many whole lines it has.
+        head: the hash of the last one (hex).
+        attested: whether the index holds the run's count and head, so that a truncation shows.
+        torn_bytes: of a last line whose writing was cut off.
+        findings: what is damaged; nothing behind a broken chain is looked at.
+        notes: what could not be checked, and why.
+    """
+
+    run: str
+    where: str
+    lines: int
+    head: str
+    attested: bool
+    torn_bytes: int
+    findings: list[Finding]
+    notes: list[str]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is damaged."""
+        return not self.findings
+
+
+def verify(
+    run: RunArgument,
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = False,  # noqa: FBT002 - how Typer declares a flag
+) -> None:
+    """Check that a trace is whole and unchanged.
+
+    Looks at every line, hash, key, fingerprint and large value. Exits with 3 if anything was changed, removed, added or damaged.
+    """
+    found = find(store, run)
+    trace = found.read()
+    report = verify_trace(trace, found.reader, quiet=as_json)
+    if as_json:
+        print_json({"ok": report.ok, **dataclasses.asdict(report)})
+    else:
+        _print(report)
+    if not report.ok:
+        raise typer.Exit(CORRUPT)
+
+
+def verify_trace(trace: RunTrace, reader: TraceFile, *, quiet: bool = True) -> Report:
+    """Check one trace; `quiet` shows no progress."""
+    check = _Check(trace.run, reader)
+    tail = tail_of(trace.data) if _ends_in_hash(trace.data) else None
+    head = CHAIN_START.hex() if tail is None else tail.head.hex()
+    lines = trace.data.count(b"\n")
+    try:
+        for line, event in _progress(read_events(trace.data, trace.where), lines, quiet=quiet):
+            check.line = line
+            if not check.event(event):
+                break
+    except TraceCorrupt as error:
+        check.line = error.line
+        check.found("chain", error.reason)
+    else:
+        check.end(trace)
+    attested = trace.info is not None and trace.info.count is not None
+    return Report(
+        trace.run, trace.where, lines, head, attested, len(trace.torn), check.findings, check.notes
+    )
+
+
+def _ends_in_hash(data: bytes) -> bool:
+    try:
+        bytes.fromhex(data[-67:-3].decode())
+    except ValueError:
+        return False
+    return True
+
+
+def _progress(
+    events: Iterator[tuple[int, dict[str, Any]]], lines: int, *, quiet: bool
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    out = console(error=True)
+    if quiet or lines < _LONG or not is_terminal(out.file):  # type: ignore[arg-type]  # a TextIO: we made it
+        yield from events
+        return
+    columns = (TextColumn("verifying"), BarColumn(), TaskProgressColumn())
+    with Progress(*columns, console=out, transient=True) as progress:
+        task = progress.add_task("", total=lines)
+        for line, event in events:
+            if line % _EVERY == 0:
+                progress.update(task, completed=line)
+            yield line, event
+
+
+class _Check:
+    """Looks at one event after the other."""
+
+    def __init__(self, run: str, reader: TraceFile) -> None:
+        self.findings: list[Finding] = []
+        self.notes: list[str] = []
+        self.line = 0
+        self._run = run
+        self._reader = reader
+        self._validate = event_adapter().validate_json
+        self._open: set[int] = set()  # steps that began and have not ended
+        self._begun: set[int] = set()  # of them, all that ran
+        self._steps: set[int] = set()
+        self._blobs: dict[str, bytes | None] = {}
+        self._started: dict[str, Any] = {}
+        self._finished: dict[str, Any] | None = None
+
+    def found(self, code: str, message: str) -> None:
+        """Note what is wrong with the present line."""
+        self.findings.append(Finding(self.line, code, message))
+
+    def event(self, event: dict[str, Any]) -> bool:
+        """Check one event; False where nothing behind it can be."""
+        try:
+            self._validate(orjson.dumps(event))
+        except pydantic.ValidationError as error:
+            first = error.errors(include_input=False, include_url=False)[0]
+            self.found("schema", f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+            return False
+        kind = event["event"]
+        if self._finished is not None and kind != "step.resolved":
+            self.found("order", f"{kind} after the run finished")
+        if kind == "run.started":
+            self._run_started(event)
+        elif kind == "run.finished":
+            self._finished = event
+        elif kind in ("step.finished", "step.resolved"):
+            self._end(event)
+        else:
+            self._begin(event)
+        return True
+
+    def end(self, trace: RunTrace) -> None:
+        """Check what only shows at the end, and say what can't be known."""
+        info = trace.info
+        if trace.torn and self._finished is not None:
+            self.found("torn", f"{len(trace.torn)} bytes stand behind the last line")
+        elif trace.torn:
+            self.notes.append(
+                f"a torn last line of {len(trace.torn)} bytes: its writing was cut off; the next "
+                f"session sets it aside"
+            )
+        if info is None:
+            self.notes.append("the run is in no index: lines missing from its end would not show")
+        elif info.count is None:
+            self.notes.append(
+                "the run is unfinished: its tail can't be attested, lines missing from its end "
+                "would not show"
+            )
+        try:
+            check_attested(trace)
+        except TraceCorrupt as error:
+            self.found("attestation", error.reason)
+        if info is not None:
+            for field in ("name", "mode", "source", "time"):
+                if getattr(info, field) != self._started.get(field):
+                    self.found("index", f"the index knows another {field} of this run")
+        if self._started.get("redacted"):
+            self.notes.append("an export with values taken out: keys can't be checked against them")
+
+    # --- single events ---------------------------------------------------------------------------
+
+    def _run_started(self, event: dict[str, Any]) -> None:
+        if self.line != 1:
+            self.found("order", "a second run.started")
+            return
+        self._started = event
+        if event["run"] != self._run:
+            self.found("order", f"it says that it is run {visible(event['run'])}")
+
+    def _begin(self, event: dict[str, Any]) -> None:
+        step, kind = event["step"], event["event"]
+        if step in self._steps:
+            self.found("order", f"a second step {step}")
+        self._steps.add(step)
+        if kind == "step.started":
+            self._open.add(step)
+            self._begun.add(step)
+        if "outcome" in event:
+            self._outcome(event)
+        if kind == "branch.joined":
+            return  # its key is its name's, its place the branches'
+        self._key(event)
+        if kind == "step.started" and "supersedes" not in event:  # else its origin's fingerprint
+            self._fingerprint(event)
+
+    def _end(self, event: dict[str, Any]) -> None:
+        step, kind = event["step"], event["event"]
+        if step not in self._begun:
+            self.found("order", f"{kind} of step {step}, which never began")
+        elif kind == "step.finished" and step not in self._open:
+            self.found("order", f"a second end of step {step}")
+        self._open.discard(step)
+        self._outcome(event)
+
+    def _outcome(self, event: dict[str, Any]) -> None:
+        outcome = event["outcome"]
+        if sha256(orjson.dumps(outcome)).hexdigest() != event["digest"]:
+            self.found("digest", f"step {event['step']}: its digest is not its outcome's")
+        self._blob(outcome.get("value"))
+
+    def _key(self, event: dict[str, Any]) -> None:
+        """DESIGN §2: key = sha256(JCS([format, kind, name, version, canonical arguments]))."""
+        arguments = {name: self._blob(value) for name, value in event["args"].items()}
+        if self._started.get("redacted") or any(each is _MISSING for each in arguments.values()):
+            return
+        identity = ["rollcage/1", event["kind"], event["name"], event["version"], arguments]
+        if event["key"] not in _digests_of(identity):
+            self.found("key", f"step {event['step']}: its key is not its arguments'")
+
+    def _fingerprint(self, event: dict[str, Any]) -> None:
+        hashed = sha256(bytes.fromhex(event["key"]) + bytes.fromhex(event["world"]))
+        for count in event["occurrence"]:
+            hashed.update((count & _MAX_64).to_bytes(8, "big"))
+        if hashed.hexdigest() != event["fingerprint"]:
+            self.found("fingerprint", f"step {event['step']}: it does not follow from its place")
+
+    def _blob(self, value: Any) -> Any:
+        """The value itself, or what its blob holds; `_MISSING` where that can't be had."""
+        if not (isinstance(value, dict) and value.get(TAG) == "blob"):
+            return value
+        digest = str(value.get("sha256"))
+        if digest not in self._blobs:
+            self._blobs[digest] = self._read_blob(digest)
+        data = self._blobs[digest]
+        if data is None:
+            return _MISSING
+        if len(data) != value.get("size"):
+            self.found("blob", f"blob {visible(digest)} has {len(data)} bytes, not what the line says")
+        return orjson.loads(data)
+
+    def _read_blob(self, digest: str) -> bytes | None:
+        try:
+            data = self._reader.get_blob(digest)
+            orjson.loads(data)
+        except (StoreError, orjson.JSONDecodeError) as error:
+            self.found("blob", visible(str(error)))
+            return None
+        return data
+
+
+_MISSING: Final = object()
+
+
+def _digests_of(identity: list[Any]) -> Iterator[str]:
+    """The identity's digest, by orjson first: it equals JCS almost always, and is much faster."""
+    yield sha256(orjson.dumps(identity, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    try:
+        yield sha256(rfc8785.dumps(identity)).hexdigest()
+    except rfc8785.CanonicalizationError:
+        return
+
+
+def _print(report: Report) -> None:
+    out = console()
+    for finding in report.findings:
+        said = f"line {finding.line}: {finding.code}: {finding.message}"
+        out.print(Text(said, style="red"), soft_wrap=True)
+    for note in report.notes:
+        out.print(Text(f"note: {note}", style="yellow"), soft_wrap=True)
+    where = visible(report.where)
+    if report.ok:
+        attested = ", its end attested by the index" if report.attested else ""
+        out.print(
+            Text("whole", style="green").append(f": {report.lines} lines{attested}: {where}"),
+            soft_wrap=True,
+        )
+    else:
+        out.print(
+            Text("damaged", style="bold red").append(f": {len(report.findings)} found: {where}"),
+            soft_wrap=True,
+        )

@@ -1,0 +1,71 @@
+"""The pytest suites that every Rollcage adapter passes, as classes to subclass.
+
+::
+
+    from rollcage_conformance import AdapterSuite, Capabilities, Harness
+
+
+    class TestMyFramework(AdapterSuite):
+        capabilities = Capabilities(streaming=False)
+
+        @pytest.fixture
+        def harness(self) -> Harness:
+            return MyHarness()
+"""
+
+import pytest
+
+pytest.register_assert_rewrite("rollcage_conformance.suites")
+
+from rollcage_conformance.golden import load_golden, normalise, steps  # noqa: E402 - see above
+from rollcage_conformance.scenario import (  # noqa: E402 - see above
+    Capabilities,
+    Harness,
+    Message,
+    Performance,
+    Result,
+    Scenario,
+    Script,
+    ToolCall,
+    ToolSpec,
+)
+from rollcage_conformance.stage import Mode, Played, Stage  # noqa: E402 - see above
+from rollcage_conformance.suite import Suite, needs  # noqa: E402 - see above
+from rollcage_conformance.suites import (  # noqa: E402 - see above
+    AdapterSuite,
+    GateSuite,
+    IsolationSuite,
+    ModelSuite,
+    OutcomeSuite,
+    ReplaySuite,
+    TraceSuite,
+    ValueSuite,
+)
+
+__all__ = [
+    "AdapterSuite",
+    "Capabilities",
+    "GateSuite",
+    "Harness",
+    "IsolationSuite",
+    "Message",
+    "Mode",
+    "ModelSuite",
+    "OutcomeSuite",
+    "Performance",
+    "Played",
+    "ReplaySuite",
+    "Result",
+    "Scenario",
+    "Script",
+    "Stage",
+    "Suite",
+    "ToolCall",
+    "ToolSpec",
+    "TraceSuite",
+    "ValueSuite",
+    "load_golden",
+    "needs",
+    "normalise",
+    "steps",
+]

@@ -1,0 +1,255 @@
+"""A tiny framework in plain Python, guarded by hand: what the suites themselves are proven on.
+
+It is also the shortest adapter there is, to read before writing one.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any, Final, Protocol
+
+from pydantic import BaseModel
+from rollcage import Contract, Halt, Session, SessionHalted
+
+from rollcage_conformance.scenario import (
+    Performance,
+    Result,
+    Scenario,
+    Script,
+    ToolCall,
+    ToolSpec,
+)
+
+__all__ = ["ReferenceHarness"]
+
+MODEL: Final = Contract(
+    name="scripted",
+    parameters={"properties": {"turn": {"type": "integer"}, "results": {"type": "array"}}},
+    effect="read",
+)
+
+
+class Slots(Protocol):
+    """Says which call of its turn comes next."""
+
+    def slot(self, index: int, /) -> contextlib.AbstractContextManager[None]:
+        """The next call is the turn's `index`-th."""
+        ...
+
+
+class _NoSlots:
+    def slot(self, _: int) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+class ReferenceHarness:
+    """Runs scenarios directly over `Session`. Each step of the way is a method of its own."""
+
+    def tools(self, scenario: Scenario) -> dict[str, ToolSpec]:
+        """A tool of this framework is a function with its declaration."""
+        return {spec.name: spec for spec in scenario.tools}
+
+    # --- the loop --------------------------------------------------------------------------------
+
+    def run(self, performance: Performance) -> Result:
+        """Ask the model, run its calls, until it gives a text."""
+        results: Sequence[str] = ()
+        try:
+            for turn in itertools.count():
+                message, chunks = self.ask(performance, turn, results)
+                if isinstance(message, str):
+                    return Result(message, chunks=chunks)
+                results = self.call_all(performance, message)
+        except Exception as error:  # noqa: BLE001 - how the agent ended is the result
+            return Result(error=error)
+        raise AssertionError("unreachable")
+
+    async def arun(self, performance: Performance) -> Result:
+        """The same in asyncio."""
+        results: Sequence[str] = ()
+        try:
+            for turn in itertools.count():
+                message, chunks = await self.aask(performance, turn, results)
+                if isinstance(message, str):
+                    return Result(message, chunks=chunks)
+                results = await self.acall_all(performance, message)
+        except Exception as error:  # noqa: BLE001 - how the agent ended is the result
+            return Result(error=error)
+        raise AssertionError("unreachable")
+
+    # --- the model -------------------------------------------------------------------------------
+
+    def ask(
+        self, performance: Performance, turn: int, results: Sequence[str]
+    ) -> tuple[Sequence[ToolCall] | str, tuple[str, ...]]:
+        """The model's next message, and the pieces it came in."""
+        session = self.check(performance)
+        body = _body(performance.script, turn, results)
+        if session is None or not performance.scenario.guarded_model:
+            return _assembled(list(body()))
+        arguments = {"turn": turn, "results": list(results)}
+        if performance.stream:
+            return _assembled(list(session.stream(MODEL, arguments, body, kind="model")))
+        return _assembled(session.run(MODEL, arguments, lambda **_: list(body()), kind="model"))
+
+    async def aask(
+        self, performance: Performance, turn: int, results: Sequence[str]
+    ) -> tuple[Sequence[ToolCall] | str, tuple[str, ...]]:
+        """The same in asyncio."""
+        session = self.check(performance)
+        body = _body(performance.script, turn, results)
+        if session is None or not performance.scenario.guarded_model:
+            return _assembled(list(body()))
+        arguments = {"turn": turn, "results": list(results)}
+
+        async def astream(**_: Any) -> AsyncIterator[Any]:
+            for piece in body():
+                yield piece
+
+        async def acall(**_: Any) -> list[Any]:
+            return list(body())
+
+        if performance.stream:
+            # The function itself is the body: calling it gives the iterator.
+            stream = session.astream(MODEL, arguments, astream, kind="model")
+            return _assembled([piece async for piece in stream])
+        return _assembled(await session.arun(MODEL, arguments, acall, kind="model"))
+
+    def check(self, performance: Performance) -> Session | None:
+        """End the agent where the session is halted."""
+        session = performance.session
+        if session is not None and session.halted is not None:
+            raise session.halted
+        return session
+
+    # --- the calls of one message ----------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def turn(self, performance: Performance) -> Iterator[Slots]:
+        """The calls inside are one turn."""
+        if performance.session is None:
+            yield _NoSlots()
+        else:
+            with performance.session.turn() as turn:
+                yield turn
+
+    def call_all(self, performance: Performance, calls: Sequence[ToolCall]) -> tuple[str, ...]:
+        """Run the calls of one message in threads; what the model is shown, by slot."""
+
+        def one(slots: Slots, index: int, call: ToolCall) -> str:
+            with slots.slot(index):
+                try:
+                    return text_of(self.call(performance, *call))
+                except Exception as error:  # noqa: BLE001 - this framework shows the model errors
+                    return self.told(error)
+
+        with self.turn(performance) as slots, ThreadPoolExecutor(len(calls)) as pool:
+            running = [
+                pool.submit(copy_context().run, one, slots, index, call)
+                for index, call in enumerate(calls)
+            ]
+            return tuple(future.result() for future in running)
+
+    async def acall_all(
+        self, performance: Performance, calls: Sequence[ToolCall]
+    ) -> tuple[str, ...]:
+        """Run the calls of one message in tasks."""
+
+        async def one(slots: Slots, index: int, call: ToolCall) -> str:
+            with slots.slot(index):
+                try:
+                    return text_of(await self.acall(performance, *call))
+                except Exception as error:  # noqa: BLE001 - this framework shows the model errors
+                    return self.told(error)
+
+        with self.turn(performance) as slots:
+            running = [one(slots, index, call) for index, call in enumerate(calls)]
+            return tuple(await asyncio.gather(*running))
+
+    def told(self, error: Exception) -> str:
+        """What the model is shown of an error; those that stop the run end the agent."""
+        if isinstance(error, (Halt, SessionHalted)):
+            raise error
+        return f"error: {error}"
+
+    # --- one call --------------------------------------------------------------------------------
+
+    def call(self, performance: Performance, name: str, arguments: Any) -> Any:
+        """Run a tool, through the session where there is one."""
+        spec: ToolSpec = performance.tools[name]
+        body = self.body(performance, spec)
+        if performance.session is None:
+            return body(**_validated(spec, arguments))
+        return self.guarded(performance.session, spec.contract, arguments, body)
+
+    async def acall(self, performance: Performance, name: str, arguments: Any) -> Any:
+        """The same in asyncio; a sync tool runs in a thread."""
+        spec: ToolSpec = performance.tools[name]
+        body = self.body(performance, spec)
+        if performance.session is not None:
+            return await self.aguarded(
+                performance.session, spec.contract, arguments, body, is_async=spec.is_async
+            )
+        values = _validated(spec, arguments)
+        return await body(**values) if spec.is_async else await asyncio.to_thread(body, **values)
+
+    def body(self, performance: Performance, spec: ToolSpec) -> Callable[..., Any]:
+        """The tool's own body, with what this framework injects."""
+        if not spec.injected:
+            return spec.function
+        injected = {spec.injected: performance.scenario.injected}
+        return lambda **arguments: spec.function(**arguments, **injected)
+
+    def guarded(
+        self, session: Session, contract: Contract, arguments: Any, body: Callable[..., Any]
+    ) -> Any:
+        """The guarded call."""
+        return session.run(contract, arguments, body)
+
+    async def aguarded(
+        self,
+        session: Session,
+        contract: Contract,
+        arguments: Any,
+        body: Callable[..., Any],
+        *,
+        is_async: bool,
+    ) -> Any:
+        """The guarded call, in asyncio."""
+        return await session.arun(contract, arguments, body, is_async=is_async)
+
+
+def text_of(value: Any) -> str:
+    """A tool's result as this framework shows it to a model."""
+    if isinstance(value, str):
+        return value
+    return value.model_dump_json() if isinstance(value, BaseModel) else json.dumps(value)
+
+
+def _validated(spec: ToolSpec, arguments: Any) -> dict[str, Any]:
+    model = spec.contract.parameters
+    assert isinstance(model, type)
+    return dict(model.model_validate(arguments))
+
+
+def _body(script: Script, turn: int, results: Sequence[str]) -> Callable[..., Iterator[Any]]:
+    """The model: the pieces of its text, or its calls as one piece."""
+
+    def pieces(**_: Any) -> Iterator[Any]:
+        message = script.answer(turn, results)
+        if isinstance(message, str):
+            yield from script.pieces(message)
+        else:
+            yield [[name, dict(arguments)] for name, arguments in message]
+
+    return pieces
+
+
+def _assembled(pieces: list[Any]) -> tuple[Sequence[ToolCall] | str, tuple[str, ...]]:
+    if isinstance(pieces[0], str):
+        return "".join(pieces), tuple(pieces)
+    return [(name, arguments) for name, arguments in pieces[0]], ()

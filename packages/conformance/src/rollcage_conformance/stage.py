@@ -1,0 +1,255 @@
+"""Where scenarios are played: it opens the session over a store of its own and reads the trace."""
+
+import asyncio
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from rollcage import Session, Stats
+from rollcage.store import JsonlStore, check_attested
+from rollcage.trace import check_events
+
+from rollcage_conformance.golden import steps
+from rollcage_conformance.scenario import (
+    Harness,
+    Performance,
+    Result,
+    Scenario,
+    Script,
+    ToolSpec,
+)
+
+__all__ = ["Hold", "Mode", "Played", "Stage"]
+
+Mode = Literal["sync", "async", "sync-in-async"]
+"""A sync agent with sync tools, an async one with async tools, an async one with sync tools."""
+
+Replay = Literal["auto", "off", "resume", "offline", "verify"]
+
+
+class Hold:
+    """The body of an async tool that never ends: what is cancelled while it runs."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+
+    async def wait(self) -> str:
+        """Say that the body runs, and wait for ever."""
+        self.reached.set()
+        await asyncio.Event().wait()
+        return "never"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Played:
+    """What became of one performance.
+
+    Attributes:
+        result: what the harness gave back.
+        script: the model, with what it saw.
+        ran: the names of the tools whose bodies ran, in the order of their starts.
+        error: what leaving the session raised, or a plain agent ended with; None if it went well.
+        events: the trace, checked against its hash chain and the schema; empty without a session.
+        run: the run's id.
+        stats: the session's own count; None without a session.
+    """
+
+    result: Result
+    script: Script
+    ran: tuple[str, ...]
+    error: BaseException | None
+    events: tuple[dict[str, Any], ...] = ()
+    run: str = ""
+    stats: Stats | None = None
+
+    @property
+    def seen(self) -> list[tuple[str, ...]]:
+        """The texts of the tool results that the model saw, by message and slot."""
+        return self.script.seen
+
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        """The tool steps of the trace."""
+        return steps(self.events)
+
+    @property
+    def how(self) -> list[str]:
+        """How each tool step went: `ran`, `replayed` or `blocked`."""
+        return [step["how"] for step in self.steps]
+
+
+class Stage:
+    """A store, and a harness that plays scenarios over it."""
+
+    def __init__(self, harness: Harness, root: Path) -> None:
+        self.harness = harness
+        self.store = JsonlStore(root)
+
+    def play(
+        self,
+        scenario: Scenario,
+        mode: Mode,
+        *,
+        name: str = "job",
+        replay: Replay = "auto",
+        stream: bool = False,
+        tools: Any = None,
+        hold: Hold | None = None,
+        opened: Callable[[Session], object] = lambda _: None,
+        make: Callable[..., Session] = Session,
+        **settings: Any,
+    ) -> Played:
+        """Play a scenario in a session of its own.
+
+        Args:
+            scenario: what is played.
+            mode: how.
+            name: the session's name.
+            replay: the session's replay mode.
+            stream: whether the framework's streaming calls are used.
+            tools: the framework's tools, where those of an earlier `tools()` are used again.
+            hold: cancel the agent once this tool's body runs (async only).
+            opened: called with the session as soon as it is entered.
+            make: makes the session.
+            **settings: more of the session's arguments.
+        """
+        ran: list[str] = []
+        script = Script(scenario.script)
+        scenario = _rehearsed(scenario, mode, ran)
+        session = make(name, store=self.store, replay=replay, **settings)
+        cast = self.harness.tools(scenario) if tools is None else tools
+        performance = Performance(scenario, script, cast, session, stream)
+        ended = _Ended()
+        try:
+            if mode == "sync":
+                with session:
+                    opened(session)
+                    ended.take(self.harness.run(performance))
+            else:
+                asyncio.run(self._aplay(performance, session, opened, hold, ended))
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the tests judge it
+            ended.error = error
+        if not session.run_id:
+            raise AssertionError("the session was not opened") from ended.error
+        return Played(
+            ended.result,
+            script,
+            tuple(ran),
+            ended.error,
+            tuple(self.trace(session.run_id)),
+            session.run_id,
+            session.stats,
+        )
+
+    async def _aplay(
+        self,
+        performance: Performance,
+        session: Session,
+        opened: Callable[[Session], object],
+        hold: Hold | None,
+        ended: "_Ended",
+    ) -> None:
+        async with session:
+            opened(session)
+            if hold is None:
+                ended.take(await self.harness.arun(performance))
+            else:
+                ended.take(await _cancelled(self.harness.arun(performance), hold))
+
+    def plain(self, scenario: Scenario, mode: Mode, *, tools: Any = None) -> Played:
+        """Play a scenario with an agent that nothing guards."""
+        ran: list[str] = []
+        script = Script(scenario.script)
+        scenario = _rehearsed(scenario, mode, ran)
+        cast = self.harness.tools(scenario) if tools is None else tools
+        performance = Performance(scenario, script, cast, None)
+        ended = _Ended()
+        try:
+            if mode == "sync":
+                ended.take(self.harness.run(performance))
+            else:
+                ended.take(asyncio.run(_awaited(self.harness.arun(performance))))
+        except Exception as error:  # noqa: BLE001 - the tests judge it
+            ended.error = error
+        return Played(ended.result, script, tuple(ran), ended.error)
+
+    def tools(self, scenario: Scenario, mode: Mode, ran: list[str]) -> Any:
+        """The framework's tools for a scenario, to be used again; `ran` notes each execution."""
+        return self.harness.tools(_rehearsed(scenario, mode, ran))
+
+    def trace(self, run: str) -> list[dict[str, Any]]:
+        """A run's events, after they were checked."""
+        trace = self.store.read(run)
+        check_attested(trace)
+        return check_events(trace.data, trace.where)
+
+
+class _Ended:
+    """How an agent ended, where an exception may come between."""
+
+    def __init__(self) -> None:
+        self.result = Result()
+        self.error: BaseException | None = None
+
+    def take(self, result: Result) -> None:
+        self.result = result
+        self.error = result.error
+        if result.error is not None:
+            raise result.error
+
+
+async def _awaited(running: Coroutine[Any, Any, Result]) -> Result:
+    return await running
+
+
+async def _cancelled(running: Coroutine[Any, Any, Result], hold: Hold) -> Result:
+    """Cancel an agent as soon as the tool's body runs; if it ends first, that is its result."""
+    agent = asyncio.ensure_future(running)
+    reached = asyncio.ensure_future(hold.reached.wait())
+    await asyncio.wait({agent, reached}, return_when=asyncio.FIRST_COMPLETED)
+    reached.cancel()
+    agent.cancel()
+    return await agent
+
+
+# --- the tools of one performance ----------------------------------------------------------------
+
+_YIELDS: Final = (3, 0, 2, 1, 4)  # so that parallel bodies run in another order than their slots
+
+
+def _rehearsed(scenario: Scenario, mode: Mode, ran: list[str]) -> Scenario:
+    """The scenario with tools that note each execution, async ones where the mode wants them."""
+    yields = itertools.cycle(_YIELDS)
+    tools = [_noted(spec, ran, yields if mode == "async" else None) for spec in scenario.tools]
+    return dataclasses.replace(scenario, tools=tools)
+
+
+def _noted(spec: ToolSpec, ran: list[str], yields: "itertools.cycle[int] | None") -> ToolSpec:
+    function = spec.function
+    if yields is None and not spec.is_async:
+
+        @functools.wraps(function)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            ran.append(spec.name)
+            return function(*args, **kwargs)
+
+        return dataclasses.replace(spec, function=noted)
+
+    @functools.wraps(function)
+    async def anoted(*args: Any, **kwargs: Any) -> Any:
+        for _ in range(next(yields) if yields is not None else 0):
+            await asyncio.sleep(0)
+        ran.append(spec.name)
+        result = function(*args, **kwargs)
+        return await result if spec.is_async else result
+
+    return dataclasses.replace(spec, function=anoted)
+
+
+def modes(*, sync: bool, asynchronous: bool) -> Sequence[Mode]:
+    """The modes of a framework."""
+    found: list[Mode] = ["sync"] if sync else []
+    return [*found, "async", "sync-in-async"] if asynchronous else found

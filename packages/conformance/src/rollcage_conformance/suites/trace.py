@@ -1,0 +1,97 @@
+"""The same scenario leaves the same trace, in every framework."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import pytest
+from rollcage import tool
+
+from rollcage_conformance.golden import load_golden, normalise
+from rollcage_conformance.scenario import Message, Scenario, ToolSpec
+from rollcage_conformance.stage import Mode, Played, Stage
+from rollcage_conformance.suite import Suite
+from rollcage_conformance.suites.gate import no_sending
+from rollcage_conformance.suites.values import PLANNED
+from rollcage_conformance.tools import GIVERS, LOOK, ORDER, PLAN, SEND, Crash, notes
+
+__all__ = ["GOLDENS", "TraceSuite"]
+
+Plot = Callable[[Stage, Mode], list[Played]]
+
+
+def _sequence(stage: Stage, mode: Mode) -> list[Played]:
+    script: list[Message] = [[("send", {"text": "a"})], [("look", {"place": "b"})]]
+    scenario = Scenario([SEND, LOOK], [*script, *script, "all done"])
+    return [stage.play(scenario, mode), stage.play(scenario, mode, replay="offline")]
+
+
+def _crash(stage: Stage, mode: Mode) -> list[Played]:
+    died = stage.play(notes("a", "b", end=Crash("power cut")), mode)
+    return [died, stage.play(notes("a", "b", "c"), mode)]
+
+
+def _parallel(stage: Stage, mode: Mode) -> list[Played]:
+    calls = [("send", {"text": "a"}), ("send", {"text": "a"}), ("send", {"text": "b"})]
+    scenario = Scenario([SEND], [calls, [("send", {"text": "a"})], "all done"])
+    return [stage.play(scenario, mode), stage.play(scenario, mode, replay="offline")]
+
+
+def _values(stage: Stage, mode: Mode) -> list[Played]:
+    calls: list[Message] = [[("order", {"count": "3"})], [("plan", PLANNED)]]
+    calls += [[(spec.name, {})] for spec in GIVERS]
+    scenario = Scenario([ORDER, PLAN, *GIVERS], [*calls, "all done"])
+    return [stage.play(scenario, mode), stage.play(scenario, mode, replay="offline")]
+
+
+def _denied(stage: Stage, mode: Mode) -> list[Played]:
+    script: list[Message] = [[("send", {"text": "a"})], [("look", {"place": "b"})], "all done"]
+    return [stage.play(Scenario([SEND, LOOK], script), mode, rules=[no_sending])]
+
+
+def _failed(stage: Stage, mode: Mode) -> list[Played]:
+    def fail(part: str) -> str:
+        """Fail."""
+        raise ValueError(f"no {part}")
+
+    script: list[Message] = [[("send", {"text": "a"})], [("fail", {"part": "b"})], Crash("gave up")]
+    return [stage.play(Scenario([SEND, ToolSpec(fail)], script), mode)]
+
+
+def _nested(stage: Stage, mode: Mode) -> list[Played]:
+    @tool(effect="write")
+    def log(line: str) -> str:
+        """Write a line down."""
+        return f"logged {line}"
+
+    def work(job: str) -> str:
+        """Do a job."""
+        return log(line=f"{job} began") + ", " + log(line=f"{job} ended")
+
+    script: list[Message] = [[("work", {"job": "x"})], [("work", {"job": "x"})], "all done"]
+    return [stage.play(Scenario([ToolSpec(work)], script), mode)]
+
+
+GOLDENS: Final[Mapping[str, Plot]] = {
+    "sequence": _sequence,
+    "crash": _crash,
+    "parallel": _parallel,
+    "values": _values,
+    "denied": _denied,
+    "failed": _failed,
+    "nested": _nested,
+}
+
+
+def traces(name: str, stage: Stage, mode: Mode) -> list[dict[str, Any]]:
+    """The normalised traces that a harness leaves for a golden scenario."""
+    return [normalise(played.events) for played in GOLDENS[name](stage, mode)]
+
+
+class TraceSuite(Suite):
+    """Golden traces."""
+
+    @pytest.mark.parametrize("golden", GOLDENS)
+    def test_the_trace_is_the_golden_one(self, stage: Stage, mode: Mode, golden: str) -> None:
+        if golden == "parallel" and not self.capabilities.parallel:
+            pytest.skip("the adapter declares capabilities.parallel = False")
+        assert traces(golden, stage, mode) == load_golden(golden)

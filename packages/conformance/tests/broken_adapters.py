@@ -1,0 +1,323 @@
+"""Adapters with one mistake each. Not collected: test_broken_adapters.py runs them."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar
+
+import pytest
+
+from rollcage import Blocked, Contract, Session, SessionHalted
+from rollcage_conformance import (
+    AdapterSuite,
+    Harness,
+    Performance,
+    Result,
+    ToolCall,
+    ToolSpec,
+)
+from rollcage_conformance.reference import ReferenceHarness, Slots, text_of
+
+Body = Callable[..., Any]
+
+
+def wrapped(spec: ToolSpec, body: Body, around: Callable[[Any], Any]) -> Body:
+    """The body with its value changed, sync or async."""
+    if not spec.is_async:
+        return lambda **arguments: around(body(**arguments))
+
+    async def abody(**arguments: Any) -> Any:
+        return around(await body(**arguments))
+
+    return abody
+
+
+class RunsTwice(ReferenceHarness):
+    """Runs the tool once to see whether it works."""
+
+    def body(self, performance: Performance, spec: ToolSpec) -> Body:
+        body = super().body(performance, spec)
+        if spec.is_async:
+
+            async def atwice(**arguments: Any) -> Any:
+                await body(**arguments)
+                return await body(**arguments)
+
+            return atwice
+
+        def twice(**arguments: Any) -> Any:
+            body(**arguments)
+            return body(**arguments)
+
+        return twice
+
+
+class RecordsText(ReferenceHarness):
+    """Records what the model is shown, instead of what the tool gave."""
+
+    def body(self, performance: Performance, spec: ToolSpec) -> Body:
+        return wrapped(spec, super().body(performance, spec), text_of)
+
+
+class Unguarded(ReferenceHarness):
+    """Runs the body by itself where the session refuses with one of these errors."""
+
+    errors: ClassVar[tuple[type[Exception], ...]] = ()
+
+    def guarded(self, session: Session, contract: Contract, arguments: Any, body: Body) -> Any:
+        try:
+            return super().guarded(session, contract, arguments, body)
+        except self.errors:
+            return body(**arguments)
+
+    async def aguarded(
+        self, session: Session, contract: Contract, arguments: Any, body: Body, *, is_async: bool
+    ) -> Any:
+        try:
+            return await super().aguarded(session, contract, arguments, body, is_async=is_async)
+        except self.errors:
+            return await body(**arguments) if is_async else body(**arguments)
+
+
+class SwallowsDeny(Unguarded):
+    """Takes a denial for advice."""
+
+    errors = (Blocked,)
+
+
+class RunsAfterHalt(Unguarded):
+    """Goes on in a halted session, and never ends the agent."""
+
+    errors = (SessionHalted,)
+
+    def check(self, performance: Performance) -> Session | None:
+        return performance.session
+
+
+class FailsOpen(Unguarded):
+    """Runs the tool where guarding it failed, whatever the reason."""
+
+    errors = (Exception,)
+
+
+class HookFailsOpen(ReferenceHarness):
+    """Runs the whole message unguarded where the hook before it has a bug."""
+
+    @contextlib.contextmanager
+    def turn(self, performance: Performance) -> Iterator[Slots]:
+        turn = super().turn(performance)
+        try:
+            slots = turn.__enter__()
+        except Exception:
+            object.__setattr__(performance, "session", None)
+            slots = super().turn(performance).__enter__()
+        yield slots
+
+
+class IgnoresSlots(ReferenceHarness):
+    """Starts the calls of a message in an order of its own, and tells nobody their places."""
+
+    def call_all(self, performance: Performance, calls: Sequence[ToolCall]) -> tuple[str, ...]:
+        order = self.order(len(calls))
+        done = {i: super(IgnoresSlots, self).call_all(performance, [calls[i]])[0] for i in order}
+        return tuple(done[i] for i in range(len(calls)))
+
+    async def acall_all(
+        self, performance: Performance, calls: Sequence[ToolCall]
+    ) -> tuple[str, ...]:
+        done = {}
+        for i in self.order(len(calls)):
+            done[i] = (await super().acall_all(performance, [calls[i]]))[0]
+        return tuple(done[i] for i in range(len(calls)))
+
+    def order(self, count: int) -> Sequence[int]:
+        """Backwards."""
+        return range(count - 1, -1, -1)
+
+
+class LosesContext(ReferenceHarness):
+    """Runs bodies in threads that know nothing of where they were started."""
+
+    def body(self, performance: Performance, spec: ToolSpec) -> Body:
+        body = super().body(performance, spec)
+        if spec.is_async:
+            return body
+
+        def elsewhere(**arguments: Any) -> Any:
+            with ThreadPoolExecutor(1) as thread:
+                return thread.submit(lambda: body(**arguments)).result()
+
+        return elsewhere
+
+
+class InjectsIntoKey(ReferenceHarness):
+    """Takes what the framework injects for an argument."""
+
+    def call(self, performance: Performance, name: str, arguments: Any) -> Any:
+        return super().call(*self.confused(performance, name, arguments))
+
+    async def acall(self, performance: Performance, name: str, arguments: Any) -> Any:
+        return await super().acall(*self.confused(performance, name, arguments))
+
+    def confused(self, performance: Performance, name: str, arguments: Any) -> Any:
+        spec = performance.tools[name]
+        if spec.injected:
+            arguments = {**arguments, spec.injected: performance.scenario.injected}
+            tools = {**performance.tools, name: dataclasses.replace(spec, injected="")}
+            performance = dataclasses.replace(performance, tools=tools)
+        return performance, name, arguments
+
+
+class MixesSessions(ReferenceHarness):
+    """Keeps the session in one place for all agents."""
+
+    newest: ClassVar[list[Session | None]] = [None]
+
+    def run(self, performance: Performance) -> Result:
+        self.newest[0] = performance.session
+        return super().run(performance)
+
+    async def arun(self, performance: Performance) -> Result:
+        self.newest[0] = performance.session
+        return await super().arun(performance)
+
+    def guarded(self, session: Session, contract: Contract, arguments: Any, body: Body) -> Any:
+        return super().guarded(self.newest[0] or session, contract, arguments, body)
+
+    async def aguarded(
+        self, session: Session, contract: Contract, arguments: Any, body: Body, *, is_async: bool
+    ) -> Any:
+        session = self.newest[0] or session
+        return await super().aguarded(session, contract, arguments, body, is_async=is_async)
+
+
+class ForgetsAsync(ReferenceHarness):
+    """Guards synchronous agents only."""
+
+    async def arun(self, performance: Performance) -> Result:
+        return await super().arun(dataclasses.replace(performance, session=None))
+
+
+class GuardsOriginals(ReferenceHarness):
+    """Leaves its guard in the tools that it was given."""
+
+    def run(self, performance: Performance) -> Result:
+        self.leave_guard(performance)
+        return super().run(performance)
+
+    async def arun(self, performance: Performance) -> Result:
+        self.leave_guard(performance)
+        return await super().arun(performance)
+
+    def leave_guard(self, performance: Performance) -> None:
+        session = performance.session
+        if session is not None:
+            for name, spec in list(performance.tools.items()):
+                guard = session.tool(spec.function)
+                performance.tools[name] = dataclasses.replace(spec, function=guard)
+
+
+class GuardsEveryAgent(ReferenceHarness):
+    """Guards agents that nobody asked it to, once it has seen a session."""
+
+    last: ClassVar[list[Session]] = []
+
+    def run(self, performance: Performance) -> Result:
+        return super().run(self.noted(performance))
+
+    async def arun(self, performance: Performance) -> Result:
+        return await super().arun(self.noted(performance))
+
+    def noted(self, performance: Performance) -> Performance:
+        if performance.session is None:
+            return dataclasses.replace(performance, session=self.last[-1] if self.last else None)
+        self.last.append(performance.session)
+        return performance
+
+
+class AsksTheModelAgain(ReferenceHarness):
+    """Asks the real model although its answer is recorded."""
+
+    def ask(
+        self, performance: Performance, turn: int, results: Sequence[str]
+    ) -> tuple[Sequence[ToolCall] | str, tuple[str, ...]]:
+        plain = dataclasses.replace(performance, session=None)
+        return super().ask(plain, turn, results)
+
+    async def aask(
+        self, performance: Performance, turn: int, results: Sequence[str]
+    ) -> tuple[Sequence[ToolCall] | str, tuple[str, ...]]:
+        plain = dataclasses.replace(performance, session=None)
+        return await super().aask(plain, turn, results)
+
+
+class Broken(AdapterSuite):
+    """The suites, over one of the above."""
+
+    rounds = 3
+    adapter: ClassVar[type[ReferenceHarness]] = ReferenceHarness
+
+    @pytest.fixture
+    def harness(self) -> Harness:
+        return self.adapter()
+
+
+class TestSound(Broken):
+    """The control: nothing is wrong with this one."""
+
+
+class TestRunsTwice(Broken):
+    adapter = RunsTwice
+
+
+class TestRecordsText(Broken):
+    adapter = RecordsText
+
+
+class TestSwallowsDeny(Broken):
+    adapter = SwallowsDeny
+
+
+class TestRunsAfterHalt(Broken):
+    adapter = RunsAfterHalt
+
+
+class TestFailsOpen(Broken):
+    adapter = FailsOpen
+
+
+class TestHookFailsOpen(Broken):
+    adapter = HookFailsOpen
+
+
+class TestIgnoresSlots(Broken):
+    adapter = IgnoresSlots
+
+
+class TestLosesContext(Broken):
+    adapter = LosesContext
+
+
+class TestInjectsIntoKey(Broken):
+    adapter = InjectsIntoKey
+
+
+class TestMixesSessions(Broken):
+    adapter = MixesSessions
+
+
+class TestForgetsAsync(Broken):
+    adapter = ForgetsAsync
+
+
+class TestGuardsOriginals(Broken):
+    adapter = GuardsOriginals
+
+
+class TestGuardsEveryAgent(Broken):
+    adapter = GuardsEveryAgent
+
+
+class TestAsksTheModelAgain(Broken):
+    adapter = AsksTheModelAgain

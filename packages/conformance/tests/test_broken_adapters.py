@@ -1,0 +1,94 @@
+"""Each mistake that an adapter can make is found by a test that says what is wrong."""
+
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+HERE = Path(__file__).parent
+
+# What finds each mistake. More may fail besides; nothing may fail for the sound adapter.
+FOUND_BY = {
+    "TestRunsTwice": {
+        "test_each_call_runs_once_and_is_recorded",
+        "test_identical_calls_in_a_row_replay_in_their_order",
+    },
+    "TestRecordsText": {
+        "test_results_are_recorded_before_they_are_made_text",
+        "test_the_trace_is_the_golden_one[sync-values]",
+    },
+    "TestSwallowsDeny": {
+        "test_a_denied_call_runs_nothing_and_the_model_sees_why",
+        "test_a_rule_that_raises_runs_nothing",
+    },
+    "TestRunsAfterHalt": {
+        "test_a_halted_session_runs_nothing",
+        "test_a_session_halted_on_the_way_runs_nothing_more",
+        "test_a_halted_session_ends_the_agent",
+    },
+    "TestFailsOpen": {
+        "test_a_crash_in_the_hook_runs_nothing[sync-run]",
+        "test_a_denied_call_runs_nothing_and_the_model_sees_why",
+        "test_an_offline_miss_halts_and_names_the_nearest",
+    },
+    "TestHookFailsOpen": {"test_a_crash_in_the_hook_runs_nothing[sync-place]"},
+    "TestIgnoresSlots": {
+        "test_parallel_identical_calls_keep_their_slots",
+        "test_parallel_calls_are_one_turn_and_one_batch",
+    },
+    "TestLosesContext": {
+        "test_a_body_knows_its_step",
+        "test_calls_in_a_tool_body_are_nested_steps",
+    },
+    "TestInjectsIntoKey": {"test_what_is_injected_is_no_part_of_the_call"},
+    "TestMixesSessions": {"test_two_sessions_at_once_do_not_mix"},
+    "TestForgetsAsync": {
+        "test_each_call_runs_once_and_is_recorded[async]",
+        "test_each_call_runs_once_and_is_recorded[sync-in-async]",
+        "test_a_cancelled_write_is_unknown_and_halts",
+    },
+    "TestGuardsOriginals": {"test_guarding_leaves_the_original_tools_as_they_were"},
+    "TestGuardsEveryAgent": {"test_a_plain_agent_beside_a_guarded_one_is_untouched"},
+    "TestAsksTheModelAgain": {"test_a_replayed_model_is_not_asked"},
+}
+
+
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, set[str]]:
+    """The tests that failed for each broken adapter, in one run of pytest of their own."""
+    report = tmp_path_factory.mktemp("broken") / "report.xml"
+    command = [sys.executable, "-m", "pytest", "-q", "--tb=short", f"--junitxml={report}"]
+    ended = subprocess.run(
+        [*command, str(HERE / "broken_adapters.py")],
+        cwd=HERE,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert "AssertionError" in ended.stdout
+    found: dict[str, set[str]] = defaultdict(set)
+    for case in ElementTree.parse(report).getroot().iter("testcase"):  # noqa: S314 - our own file
+        if case.find("failure") is not None or case.find("error") is not None:
+            name = str(case.get("name"))
+            found[str(case.get("classname")).rpartition(".")[2]] |= {name, name.partition("[")[0]}
+    return found
+
+
+def test_the_sound_adapter_passes(failed: Mapping[str, set[str]]) -> None:
+    assert failed.get("TestSound", set()) == set()
+
+
+@pytest.mark.parametrize("adapter", FOUND_BY)
+def test_a_broken_adapter_is_found(failed: Mapping[str, set[str]], adapter: str) -> None:
+    assert FOUND_BY[adapter] <= failed[adapter]
+
+
+def test_no_broken_adapter_is_forgotten() -> None:
+    written = re.findall(r"^class (Test\w+)", (HERE / "broken_adapters.py").read_text(), re.M)
+    assert set(written) == FOUND_BY.keys() | {"TestSound"}

@@ -1,0 +1,144 @@
+"""Finds the run that a session replays, and reads all that it builds on."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+from rollcage.errors import RunNotFound, SessionError, SourceMissing, TraceCorrupt
+from rollcage.ledger import Mode
+from rollcage.replay import Recording, load
+from rollcage.store.jsonl import JsonlStore, open_trace
+from rollcage.store.protocol import (
+    Lock,
+    Reader,
+    RunInfo,
+    RunTrace,
+    Store,
+    check_attested,
+    is_run_id,
+)
+from rollcage.trace.reader import read_events
+
+__all__ = ["Replay", "Source", "find_source", "read_lineage"]
+
+Replay = Literal["auto", "off", "resume", "offline", "verify"]
+"""How a session treats what is recorded: see `Session`."""
+
+MODES: Final[dict[Replay, Mode]] = {
+    "auto": "resume", "off": "record", "resume": "resume", "offline": "offline", "verify": "verify",
+}  # fmt: skip
+_log = logging.getLogger("rollcage")
+
+
+class Source(NamedTuple):
+    """What a session replays, if anything, and how."""
+
+    mode: Mode
+    reader: Reader
+    run: str | None
+
+
+def find_source(
+    store: Store, name: str, replay: Replay, source: str | os.PathLike[str] | None
+) -> Source:
+    """The source of a session of the job `name`: the one that is named, else its newest run.
+
+    Raises:
+        RunNotFound: there is none, and the mode needs one.
+    """
+    mode = MODES[replay]
+    if source is not None:
+        return Source(mode, *_named(store, source))
+    if replay == "off":
+        return Source(mode, store, None)
+    newest = _newest(store, name)
+    if newest is not None and not (replay == "auto" and newest.status == "ok"):
+        return Source(mode, store, newest.run)
+    if replay != "auto":
+        raise RunNotFound(f"the store has no run of {name!r} to replay")
+    return Source("record", store, None)
+
+
+def _named(store: Store, source: str | os.PathLike[str]) -> tuple[Reader, str]:
+    if isinstance(source, str) and is_run_id(source):
+        return store, source
+    folder, run = open_trace(Path(source))
+    match store, folder:
+        case JsonlStore(root=own), JsonlStore(root=its) if own.resolve() == its.resolve():
+            return store, run
+        case _:
+            return folder, run
+
+
+def _newest(store: Store, name: str) -> RunInfo | None:
+    """The newest run of a job; looking back (`offline`, `verify`) makes none of it."""
+    own = (r for r in store.runs() if r.name == name and r.mode in ("record", "resume"))
+    return max(own, key=lambda info: (info.time, info.run), default=None)
+
+
+def read_lineage(
+    reader: Reader,
+    run: str,
+    *,
+    live: bool,
+    settings: Mapping[str, Any],
+    retry_failed: bool | None,
+    locks: list[Lock],
+) -> Recording:
+    """The recording of a run and of all that it builds on, transitively.
+
+    A `live` replay locks each of them, into `locks`, so that nobody else resumes them too.
+    `settings` are what the runs must have been recorded with.
+
+    Raises:
+        StoreError: one of them is gone, in use or corrupt.
+        SessionError: one of them was recorded with other settings.
+    """
+    lineage: list[tuple[str, bytes]] = []
+    seen: set[str] = set()
+    wanted: str | None = run
+    finished = False
+    while wanted is not None:
+        seen.add(wanted)
+        try:
+            if live:
+                locks.append(reader.lock(wanted))
+            trace = reader.read(wanted)
+        except RunNotFound:
+            if not lineage:
+                raise
+            if live and not finished:
+                raise SourceMissing(
+                    f"run {run} did not finish, and run {wanted} that it builds on is gone: what "
+                    f'that one had done can\'t be known. Bring it back, or use replay="offline"'
+                ) from None
+            break
+        if trace.torn:
+            _log.warning("%s: its last line is torn and is left out", trace.where)
+        check_attested(trace)
+        lineage.append((trace.where, trace.data))
+        finished = finished or _ended_well(trace)
+        started = next(read_events(trace.data, trace.where))[1]
+        _check_settings(started, wanted, settings)
+        wanted = started.get("source")
+        if wanted in seen:
+            raise TraceCorrupt(trace.where, 1, f"run {wanted} would be its own source")
+    return load(reversed(lineage), offline=not live, retry_failed=retry_failed)
+
+
+def _check_settings(started: Mapping[str, Any], run: str, settings: Mapping[str, Any]) -> None:
+    for field, own in settings.items():
+        if started.get(field) != own:
+            raise SessionError(
+                f"run {run} was recorded with {field}={started.get(field)!r}, this session has "
+                f"{own!r}; nothing recorded would hold"
+            )
+
+
+def _ended_well(trace: RunTrace) -> bool:
+    last = trace.data[trace.data.rfind(b"\n", 0, -1) + 1 :]
+    return last.startswith(b'{"event":"run.finished"') and b'"status":"ok"' in last

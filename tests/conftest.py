@@ -1,0 +1,55 @@
+"""What the tests of examples and documentation share: real processes, with no network."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+# Python imports a module of this name at its start: whatever the process does, it stays offline.
+OFFLINE = """
+import sys
+
+def refuse(event, arguments):
+    if event == "socket.getaddrinfo":
+        raise OSError(f"offline: {event} {arguments[0]!r}")
+    if event == "socket.connect" and isinstance(arguments[1], tuple):
+        if arguments[1][0] not in ("127.0.0.1", "::1"):
+            raise OSError(f"offline: {event} {arguments[1]!r}")
+
+sys.addaudithook(refuse)
+"""
+
+
+@pytest.fixture(scope="session")
+def run_offline(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Run a command in a process of its own that can't reach the network."""
+    site = tmp_path_factory.mktemp("offline")
+    (site / "sitecustomize.py").write_text(OFFLINE, encoding="utf-8")
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("ROLLCAGE_")},
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PYTHONPATH": str(site),
+        "PYTHONUTF8": "1",
+        "PYTHONUNBUFFERED": "1",  # what a killed process printed is on a terminal at once
+        "PYTHONWARNINGS": "error",
+        "COLUMNS": "160",
+        "NO_COLOR": "1",
+    }
+
+    def run(*command: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            command,
+            cwd=cwd,
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+
+    return run

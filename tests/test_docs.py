@@ -1,0 +1,157 @@
+"""README and documentation say what is true: their code runs, as a reader would run it.
+
+On one page, the Python blocks without a title are one program, from top to bottom. A block with
+`title="name.py"` is a file of that name. The `$` lines of a console block are commands, run in
+order in the folder with those files; what stands below one is its output (`...` for any text; ids,
+times and the width of columns are not compared), and `# exit code N` on its line is how it ends.
+Commands that need the network or another environment are named below, with the reason.
+"""
+
+import doctest
+import re
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(
+    path
+    for pattern in ("README.md", "docs/**/*.md", "*/*/README.md")
+    for path in ROOT.glob(pattern)
+    if "$ " in path.read_text(encoding="utf-8") or "```" in path.read_text(encoding="utf-8")
+)
+Run = Callable[..., "CompletedProcess[str]"]
+
+NOT_RUN = {
+    "pip install": "needs a package index",
+    "nox": "makes environments of its own; this test is a part of it",
+    "rollcage demo": "takes its time, and has tests of its own",
+    "python examples/": "test_examples.py runs each of them",
+}
+LANGUAGES = {"python", "console", "json", "mermaid", "text"}
+FENCE = re.compile(r"^```(\w*)(?: title=\"([\w.]+)\")?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+VARIES = re.compile(
+    r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b(?=[0-9a-f]*\d)[0-9a-f]{12}\b|\b[0-9a-f]{64}\b"
+    r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|\b\d+(\.\d)? (µs|ms|s)\b"
+)
+CHECKER = doctest.OutputChecker()
+LOOSE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+class Block(NamedTuple):
+    language: str
+    title: str
+    text: str
+    line: int  # of its first line of text, from 0
+
+
+class Command(NamedTuple):
+    line: str
+    exit_code: int
+    output: str
+
+
+def blocks(text: str) -> list[Block]:
+    return [
+        Block(found[1], found[2] or "", found[3], text.count("\n", 0, found.start(3)))
+        for found in FENCE.finditer(text)
+    ]
+
+
+def program(text: str) -> str:
+    """The Python blocks without a title, each line at its number in the page."""
+    lines = [""] * (text.count("\n") + 1)
+    for block in blocks(text):
+        if block.language == "python" and not block.title:
+            code = block.text.splitlines()
+            lines[block.line : block.line + len(code)] = code
+    return "\n".join(lines) + "\n" if any(lines) else ""
+
+
+def commands(text: str) -> list[Command]:
+    """What a console block shows."""
+    found = []
+    for shown in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        line, _, output = shown.partition("\n")
+        said = re.search(r"# exit code (\d+)$", line)
+        found.append(Command(line, int(said[1]) if said else 0, output))
+    return found
+
+
+def same(shown: str, output: str) -> bool:
+    """Whether this is the output that is shown."""
+    want, got = (VARIES.sub("<varies>", text) for text in (shown, output))
+    return CHECKER.check_output(want, got, LOOSE)
+
+
+def page_id(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=page_id)
+
+
+@every_page
+def test_python_blocks_run(page: Path, run_offline: Run, tmp_path: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    code = program(text)
+    if not code:
+        return
+    for block in blocks(text):
+        if block.title:
+            (tmp_path / block.title).write_text(block.text, encoding="utf-8")
+    (tmp_path / "the_page.py").write_text(code, encoding="utf-8")
+    ended = run_offline("python", "the_page.py", cwd=tmp_path)
+    assert ended.returncode == 0, f"{page}: line numbers are the page's own\n{ended.stdout}"
+
+
+@every_page
+def test_commands_do_what_is_shown(page: Path, run_offline: Run, tmp_path: Path) -> None:
+    todo = set()
+    for block in blocks(page.read_text(encoding="utf-8")):
+        if block.title:
+            (tmp_path / block.title).write_text(block.text, encoding="utf-8")
+            todo.add(block.title)
+        for command in commands(block.text) if block.language == "console" else ():
+            if command.line.startswith(tuple(NOT_RUN)):
+                continue
+            ended = run_offline("bash", "-c", command.line, cwd=tmp_path)
+            code = 128 - ended.returncode if ended.returncode < 0 else ended.returncode
+            assert code == command.exit_code, f"$ {command.line}\n{ended.stdout}"
+            if command.output.strip():
+                said = f"$ {command.line}\nshown:\n{command.output}\nis:\n{ended.stdout}"
+                assert same(command.output, ended.stdout), said
+            todo -= {name for name in todo if name in command.line}
+    for name in sorted(todo):  # a file that no command runs, and no other file may import
+        ended = run_offline("python", name, cwd=tmp_path)
+        assert ended.returncode == 0, f"{name}\n{ended.stdout}"
+
+
+@every_page
+def test_every_block_says_what_it_is(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    found = blocks(text)
+    assert {block.language for block in found} <= LANGUAGES
+    assert text.count("```") == 2 * len(found), "a fence that is indented, or has unknown options"
+    for block in found:
+        if block.language == "console":
+            assert commands(block.text), "a console block without a `$ ` command"
+
+
+def test_the_first_page_gives_the_two_commands() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    first = next(block for block in blocks(text) if block.language == "console")
+    assert [command.line for command in commands(first.text)] == [
+        "pip install nox uv && nox -s demo",
+        "nox",
+    ]
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_sessions_that_are_named_exist(page: str) -> None:
+    there = set(re.findall(r"^def (\w+)\(session", (ROOT / "noxfile.py").read_text(), re.MULTILINE))
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert set(re.findall(r"nox -s \"?(\w+)", text)) <= there
