@@ -1,5 +1,6 @@
 """The replay rule by example: modes, what holds where, failures, divergence, lineages."""
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -689,6 +690,59 @@ def test_a_new_write_in_a_branch_moves_the_parents_world(session: Any) -> None:
     with session() as resumed:
         agent(resumed, "one", "two")
     assert ran == ["write two", "look all"]
+
+
+def test_a_branch_forked_inside_of_a_turn_replays(session: Any) -> None:
+    def agent(opened: Session) -> None:
+        with opened.turn():
+            write("a")
+            with opened.branch("b"):
+                write("inside")
+        write("after")
+
+    with pytest.raises(RuntimeError), session() as first:  # noqa: PT012
+        agent(first)
+        raise RuntimeError
+    ran.clear()
+    with session() as resumed:
+        agent(resumed)
+        write("more")
+    assert ran == ["write more"]
+
+
+async def test_a_failure_run_again_beside_its_replayed_siblings_is_part_of_their_batch(
+    session: Any,
+) -> None:
+    fails = [True]
+
+    @tool(effect="write")
+    async def slow(what: str) -> str:
+        await asyncio.sleep(0)
+        if fails and what == "bad":
+            raise ValueError
+        return what
+
+    async def together(opened: Session) -> None:
+        with opened.turn():
+            await asyncio.gather(slow("bad"), slow("good"), return_exceptions=True)
+
+    with pytest.raises(RuntimeError):  # noqa: PT012
+        async with session() as first:
+            await together(first)
+            raise RuntimeError
+    fails.clear()
+    worlds = set()
+    for at_once in (True, False):
+        async with session("resume", source=first.run_id) as resumed:
+            if at_once:
+                await together(resumed)
+            else:
+                await slow("bad")
+                await slow("good")
+            await slow("after")
+        assert resumed.stats.hits == 1
+        worlds.add([e["world"] for e in events(resumed) if e.get("args") == {"what": "after"}][0])
+    assert len(worlds) == 1
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "#1"])
