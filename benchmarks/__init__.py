@@ -1,1 +1,1 @@
-"""What a recorded call costs, measured beside the floor and beside peers: `python -m benchmarks`."""
+"""What a recorded call costs, beside the floor and beside peers: `python -m benchmarks`."""

@@ -50,15 +50,15 @@ OPENING: Final[dict[str, Spec]] = {
     "parse": Spec("parse its lines", "ours", "parse_source", sourced=True),
 }
 PEERS: Final[dict[str, Spec]] = {
-    "failcore": Spec("failcore, JSONL", "peers.failcore", "write", "failcore"),
+    "failcore": Spec("failcore, JSONL", "peers.failcore_run", "write", "failcore"),
     "langgraph": Spec(
-        "LangGraph @task, SQLite", "peers.langgraph", "write", "langgraph-checkpoint-sqlite"
+        "LangGraph @task, SQLite", "peers.langgraph_task", "write", "langgraph-checkpoint-sqlite"
     ),
     "langgraph-hit": Spec(
-        "LangGraph @task found done", "peers.langgraph", "hit", "langgraph-checkpoint-sqlite"
+        "LangGraph @task found done", "peers.langgraph_task", "hit", "langgraph-checkpoint-sqlite"
     ),
-    "dbos": Spec("DBOS step, SQLite", "peers.dbos", "write", "dbos"),
-    "dbos-hit": Spec("DBOS step found done", "peers.dbos", "hit", "dbos"),
+    "dbos": Spec("DBOS step, SQLite", "peers.dbos_step", "write", "dbos"),
+    "dbos-hit": Spec("DBOS step found done", "peers.dbos_step", "hit", "dbos"),
 }
 RECORD: Final = Spec("record a source", "ours", "record_source")
 ALL: Final = {**FLOOR, **OURS, **OPENING, **PEERS, "record": RECORD}

@@ -78,7 +78,7 @@ class Floor:
                 "time": time.time_ns() // 1000,
                 "step": step,
                 "outcome": {"status": "ok", "value": value},
-                "digest": key.hex(),  # of the same size; the outcome's own hash is not one of the three
+                "digest": key.hex(),  # in place of the outcome's own hash: as long, and free
                 "duration": (ended - began) // 1000,
             }
         )

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from rollcage import Session, tool
 
 from benchmarks.timing import WARM_UP, cpu_per_await, cpu_per_call
-from benchmarks.workload import Mail, asend_mail, send_mail
-from rollcage import Session, tool
+from benchmarks.workload import asend_mail, send_mail
 
 Body = Callable[..., Any]
 

@@ -134,7 +134,7 @@ def _targets(reached: Sequence[Target]) -> Iterator[str]:
 def as_data(plan: Plan, series: Sequence[Series], reached: Sequence[Target]) -> dict[str, Any]:
     """All of it as JSON data."""
     needed = ("rollcage", "pydantic", "orjson", *(spec.needs for spec in PEERS.values()))
-    versions = {}
+    versions: dict[str, str | None] = {}
     for name in dict.fromkeys(needed):
         try:
             versions[name] = importlib.metadata.version(name)

@@ -14,7 +14,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,7 +66,11 @@ class Series:
             "calls": self.calls,
             "missing": self.missing,
             "measures": {
-                name: {"median": self.median(name), "spread": self.spread(name), "rounds": self.all(name)}
+                name: {
+                    "median": self.median(name),
+                    "spread": self.spread(name),
+                    "rounds": self.all(name),
+                }
                 for name in measures
             },
         }
@@ -85,7 +88,9 @@ class Runner:
     def run(self) -> list[Series]:
         """All series, in the table's order."""
         plan = self._plan
-        series = [Series(n, s.label, size) for size in plan.sizes for n, s in (FLOOR | OURS).items()]
+        series = [
+            Series(n, s.label, size) for size in plan.sizes for n, s in (FLOOR | OURS).items()
+        ]
         series += [Series(name, spec.label, plan.open_steps) for name, spec in OPENING.items()]
         series += [Series(name, spec.label, plan.peer_calls) for name, spec in PEERS.items()]
         specs = FLOOR | OURS | OPENING | PEERS

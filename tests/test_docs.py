@@ -15,6 +15,7 @@ from subprocess import CompletedProcess
 from typing import NamedTuple
 
 import pytest
+from rollcage.trace import decoding, json_schema
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -31,7 +32,7 @@ NOT_RUN = {
     "rollcage demo": "takes its time, and has tests of its own",
     "python examples/": "test_examples.py runs each of them",
 }
-LANGUAGES = {"python", "console", "json", "mermaid", "text"}
+LANGUAGES = {"python", "console", "json", "text"}
 FENCE = re.compile(r"^```(\w*)(?: title=\"([\w.]+)\")?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 VARIES = re.compile(
     r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b(?=[0-9a-f]*\d)[0-9a-f]{12}\b|\b[0-9a-f]{64}\b"
@@ -155,3 +156,50 @@ def test_sessions_that_are_named_exist(page: str) -> None:
     there = set(re.findall(r"^def (\w+)\(session", (ROOT / "noxfile.py").read_text(), re.MULTILINE))
     text = (ROOT / page).read_text(encoding="utf-8")
     assert set(re.findall(r"nox -s \"?(\w+)", text)) <= there
+
+
+TRACE_FORMAT = (ROOT / "docs/trace-format.md").read_text(encoding="utf-8")
+
+
+def table(heading: str) -> list[list[str]]:
+    """The cells of the first table behind a text of the page on the format."""
+    lines = TRACE_FORMAT.partition(f"\n{heading}\n")[2].split("\n|---", 1)[1].splitlines()[1:]
+    rows = [line.strip("|").split(" | ") for line in lines[: lines.index("")]]
+    return [[cell.strip() for cell in row] for row in rows]
+
+
+def test_the_events_are_those_of_the_schema() -> None:
+    shared = {
+        name: {each for row in table(f"*{name}* stands for:") for each in row[0].split(", ")}
+        for name in ("call", "place")
+    }
+    defined = json_schema()["$defs"]
+    found = {}
+    for event, _, own in table("## Events"):
+        fields = set()
+        for field in own.split(", "):
+            fields |= shared[field.strip("*")] if field.startswith("*") else {field}
+        found[event.strip("`")] = {field.strip("`").rstrip("`") for field in fields}
+    expected = {}
+    for model in defined.values():
+        if "event" in model["properties"]:
+            name = model["properties"].pop("event")["const"]
+            required = set(model["required"])
+            expected[name] = {
+                field if field in required else f"{field}?"
+                for field in model["properties"]
+                if field not in ("time", "hash")
+            }
+    assert found == expected
+
+
+def test_the_values_are_those_of_the_codec() -> None:
+    named = {tag.strip("`") for row in table("## Values") for tag in row[0].split(", ")}
+    assert named == {*decoding._DECODERS, "blob"}
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "examples/README.md"])
+def test_links_lead_somewhere(page: str) -> None:
+    path = ROOT / page
+    links = re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8"))
+    assert [link for link in links if not (path.parent / link).exists()] == []

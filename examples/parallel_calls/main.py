@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import random
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
@@ -22,10 +21,10 @@ def take_ticket() -> int:
 
 @tool(effect="read")
 async def look_up(word: str) -> str:
-    """Look a word up; it takes a while, which one longest is chance."""
+    """Look a word up; the last one asked for is the first to be done."""
     global ran  # noqa: PLW0603 - counts what really runs
     ran += 1
-    await asyncio.sleep(random.random() / 100)
+    await asyncio.sleep(0.03 / len(word))
     return word.upper()
 
 
@@ -34,7 +33,7 @@ async def book(room: str, after: str = "") -> str:
     """Book a room, after an earlier booking."""
     global ran  # noqa: PLW0603 - counts what really runs
     ran += 1
-    await asyncio.sleep(random.random() / 100)
+    await asyncio.sleep(0)  # the other worker's turn
     return f"{after}{room}{next(numbers)};"
 
 
@@ -52,7 +51,7 @@ def in_threads(session: Session) -> list[int]:
 async def in_tasks(session: Session) -> list[str]:
     """Three calls of one turn, in three tasks."""
     with session.turn():
-        return await asyncio.gather(*(look_up(word) for word in ("roll", "cage", "bar")))
+        return await asyncio.gather(*(look_up(word) for word in ("a", "roll", "cage-bar")))
 
 
 async def in_branches(session: Session) -> list[str]:
@@ -64,7 +63,7 @@ async def in_branches(session: Session) -> list[str]:
             return await book(f"{name}-b", after=first)
 
     with session.turn():
-        return await asyncio.gather(worker("ann"), worker("bob"))
+        return list(await asyncio.gather(worker("ann"), worker("bob")))
 
 
 async def everything(session: Session) -> list[object]:

@@ -26,7 +26,7 @@ def balance(account: str) -> int:
 def small_sums(step: StepView) -> Verdict | None:
     """Deny what is above 100 euros."""
     if step.name == "pay" and step.args["cents"] > 100_00:
-        return Verdict.deny("payments end at 10000 cents; split it, or ask a person", code="too_much")
+        return Verdict.deny("payments end at 10000 cents; ask a person", code="too_much")
     return None
 
 
@@ -56,7 +56,7 @@ def main() -> None:
                 print("balance:", balance("ours"))
                 print("allowed:", pay("ann", 50_00))
                 assert refused("ann", 500_00).verdict_code == "too_much"
-                assert refused("eve", 1_00).verdict_code == "rule_error"  # the bug: eve is not listed
+                assert refused("eve", 1_00).verdict_code == "rule_error"  # eve is not listed
                 pay("bob", 1_00)
         except ApprovalRequired as error:
             print("halted:", error)

@@ -40,7 +40,8 @@ def job() -> None:
 def start_job(folder: str, die_at: str = "") -> int:
     """Run the job in a process of its own; how it ended."""
     command = [sys.executable, __file__, "job"]
-    return subprocess.run(command, cwd=folder, env={**os.environ, "DIE_AT": die_at}).returncode
+    environment = {**os.environ, "DIE_AT": die_at}
+    return subprocess.run(command, cwd=folder, env=environment, check=False).returncode
 
 
 def main() -> None:

@@ -1,23 +1,31 @@
 """Adapters with one mistake each. Not collected: test_broken_adapters.py runs them."""
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import pytest
-
 from rollcage import Blocked, Contract, Session, SessionHalted
+
 from rollcage_conformance import (
     AdapterSuite,
+    GateSuite,
     Harness,
+    IsolationSuite,
+    ModelSuite,
+    OutcomeSuite,
     Performance,
+    ReplaySuite,
     Result,
+    Suite,
     ToolCall,
     ToolSpec,
+    TraceSuite,
+    ValueSuite,
 )
-from rollcage_conformance.reference import ReferenceHarness, Slots, text_of
+from rollcage_conformance.reference import ReferenceHarness, text_of
+from rollcage_conformance.suites.gate import HookCrash
 
 Body = Callable[..., Any]
 
@@ -104,15 +112,20 @@ class FailsOpen(Unguarded):
 class HookFailsOpen(ReferenceHarness):
     """Runs the whole message unguarded where the hook before it has a bug."""
 
-    @contextlib.contextmanager
-    def turn(self, performance: Performance) -> Iterator[Slots]:
-        turn = super().turn(performance)
+    def call_all(self, performance: Performance, calls: Sequence[ToolCall]) -> tuple[str, ...]:
         try:
-            slots = turn.__enter__()
-        except Exception:
-            object.__setattr__(performance, "session", None)
-            slots = super().turn(performance).__enter__()
-        yield slots
+            return super().call_all(performance, calls)
+        except HookCrash:
+            return super().call_all(dataclasses.replace(performance, session=None), calls)
+
+    async def acall_all(
+        self, performance: Performance, calls: Sequence[ToolCall]
+    ) -> tuple[str, ...]:
+        try:
+            return await super().acall_all(performance, calls)
+        except HookCrash:
+            plain = dataclasses.replace(performance, session=None)
+            return await super().acall_all(plain, calls)
 
 
 class IgnoresSlots(ReferenceHarness):
@@ -252,7 +265,7 @@ class AsksTheModelAgain(ReferenceHarness):
         return await super().aask(plain, turn, results)
 
 
-class Broken(AdapterSuite):
+class Broken(Suite):
     """The suites, over one of the above."""
 
     rounds = 3
@@ -263,61 +276,61 @@ class Broken(AdapterSuite):
         return self.adapter()
 
 
-class TestSound(Broken):
+class TestSound(Broken, AdapterSuite):
     """The control: nothing is wrong with this one."""
 
 
-class TestRunsTwice(Broken):
+class TestRunsTwice(Broken, ReplaySuite):
     adapter = RunsTwice
 
 
-class TestRecordsText(Broken):
+class TestRecordsText(Broken, ValueSuite, TraceSuite):
     adapter = RecordsText
 
 
-class TestSwallowsDeny(Broken):
+class TestSwallowsDeny(Broken, GateSuite):
     adapter = SwallowsDeny
 
 
-class TestRunsAfterHalt(Broken):
+class TestRunsAfterHalt(Broken, GateSuite):
     adapter = RunsAfterHalt
 
 
-class TestFailsOpen(Broken):
+class TestFailsOpen(Broken, GateSuite, ReplaySuite):
     adapter = FailsOpen
 
 
-class TestHookFailsOpen(Broken):
+class TestHookFailsOpen(Broken, GateSuite):
     adapter = HookFailsOpen
 
 
-class TestIgnoresSlots(Broken):
+class TestIgnoresSlots(Broken, ReplaySuite):
     adapter = IgnoresSlots
 
 
-class TestLosesContext(Broken):
+class TestLosesContext(Broken, IsolationSuite):
     adapter = LosesContext
 
 
-class TestInjectsIntoKey(Broken):
+class TestInjectsIntoKey(Broken, ValueSuite):
     adapter = InjectsIntoKey
 
 
-class TestMixesSessions(Broken):
+class TestMixesSessions(Broken, IsolationSuite):
     adapter = MixesSessions
 
 
-class TestForgetsAsync(Broken):
+class TestForgetsAsync(Broken, ReplaySuite, OutcomeSuite):
     adapter = ForgetsAsync
 
 
-class TestGuardsOriginals(Broken):
+class TestGuardsOriginals(Broken, IsolationSuite):
     adapter = GuardsOriginals
 
 
-class TestGuardsEveryAgent(Broken):
+class TestGuardsEveryAgent(Broken, IsolationSuite):
     adapter = GuardsEveryAgent
 
 
-class TestAsksTheModelAgain(Broken):
+class TestAsksTheModelAgain(Broken, ModelSuite):
     adapter = AsksTheModelAgain

@@ -6,7 +6,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -62,7 +62,7 @@ FOUND_BY = {
 def failed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, set[str]]:
     """The tests that failed for each broken adapter, in one run of pytest of their own."""
     report = tmp_path_factory.mktemp("broken") / "report.xml"
-    command = [sys.executable, "-m", "pytest", "-q", "--tb=short", f"--junitxml={report}"]
+    command = [sys.executable, "-m", "pytest", "-q", "--tb=line", f"--junitxml={report}"]
     ended = subprocess.run(
         [*command, str(HERE / "broken_adapters.py")],
         cwd=HERE,
@@ -73,7 +73,7 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, set[str]]:
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "AssertionError" in ended.stdout
     found: dict[str, set[str]] = defaultdict(set)
-    for case in ElementTree.parse(report).getroot().iter("testcase"):  # noqa: S314 - our own file
+    for case in ET.parse(report).getroot().iter("testcase"):  # noqa: S314 - our own file
         if case.find("failure") is not None or case.find("error") is not None:
             name = str(case.get("name"))
             found[str(case.get("classname")).rpartition(".")[2]] |= {name, name.partition("[")[0]}
@@ -90,5 +90,6 @@ def test_a_broken_adapter_is_found(failed: Mapping[str, set[str]], adapter: str)
 
 
 def test_no_broken_adapter_is_forgotten() -> None:
-    written = re.findall(r"^class (Test\w+)", (HERE / "broken_adapters.py").read_text(), re.M)
+    text = (HERE / "broken_adapters.py").read_text(encoding="utf-8")
+    written = re.findall(r"^class (Test\w+)", text, re.MULTILINE)
     assert set(written) == FOUND_BY.keys() | {"TestSound"}

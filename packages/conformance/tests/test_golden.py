@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-
 from rollcage import Session, tool
 from rollcage.store import JsonlStore
 from rollcage.trace import check_events
+
 from rollcage_conformance import Scenario, Script, Stage, ToolSpec, load_golden, normalise, steps
 from rollcage_conformance.__main__ import main
 from rollcage_conformance.reference import ReferenceHarness

@@ -35,7 +35,9 @@ def test_a_mixin_may_not_override_either() -> None:
         type("Mixed", (mixin, AdapterSuite), {})
 
 
-@pytest.mark.parametrize("mark", [pytest.mark.xfail, pytest.mark.xfail(reason=""), pytest.mark.skip])
+@pytest.mark.parametrize(
+    "mark", [pytest.mark.xfail, pytest.mark.xfail(reason=""), pytest.mark.skip]
+)
 def test_an_xfail_needs_a_reason(mark: pytest.MarkDecorator) -> None:
     @mark
     def bent() -> None:
@@ -56,7 +58,9 @@ def test_a_reasoned_xfail_and_new_tests_are_fine() -> None:
         def test_something_else(self) -> None:
             """Pass."""
 
-    assert not hasattr(ReplaySuite.test_identical_calls_in_a_row_replay_in_their_order, "pytestmark")
+    assert not hasattr(
+        ReplaySuite.test_identical_calls_in_a_row_replay_in_their_order, "pytestmark"
+    )
 
 
 def run(tmp_path: Path, text: str) -> str:

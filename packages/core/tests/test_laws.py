@@ -18,7 +18,6 @@ from typing import Any, Literal
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-
 from rollcage import Halt, Session, SessionHalted, UnknownOutcome, tool
 from rollcage.store import JsonlStore
 from rollcage.trace import check_events
@@ -292,7 +291,9 @@ def test_3_a_sequential_run_hits_in_turns(program: Program, seed: int, at_once: 
 
 @settings(max_examples=CASES)
 @given(ended(), seeds, st.booleans())
-def test_4_the_calls_of_a_turn_come_in_any_order(program: Program, seed: int, at_once: bool) -> None:
+def test_4_the_calls_of_a_turn_come_in_any_order(
+    program: Program, seed: int, at_once: bool
+) -> None:
     mixed = shuffled(program, seed)
     with lab() as store:
         recorded = store.record(program, at_once=at_once)
@@ -329,7 +330,7 @@ def test_5_after_a_new_write_nothing_of_a_later_turn_holds(
         assert sorted(map(str, ran_later)) == sorted(
             [*map(str, later)]
             + [
-                str(Op(name, op.arg))  # type: ignore[arg-type]  # the names are an Op's
+                str(Op(name, op.arg))
                 for op in later
                 if op.tool == "outer"
                 for name in ("write", "read", "write")

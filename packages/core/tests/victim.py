@@ -92,6 +92,7 @@ def work(order: dict[str, Any]) -> int:
         said, code = None, INTERRUPTED
     except BaseException:  # noqa: BLE001 - told to the test, which fails
         said, code = traceback.format_exc(), BROKEN
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     Path(order["said"]).write_text(json.dumps(said), encoding="utf-8")
     return code
 
@@ -105,6 +106,8 @@ def execute(order: dict[str, Any]) -> int:
         code = BROKEN
         try:
             code = work(order)
+        except KeyboardInterrupt:  # before the session was entered, or after it was left
+            code = INTERRUPTED
         finally:
             os._exit(code)
     due: int | None = None

@@ -7,6 +7,7 @@ can't be used, or something unexpected; 130 interrupted.
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -14,13 +15,13 @@ from typing import Annotated
 
 import typer
 from rich.text import Text
-
 from rollcage.errors import RollcageError
 
 from rollcage_cli.demo import demo
 from rollcage_cli.diff import diff
 from rollcage_cli.errors import FAILED, OK, exit_code
 from rollcage_cli.export import export
+from rollcage_cli.options import OFF
 from rollcage_cli.output import console, print_json, visible
 from rollcage_cli.resolve import resolve
 from rollcage_cli.runs import runs
@@ -54,19 +55,22 @@ def _version(wanted: bool) -> None:  # noqa: FBT001 - Typer calls it with the fl
 
 
 @rollcage.callback()
-def _options(  # pyright: ignore[reportUnusedFunction] - Typer has it
+def _options(
     _version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
-    ] = False,  # noqa: FBT002 - how Typer declares a flag
+    ] = OFF,
     _debug: Annotated[
         bool, typer.Option("--debug", help="Show an error with its traceback; goes anywhere.")
-    ] = False,  # noqa: FBT002 - how Typer declares a flag
+    ] = OFF,
 ) -> None:
     """Hold the options that come before a command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the process's exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what an encoding lacks is shown by its number
+            stream.reconfigure(errors="backslashreplace")
     given = list(sys.argv[1:] if arguments is None else arguments)
     words = [word for word in given if word != "--debug"]
     try:
@@ -91,7 +95,9 @@ def _tell(error: Exception, *, as_json: bool) -> None:
     if as_json:
         print_json({"error": {"code": code, "message": message}}, error=True)
         return
-    said = "\n".join(visible(line) for line in message.split("\n")) if expected else visible(message)
+    said = (
+        "\n".join(visible(line) for line in message.split("\n")) if expected else visible(message)
+    )
     hint = "" if expected else " (--debug shows where)"
     text = Text("rollcage: ", style="bold red").append(f"{said}{hint}", style="default")
     console(error=True).print(text, soft_wrap=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from difflib import SequenceMatcher
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -12,18 +13,18 @@ from typing import Annotated, Any, Final
 import typer
 from rich.text import Text
 
-from rollcage.trace import TAG
-
 from rollcage_cli.errors import DIFFERENT
 from rollcage_cli.lookup import find
-from rollcage_cli.options import DEFAULT_STORE, JsonOption, RunArgument, StoreOption
+from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
 from rollcage_cli.output import console, print_json, value_text, visible
 from rollcage_cli.steps import StepRow, view
+from rollcage_cli.values import items_of, mapping_of, tag_of
 
 __all__ = ["Change", "Pair", "align", "diff"]
 
 _CHANGES: Final = 20  # of one step that are told in text
 _VALUE: Final = 120  # characters of a value that are told in text
+_DEEPEST: Final = 100  # levels of a value that are told apart
 _ABSENT: Final = object()
 
 
@@ -58,8 +59,8 @@ def diff(
     a: RunArgument,
     b: RunArgument,
     store: StoreOption = DEFAULT_STORE,
-    all_steps: Annotated[bool, typer.Option("--all", help="Also list the steps that agree.")] = False,  # noqa: FBT002 - how Typer declares a flag
-    as_json: JsonOption = False,  # noqa: FBT002 - how Typer declares a flag
+    all_steps: Annotated[bool, typer.Option("--all", help="Also list the steps that agree.")] = OFF,
+    as_json: JsonOption = OFF,
 ) -> None:
     """Compare two runs, step by step.
 
@@ -91,13 +92,61 @@ def align(a: Sequence[StepRow], b: Sequence[StepRow]) -> list[Pair]:
     First by call (kind, name, version, arguments); between those that agree, by kind and name.
     """
     pairs: list[Pair] = []
-    matcher = SequenceMatcher(None, [_call(r) for r in a], [_call(r) for r in b], autojunk=False)
-    for tag, a0, a1, b0, b1 in matcher.get_opcodes():
-        if tag == "equal":
-            pairs += (_pair(x, y) for x, y in zip(a[a0:a1], b[b0:b1], strict=True))
-        else:
-            pairs += _align_by_name(a[a0:a1], b[b0:b1])
+    for gap_a, gap_b, same in _split(a, b, lambda row: (row.kind, row.name, row.key)):
+        for only_a, only_b, alike in _split(gap_a, gap_b, lambda row: (row.kind, row.name)):
+            pairs += (Pair(row, None, []) for row in only_a)
+            pairs += (Pair(None, row, []) for row in only_b)
+            pairs += (_pair(*both) for both in alike)
+        pairs += (_pair(*both) for both in same)
     return _without_replayed_bodies(pairs)
+
+
+_Gap = tuple[Sequence[StepRow], Sequence[StepRow], Sequence[tuple[StepRow, StepRow]]]
+
+
+def _split(
+    a: Sequence[StepRow], b: Sequence[StepRow], identity: Callable[[StepRow], Hashable]
+) -> Iterator[_Gap]:
+    """Cut both where they agree: what stands before each agreement, and the two that agree.
+
+    The n-th of identical steps agrees with the n-th, so that the longest common sequence is a
+    longest increasing one, found in n log n.
+    """
+    where = {each: index for index, each in enumerate(_numbered(b, identity))}
+    common = [(i, where[each]) for i, each in enumerate(_numbered(a, identity)) if each in where]
+    at_a = at_b = 0
+    for i, j in _longest_increasing(common):
+        yield a[at_a:i], b[at_b:j], [(a[i], b[j])]
+        at_a, at_b = i + 1, j + 1
+    yield a[at_a:], b[at_b:], []
+
+
+def _numbered(
+    rows: Sequence[StepRow], identity: Callable[[StepRow], Hashable]
+) -> Iterator[tuple[Hashable, int]]:
+    seen: Counter[Hashable] = Counter()
+    for row in rows:
+        each = identity(row)
+        yield each, seen[each]
+        seen[each] += 1
+
+
+def _longest_increasing(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Of pairs that rise in their first part, the most that rise in their second one too."""
+    ends: list[int] = []  # by length: the lowest second part that a sequence of it can end with
+    last: list[int] = []  # by length: the pair that does so
+    before: list[int] = []  # by pair: the one that comes before it
+    for index, (_, second) in enumerate(pairs):
+        length = bisect_left(ends, second)
+        before.append(last[length - 1] if length else -1)
+        ends[length : length + 1] = [second]
+        last[length : length + 1] = [index]
+    found: list[tuple[int, int]] = []
+    index = last[-1] if last else -1
+    while index >= 0:
+        found.append(pairs[index])
+        index = before[index]
+    return found[::-1]
 
 
 def _without_replayed_bodies(pairs: Sequence[Pair]) -> list[Pair]:
@@ -113,24 +162,6 @@ def _without_replayed_bodies(pairs: Sequence[Pair]) -> list[Pair]:
         else:
             kept.append(pair)
     return kept
-
-
-def _align_by_name(a: Sequence[StepRow], b: Sequence[StepRow]) -> Iterator[Pair]:
-    matcher = SequenceMatcher(None, [_named(r) for r in a], [_named(r) for r in b], autojunk=False)
-    for tag, a0, a1, b0, b1 in matcher.get_opcodes():
-        if tag == "equal":
-            yield from (_pair(x, y) for x, y in zip(a[a0:a1], b[b0:b1], strict=True))
-        else:
-            yield from (Pair(row, None, []) for row in a[a0:a1])
-            yield from (Pair(None, row, []) for row in b[b0:b1])
-
-
-def _named(row: StepRow) -> tuple[str, str]:
-    return row.kind, row.name
-
-
-def _call(row: StepRow) -> tuple[str, str, str]:
-    return row.kind, row.name, row.key
 
 
 def _pair(a: StepRow, b: StepRow) -> Pair:
@@ -154,15 +185,24 @@ def _ended(row: StepRow) -> dict[str, Any]:
 
 
 def _differences(path: str, a: Any, b: Any, depth: int = 0) -> Iterator[Change]:
-    if isinstance(a, dict) and isinstance(b, dict) and depth < 100 and TAG not in {**a, **b}:
-        for name in {**a, **b}:
-            inner = a.get(name, _ABSENT), b.get(name, _ABSENT)
-            yield from _differences(f"{path}.{name}", *inner, depth + 1)
-    elif isinstance(a, list) and isinstance(b, list) and depth < 100:
-        for index, inner in enumerate(zip_longest(a, b, fillvalue=_ABSENT)):
-            yield from _differences(f"{path}[{index}]", *inner, depth + 1)
-    elif type(a) is not type(b) or a != b:
+    """Where two values differ; a tagged one is compared as a whole."""
+    inside = _insides(a, b) if depth < _DEEPEST else []
+    for name, x, y in inside:
+        yield from _differences(f"{path}{name}", x, y, depth + 1)
+    if not inside and (type(a) is not type(b) or a != b):
         yield Change(path, *(None if each is _ABSENT else each for each in (a, b)))
+
+
+def _insides(a: Any, b: Any) -> list[tuple[str, Any, Any]]:
+    """What two values of one shape hold, side by side; nothing where they can't be looked into."""
+    x, y = mapping_of(a), mapping_of(b)
+    if x is not None and y is not None and tag_of(x) is None and tag_of(y) is None:
+        return [(f".{n}", x.get(n, _ABSENT), y.get(n, _ABSENT)) for n in {**x, **y}]
+    i, j = items_of(a), items_of(b)
+    if i is not None and j is not None:
+        both = enumerate(zip_longest(i, j, fillvalue=_ABSENT))
+        return [(f"[{index}]", *pair) for index, pair in both]
+    return []
 
 
 # --- telling it ----------------------------------------------------------------------------------

@@ -9,12 +9,11 @@ from typing import Annotated, Any
 
 import orjson
 import typer
-
 from rollcage.store import JsonlStore, check_attested
 from rollcage.trace import CHAIN_START, check_events, seal_line
 
 from rollcage_cli.lookup import Found, find
-from rollcage_cli.options import DEFAULT_STORE, JsonOption, RunArgument, StoreOption
+from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
 from rollcage_cli.output import console, escape_json
 from rollcage_cli.redact import Redaction
 
@@ -29,14 +28,14 @@ def export(
     ] = None,
     no_values: Annotated[
         bool, typer.Option("--no-values", help="Take out all arguments and results.")
-    ] = False,  # noqa: FBT002 - how Typer declares a flag
+    ] = OFF,
     store: StoreOption = DEFAULT_STORE,
-    _as_json: JsonOption = False,  # noqa: FBT002 - how Typer declares a flag
+    _as_json: JsonOption = OFF,
 ) -> None:
     """Write a run's trace to stdout, redacted.
 
-    Secrets always go. Saved as RUN.jsonl it can be shown, compared and verified. Large values stay in the store's blobs
-    folder, and the lines name them.
+    Secrets always go. Saved as RUN.jsonl it can be shown, compared and verified. Large values stay
+    in the store's blobs folder, and the lines name them.
     """
     found = find(store, run)
     trace = found.read()
@@ -60,7 +59,11 @@ def export(
 
 def _key(found: Found) -> bytes:
     """Of a store: one that stays, so that two exports can be compared."""
-    return found.reader.secret_key() if isinstance(found.reader, JsonlStore) else secrets.token_bytes(32)
+    return (
+        found.reader.secret_key()
+        if isinstance(found.reader, JsonlStore)
+        else secrets.token_bytes(32)
+    )
 
 
 def _sealed(events: list[dict[str, Any]]) -> Iterator[bytes]:

@@ -7,20 +7,23 @@ from typing import Annotated, Final
 
 import typer
 
-__all__ = ["DEFAULT_STORE", "JsonOption", "RunArgument", "StoreOption"]
+__all__ = ["DEFAULT_STORE", "OFF", "JsonOption", "RunArgument", "StoreOption"]
 
 DEFAULT_STORE: Final = Path(".rollcage")
+OFF: Final = False  # the default of a flag, which Typer declares as a parameter
 
 RunArgument = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="An id, its beginning or end, @NAME (the newest of that name), latest, or a .jsonl file.",
+        help="An id, its beginning or end, @NAME (the newest so named), latest, or a .jsonl file.",
         show_default=False,
     ),
 ]
 StoreOption = Annotated[
     Path,
-    typer.Option("--store", envvar="ROLLCAGE_STORE", metavar="DIR", help="Where the runs are kept."),
+    typer.Option(
+        "--store", envvar="ROLLCAGE_STORE", metavar="DIR", help="Where the runs are kept."
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON, for machines.")]

@@ -11,11 +11,12 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from typing import Any, Final, TextIO
+from typing import IO, Any, Final
 
 from rich.console import Console
-
 from rollcage.trace import TAG
+
+from rollcage_cli.values import items_of, mapping_of
 
 __all__ = [
     "arguments_text",
@@ -61,7 +62,7 @@ def _json_escaped(found: re.Match[str]) -> str:
     return json.dumps(found.group())[1:-1] if found.group() != "\x7f" else "\\u007f"
 
 
-def is_terminal(stream: TextIO) -> bool:
+def is_terminal(stream: IO[str]) -> bool:
     """Whether somebody looks at this stream."""
     return stream.isatty()
 
@@ -76,7 +77,7 @@ def console(*, error: bool = False) -> Console:
 def print_json(data: Any, *, error: bool = False) -> None:
     """One JSON document on stdout, or on stderr; ASCII only."""
     text = json.dumps(data, indent=2).replace("\x7f", "\\u007f")
-    print(text, file=sys.stderr if error else sys.stdout)  # noqa: T201 - this is the output
+    print(text, file=sys.stderr if error else sys.stdout)
 
 
 def arguments_text(arguments: Mapping[str, Any]) -> str:
@@ -89,13 +90,14 @@ def value_text(encoded: Any, depth: int = 0) -> str:
     """A recorded value as one line of safe text, its encoding read but nothing of it revived."""
     if depth > _DEEPEST:
         return "…"
-    if isinstance(encoded, dict):
-        if TAG in encoded:
-            return _tagged_text(encoded, depth)
-        inside = (f"{visible(str(k))}: {value_text(v, depth + 1)}" for k, v in encoded.items())
+    mapping, items = mapping_of(encoded), items_of(encoded)
+    if mapping is not None:
+        if TAG in mapping:
+            return _tagged_text(mapping, depth)
+        inside = (f"{visible(name)}: {value_text(v, depth + 1)}" for name, v in mapping.items())
         return f"{{{', '.join(inside)}}}"
-    if isinstance(encoded, list):
-        return f"[{', '.join(value_text(item, depth + 1) for item in encoded)}]"
+    if items is not None:
+        return f"[{', '.join(value_text(item, depth + 1) for item in items)}]"
     if isinstance(encoded, str):
         text = encoded if len(encoded) <= _LONGEST else f"{encoded[:_LONGEST]}…"
         return f'"{visible(text)}"'
@@ -107,7 +109,9 @@ def _tagged_text(encoded: Mapping[str, Any], depth: int) -> str:
     if tag in ("secret", "redacted"):
         return f"<{tag}>"
     if tag == "blob":
-        return f"<{encoded.get('size', '?')} bytes in blob {visible(str(encoded.get('sha256')))[:12]}>"
+        return (
+            f"<{encoded.get('size', '?')} bytes in blob {visible(str(encoded.get('sha256')))[:12]}>"
+        )
     if tag == "opaque":
         return f"<{visible(str(encoded.get('type', 'a value')))}, not recorded>"
     inner = value_text(encoded.get("value"), depth + 1)

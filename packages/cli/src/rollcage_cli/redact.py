@@ -14,9 +14,10 @@ from hashlib import sha256
 from typing import Any, Final
 
 import orjson
-
 from rollcage.errors import StoreError
 from rollcage.trace import TAG
+
+from rollcage_cli.values import items_of, mapping_of, pairs_of, tag_of
 
 __all__ = ["Redaction"]
 
@@ -53,7 +54,9 @@ class Redaction:
         self._key = key
         self._get_blob = get_blob
         self._fingerprints: dict[str, str] = {}  # as they were: as they are told
-        self._quotes: dict[str, set[str]] = {}  # values to be found in texts, by their first letters
+        self._quotes: dict[
+            str, set[str]
+        ] = {}  # values to be found in texts, by their first letters
 
     def read(self, event: Event) -> None:
         """Learn the values that go, so that texts which quote them can be cut: for each event."""
@@ -85,7 +88,7 @@ class Redaction:
 
     def _arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
         if self._all:
-            return {name: _REDACTED for name in arguments}
+            return dict.fromkeys(arguments, _REDACTED)
         found: dict[str, Any] = self._value(arguments)
         return found
 
@@ -120,23 +123,25 @@ class Redaction:
         """A value without secrets and what is named, in plain and in tagged mappings."""
         if isinstance(encoded, str):
             return self._without_quotes(encoded)
-        if isinstance(encoded, list):
-            return [self._value(each) for each in encoded]
-        if not isinstance(encoded, dict):
+        items, mapping = items_of(encoded), mapping_of(encoded)
+        if items is not None:
+            return [self._value(each) for each in items]
+        if mapping is None:
             return encoded
-        tag = encoded.get(TAG)
+        tag = tag_of(mapping)
         if tag == "secret":
             return _REDACTED
         if tag == "blob":
-            held = self._in_blob(encoded)
-            return encoded if self._value(held) == held else _REDACTED
+            held = self._in_blob(mapping)
+            return mapping if self._value(held) == held else _REDACTED
         if tag == "dict":
-            pairs = [[self._value(k), self._named(k, v)] for k, v in _pairs(encoded)]
-            return encoded | {"value": pairs}
-        if TAG in encoded:
-            inner = encoded.get("value")
-            return encoded | ({"value": self._value(inner)} if "value" in encoded else {})
-        return {name: self._named(name, value) for name, value in encoded.items()}
+            pairs = [[self._value(k), self._named(k, v)] for k, v in pairs_of(mapping)]
+            return mapping | {"value": pairs}
+        if tag is not None:
+            return mapping | (
+                {"value": self._value(mapping["value"])} if "value" in mapping else {}
+            )
+        return {name: self._named(name, value) for name, value in mapping.items()}
 
     def _named(self, name: Any, value: Any) -> Any:
         return _REDACTED if self._is_named(name) else self._value(value)
@@ -154,14 +159,14 @@ class Redaction:
         if isinstance(encoded, str):
             if named and len(encoded) >= _SHORTEST:
                 self._quotes.setdefault(encoded[:_SHORTEST], set()).add(encoded)
-        elif isinstance(encoded, list):
-            for each in encoded:
-                self._learn(each, named=named)
-        elif isinstance(encoded, dict):
-            if encoded.get(TAG) == "blob":
-                self._learn(self._in_blob(encoded), named=named)
-            for name, value in _pairs(encoded):
-                self._learn(value, named=named or self._is_named(name))
+            return
+        for each in items_of(encoded) or ():
+            self._learn(each, named=named)
+        mapping = mapping_of(encoded) or {}
+        if tag_of(mapping) == "blob":
+            self._learn(self._in_blob(mapping), named=named)
+        for name, value in pairs_of(mapping):
+            self._learn(value, named=named or self._is_named(name))
 
     def _is_named(self, name: Any) -> bool:
         return isinstance(name, str) and name in self._names
@@ -224,14 +229,5 @@ def _fingerprint_of(event: Event) -> str:
 def _parts(event: Event) -> Iterable[Any]:
     """Where an event holds values."""
     yield event.get("args")
-    yield (event.get("outcome") or {}).get("value")
-
-
-def _pairs(encoded: dict[str, Any]) -> list[tuple[Any, Any]]:
-    """What a mapping holds, be it plain or tagged; nothing where it is not well formed."""
-    if encoded.get(TAG) != "dict":
-        return [(name, value) for name, value in encoded.items() if name != TAG]
-    try:
-        return [(name, value) for name, value in encoded["value"]]
-    except (LookupError, TypeError, ValueError):
-        return []
+    outcome: Event = event.get("outcome") or {}
+    yield outcome.get("value")

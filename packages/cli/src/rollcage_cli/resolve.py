@@ -9,13 +9,12 @@ from typing import Annotated, Any, NoReturn
 import orjson
 import typer
 from rich.text import Text
-
 from rollcage.store import JsonlStore, RunTrace, Writer, check_attested
 from rollcage.trace import encode
 
 from rollcage_cli.errors import StepNotFound, StepNotUnknown, UsageError
 from rollcage_cli.lookup import find
-from rollcage_cli.options import DEFAULT_STORE, JsonOption, RunArgument, StoreOption
+from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
 from rollcage_cli.output import console, print_json, value_text, visible
 from rollcage_cli.steps import RunView, StepRow, view
 
@@ -26,15 +25,16 @@ def resolve(
     run: RunArgument,
     step: Annotated[int, typer.Argument(min=1, metavar="STEP", show_default=False)],
     happened: Annotated[
-        bool | None, typer.Option(
+        bool | None,
+        typer.Option(
             "--happened/--did-not-happen", show_default=False, help="Which of the two it was."
-        )
+        ),
     ] = None,
     result: Annotated[
         str | None, typer.Option(metavar="JSON", help="What it gave back (null if not said).")
     ] = None,
     store: StoreOption = DEFAULT_STORE,
-    as_json: JsonOption = False,  # noqa: FBT002 - how Typer declares a flag
+    as_json: JsonOption = OFF,
 ) -> None:
     """Say what became of an unknown step.
 
@@ -48,7 +48,13 @@ def resolve(
     row, attested = _write(found.reader, found.run, step, outcome)
     if as_json:
         print_json(
-            {"run": found.run, "step": step, "name": row.name, "outcome": outcome, "attested": attested}
+            {
+                "run": found.run,
+                "step": step,
+                "name": row.name,
+                "outcome": outcome,
+                "attested": attested,
+            }
         )
         return
     out = console()
@@ -71,7 +77,9 @@ def _outcome(*, happened: bool | None, result: str | None) -> dict[str, Any]:
     try:
         value = None if result is None else orjson.loads(result)
     except orjson.JSONDecodeError as error:
-        raise UsageError(f'--result is not JSON: {error}; a text is written \'"in quotes"\'') from None
+        raise UsageError(
+            f"--result is not JSON: {error}; a text is written '\"in quotes\"'"
+        ) from None
     return {"status": "ok", "value": encode(value, _no_secret)}
 
 
@@ -79,9 +87,7 @@ def _no_secret(_secret: str) -> NoReturn:
     raise AssertionError("JSON holds no secret")
 
 
-def _write(
-    store: JsonlStore, run: str, step: int, outcome: dict[str, Any]
-) -> tuple[StepRow, bool]:
+def _write(store: JsonlStore, run: str, step: int, outcome: dict[str, Any]) -> tuple[StepRow, bool]:
     """Append the word to the run, under its lock; the step, and whether the index was updated."""
     trace = store.read(run)  # a look before anything is locked or set aside
     _in_doubt(view(trace), run, step)
@@ -121,8 +127,8 @@ def _in_doubt(seen: RunView, run: str, number: int) -> StepRow:
         )
     if row.state != "unknown":
         raise StepNotUnknown(
-            f"step {number} ({visible(row.name)}) is in no doubt: {_said(row)}. Only an unknown step "
-            f"can be resolved"
+            f"step {number} ({visible(row.name)}) is in no doubt: {_said(row)}. Only an "
+            f"unknown step can be resolved"
         )
     return row
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 from rich.text import Text
-
 from rollcage.store import JsonlStore, RunInfo
 
 from rollcage_cli.lookup import time_text
-from rollcage_cli.options import DEFAULT_STORE, JsonOption, StoreOption
+from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption
 from rollcage_cli.output import console, print_json, visible
 
 __all__ = ["runs"]
@@ -22,9 +21,11 @@ _STYLES = {"ok": "green", "error": "red", "halted": "yellow", "unfinished": "yel
 
 def runs(
     store: StoreOption = DEFAULT_STORE,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Only the runs of this job.")] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only the runs of this job.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=0, help="Only the newest; 0 lists all.")] = 50,
-    as_json: JsonOption = False,  # noqa: FBT002 - how Typer declares a flag
+    as_json: JsonOption = OFF,
 ) -> None:
     """List the runs, newest first.
 
@@ -46,7 +47,7 @@ def runs(
         out.print(f"{len(found) - len(shown)} older ones are not shown (--limit 0 lists all).")
 
 
-def _data(info: RunInfo) -> dict[str, object]:
+def _data(info: RunInfo) -> dict[str, Any]:
     return dataclasses.asdict(info) | {"status": _status(info)}
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from rollcage_cli.errors import StepNotFound
 from rollcage_cli.lookup import find, time_text
-from rollcage_cli.options import DEFAULT_STORE, JsonOption, RunArgument, StoreOption
+from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
 from rollcage_cli.output import arguments_text, console, print_json, value_text, visible
 from rollcage_cli.steps import RunView, StepRow, view
 
@@ -32,7 +32,7 @@ def show(
     store: StoreOption = DEFAULT_STORE,
     step: Annotated[int | None, typer.Option(min=1, metavar="N", help="One step, in full.")] = None,
     limit: Annotated[int, typer.Option(min=0, help="Only the last steps; 0 shows all.")] = 200,
-    as_json: JsonOption = False,  # noqa: FBT002 - how Typer declares a flag
+    as_json: JsonOption = OFF,
 ) -> None:
     """Show the steps of a run.
 
@@ -65,7 +65,9 @@ def show(
     for row in rows:
         if row.state == "unknown" and row.origin is None:
             command = f"rollcage resolve {found.run} {row.step} --happened | --did-not-happen"
-            out.print(f"Step {row.step} is unknown. Find out, then say so: {command}", soft_wrap=True)
+            out.print(
+                f"Step {row.step} is unknown. Find out, then say so: {command}", soft_wrap=True
+            )
 
 
 def _wanted(seen: RunView, run: str, number: int) -> StepRow:
@@ -89,7 +91,9 @@ def _data(seen: RunView, rows: Sequence[StepRow], torn: int) -> dict[str, Any]:
 
 def _print_head(out: Console, seen: RunView, torn: int) -> None:
     started = seen.started
-    out.print(Text(f"{visible(started['name'])}  ", style="bold").append(started["run"], style="dim"))
+    out.print(
+        Text(f"{visible(started['name'])}  ", style="bold").append(started["run"], style="dim")
+    )
     source = f", resumes {started['source']}" if started.get("source") else ""
     out.print(f"{seen.status}, {started['mode']}{source}, started {time_text(started['time'])}")
     error = (seen.finished or {}).get("error")
@@ -219,8 +223,9 @@ def _sums(seen: RunView) -> Text:
     for state, count in totals.states.items():
         if count:
             text.append(", ").append(f"{count} {state.replace('_', ' ')}", style=_STYLES[state])
-    text.append(f"; saved {_duration_text(round(totals.seconds_saved * 1e6))}")
-    text.append(f" and {totals.tokens_saved} tokens")
+    if totals.states["hit"]:
+        text.append(f"; saved {_duration_text(round(totals.seconds_saved * 1e6))}")
+        text.append(f" and {totals.tokens_saved} tokens")
     return text
 
 

@@ -49,7 +49,7 @@ class StepRow:
     @property
     def tokens(self) -> int:
         """The tokens that its model call used."""
-        usage = (self.outcome or {}).get("usage") or {}
+        usage: dict[str, int] = (self.outcome or {}).get("usage") or {}
         return sum(usage.values())
 
     def settle(self, outcome: dict[str, Any]) -> None:
@@ -160,7 +160,7 @@ def _begin(event: dict[str, Any]) -> StepRow:
         row.state = "blocked"
     elif event["event"] == "step.replayed":
         row.outcome, row.duration = event["outcome"], event["duration"]
-        row.state = "unknown" if row.outcome["status"] == "unknown" else "hit"
+        row.state = "unknown" if event["outcome"]["status"] == "unknown" else "hit"
     return row
 
 

@@ -16,15 +16,15 @@ import rfc8785
 import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.text import Text
-
 from rollcage.errors import StoreError, TraceCorrupt
 from rollcage.store import RunTrace, TraceFile, check_attested
-from rollcage.trace import CHAIN_START, TAG, event_adapter, read_events, tail_of
+from rollcage.trace import CHAIN_START, event_adapter, read_events, tail_of
 
 from rollcage_cli.errors import CORRUPT
 from rollcage_cli.lookup import find
-from rollcage_cli.options import DEFAULT_STORE, JsonOption, RunArgument, StoreOption
+from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
 from rollcage_cli.output import console, is_terminal, print_json, visible
+from rollcage_cli.values import mapping_of, tag_of
 
 __all__ = ["Finding", "Report", "verify", "verify_trace"]
 
@@ -75,11 +75,12 @@ class Report:
 def verify(
     run: RunArgument,
     store: StoreOption = DEFAULT_STORE,
-    as_json: JsonOption = False,  # noqa: FBT002 - how Typer declares a flag
+    as_json: JsonOption = OFF,
 ) -> None:
     """Check that a trace is whole and unchanged.
 
-    Looks at every line, hash, key, fingerprint and large value. Exits with 3 if anything was changed, removed, added or damaged.
+    Looks at every line, hash, key, fingerprint and large value. Exits with 3 if anything was
+    changed, removed, added or damaged.
     """
     found = find(store, run)
     trace = found.read()
@@ -126,7 +127,7 @@ def _progress(
     events: Iterator[tuple[int, dict[str, Any]]], lines: int, *, quiet: bool
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     out = console(error=True)
-    if quiet or lines < _LONG or not is_terminal(out.file):  # type: ignore[arg-type]  # a TextIO: we made it
+    if quiet or lines < _LONG or not is_terminal(out.file):
         yield from events
         return
     columns = (TextColumn("verifying"), BarColumn(), TaskProgressColumn())
@@ -267,16 +268,19 @@ class _Check:
 
     def _blob(self, value: Any) -> Any:
         """The value itself, or what its blob holds; `_MISSING` where that can't be had."""
-        if not (isinstance(value, dict) and value.get(TAG) == "blob"):
+        blob = mapping_of(value)
+        if blob is None or tag_of(blob) != "blob":
             return value
-        digest = str(value.get("sha256"))
+        digest = str(blob.get("sha256"))
         if digest not in self._blobs:
             self._blobs[digest] = self._read_blob(digest)
         data = self._blobs[digest]
         if data is None:
             return _MISSING
-        if len(data) != value.get("size"):
-            self.found("blob", f"blob {visible(digest)} has {len(data)} bytes, not what the line says")
+        if len(data) != blob.get("size"):
+            self.found(
+                "blob", f"blob {visible(digest)} has {len(data)} bytes, not what the line says"
+            )
         return orjson.loads(data)
 
     def _read_blob(self, digest: str) -> bytes | None:

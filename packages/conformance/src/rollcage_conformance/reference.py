@@ -5,9 +5,10 @@ It is also the shortest adapter there is, to read before writing one.
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any, Final, Protocol
@@ -94,7 +95,11 @@ class ReferenceHarness:
         arguments = {"turn": turn, "results": list(results)}
         if performance.stream:
             return _assembled(list(session.stream(MODEL, arguments, body, kind="model")))
-        return _assembled(session.run(MODEL, arguments, lambda **_: list(body()), kind="model"))
+
+        def call(**_: Any) -> list[Any]:
+            return list(body())
+
+        return _assembled(session.run(MODEL, arguments, call, kind="model"))
 
     async def aask(
         self, performance: Performance, turn: int, results: Sequence[str]
@@ -129,7 +134,7 @@ class ReferenceHarness:
     # --- the calls of one message ----------------------------------------------------------------
 
     @contextlib.contextmanager
-    def turn(self, performance: Performance) -> Iterator[Slots]:
+    def turn(self, performance: Performance) -> Generator[Slots]:
         """The calls inside are one turn."""
         if performance.session is None:
             yield _NoSlots()
@@ -201,8 +206,7 @@ class ReferenceHarness:
         """The tool's own body, with what this framework injects."""
         if not spec.injected:
             return spec.function
-        injected = {spec.injected: performance.scenario.injected}
-        return lambda **arguments: spec.function(**arguments, **injected)
+        return functools.partial(spec.function, **{spec.injected: performance.scenario.injected})
 
     def guarded(
         self, session: Session, contract: Contract, arguments: Any, body: Callable[..., Any]

@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -37,7 +37,13 @@ class Hold:
         self.reached = asyncio.Event()
 
     async def wait(self) -> str:
-        """Say that the body runs, and wait for ever."""
+        """Say that the body runs, and wait for ever; the second time there is nothing to wait for.
+
+        Raises:
+            AssertionError: it runs again.
+        """
+        if self.reached.is_set():
+            raise AssertionError("a body that was cancelled ran again")
         self.reached.set()
         await asyncio.Event().wait()
         return "never"
@@ -217,17 +223,18 @@ async def _cancelled(running: Coroutine[Any, Any, Result], hold: Hold) -> Result
 
 # --- the tools of one performance ----------------------------------------------------------------
 
-_YIELDS: Final = (3, 0, 2, 1, 4)  # so that parallel bodies run in another order than their slots
+# How often each body lets others go first: parallel ones run in another order than their slots.
+_YIELDS: Final[Sequence[int]] = (3, 0, 2, 1, 4)
 
 
 def _rehearsed(scenario: Scenario, mode: Mode, ran: list[str]) -> Scenario:
     """The scenario with tools that note each execution, async ones where the mode wants them."""
-    yields = itertools.cycle(_YIELDS)
-    tools = [_noted(spec, ran, yields if mode == "async" else None) for spec in scenario.tools]
+    yields: Iterator[int] | None = itertools.cycle(_YIELDS) if mode == "async" else None
+    tools = [_noted(spec, ran, yields) for spec in scenario.tools]
     return dataclasses.replace(scenario, tools=tools)
 
 
-def _noted(spec: ToolSpec, ran: list[str], yields: "itertools.cycle[int] | None") -> ToolSpec:
+def _noted(spec: ToolSpec, ran: list[str], yields: Iterator[int] | None) -> ToolSpec:
     function = spec.function
     if yields is None and not spec.is_async:
 

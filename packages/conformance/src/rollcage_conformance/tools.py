@@ -14,11 +14,11 @@ from rollcage_conformance.scenario import Message, Scenario, ToolSpec
 __all__ = ["GIVERS", "LOOK", "ORDER", "PLAN", "SEND", "Broken", "Crash", "notes", "polling"]
 
 
-class Crash(Exception):  # noqa: N818 - no tool's error: it stands for the end of the process
+class Crash(Exception):
     """The agent dies: its model raises this."""
 
 
-class Broken(Exception):  # noqa: N818 - a name like those that tools have
+class Broken(Exception):
     """A tool failed, with an exception that is no builtin."""
 
 

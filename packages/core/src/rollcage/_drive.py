@@ -88,6 +88,11 @@ class Driver:
                 break
             if type(effect) is Execute:
                 answer = self._execute(effect)
+            elif type(effect) is Admit:
+                answer = self._admit(effect)
+            elif type(effect) is Settle:
+                answer = None
+                self._settle(effect)
             elif type(effect) is Sync:
                 answer = self._sync()
             else:
@@ -105,6 +110,11 @@ class Driver:
                 break
             if type(effect) is Execute:
                 answer = await self._aexecute(effect, is_async=is_async)
+            elif type(effect) is Admit:
+                answer = self._admit(effect)
+            elif type(effect) is Settle:
+                answer = None
+                self._settle(effect)
             elif type(effect) is Sync:
                 answer = await _caught(asyncio.to_thread(self._sync))
             else:
@@ -221,18 +231,30 @@ class Driver:
     async def _in_thread(self, effect: Execute) -> Returned | Raised:
         context = contextvars.copy_context()
         loop = asyncio.get_running_loop()
-        body = loop.run_in_executor(None, context.run, self._execute, effect)
+        ticket = threading.Lock()  # taken once: by the body to begin, or so that it never does
+
+        def begin() -> Returned | Raised | None:
+            return self._execute(effect) if ticket.acquire(blocking=False) else None
+
+        body = loop.run_in_executor(None, context.run, begin)
         try:
-            return await asyncio.shield(body)
+            answer = await asyncio.shield(body)
+            assert answer is not None
+            return answer
         except asyncio.CancelledError as error:
+            if ticket.acquire(blocking=False):  # it was waiting for a free thread
+                return Raised(error, began=False)
             # The body goes on in its thread; what becomes of it is written down when it is known.
             body.add_done_callback(lambda done: self._late(effect, done))
             return Raised(error)
 
-    def _late(self, effect: Execute, done: asyncio.Future[Returned | Raised]) -> None:
-        if not done.cancelled() and effect.step.world_effect and not self.closed:
+    def _late(self, effect: Execute, done: asyncio.Future[Returned | Raised | None]) -> None:
+        if done.cancelled() or not effect.step.world_effect or self.closed:
+            return
+        answer = done.result()
+        if answer is not None:
             with contextlib.suppress(BaseException):  # what the body raised is recorded, not raised
-                self.run(effect.late(done.result()))
+                self.run(effect.late(answer))
 
     # --- everything else -------------------------------------------------------------------------
 
@@ -306,7 +328,12 @@ class Driver:
 
     def append(self, event: dict[str, Any]) -> None:
         """Write an event; a failure halts the session. The caller has the lock."""
-        self._halting(self.writer.append, event)
+        try:
+            self.writer.append(event)
+        except Halt as error:
+            if self.ledger.halted is None:
+                self.ledger.halted = error
+            raise
 
     def _halting(self, action: Callable[..., None], *arguments: Any) -> None:
         try:

@@ -103,6 +103,7 @@ class Raised:
     """What a body raised; cancellation and interrupts included."""
 
     error: BaseException
+    began: bool = True  # False: cut off before the body's first instruction
 
 
 Effect = Admit | Execute | Settle | Resolve | Note | Sync | PutBlob | GetBlob

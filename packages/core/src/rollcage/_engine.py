@@ -77,7 +77,10 @@ def run_step(
             return synced
     answer: Returned | Raised = yield Execute(step, body, lambda end: _late(step, end, seal, usage))
     if isinstance(answer, Raised):
-        yield _failure(step, answer.error, seal)
+        if answer.began:
+            yield _failure(step, answer.error, seal)
+        else:
+            yield Settle(step, _NOT_STARTED, orjson.dumps(_NOT_STARTED))
         return answer
     outcome, encoded = yield from _outcome(call.contract, answer.value, seal, usage)
     yield Settle(step, outcome, encoded)

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 import pydantic
+import pydantic_core
 import rfc8785
 
 from rollcage.errors import ArgumentsInvalid, ContractError, Unencodable
 from rollcage.fingerprint import jcs
-from rollcage.schema import Signature, as_schema_says, field_forms, signature_model
+from rollcage.schema import as_schema_says, field_forms, is_signature, signature_model
 from rollcage.trace.codec import FOREIGN, TAG, Seal, encode, survey, tagged
 
 __all__ = ["Arguments", "Contract", "Effect", "OnMiss", "Source"]
@@ -168,12 +169,12 @@ class Contract:
         """
         parameters = self.parameters
         try:
-            if isinstance(parameters, Mapping):
-                return self._bind_schema(parameters, raw, seal)
-            return self._bind_model(parameters, raw, seal)
+            if isinstance(parameters, type):  # quicker to tell than a Mapping
+                return self._bind_model(parameters, raw, seal)
+            return self._bind_schema(parameters, raw, seal)
         except RecursionError:
             raise ArgumentsInvalid(f"{self.name}: its arguments are nested too deep") from None
-        except (rfc8785.CanonicalizationError, pydantic.PydanticSerializationError) as error:
+        except (rfc8785.CanonicalizationError, pydantic_core.PydanticSerializationError) as error:
             raise ArgumentsInvalid(
                 f"{self.name}: arguments that JSON can't hold: {error}"
             ) from None
@@ -194,7 +195,7 @@ class Contract:
         if self._checks:
             odd = [name for name, plain in self._checks.items() if not plain(values[name])]
             wide = wide.union(odd) if odd else wide
-        if issubclass(parameters, Signature) and len(model.__pydantic_fields_set__) < len(raw):
+        if len(model.__pydantic_fields_set__) < len(raw) and is_signature(parameters):
             self._refuse_unknown(raw)
         canonical = parameters.__pydantic_serializer__.to_python(
             model, mode="json", by_alias=False, warnings=False, exclude={*wide} if wide else None,
@@ -316,15 +317,14 @@ class Contract:
             hints = typing.get_type_hints(function, include_extras=True)
         except (NameError, TypeError, AttributeError, SyntaxError) as error:
             raise ContractError(f"{name}: its annotations can't be resolved: {error}") from error
-        secret = declared.pop("secret", ())
-        for key in ("permissions", "raises"):
-            declared[key] = tuple(declared.get(key) or ())
+        for key, kind in (("permissions", tuple), ("raises", tuple), ("secret", frozenset)):
+            each = declared.get(key) or ()
+            declared[key] = kind([each] if isinstance(each, str | type) else each)
         return cls(
             name=name,
             description=declared.pop("description", None) or inspect.getdoc(function) or "",
             parameters=signature_model(name, function, hints),
             returns=hints.get("return"),
-            secret=frozenset([secret] if isinstance(secret, str) else secret),
             **declared,
         )
 

@@ -262,8 +262,8 @@ class Ledger:
         raise _Refused(
             NotReplayable(
                 f"step {entry.step} of run {entry.run} ({entry.name}) was performed, but its "
-                f"result can't be replayed: {entry.flaw}. Declare what is missing and record afresh, "
-                f'or say on_miss="live" on the tool to run it again'
+                f"result can't be replayed: {entry.flaw}. Declare what is missing and record "
+                f'afresh, or say on_miss="live" on the tool to run it again'
             )
         )
 
@@ -331,7 +331,10 @@ class Ledger:
                 marks["leaves"] = True
         if path is not None and path.ahead and arrival.placed:
             marks["ahead"] = True
-        return self._start(arrival, arrival.place(), advances=arrival.advances, marks=marks)
+        place = arrival.place()
+        if path is not None:
+            branch.set_apart(place, arrival.call.key)
+        return self._start(arrival, place, advances=arrival.advances, marks=marks)
 
     def _start(
         self, arrival: Arrival, place: Place, *, advances: bool, marks: Event | None = None

@@ -84,6 +84,7 @@ class Path:
         self._queues: dict[str, list[Entry]] = {}
         self._heads: dict[str, int] = {}
         self._remaining: dict[int, int] = {}
+        self._fingerprints: set[str] | None = None
         for entry in entries:
             if entry.abandoned:
                 self.ahead += 1
@@ -134,6 +135,12 @@ class Path:
             if entry.slot == slot and not entry.used:
                 return entry
         return first
+
+    def holds(self, fingerprint: str) -> bool:
+        """Whether a step of this fingerprint is recorded here, taken or not."""
+        if self._fingerprints is None:  # most replays never ask
+            self._fingerprints = {entry.fingerprint for entry in self.entries}
+        return fingerprint in self._fingerprints
 
     def take(self, entry: Entry) -> None:
         """Use a step up, and move on over every batch that is now used up."""
@@ -326,39 +333,52 @@ def load(
     strict = settings.get("chain") == "all"
     branches: dict[str, list[Entry]] = {}
     for entry in entries:
-        if entry.kind == "model":
-            if entry.status in ("ok", "error") or (offline and entry.status == "blocked"):
-                recording.models.setdefault(entry.key, deque()).append(entry)
-        elif entry.effect == "pure" and not strict and entry.status != "blocked":
-            if entry.status in ("ok", "error"):
-                recording.pure.setdefault(entry.key, entry)
-            branches.setdefault(entry.branch, []).append(entry)
-        else:
-            branches.setdefault(entry.branch, []).append(entry)
-    for branch, steps in branches.items():
+        branches.setdefault(entry.branch, []).append(entry)
+    for steps in branches.values():
         _mark_frontier(steps, retry_failed=retry_failed)
+    for entry in entries:
+        if entry.kind == "model" and _holds(entry, offline=offline):
+            recording.models.setdefault(entry.key, deque()).append(entry)
+        elif not strict and _is_pure(entry) and entry.status in ("ok", "error"):
+            known = recording.pure.get(entry.key)
+            if known is None or known.status == "error":
+                recording.pure[entry.key] = entry
+    for branch, steps in branches.items():
         recording.paths[branch] = Path(
-            [e for e in _with_ends(steps) if _holds(e, offline=offline, strict=strict)],
+            [
+                entry
+                for entry in _with_ends(steps)
+                if entry.kind != "model"
+                and (strict or not _is_pure(entry))
+                and _holds(entry, offline=offline)
+            ],
             strict=strict,
         )
     return recording
 
 
+def _is_pure(entry: Entry) -> bool:
+    """Whether a step is found by its key alone, in any world."""
+    return entry.kind == "tool" and entry.effect == "pure" and entry.status != "blocked"
+
+
 def _mark_frontier(steps: list[Entry], *, retry_failed: bool | None) -> None:
+    """Mark the steps that no tool call of a later turn came after."""
     if retry_failed is not None:
         for entry in steps:
             entry.frontier = retry_failed
         return
-    tools = [
-        entry
-        for entry in steps
-        if entry.kind == "tool" and entry.status != "blocked" and not entry.abandoned
-    ]
-    last = tools[-1].group if tools else -1
-    for entry in reversed(tools):
-        if entry.group != last:
-            break
-        entry.frontier = True
+    last: int | None = None
+    for entry in reversed(steps):
+        if entry.status == "blocked" or entry.abandoned:
+            continue
+        if entry.kind == "model":
+            entry.frontier = last is None
+        elif entry.kind == "tool":
+            if last is not None and entry.group != last:
+                break
+            last = entry.group
+            entry.frontier = True
 
 
 def _with_ends(steps: list[Entry]) -> list[Entry]:
@@ -374,10 +394,8 @@ def _with_ends(steps: list[Entry]) -> list[Entry]:
     return steps
 
 
-def _holds(entry: Entry, *, offline: bool, strict: bool) -> bool:
+def _holds(entry: Entry, *, offline: bool) -> bool:
     """Whether a recorded step can be a candidate at all."""
-    if entry.effect == "pure" and not strict and entry.status != "blocked":
-        return False  # found by key alone
     if entry.status == "blocked":
         return offline  # today's gate decides anew
     if entry.effect in ("pure", "read"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+import functools
 import inspect
 import types
 import typing
@@ -22,7 +23,7 @@ import pydantic_core
 
 from rollcage.errors import ContractError
 
-__all__ = ["Form", "Signature", "as_schema_says", "field_forms", "one_form", "signature_model"]
+__all__ = ["Form", "as_schema_says", "field_forms", "is_signature", "one_form", "signature_model"]
 
 Form = bool | Callable[[Any], bool]
 """Whether a value has one JSON form that says all of it: always, never, or where a check says so."""
@@ -213,13 +214,22 @@ def _alternatives(
 # --- a function's signature ----------------------------------------------------------------------
 
 
-class Signature(pydantic.BaseModel):
-    """The base of models that are made of a function's parameters.
+@functools.cache
+def _signature_base() -> type[pydantic.BaseModel]:
+    """The base of models that are made of a function's parameters; made when first needed."""
+
+    class Signature(pydantic.BaseModel):
+        model_config = pydantic.ConfigDict(protected_namespaces=())
+
+    return Signature
+
+
+def is_signature(model: type[pydantic.BaseModel]) -> bool:
+    """Whether a model is that of a function's parameters.
 
     No keyword beside them is taken: Python's own rule, and a misspelt one must not be dropped.
     """
-
-    model_config = pydantic.ConfigDict(protected_namespaces=())
+    return issubclass(model, _signature_base())
 
 
 def signature_model(
@@ -231,7 +241,7 @@ def signature_model(
         ContractError: a parameter that can't be passed by name, or has no usable type.
     """
     fields: dict[str, Any] = {}
-    base: type[pydantic.BaseModel] = Signature
+    base = _signature_base()
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:
@@ -247,7 +257,7 @@ def signature_model(
         with warnings.catch_warnings():  # a parameter may be called `copy` or `json`
             warnings.simplefilter("ignore", UserWarning)
             return pydantic.create_model(name, __base__=base, **fields)
-    except (pydantic.PydanticUserError, TypeError, NameError) as error:
+    except (pydantic.PydanticUserError, TypeError, NameError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ContractError(f"{name}: its parameters have no schema: {reason}") from error
 

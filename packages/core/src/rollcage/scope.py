@@ -44,7 +44,7 @@ class Guard(Protocol):
         ...
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True, eq=False)  # frozen, it would take four times as long to make
 class Scope:
     """What a call finds around it: its session, branch, turn, and the step whose body it is in."""
 
@@ -92,13 +92,9 @@ def current_step() -> CurrentStep | None:
     )
 
 
-def enter_body(step: Step) -> Token[Scope | None]:
-    """Make `step` the one whose body is running; `around.reset` ends that."""
-    outer = around.get()
-    assert outer is not None
-    return around.set(
-        Scope(outer.session, agent=step.call.agent, branch=step.branch.name, step=step)
-    )
+def enter_body(session: Guard, step: Step) -> Token[Scope | None]:
+    """Make `step` the one whose body is running in its session; `around.reset` ends that."""
+    return around.set(Scope(session, agent=step.call.agent, branch=step.branch.name, step=step))
 
 
 @contextlib.contextmanager

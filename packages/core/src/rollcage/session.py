@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hmac
 import inspect
 import logging
@@ -18,7 +19,7 @@ from rollcage._effects import Flow
 from rollcage._engine import Usage, run_step
 from rollcage.contract import Contract
 from rollcage.declare import Declared, declaration, guarded, open_sessions, tool
-from rollcage.errors import SessionError
+from rollcage.errors import SessionError, StoreError, TraceUnwritable
 from rollcage.fingerprint import uuid7
 from rollcage.gate import ALLOWED, Rule, StepView, decide, rule_name
 from rollcage.ledger import Ledger, OnDivergence
@@ -140,6 +141,10 @@ class Session:
         try:
             if not driver.writer.forked:
                 self._finish(driver, error)
+        except (StoreError, TraceUnwritable) as unwritable:
+            if error is None and halted is None:
+                raise
+            _log.warning("the end of run %s is not recorded: %s", self.run_id, unwritable)
         finally:
             driver.closed = True
             driver.writer.close()
@@ -196,8 +201,9 @@ class Session:
             seed=self._seed,
         )
         writer = self.store.create(started)
+        enter = functools.partial(enter_body, self)
         self._driver = Driver(
-            ledger, writer, self.store, source.reader, self._clock, enter_body, around.reset
+            ledger, writer, self.store, source.reader, self._clock, enter, around.reset
         )
 
     def _finish(self, driver: Driver, error: BaseException | None) -> None:
@@ -219,6 +225,7 @@ class Session:
         if cause is not None:
             event["error"] = encode_exception(cause, self._seal)
         with driver.lock:
+            driver.closed = True  # first: nothing comes behind this line, from whichever thread
             driver.writer.append(event)
             driver.writer.sync()
             driver.writer.attest(event["status"])

@@ -114,6 +114,17 @@ class Branch:
         place.fingerprint = fingerprint(key, self.world, rank, slot)
         return place
 
+    def set_apart(self, place: Place, key: bytes) -> None:
+        """Give a new step a fingerprint of its own where a recorded one has that of its place.
+
+        That one stood for an identical call of another slot, and may have changed the world under
+        the idempotency key which follows from it.
+        """
+        assert self.path is not None
+        while self.path.holds(place.fingerprint.hex()):
+            place.rank += 1
+            place.fingerprint = fingerprint(key, self.world, place.rank, place.slot)
+
     def may_follow(self, turn: Turn) -> bool:
         """Whether a call of this turn may be answered from the recorded path."""
         return self.following or (self.path is not None and self.closer is turn)

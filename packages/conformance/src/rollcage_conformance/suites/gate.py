@@ -29,7 +29,7 @@ class Stopped(Halt):
     """Somebody pulled the plug."""
 
 
-class HookCrash(Exception):  # noqa: N818 - a bug, not an error that anybody declares
+class HookCrash(Exception):
     """A bug in the adapter, or in what it calls."""
 
 
@@ -44,7 +44,7 @@ class FaultySession(Session):
             self.crashes += 1
             raise HookCrash(names[0])
 
-    def place(self, **arguments: Any) -> Any:  # type: ignore[override]  # raises or passes on
+    def place(self, **arguments: Any) -> Any:
         """Crash, or say where a call stands."""
         self._maybe("place")
         return super().place(**arguments)
@@ -71,7 +71,7 @@ class GateSuite(Suite):
     def test_a_denied_call_runs_nothing_and_the_model_sees_why(
         self, stage: Stage, mode: Mode
     ) -> None:
-        script = [[("send", {"text": "a"})], [("look", {"place": "b"})], "all done"]
+        script: list[Message] = [[("send", {"text": "a"})], [("look", {"place": "b"})], "all done"]
         played = stage.play(Scenario([SEND, LOOK], script), mode, rules=[no_sending])
         assert played.error is None
         assert played.ran == ("look",)
@@ -118,7 +118,7 @@ class GateSuite(Suite):
         assert "ran" not in played.how
 
     def test_arguments_that_do_not_fit_run_nothing(self, stage: Stage, mode: Mode) -> None:
-        script = [[("send", {"wrong": "a"})], [("send", {"text": "b"})], "all done"]
+        script: list[Message] = [[("send", {"wrong": "a"})], [("send", {"text": "b"})], "all done"]
         played = stage.play(Scenario([SEND], script), mode)
         assert played.ran in {("send",), ()}  # () where the framework ends the agent
         assert all(step["args"] == {"text": "b"} for step in played.steps)

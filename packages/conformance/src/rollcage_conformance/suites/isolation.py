@@ -107,16 +107,17 @@ class IsolationSuite(Suite):
                 return f"{own}: {text}"
 
             script: list[Message] = [*([("meet", {"text": f"{own}{i}"})] for i in range(3)), own]
-            return stage.play(Scenario([ToolSpec(meet)], script), mode, name=own)
+            played = stage.play(Scenario([ToolSpec(meet)], script), mode, name=own)
+            if len(played.ran) < len(script) - 1:
+                together.abort()  # it will not come again
+            return played
 
-        for replay in (False, True):
-            first, second = _at_once(lambda: agent("x"), lambda: agent("y"))
-            for own, played in (("x", first), ("y", second)):
-                assert played.error is None
-                assert played.result.text == own
-                assert played.seen == [(f"{own}: {own}{i}",) for i in range(3)]
-                assert [s["args"]["text"] for s in played.steps] == [f"{own}{i}" for i in range(3)]
-                assert not replay or played.events[0]["name"] == own
+        first, second = _at_once(lambda: agent("x"), lambda: agent("y"))
+        for own, played in (("x", first), ("y", second)):
+            assert played.error is None
+            assert played.result.text == own
+            assert played.seen == [(f"{own}: {own}{i}",) for i in range(3)]
+            assert [s["args"]["text"] for s in played.steps] == [f"{own}{i}" for i in range(3)]
 
 
 def _at_once(*jobs: Callable[[], Played]) -> list[Played]:

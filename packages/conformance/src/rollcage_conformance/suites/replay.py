@@ -5,7 +5,7 @@ from typing import Literal
 import pytest
 from rollcage import ReplayMiss
 
-from rollcage_conformance.scenario import Scenario, ToolSpec
+from rollcage_conformance.scenario import Message, Scenario, ToolSpec
 from rollcage_conformance.stage import Mode, Stage
 from rollcage_conformance.suite import Suite, needs
 from rollcage_conformance.tools import LOOK, SEND, Crash, notes, polling
@@ -19,7 +19,7 @@ class ReplaySuite(Suite):
     rounds = 100  # of parallel identical calls
 
     def test_each_call_runs_once_and_is_recorded(self, stage: Stage, mode: Mode) -> None:
-        script = [[("send", {"text": "a"})], [("look", {"place": "b"})], "all done"]
+        script: list[Message] = [[("send", {"text": "a"})], [("look", {"place": "b"})], "all done"]
         played = stage.play(Scenario([SEND, LOOK], script), mode)
         assert played.error is None
         assert played.result.text == "all done"
@@ -90,7 +90,8 @@ class ReplaySuite(Suite):
         assert resumed.seen == [("sent a",), ("repaired b",)]
 
     def test_identical_calls_in_a_row_replay_in_their_order(self, stage: Stage, mode: Mode) -> None:
-        scenario = Scenario([polling()], [*[[("poll", {})]] * 3, "all done"])
+        calls: list[Message] = [[("poll", {})]] * 3
+        scenario = Scenario([polling()], [*calls, "all done"])
         expected = [("answer 1",), ("answer 2",), ("answer 3",)]
         assert stage.play(scenario, mode).seen == expected
         replayed = stage.play(scenario, mode, replay="offline")
@@ -100,7 +101,8 @@ class ReplaySuite(Suite):
     @needs("parallel")
     def test_parallel_identical_calls_keep_their_slots(self, stage: Stage, mode: Mode) -> None:
         width = 3
-        scenario = Scenario([polling()], [*[[("poll", {})] * width] * self.rounds, "all done"])
+        calls: list[Message] = [[("poll", {})] * width] * self.rounds
+        scenario = Scenario([polling()], [*calls, "all done"])
         recorded = stage.play(scenario, mode)
         assert recorded.error is None
         assert len(recorded.ran) == width * self.rounds

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rollcage_conformance.scenario import Scenario, ToolSpec
+from rollcage_conformance.scenario import Message, Scenario, ToolSpec
 from rollcage_conformance.stage import Mode, Stage
 from rollcage_conformance.suite import Suite, needs
 from rollcage_conformance.tools import GIVERS, ORDER, PLAN
@@ -97,7 +97,7 @@ class ValueSuite(Suite):
             return f"answer to {question}"
 
         tool = ToolSpec(ask, injected="who")
-        script = [[("ask", {"question": "why"})], "all done"]
+        script: list[Message] = [[("ask", {"question": "why"})], "all done"]
         recorded = stage.play(Scenario([tool], script, injected="ann"), mode)
         assert recorded.error is None
         assert given == ["ann"]

@@ -45,12 +45,15 @@ __all__ = ["JsonlStore", "TraceFile"]
 _log = logging.getLogger("rollcage")
 _SHA256: Final = re.compile("[0-9a-f]{64}")
 _writers: weakref.WeakSet[JsonlWriter] = weakref.WeakSet()
+_locks: weakref.WeakSet[_FileLock] = weakref.WeakSet()
 
 
 def _leave_to_parent() -> None:
     """In a forked child: the run stays the parent's, and its OS lock too."""
     for writer in list(_writers):
         writer.abandon()
+    for lock in list(_locks):
+        lock.release()
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)
@@ -61,6 +64,7 @@ class _FileLock:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        _locks.add(self)
 
     def release(self) -> None:
         if self._descriptor >= 0:
@@ -104,13 +108,18 @@ class JsonlWriter:
         self._store = store
         self._descriptor = descriptor
         tail = tail_of(data)
-        self._count, self._size, self._head = tail.lines, tail.size, tail.head
+        # Lines, bytes and head; set in one go, for Ctrl-C may come between any two instructions.
+        self._end = self._next = (tail.lines, tail.size, tail.head)
         self._synced = 0
         self._sync_lock = threading.Lock()
         _writers.add(self)
 
     def append(self, event: dict[str, Any]) -> None:
-        line, head = seal_line(event, self._head)
+        if self._next is not self._end:
+            self._recover()
+        count, size, head = self._end
+        line, head = seal_line(event, head)
+        self._next = (count + 1, size + len(line), head)
         try:
             written = os.write(self._descriptor, line)
         except OSError as error:
@@ -119,13 +128,23 @@ class JsonlWriter:
         if written != len(line):
             self._take_back()
             raise self._unwritable("a short write")
-        self._head = head
-        self._count += 1
-        self._size += written
+        self._end = self._next
+
+    def _recover(self) -> None:
+        """The last append was interrupted, or could not be taken back: see whether it got through."""
+        try:
+            if os.fstat(self._descriptor).st_size == self._next[1]:
+                self._end = self._next
+            else:
+                os.ftruncate(self._descriptor, self._end[1])
+        except OSError as error:
+            raise self._unwritable(error.strerror) from error
+        self._next = self._end
 
     def _take_back(self) -> None:
         with contextlib.suppress(OSError):  # the torn line is then set aside at the next open
-            os.ftruncate(self._descriptor, self._size)
+            os.ftruncate(self._descriptor, self._end[1])
+            self._next = self._end
 
     def _unwritable(self, reason: str | None) -> Exception:
         if self.forked:
@@ -133,10 +152,10 @@ class JsonlWriter:
         return TraceUnwritable(f"the trace of run {self.run} can't be written: {reason}")
 
     def sync(self) -> None:
-        target = self._size
+        target = self._end[1]
         with self._sync_lock:
             if self._synced < target:  # else somebody waited for these bytes too
-                reached = self._size
+                reached = self._end[1]
                 try:
                     os.fdatasync(self._descriptor)
                 except OSError as error:
@@ -144,15 +163,17 @@ class JsonlWriter:
                 self._synced = reached
 
     def attest(self, status: str) -> None:
-        self._store.note(
-            {"run": self.run, "status": status, "count": self._count, "head": self._head.hex()}
-        )
+        if self._next is not self._end:
+            self._recover()
+        count, _, head = self._end
+        self._store.note({"run": self.run, "status": status, "count": count, "head": head.hex()})
 
     def close(self) -> None:
         _writers.discard(self)
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with contextlib.suppress(OSError):  # each line is written already
+                os.close(descriptor)
 
     def abandon(self) -> None:
         """In a forked child: close the descriptor, so that the lock ends with the parent."""

@@ -1,232 +1,39 @@
-"""The events of a trace: their models, which are the published schema, and the hash chain.
+"""The lines of a trace: their format, the hash chain, and what checks them.
 
 One event is one line of JSON. The hot path writes them as plain dicts; every line that is written
-passes these models, which a test shows and `rollcage verify` checks.
+passes the models in `trace.models`, which a test shows and `rollcage verify` checks. Those are
+imported when they are first asked for: recording needs none of them.
 """
 
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-__all__ = [
-    "CHAIN_START",
-    "FORMAT",
-    "BranchJoined",
-    "Event",
-    "Outcome",
-    "RunFinished",
-    "RunStarted",
-    "StepBlocked",
-    "StepFinished",
-    "StepReplayed",
-    "StepResolved",
-    "StepStarted",
-    "VerdictData",
-    "event_adapter",
-    "json_schema",
-    "seal_line",
-]
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+__all__ = ["CHAIN_START", "FORMAT", "HASH_TAIL", "event_adapter", "json_schema", "seal_line"]
 
 FORMAT: Final = "rollcage/1"
 CHAIN_START: Final = b"\0" * 32
 HASH_TAIL: Final = len(b',"hash":""}') + 64  # how many bytes of a line its hash takes, at its end
 
-Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-Microseconds = Annotated[int, Field(ge=0)]
-StepNumber = Annotated[int, Field(ge=1)]
-
 
 def seal_line(event: dict[str, Any], previous: bytes) -> tuple[bytes, bytes]:
     """An event's line, newline included, and its hash: the `previous` of the next line."""
     body = orjson.dumps(event)
-    hashed = sha256(previous + body)
-    line = b'%b,"hash":"%b"}\n' % (body[:-1], hashed.hexdigest().encode())
-    return line, hashed.digest()
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
-
-
-class Outcome(_Model):
-    """What became of a call: `ok` with its value, `error` with its exception, or `unknown`."""
-
-    status: Literal["ok", "error", "unknown", "not_started"]
-    value: Any = None
-    typed: bool = Field(False, description="comes back through the tool's return type only")
-    error: dict[str, Any] | None = None
-    lossy: str | None = Field(None, description="why the value can't come back as it was")
-    usage: dict[str, int] | None = Field(None, description="tokens, by their OTel GenAI names")
-
-
-class VerdictData(_Model):
-    """What the gate decided."""
-
-    decision: Literal["allow", "ask", "deny"]
-    reason: str
-    code: str
-    rule: str
-
-
-class _Event(_Model):
-    time: Microseconds = Field(description="Unix time in microseconds")
-    hash: Digest = Field(
-        description="SHA-256 over the previous line's hash and this line without it"
-    )
-
-
-class RunStarted(_Event):
-    """The first line of a run."""
-
-    event: Literal["run.started"]
-    format: Literal["rollcage/1"]
-    run: str
-    name: str
-    mode: Literal["record", "resume", "offline", "verify"]
-    source: str | None = Field(None, description="the run that this one replays")
-    root: str = Field(description="the first run of the lineage")
-    seed: str
-    chain: Literal["effects", "all"]
-    on_divergence: Literal["halt", "warn"]
-    durability: Literal["os", "disk"]
-    rules: list[str]
-    redacted: bool = Field(False, description="values were taken out by an export")
-
-
-class _Call(_Event):
-    step: StepNumber
-    kind: Literal["tool", "model"]
-    name: str
-    version: str
-    effect: Literal["pure", "read", "write", "scope"]
-    args: dict[str, Any]
-    key: Digest
-    branch: str = Field("", description="the branch, or the calls of which step's body")
-    turn: int = Field(ge=0)
-    slot: int = Field(ge=0)
-    agent: str = ""
-    call_id: str = Field("", description="the framework's id of the call (gen_ai.tool.call.id)")
-    parent: StepNumber | None = Field(None, description="the step whose body made the call")
-
-
-class _Placed(_Call):
-    world: Digest
-    position: int = Field(ge=0, description="how many batches of writes the branch had behind it")
-    since: int | None = Field(None, description="the position its turn started at, where earlier")
-    joined: bool = Field(False, description="a batch was open when the call arrived")
-    occurrence: tuple[int, int] = Field(description="rank among the turns that asked, then slot")
-    fingerprint: Digest
-
-
-class StepStarted(_Placed):
-    """A call is about to run; written before it does."""
-
-    event: Literal["step.started"]
-    verdict: VerdictData | None = None
-    supersedes: tuple[str, StepNumber] | None = Field(
-        None, description="the recorded step (run, step) in whose place it runs again"
-    )
-    leaves: bool = Field(False, description="what was recorded behind this place holds no longer")
-    ahead: bool = Field(False, description="it saw a world that recorded effects had moved on")
-    orphans: list[tuple[str, StepNumber]] | None = Field(
-        None, description="recorded effects (run, step) that it leaves behind"
-    )
-
-
-class StepFinished(_Event):
-    """A call ended."""
-
-    event: Literal["step.finished"]
-    step: StepNumber
-    outcome: Outcome
-    digest: Digest = Field(description="of the outcome")
-    duration: Microseconds
-
-
-class StepReplayed(_Placed):
-    """A recorded outcome stood for the call; nothing ran."""
-
-    event: Literal["step.replayed"]
-    origin: tuple[str, StepNumber, int] = Field(description="run, step and turn where it ran")
-    outcome: Outcome
-    digest: Digest
-    duration: Microseconds = Field(description="what it took where it ran")
-    verdict: VerdictData | None = Field(None, description="today's, where it differs (offline)")
-    drift: str | None = Field(None, description="how a fresh execution differed (verify)")
-
-
-class StepBlocked(_Call):
-    """A call was refused; nothing ran."""
-
-    event: Literal["step.blocked"]
-    verdict: VerdictData
-    position: int = Field(ge=0)
-    since: int | None = None
-    joined: bool = False
-
-
-class BranchJoined(_Event):
-    """A branch came back: what it wrote is now part of its parent's world."""
-
-    event: Literal["branch.joined"]
-    step: StepNumber
-    name: str = Field(description="the branch that came back")
-    branch: str = Field("", description="the branch that it came back to")
-    key: Digest
-    fingerprint: Digest
-    world: Digest
-    position: int = Field(ge=0)
-    since: int | None = None
-    turn: int = Field(ge=0)
-    slot: int = Field(ge=0)
-    digest: Digest = Field(description="the joined branch's last world")
-    leaves: bool = Field(False, description="what was recorded behind this place holds no longer")
-    origin: tuple[str, StepNumber, int] | None = Field(None, description="where it was recorded")
-
-
-class StepResolved(_Event):
-    """Somebody, or the body itself, said late what became of a step."""
-
-    event: Literal["step.resolved"]
-    step: StepNumber
-    by: Literal["operator", "body"]
-    outcome: Outcome
-    digest: Digest
-
-
-class RunFinished(_Event):
-    """The session was left."""
-
-    event: Literal["run.finished"]
-    status: Literal["ok", "error", "halted"]
-    steps: int
-    error: dict[str, Any] | None = None
-
-
-Event = Annotated[
-    RunStarted
-    | StepStarted
-    | StepFinished
-    | StepReplayed
-    | StepBlocked
-    | StepResolved
-    | BranchJoined
-    | RunFinished,
-    Field(discriminator="event"),
-]
-
-_adapters: list[TypeAdapter[Any]] = []
+    digest = sha256(previous + body).digest()
+    return b"".join((body[:-1], b',"hash":"', digest.hex().encode(), b'"}\n')), digest
 
 
 def event_adapter() -> TypeAdapter[Any]:
-    """Validates one event; built when first needed, for no recording needs it."""
-    if not _adapters:
-        _adapters.append(TypeAdapter(Event))
-    return _adapters[0]
+    """Validates one event."""
+    from rollcage.trace.models import adapter  # building models takes 50 ms
+
+    return adapter()
 
 
 def json_schema() -> dict[str, Any]:

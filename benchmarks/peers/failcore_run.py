@@ -24,5 +24,6 @@ def write(calls: int, folder: Path) -> dict[str, float]:
     with context as ctx:
         ctx.tool(send_mail)
         cpu = cpu_per_call(lambda arguments: ctx.call("send_mail", **arguments), calls)
+        assert ctx.trace_path is not None
         size = Path(ctx.trace_path).stat().st_size
     return {"cpu_us": cpu, "bytes": size / (WARM_UP + calls)}

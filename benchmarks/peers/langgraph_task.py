@@ -17,7 +17,7 @@ from benchmarks.timing import WARM_UP
 from benchmarks.workload import mail, send_mail
 
 
-class Crash(Exception):  # noqa: N818 - the end of a first life, not an error of ours
+class Crash(Exception):
     """The job ends before it is done."""
 
 

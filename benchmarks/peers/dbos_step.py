@@ -38,7 +38,6 @@ def _run(calls: int, folder: Path) -> tuple[dict[str, float], dict[str, float]]:
         config={
             "name": "bench",
             "system_database_url": f"sqlite:///{folder}/dbos.sqlite",
-            "run_admin_server": False,
             "log_level": "ERROR",
         }
     )

@@ -1,0 +1,50 @@
+"""Rollcage for LangChain and LangGraph.
+
+::
+
+    from langchain.agents import create_agent
+    from rollcage import Session
+    from rollcage_langchain import RollcageMiddleware, guard_model, guard_tools
+
+    with Session("weekly report") as session:
+        agent = create_agent(
+            guard_model(model, session),
+            guard_tools(tools, session, effects={"read_file": "read"}),
+            middleware=[RollcageMiddleware(session)],
+        )
+        agent.invoke({"messages": [("user", "Write the weekly report.")]})
+
+`guard_tools` records and replays each tool at its body, so that results stay what they are.
+`RollcageMiddleware` says where each call stands, hands a refusal to the model as an error message,
+and ends the agent when the session is halted; `tool_node_wrappers` is its twin for a plain
+`ToolNode`. `guard_model` records and replays the model's own calls.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rollcage_langchain.models import guard_model
+from rollcage_langchain.tools import as_tools, guard_tools
+from rollcage_langchain.values import register
+
+if TYPE_CHECKING:
+    from rollcage_langchain.hooks import tool_node_wrappers
+    from rollcage_langchain.middleware import RollcageMiddleware
+
+__all__ = ["RollcageMiddleware", "as_tools", "guard_model", "guard_tools", "tool_node_wrappers"]
+
+register()
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs `langchain.agents` and `langgraph.prebuilt` only where it is used."""
+    if name == "RollcageMiddleware":
+        from rollcage_langchain.middleware import RollcageMiddleware
+
+        return RollcageMiddleware
+    if name == "tool_node_wrappers":
+        from rollcage_langchain.hooks import tool_node_wrappers
+
+        return tool_node_wrappers
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

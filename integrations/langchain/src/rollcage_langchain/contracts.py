@@ -1,0 +1,216 @@
+"""What LangChain knows of a tool, as a contract; and which of a body's arguments are the call's."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import typing
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Self, cast, get_args, get_origin
+
+import pydantic
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool, InjectedToolArg, InjectedToolCallId, Tool, ToolException
+from rollcage import Contract
+from rollcage.errors import ContractError
+
+__all__ = ["Declarations", "Signature", "contract_for", "declared_contract", "type_hints"]
+
+Declarations = Mapping[str, Contract | Mapping[str, Any]]
+"""By a tool's name: its contract, or the fields of one that are to be declared."""
+
+_MANAGERS: Final = frozenset({"run_manager", "callbacks"})  # LangChain's own, in any tool
+_FIELDS: Final = frozenset(field.name for field in dataclasses.fields(Contract) if field.init)
+_LISTS: Final[dict[str, Callable[[Any], Any]]] = {
+    "secret": lambda value: frozenset([value] if isinstance(value, str) else value),
+    "raises": tuple,
+    "permissions": tuple,
+}
+
+
+# --- parameters ----------------------------------------------------------------------------------
+
+
+class Validated(dict[str, Any]):
+    """Arguments that LangChain has validated: doing it twice may fail, or change them."""
+
+
+class Parameters(pydantic.BaseModel):
+    """The base of what a tool's call schema becomes: it takes `Validated` arguments as they are."""
+
+    # Whatever else reaches the body is a part of the call too.
+    model_config = pydantic.ConfigDict(
+        extra="allow", arbitrary_types_allowed=True, protected_namespaces=()
+    )
+
+    @pydantic.model_validator(mode="wrap")
+    @classmethod
+    def _take(cls, data: Any, handler: pydantic.ModelWrapValidatorHandler[Self]) -> Self:
+        return cls.model_construct(**data) if isinstance(data, Validated) else handler(data)
+
+
+def _parameters(tool: BaseTool) -> type[pydantic.BaseModel] | Mapping[str, Any]:
+    """The tool's arguments without those that the framework injects."""
+    if isinstance(tool, Tool) and tool.args_schema is None:
+        return {"type": "object", "properties": tool.args, "required": list(tool.args)}
+    schema: Any = tool.tool_call_schema
+    if isinstance(schema, dict):
+        return cast("dict[str, Any]", schema)
+    if not issubclass(schema, pydantic.BaseModel):  # Pydantic v1, which LangChain takes as well
+        return cast("dict[str, Any]", schema.schema())
+    fields: dict[str, Any] = {n: (f.annotation, f) for n, f in schema.model_fields.items()}
+    with warnings.catch_warnings():  # a parameter may be called `copy` or `json`
+        warnings.simplefilter("ignore", UserWarning)
+        return pydantic.create_model(
+            schema.__name__, __base__=Parameters, __doc__=schema.__doc__, **fields
+        )
+
+
+def _names(parameters: type[pydantic.BaseModel] | Mapping[str, Any]) -> frozenset[str]:
+    if isinstance(parameters, Mapping):
+        return frozenset(parameters.get("properties") or ())
+    return frozenset(parameters.model_fields)
+
+
+# --- what a body takes ---------------------------------------------------------------------------
+
+
+class Signature:
+    """How one body of a tool is called: what makes the call, and what is injected."""
+
+    def __init__(self, tool: BaseTool, body: Callable[..., Any]) -> None:
+        schema = tool.args_schema
+        self._validated = isinstance(schema, type) and issubclass(schema, pydantic.BaseModel)
+        visible = _names(_parameters(tool))
+        parameters = [p for p in _signature(body) if p.name != "self"]
+        annotations = {p.name: p.annotation for p in parameters} | type_hints(body)
+        if isinstance(schema, type) and issubclass(schema, pydantic.BaseModel):
+            fields = {n: f.rebuild_annotation() for n, f in schema.model_fields.items()}
+            self._hidden = frozenset(fields) - visible
+            annotations |= fields
+        else:
+            self._hidden = frozenset()
+        self._hidden |= {name for name, each in annotations.items() if _is_injected(each)}
+        # LangGraph injects by this name, too.
+        self._hidden |= (_MANAGERS | {"runtime"} & annotations.keys()) - visible
+        self._call_ids = [n for n, each in annotations.items() if _marks(each, InjectedToolCallId)]
+        if isinstance(tool, Tool) and schema is None:
+            self._positional = list(visible)
+        else:
+            by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            self._positional = [p.name for p in parameters if p.kind in by_place]
+
+    def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of the call, by name, without what was injected."""
+        named = dict(zip(self._positional, args, strict=False))
+        if len(args) > len(self._positional):
+            named["args"] = list(args[len(self._positional) :])
+        named |= kwargs
+        seen = {name: each for name, each in named.items() if name not in self._hidden}
+        return Validated(seen) if self._validated and not args else seen
+
+    def call_id(self, kwargs: Mapping[str, Any]) -> str:
+        """The id of the call, where the body is told of it; else empty."""
+        for name in self._call_ids:
+            if isinstance(kwargs.get(name), str):
+                return cast("str", kwargs[name])
+        for name in self._hidden:
+            found = getattr(kwargs.get(name), "tool_call_id", None)
+            if isinstance(found, str):
+                return found
+        return ""
+
+
+def _signature(body: Callable[..., Any]) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(body).parameters.values())
+    except (TypeError, ValueError):  # a builtin that does not tell
+        return []
+
+
+def type_hints(body: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations of a function, a partial one or an object that can be called; resolved.
+
+    Empty where they can't be.
+    """
+    while isinstance(body, functools.partial):
+        body = cast("Callable[..., Any]", body.func)  # pyright: ignore[reportUnknownMemberType] - of anything
+    if not hasattr(body, "__annotations__"):
+        body = type(body).__call__
+    try:
+        return typing.get_type_hints(body, include_extras=True)
+    except (NameError, TypeError, AttributeError, SyntaxError):
+        return {}
+
+
+def _is_injected(annotation: Any) -> bool:
+    if annotation is RunnableConfig or _marks(annotation, InjectedToolArg):
+        return True
+    from langgraph.prebuilt import ToolRuntime
+
+    cls = get_origin(annotation) or annotation
+    return isinstance(cls, type) and issubclass(cls, ToolRuntime)
+
+
+def _marks(annotation: Any, marker: type) -> bool:
+    """Whether `Annotated[…]` holds this marker, as an instance or a class."""
+    if get_origin(annotation) is not typing.Annotated:
+        return False
+    return any(
+        isinstance(each, marker) or (isinstance(each, type) and issubclass(each, marker))
+        for each in get_args(annotation)[1:]
+    )
+
+
+# --- contracts -----------------------------------------------------------------------------------
+
+
+def declared_contract(body: Any) -> Contract | None:
+    """What `@rollcage.tool` attached to a function."""
+    found = getattr(body, "__rollcage_contract__", None)
+    return found if isinstance(found, Contract) else None
+
+
+def contract_for(
+    tool: BaseTool,
+    body: Callable[..., Any],
+    effect: Any = None,
+    declared: Contract | Mapping[str, Any] | None = None,
+) -> Contract:
+    """The contract of a LangChain tool: what it says itself, then what is declared of it.
+
+    Raises:
+        ContractError: the declaration can't be used.
+    """
+    if isinstance(declared, Contract):
+        contract = declared
+    else:
+        said = declared_contract(body)
+        parameters = _parameters(tool)
+        if said is not None:
+            contract = dataclasses.replace(said, parameters=parameters)
+        else:
+            contract = Contract(
+                name=tool.name,
+                description=tool.description,
+                parameters=parameters,
+                returns=type_hints(body).get("return"),
+            )
+        contract = _with(contract, declared or {})
+    if effect is not None:
+        contract = dataclasses.replace(contract, effect=effect)
+    # What a tool tells its model by an exception comes back as itself.
+    return dataclasses.replace(contract, raises=(*contract.raises, ToolException))
+
+
+def _with(contract: Contract, declared: Mapping[str, Any]) -> Contract:
+    unknown = declared.keys() - _FIELDS
+    if unknown:
+        known = ", ".join(sorted(_FIELDS))
+        raise ContractError(
+            f"{contract.name}: {sorted(unknown)} can't be declared; what can: {known}"
+        )
+    fields = {name: _LISTS.get(name, lambda v: v)(each) for name, each in declared.items()}
+    return dataclasses.replace(contract, **fields)

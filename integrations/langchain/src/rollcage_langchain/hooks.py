@@ -1,0 +1,161 @@
+"""The framework's hook around a tool call: where it stands, and what a refusal looks like."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, cast
+
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.runnables.config import ensure_config
+from langchain_core.tools import BaseTool
+from langgraph.prebuilt.tool_node import ToolCallRequest
+from langgraph.types import Command
+from rollcage import Session
+from rollcage.errors import ArgumentsInvalid, Blocked, ContractError, Halt, SessionHalted
+
+from rollcage_langchain.contracts import Declarations
+from rollcage_langchain.relabel import call_id_around
+from rollcage_langchain.tools import Effect, guard_tools, guarding
+
+__all__ = ["HALTED", "Hook", "agent_name", "refusal", "tool_node_wrappers"]
+
+Answer = ToolMessage | Command[Any]
+HALTED: Final = (Halt, SessionHalted)
+
+
+def tool_node_wrappers(
+    session: Session,
+    *,
+    effects: Mapping[str, Effect] | None = None,
+    contracts: Declarations | None = None,
+    messages_key: str = "messages",
+) -> dict[str, Any]:
+    """What a plain `ToolNode` needs of Rollcage: `ToolNode(tools, **tool_node_wrappers(session))`.
+
+    As `RollcageMiddleware` does, but when the session halts its error is raised: no other way ends
+    a graph whose edges are not ours. (With `handle_tool_errors=True` the node swallows it; nothing
+    guarded runs after it all the same.)
+
+    Args:
+        session: guards the calls.
+        effects: see `guard_tools`; for tools that are not guarded yet.
+        contracts: the same.
+        messages_key: the node's own `messages_key`.
+    """
+    hook = Hook(session, effects, contracts, messages_key)
+
+    def wrap(request: ToolCallRequest, execute: Callable[[ToolCallRequest], Any]) -> Any:
+        try:
+            with hook.around(request) as placed:
+                return execute(placed)
+        except (Blocked, ArgumentsInvalid) as error:
+            return refusal(request, error)
+
+    async def awrap(
+        request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[Any]]
+    ) -> Any:
+        try:
+            with hook.around(request) as placed:
+                return await execute(placed)
+        except (Blocked, ArgumentsInvalid) as error:
+            return refusal(request, error)
+
+    return {"wrap_tool_call": wrap, "awrap_tool_call": awrap}
+
+
+def refusal(request: ToolCallRequest, error: Exception) -> ToolMessage:
+    """The error message that answers a call that did not run."""
+    call = request.tool_call
+    return ToolMessage(
+        content=str(error), name=call["name"], tool_call_id=call["id"], status="error"
+    )
+
+
+def agent_name() -> str:
+    """The name of the agent around, as `create_agent(name=)` has it; empty without one."""
+    found = (ensure_config().get("metadata") or {}).get("lc_agent_name")
+    return found if isinstance(found, str) else ""
+
+
+class Hook:
+    """Says where each tool call stands, and sees to it that its tool is guarded."""
+
+    def __init__(
+        self,
+        session: Session,
+        effects: Mapping[str, Effect] | None = None,
+        contracts: Declarations | None = None,
+        messages_key: str = "messages",
+    ) -> None:
+        self.session = session
+        self._effects = effects or {}
+        self._contracts = contracts or {}
+        self._messages_key = messages_key
+        self._guarded: dict[int, tuple[BaseTool, BaseTool]] = {}
+
+    @contextlib.contextmanager
+    def around(self, request: ToolCallRequest) -> Iterator[ToolCallRequest]:
+        """Around a call: it stands in its turn and slot, and its tool is a guarded one."""
+        tool = request.tool
+        if tool is not None and guarding(tool) is not self.session:
+            request = request.override(tool=self._guard(tool))
+        turn, slot = _turn_and_slot(request, self._messages_key)
+        call_id = request.tool_call["id"] or ""
+        token = call_id_around.set(call_id)
+        try:
+            with self.session.place(turn=turn, slot=slot, agent=agent_name(), call_id=call_id):
+                yield request
+        finally:
+            call_id_around.reset(token)
+
+    def _guard(self, tool: BaseTool) -> BaseTool:
+        """A tool that nobody guarded (another middleware's, say), guarded; made once."""
+        if guarding(tool) is not None:
+            raise ContractError(f"{tool.name} is guarded by another session than its agent")
+        found = self._guarded.get(id(tool))
+        if found is None:
+            name = tool.name
+            effects = {name: self._effects[name]} if name in self._effects else {}
+            contracts = {name: self._contracts[name]} if name in self._contracts else {}
+            guarded = guard_tools([tool], self.session, effects=effects, contracts=contracts)
+            found = self._guarded.setdefault(id(tool), (tool, guarded[0]))
+        return found[1]
+
+
+# --- where a call stands -------------------------------------------------------------------------
+
+
+class _ThisMessage:
+    """A message without an id, as a turn: it is the same turn as long as it is the same object."""
+
+    def __init__(self, message: AIMessage) -> None:
+        self._message = message
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ThisMessage) and other._message is self._message
+
+    def __hash__(self) -> int:
+        return id(self._message)
+
+
+def _turn_and_slot(request: ToolCallRequest, messages_key: str) -> tuple[object, int | None]:
+    """The message that issued a call, and the call's index in it; none where nobody can tell."""
+    call = request.tool_call
+    for message in reversed(_messages(request.state, messages_key)):
+        if isinstance(message, AIMessage):
+            calls = message.tool_calls
+            slots = [i for i, each in enumerate(calls) if each is call]
+            slots = slots or [i for i, each in enumerate(calls) if each["id"] == call["id"]]
+            if slots:
+                slot = slots[0] if len(slots) == 1 else None
+                return message.id or _ThisMessage(message), slot
+    return None, None
+
+
+def _messages(state: Any, messages_key: str) -> Sequence[Any]:
+    if isinstance(state, dict):
+        found: Any = cast("dict[str, Any]", state).get(messages_key)
+    else:
+        found = state if isinstance(state, list) else getattr(state, messages_key, None)
+    return cast("list[Any]", found) if isinstance(found, list) else []

@@ -1,0 +1,120 @@
+"""`RollcageMiddleware`: what `create_agent` needs of Rollcage."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from langchain.agents.middleware import (
+    AgentMiddleware,
+    AgentState,
+    ModelRequest,
+    ModelResponse,
+    hook_config,
+)
+from langgraph.prebuilt.tool_node import ToolCallRequest
+from langgraph.runtime import Runtime
+from rollcage import Session, current_step
+from rollcage.errors import ArgumentsInvalid, Blocked, SessionHalted
+
+from rollcage_langchain.contracts import Declarations
+from rollcage_langchain.hooks import HALTED, Answer, Hook, agent_name, refusal
+from rollcage_langchain.tools import Effect
+
+__all__ = ["RollcageMiddleware"]
+
+REFUSED = (Blocked, ArgumentsInvalid, *HALTED)
+
+
+class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
+    """Guards an agent's tool calls: `create_agent(..., middleware=[RollcageMiddleware(session)])`.
+
+    It tells the session of each call's turn, slot, id and agent. A refusal is answered with a
+    `ToolMessage(status="error")` that gives the reason. Once the session is halted, no tool and no
+    model is called any more: the agent ends as if it were done, and leaving the session raises the
+    error that halted it. (An agent inside of a tool raises it at once, so that the tool's step is
+    not taken for finished.)
+
+    Args:
+        session: guards the calls.
+        effects: see `guard_tools`; for tools that are not guarded yet. The middleware guards them
+            too, those that other middleware brings included.
+        contracts: the same.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        effects: Mapping[str, Effect] | None = None,
+        contracts: Declarations | None = None,
+    ) -> None:
+        super().__init__()
+        self.session = session
+        self._hook = Hook(session, effects, contracts)
+
+    # --- tools -----------------------------------------------------------------------------------
+
+    def wrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Answer]
+    ) -> Answer:
+        """Place the call, and answer it where it is refused."""
+        try:
+            with self._hook.around(request) as placed:
+                return handler(placed)
+        except REFUSED as error:
+            return refusal(request, error)
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Answer]]
+    ) -> Answer:
+        """Place the call, and answer it where it is refused."""
+        try:
+            with self._hook.around(request) as placed:
+                return await handler(placed)
+        except REFUSED as error:
+            return refusal(request, error)
+
+    # --- the model -------------------------------------------------------------------------------
+
+    def wrap_model_call(
+        self,
+        request: ModelRequest[Any],
+        handler: Callable[[ModelRequest[Any]], ModelResponse[Any]],
+    ) -> ModelResponse[Any]:
+        """Tell the session whose call this is."""
+        self._check_halted()
+        with self.session.place(agent=agent_name()):
+            return handler(request)
+
+    async def awrap_model_call(
+        self,
+        request: ModelRequest[Any],
+        handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
+    ) -> ModelResponse[Any]:
+        """Tell the session whose call this is."""
+        self._check_halted()
+        with self.session.place(agent=agent_name()):
+            return await handler(request)
+
+    @hook_config(can_jump_to=["end"])
+    def before_model(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any] | None:
+        """End the agent where the session is halted."""
+        del state, runtime
+        if self.session.halted is None:
+            return None
+        if current_step() is not None:
+            self._check_halted()
+        return {"jump_to": "end"}
+
+    @hook_config(can_jump_to=["end"])
+    async def abefore_model(
+        self, state: AgentState[Any], runtime: Runtime[Any]
+    ) -> dict[str, Any] | None:
+        """End the agent where the session is halted."""
+        return self.before_model(state, runtime)
+
+    def _check_halted(self) -> None:
+        halted = self.session.halted
+        if halted is not None:
+            raise SessionHalted(f"the session was halted: {halted}") from halted

@@ -1,0 +1,265 @@
+"""Guarded tools: each call is recorded and replayed at the tool's own body, with native values."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, TypeVar, cast
+
+from langchain_core.tools import BaseTool, StructuredTool, Tool
+from rollcage import Contract, Session
+from rollcage.errors import ContractError
+
+from rollcage_langchain.contracts import (
+    Declarations,
+    Signature,
+    contract_for,
+    declared_contract,
+    type_hints,
+)
+from rollcage_langchain.relabel import THIS_CALL, call_id_around, relabel
+from rollcage_langchain.running import Running
+
+__all__ = ["as_tools", "guard_tools", "guarding"]
+
+T = TypeVar("T", bound=BaseTool)
+
+Effect = Literal["pure", "read", "write", "scope"]
+_GUARD: Final = "__rollcage_guard__"
+_BODIES: Final = ("_run", "_arun")  # what subclasses of BaseTool override
+
+
+def guard_tools(
+    tools: Sequence[T],
+    session: Session,
+    *,
+    effects: Mapping[str, Effect] | None = None,
+    contracts: Declarations | None = None,
+) -> list[T]:
+    """LangChain tools of the same types, whose calls go through the session.
+
+    The originals stay as they are. A tool that this session guards already is given back as it is.
+
+    Args:
+        tools: any `BaseTool`: structured, simple, subclasses, async only, with a dict schema.
+        session: guards the calls; it must be entered before the first one.
+        effects: by a tool's name, its effect; a tool that is not named is a `write`.
+        contracts: by a tool's name, its `Contract`, or some fields of it:
+            `{"send_mail": {"idempotent": True, "secret": "password"}}`.
+
+    Raises:
+        ContractError: a name that no tool has, a declaration that can't be used, something that is
+            no tool, or a tool that another session guards.
+    """
+    effects, contracts = effects or {}, contracts or {}
+    _check_names(tools, effects=effects, contracts=contracts)
+    return [
+        _guarded(tool, session, effects.get(tool.name), contracts.get(tool.name)) for tool in tools
+    ]
+
+
+def as_tools(
+    functions: Iterable[Callable[..., Any]], session: Session | None = None
+) -> list[StructuredTool]:
+    """LangChain tools for functions declared with `@rollcage.tool`, sync or async.
+
+    Args:
+        functions: the declared functions.
+        session: guards the calls; by default it is the one that is open around each call.
+
+    Raises:
+        ContractError: a function without a declaration.
+    """
+    tools = [_as_tool(function) for function in functions]
+    return tools if session is None else guard_tools(tools, session)
+
+
+def guarding(tool: BaseTool) -> Session | None:
+    """The session that guards a tool; None if there is none."""
+    for holder in (type(tool), getattr(tool, "func", None), getattr(tool, "coroutine", None)):
+        guard = getattr(holder, _GUARD, None)
+        if isinstance(guard, Guard):
+            return guard.session
+    return None
+
+
+def _check_names(tools: Sequence[BaseTool], **mappings: Mapping[str, Any]) -> None:
+    for tool in tools:
+        if not isinstance(tool, BaseTool):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
+            raise ContractError(
+                f"{tool!r} is no tool of LangChain: as_tools makes one of a function declared with "
+                f"@rollcage.tool; what a provider runs itself can't be guarded"
+            )
+    known = {tool.name for tool in tools}
+    for what, mapping in mappings.items():
+        unknown = sorted(mapping.keys() - known)
+        if unknown:
+            listed = ", ".join(sorted(known)) or "none"
+            raise ContractError(f"{what}= names {', '.join(unknown)}; the tools are: {listed}")
+
+
+def _as_tool(function: Callable[..., Any]) -> StructuredTool:
+    contract = declared_contract(function)
+    if contract is None:
+        raise ContractError(f"{function!r} is not declared: decorate it with @rollcage.tool")
+    is_async = inspect.iscoroutinefunction(function)
+    parameters = contract.parameters
+    return StructuredTool(
+        name=contract.name,
+        description=contract.description,
+        args_schema=dict(parameters) if isinstance(parameters, Mapping) else parameters,
+        func=None if is_async else function,
+        coroutine=function if is_async else None,
+    )
+
+
+# --- guarding one tool ---------------------------------------------------------------------------
+
+
+class Guard:
+    """What stands between one tool and its body."""
+
+    def __init__(self, session: Session, contract: Contract, running: Running) -> None:
+        self.session = session
+        self._contract = contract
+        self._running = running
+
+    def run(
+        self,
+        signature: Signature,
+        body: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Guard a sync body."""
+        if self._running.here:
+            return body(*args, **kwargs)
+        call_id = signature.call_id(kwargs) or call_id_around.get()
+
+        def inside(**_: Any) -> Any:
+            with self._running.body():
+                return relabel(body(*args, **kwargs), call_id, THIS_CALL)
+
+        arguments = signature.arguments(args, kwargs)
+        return relabel(self.session.run(self._contract, arguments, inside), THIS_CALL, call_id)
+
+    async def arun(
+        self,
+        signature: Signature,
+        body: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Guard an async body."""
+        if self._running.here:
+            return await body(*args, **kwargs)
+        call_id = signature.call_id(kwargs) or call_id_around.get()
+
+        async def inside(**_: Any) -> Any:
+            with self._running.body():
+                return relabel(await body(*args, **kwargs), call_id, THIS_CALL)
+
+        arguments = signature.arguments(args, kwargs)
+        value = await self.session.arun(self._contract, arguments, inside)
+        return relabel(value, THIS_CALL, call_id)
+
+
+def _guarded(tool: T, session: Session, effect: Effect | None, declared: Any) -> T:
+    own = guarding(tool)
+    if own is session and effect is None and declared is None:
+        return tool
+    if own is not None:
+        whose = "this" if own is session else "another"
+        raise ContractError(
+            f"{tool.name} is guarded by {whose} session already: guard the original, and declare "
+            f"it there"
+        )
+    if isinstance(tool, (StructuredTool, Tool)) and not _overrides_body(tool):
+        return _with_functions(tool, session, effect, declared)
+    return _with_methods(tool, session, effect, declared)
+
+
+def _overrides_body(tool: StructuredTool | Tool) -> bool:
+    base = StructuredTool if isinstance(tool, StructuredTool) else Tool
+    return any(getattr(type(tool), name) is not getattr(base, name) for name in _BODIES)
+
+
+def _with_functions(tool: Any, session: Session, effect: Effect | None, declared: Any) -> Any:
+    """A copy whose functions are guarded."""
+    bodies = {name: getattr(tool, name) for name in ("func", "coroutine")}
+    first = bodies["func"] or bodies["coroutine"]
+    if first is None:
+        raise ContractError(f"{tool.name} has neither a func nor a coroutine: nothing to guard")
+    guard = Guard(session, contract_for(tool, first, effect, declared), Running())
+    makers = {"func": _function, "coroutine": _coroutine}
+    update = {
+        name: makers[name](guard, Signature(tool, body), _plain(body))
+        for name, body in bodies.items()
+        if body is not None
+    }
+    return tool.model_copy(update=update)
+
+
+def _plain(body: Callable[..., Any]) -> Callable[..., Any]:
+    """The body behind `@rollcage.tool`: it is guarded once, here."""
+    if declared_contract(body) is None:
+        return body
+    return cast("Callable[..., Any]", getattr(body, "__wrapped__", body))
+
+
+def _function(guard: Guard, signature: Signature, body: Callable[..., Any]) -> Callable[..., Any]:
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        return guard.run(signature, body, args, kwargs)
+
+    return _dressed(guarded, body, guard)
+
+
+def _coroutine(guard: Guard, signature: Signature, body: Callable[..., Any]) -> Callable[..., Any]:
+    async def guarded(*args: Any, **kwargs: Any) -> Any:
+        return await guard.arun(signature, body, args, kwargs)
+
+    return _dressed(guarded, body, guard)
+
+
+def _dressed(guarded: Any, body: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
+    """LangChain reads signature and annotations of a body, to know what to inject."""
+    functools.update_wrapper(guarded, body)
+    guarded.__annotations__ = type_hints(body)
+    guarded.__rollcage_guard__ = guard
+    return cast("Callable[..., Any]", guarded)
+
+
+def _with_methods(tool: Any, session: Session, effect: Effect | None, declared: Any) -> Any:
+    """A copy of a subclass of its class, in which the body's methods are guarded."""
+    cls = type(tool)
+    run, arun = (getattr(cls, name) for name in _BODIES)
+    guard = Guard(session, contract_for(tool, run, effect, declared), Running())
+    members: dict[str, Any] = {
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+        _GUARD: guard,
+        "_run": _method(guard, Signature(tool, run), run),
+    }
+    if arun is not getattr(BaseTool, "_arun"):  # noqa: B009 - protected, and no other way to tell
+        members["_arun"] = _amethod(guard, Signature(tool, arun), arun)
+    copy = tool.model_copy()
+    object.__setattr__(copy, "__class__", type(cls)(cls.__name__, (cls,), members))
+    return copy
+
+
+def _method(guard: Guard, signature: Signature, body: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(body)
+    def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return guard.run(signature, functools.partial(body, self), args, kwargs)
+
+    return guarded
+
+
+def _amethod(guard: Guard, signature: Signature, body: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(body)
+    async def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return await guard.arun(signature, functools.partial(body, self), args, kwargs)
+
+    return guarded

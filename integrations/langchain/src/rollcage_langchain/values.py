@@ -1,0 +1,229 @@
+"""LangChain's own values in a trace: neutral data from which each comes back as itself.
+
+A closed set of types, revived from plain data by their own validating constructors. Nothing is
+pickled, and LangChain's `load()`, which makes whatever class the data name, is not used.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from langchain_core.documents import Document
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    ChatMessage,
+    ChatMessageChunk,
+    FunctionMessage,
+    FunctionMessageChunk,
+    HumanMessage,
+    HumanMessageChunk,
+    RemoveMessage,
+    SystemMessage,
+    SystemMessageChunk,
+    ToolMessage,
+    ToolMessageChunk,
+)
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langgraph.types import Command, Send
+from rollcage.trace import register_native
+
+__all__ = ["ROLES", "register"]
+
+ROLES: Final = {
+    "human": "user",
+    "ai": "assistant",
+    "system": "system",
+    "tool": "tool",
+    "function": "function",
+    "remove": "remove",
+}
+"""By LangChain's name of a kind of message, the one that everybody uses."""
+
+_MESSAGES: Final[tuple[type[BaseMessage], ...]] = (
+    AIMessage,
+    AIMessageChunk,
+    ChatMessage,
+    ChatMessageChunk,
+    FunctionMessage,
+    FunctionMessageChunk,
+    HumanMessage,
+    HumanMessageChunk,
+    RemoveMessage,
+    SystemMessage,
+    SystemMessageChunk,
+    ToolMessage,
+    ToolMessageChunk,
+)
+_BY_TYPE: Final[dict[str, type[BaseMessage]]] = {
+    cls.model_fields["type"].default: cls for cls in _MESSAGES
+}
+# What a reader without LangChain wants of a message, by LangChain's name and by ours.
+_SHARED: Final = {
+    "content": "content",
+    "name": "name",
+    "tool_calls": "tool_calls",
+    "tool_call_id": "tool_call_id",
+    "usage_metadata": "usage",
+}
+_OWN: Final = "langchain"
+
+
+class _Messages:
+    """Messages: role, content, tool calls and usage; under `langchain`, what only it knows."""
+
+    name = "langchain.message"
+
+    def project(self, value: BaseMessage) -> dict[str, Any]:
+        kind = value.type
+        shared: dict[str, Any] = {"role": _role(value), "content": value.content}
+        own: dict[str, Any] = {"type": kind}
+        for name, field in type(value).model_fields.items():
+            each = getattr(value, name)
+            if name in ("type", "content") or each == field.get_default(call_default_factory=True):
+                continue
+            if name in _SHARED:
+                shared[_SHARED[name]] = each
+            else:
+                own[name] = each
+        own |= value.model_extra or {}
+        return {**shared, _OWN: own}
+
+    def revive(self, data: Any) -> BaseMessage:
+        shared = _an_object(data)
+        fields = dict(_an_object(shared.get(_OWN)))
+        kind = fields.pop("type", None)
+        cls = _BY_TYPE.get(kind) if isinstance(kind, str) else None
+        if cls is None:
+            raise ValueError(f"no message of LangChain is called {kind!r}")
+        fields |= {theirs: shared[ours] for theirs, ours in _SHARED.items() if ours in shared}
+        return cls(**fields)
+
+    def neutral(self, data: Any) -> Any:
+        return {name: each for name, each in _an_object(data).items() if name != _OWN}
+
+
+def _role(message: BaseMessage) -> str:
+    if isinstance(message, ChatMessage):
+        return message.role
+    kind = message.type.removesuffix("MessageChunk").lower()
+    return ROLES.get(kind, kind)
+
+
+def _an_object(data: Any) -> Mapping[str, Any]:
+    if not isinstance(data, dict):
+        raise ValueError("a recorded value of LangChain is an object")
+    return {str(name): each for name, each in data.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - any keys
+
+
+class _Plain:
+    """A value that is made of few named parts: `parts` takes it apart, `make` joins them again."""
+
+    def __init__(
+        self, name: str, parts: Callable[[Any], dict[str, Any]], make: Callable[..., Any]
+    ) -> None:
+        self.name = name
+        self._parts = parts
+        self._make = make
+
+    def project(self, value: Any) -> dict[str, Any]:
+        return {name: each for name, each in self._parts(value).items() if each is not None}
+
+    def revive(self, data: Any) -> Any:
+        try:
+            return self._make(**_an_object(data))
+        except TypeError as error:
+            raise ValueError(f"no {self.name}: {error}") from None
+
+    def neutral(self, data: Any) -> Any:
+        return data
+
+
+def _command(
+    *, update: Any = None, goto: Any = (), graph: Any = None, resume: Any = None
+) -> Command[Any]:
+    places = goto if isinstance(goto, (list, tuple)) else [goto]
+    if not all(isinstance(each, (str, Send)) for each in places):  # pyright: ignore[reportUnknownVariableType] - any items
+        raise ValueError("a Command goes to nodes: by name, or by Send")
+    if not isinstance(graph, str | None):
+        raise ValueError("a Command names its graph")
+    return Command(graph=graph, update=update, goto=goto, resume=resume)
+
+
+def _command_parts(value: Command[Any]) -> dict[str, Any]:
+    goto = None if value.goto == () else value.goto
+    return {"update": value.update, "goto": goto, "graph": value.graph, "resume": value.resume}
+
+
+def _send_parts(value: Send) -> dict[str, Any]:
+    # A timeout is newer than the oldest LangGraph we work with.
+    return {"node": value.node, "arg": value.arg, "timeout": getattr(value, "timeout", None)}
+
+
+def _send(*, node: Any, arg: Any = None, **more: Any) -> Send:
+    if not isinstance(node, str):
+        raise ValueError("a Send names its node")
+    return Send(node, arg, **more)
+
+
+def _document(*, text: Any, metadata: Any, id: Any = None) -> Document:  # noqa: A002 - its name
+    return Document(page_content=text, metadata=metadata, id=id)
+
+
+def _generation_parts(value: ChatGeneration) -> dict[str, Any]:
+    return {"message": value.message, "info": value.generation_info}
+
+
+def _generation(cls: type[ChatGeneration], *, message: Any, info: Any = None) -> ChatGeneration:
+    return cls(message=message, generation_info=info)
+
+
+def _result(*, generations: Any, info: Any = None) -> ChatResult:
+    return ChatResult(generations=generations, llm_output=info)
+
+
+@functools.cache
+def register() -> None:
+    """Teach the trace LangChain's types. Once is enough."""
+    register_native(_MESSAGES, _Messages())
+    plain: tuple[tuple[type, _Plain], ...] = (
+        (
+            Document,
+            _Plain(
+                "langchain.document",
+                lambda v: {"text": v.page_content, "metadata": v.metadata, "id": v.id},
+                _document,
+            ),
+        ),
+        (Command, _Plain("langgraph.command", _command_parts, _command)),
+        (Send, _Plain("langgraph.send", _send_parts, _send)),
+        (
+            ChatResult,
+            _Plain(
+                "langchain.result",
+                lambda v: {"generations": v.generations, "info": v.llm_output},
+                _result,
+            ),
+        ),
+        (
+            ChatGeneration,
+            _Plain(
+                "langchain.generation",
+                _generation_parts,
+                functools.partial(_generation, ChatGeneration),
+            ),
+        ),
+        (
+            ChatGenerationChunk,
+            _Plain(
+                "langchain.chunk",
+                _generation_parts,
+                functools.partial(_generation, ChatGenerationChunk),
+            ),
+        ),
+    )
+    for cls, native in plain:
+        register_native([cls], native)

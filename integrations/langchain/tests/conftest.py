@@ -1,0 +1,272 @@
+"""What the adapter's tests share: a scripted model, agents over it, and runs to look at."""
+
+import dataclasses
+import itertools
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from rollcage import Session
+from rollcage.store import JsonlStore, check_attested
+from rollcage.trace import check_events
+from rollcage_langchain import RollcageMiddleware, guard_tools
+
+Answer = str | Sequence[tuple[str, dict[str, Any]]] | AIMessage | Exception
+"""What a scripted model answers: a text, calls of tools, a whole message, or an error of its own."""
+
+
+class ScriptedModel(BaseChatModel):
+    """A chat model that knows its answers beforehand; the how-manieth one, the conversation tells."""
+
+    script: list[Any]
+    model: str = "scripted-1"
+    temperature: float | None = None
+    max_tokens: int | None = None
+    timeout: float | None = None
+    stop: list[str] | None = None
+    max_retries: int | None = None
+    seen: list[list[BaseMessage]] = []  # noqa: RUF012 - Pydantic copies a default
+    asked: list[dict[str, Any]] = []  # noqa: RUF012 - the same
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def bind_tools(self, tools: Sequence[Any], *, tool_choice: Any = None, **kwargs: Any) -> Any:
+        """As providers do it: the tools become an option of each call."""
+        formatted = [convert_to_openai_tool(each) for each in tools]
+        return self.bind(tools=formatted, tool_choice=tool_choice, **kwargs)
+
+    def answer(self, messages: list[BaseMessage], kwargs: dict[str, Any]) -> AIMessage:
+        """The next answer of the script."""
+        self.seen.append(list(messages))
+        self.asked.append(kwargs)
+        turn = sum(isinstance(message, AIMessage) for message in messages)
+        answer = self.script[turn]
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, AIMessage):
+            return answer
+        calls = [] if isinstance(answer, str) else answer
+        return AIMessage(
+            content=answer if isinstance(answer, str) else "",
+            id=f"answer-{next(_serial)}",
+            tool_calls=[
+                {"name": name, "args": args, "id": f"call-{next(_serial)}", "type": "tool_call"}
+                for name, args in calls
+            ],
+            usage_metadata={"input_tokens": 10, "output_tokens": 5, "total_tokens": 15},
+            response_metadata={"model_name": self.model, "finish_reason": "stop"},
+        )
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: Any = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        message = self.answer(messages, kwargs)
+        return ChatResult(
+            generations=[ChatGeneration(message=message)], llm_output={"provider": "script"}
+        )
+
+    def pieces(self, message: AIMessage) -> Iterator[ChatGenerationChunk]:
+        """An answer as a stream: its text word by word, or its calls; usage at the end."""
+        base: dict[str, Any] = {"id": message.id}
+        for word in re.findall(r"\S+\s*", str(message.content)):
+            yield ChatGenerationChunk(message=AIMessageChunk(content=word, **base))
+        last = AIMessageChunk(
+            content="",
+            tool_calls=message.tool_calls,
+            usage_metadata=message.usage_metadata,
+            response_metadata=message.response_metadata,
+            **base,
+        )
+        yield ChatGenerationChunk(message=last, generation_info={"last": True})
+
+
+_serial = itertools.count(1)
+
+
+class StreamingModel(ScriptedModel):
+    """The same, with a stream of its own."""
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: Any = None,
+        **kwargs: Any,
+    ) -> Iterator[ChatGenerationChunk]:
+        yield from self.pieces(self.answer(messages, kwargs))
+
+
+class AsyncModel(StreamingModel):
+    """The same, with coroutines of its own."""
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: Any = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        return self._generate(messages, stop, run_manager, **kwargs)
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: Any = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        for piece in self.pieces(self.answer(messages, kwargs)):
+            yield piece
+
+
+@pytest.fixture
+def models() -> dict[str, type[ScriptedModel]]:
+    """Scripted models by what they implement themselves."""
+    return {"plain": ScriptedModel, "streaming": StreamingModel, "async": AsyncModel}
+
+
+@dataclasses.dataclass
+class Ran:
+    """What became of an agent.
+
+    Attributes:
+        state: the agent's last state; None where it was ended by an exception.
+        error: that exception, or what leaving the session raised.
+        session: the session.
+        model: its model, unguarded.
+        events: the trace, checked.
+    """
+
+    state: dict[str, Any] | None
+    error: BaseException | None
+    session: Session
+    model: ScriptedModel
+    events: list[dict[str, Any]]
+
+    @property
+    def texts(self) -> list[str]:
+        """The contents of the messages that answer calls."""
+        assert self.state is not None
+        return [str(m.content) for m in self.state["messages"] if m.type == "tool"]
+
+    def named(self, *names: str) -> list[dict[str, Any]]:
+        """The events with one of these names."""
+        return [event for event in self.events if event["event"] in names]
+
+
+class Lab:
+    """Runs agents over one store."""
+
+    def __init__(self, root: Path) -> None:
+        self.store = JsonlStore(root)
+
+    def events(self, run: str) -> list[dict[str, Any]]:
+        """A run's events, checked."""
+        trace = self.store.read(run)
+        check_attested(trace)
+        return check_events(trace.data, trace.where)
+
+    def session(self, name: str = "job", **settings: Any) -> Session:
+        """A session over the store."""
+        return Session(name, store=self.store, **settings)
+
+    def _agent(
+        self,
+        tools: Sequence[Any],
+        model: BaseChatModel,
+        session: Session | None,
+        options: dict[str, Any],
+    ) -> Any:
+        effects = options.pop("effects", {})
+        if session is None:
+            return create_agent(model, list(tools), **options)
+        guarded = guard_tools(tools, session, effects=effects)
+        middleware = [RollcageMiddleware(session), *options.pop("middleware", [])]
+        return create_agent(model, guarded, middleware=middleware, **options)
+
+    def run(
+        self,
+        tools: Sequence[Any],
+        script: Sequence[Answer],
+        *,
+        guard: Callable[..., Any] = lambda model, _: model,
+        **settings: Any,
+    ) -> Ran:
+        """Run a guarded agent to its end, synchronously."""
+        options = _split(settings)
+        model = ScriptedModel(script=list(script))
+        state = error = None
+        session = self.session(**settings)
+        try:
+            with session:
+                agent = self._agent(tools, guard(model, session), session, options)
+                state = agent.invoke(QUESTION, context=options.get("context"))
+        except Exception as caught:  # noqa: BLE001 - the tests judge it
+            error = caught
+        return Ran(state, error, session, model, self.events(session.run_id))
+
+    async def arun(
+        self,
+        tools: Sequence[Any],
+        script: Sequence[Answer],
+        *,
+        guard: Callable[..., Any] = lambda model, _: model,
+        **settings: Any,
+    ) -> Ran:
+        """The same in asyncio."""
+        options = _split(settings)
+        model = ScriptedModel(script=list(script))
+        state = error = None
+        session = self.session(**settings)
+        try:
+            async with session:
+                agent = self._agent(tools, guard(model, session), session, options)
+                state = await agent.ainvoke(QUESTION)
+        except Exception as caught:  # noqa: BLE001 - the tests judge it
+            error = caught
+        return Ran(state, error, session, model, self.events(session.run_id))
+
+    def plain(self, tools: Sequence[Any], script: Sequence[Answer], **options: Any) -> Any:
+        """Run an agent that nothing guards; its last state."""
+        agent: Any = create_agent(ScriptedModel(script=list(script)), list(tools), **options)
+        return agent.invoke(QUESTION)
+
+
+QUESTION: dict[str, Any] = {"messages": [HumanMessage("Go.", id="question")]}
+_AGENT_OPTIONS = (
+    "effects",
+    "middleware",
+    "name",
+    "store_of_agent",
+    "state_schema",
+    "system_prompt",
+)
+
+
+def _split(settings: dict[str, Any]) -> dict[str, Any]:
+    """Take what is create_agent's out of the settings."""
+    options = {name: settings.pop(name) for name in _AGENT_OPTIONS if name in settings}
+    if "store_of_agent" in options:
+        options["store"] = options.pop("store_of_agent")
+    if options.get("name"):
+        settings.setdefault("name", "job")
+    return options
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    """A store of the test's own, and agents over it."""
+    return Lab(tmp_path / "store")

@@ -1,0 +1,126 @@
+"""The program of the demo's agent: a LangChain agent over tools that Rollcage did not write.
+
+Run as `python -m rollcage_cli.demo.agent FOLDER ACT...`, in a process of its own. On stdout it says
+`turn` whenever its model is asked, so that whoever started it looks at the trace, and at the end of
+each act `end` with the agent's answer.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rollcage import Session, StepView, Verdict
+
+from rollcage_cli.demo.job import EFFECTS, ESCAPE, NAME_ESCAPE, NAME_REPORT, Ask, Scene, report
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.tools import BaseTool
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Play the acts one after the other: `slip`, `resume`, `escape`."""
+    folder, *acts = arguments
+    for act in acts:
+        answer = _play(Scene(Path(folder)), act)
+        print(f"end {answer}", flush=True)  # noqa: T201 - see the module's docstring
+    return 0
+
+
+def _play(scene: Scene, act: str) -> str:
+    if act == "escape":
+        asks: Sequence[Ask] = ESCAPE
+        session = Session(NAME_ESCAPE, store=scene.store, rules=[_inside(scene.workspace)])
+    else:
+        asks = report(slip=act == "slip")
+        session = Session(NAME_REPORT, store=scene.store)
+    model = _scripted_model(asks)
+    with session:
+        return _run_agent(model, _tools(scene, model), session)
+
+
+def _run_agent(model: BaseChatModel, tools: Sequence[BaseTool], session: Session) -> str:
+    """The agent, as anybody would write it; two names are Rollcage's."""
+    from langchain.agents import (
+        create_agent,  # pyright: ignore[reportUnknownVariableType] - partly untyped there
+    )
+    from rollcage_langchain import RollcageMiddleware, guard_tools
+
+    agent: Any = create_agent(
+        model,
+        guard_tools(tools, session, effects=EFFECTS),
+        middleware=[RollcageMiddleware(session)],
+    )
+    question = {"role": "user", "content": "Write the weekly report."}
+    state = agent.invoke({"messages": [question]}, {"recursion_limit": 100})
+    return str(state["messages"][-1].content)
+
+
+def _tools(scene: Scene, model: BaseChatModel) -> list[BaseTool]:
+    """The tools of two of langchain-community's toolkits, as they are."""
+    with warnings.catch_warnings():
+        # The package announces on import that it will be split up; nobody watching can act on it.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from langchain_community.agent_toolkits import FileManagementToolkit, SQLDatabaseToolkit
+        from langchain_community.utilities import SQLDatabase
+    from sqlalchemy import create_engine
+
+    files = FileManagementToolkit(root_dir=str(scene.workspace))
+    database = SQLDatabase(create_engine(f"sqlite:///{scene.database}"))
+    return [*files.get_tools(), *SQLDatabaseToolkit(db=database, llm=model).get_tools()]
+
+
+def _inside(workspace: Path) -> Any:
+    """A rule: whatever is called a path stays in the workspace."""
+
+    def inside_workspace(view: StepView) -> Verdict | None:
+        for name, value in view.args.items():
+            if not name.endswith("_path"):
+                continue
+            if not (workspace / str(value)).resolve().is_relative_to(workspace.resolve()):
+                return Verdict.deny(f"{value} is outside of the workspace", code="path_escape")
+        return None
+
+    return inside_workspace
+
+
+def _scripted_model(asks: Sequence[Ask]) -> BaseChatModel:
+    """A chat model that issues these calls one after the other, then repeats what it last heard."""
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+    from langchain_core.outputs import ChatGeneration, ChatResult
+
+    class ScriptedModel(BaseChatModel):
+        """Knows its answers beforehand; all else of the agent is real."""
+
+        @property
+        def _llm_type(self) -> str:
+            return "scripted"
+
+        def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+            """The script names the tools already."""
+            del tools, kwargs
+            return self
+
+        def _generate(self, messages: list[BaseMessage], *_args: Any, **_kwargs: Any) -> ChatResult:
+            print("turn", flush=True)  # noqa: T201 - see the module's docstring
+            turn = sum(isinstance(message, AIMessage) for message in messages)
+            if turn < len(asks):
+                call = {"name": asks[turn].tool, "args": asks[turn].args, "id": f"call-{turn + 1}"}
+                answer = AIMessage("", tool_calls=[{**call, "type": "tool_call"}])
+            else:
+                heard = [m for m in messages if isinstance(m, ToolMessage)]
+                answer = AIMessage(f"The last tool said: {heard[-1].content}")
+            return ChatResult(generations=[ChatGeneration(message=answer)])
+
+    return ScriptedModel()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,106 @@
+"""The demo's job: its folder and database, and what the scripted model asks for, turn by turn."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+__all__ = ["EFFECTS", "ESCAPE", "NAME_ESCAPE", "NAME_REPORT", "Ask", "Scene", "prepare", "report"]
+
+NAME_REPORT: Final = "weekly report"
+NAME_ESCAPE: Final = "curious agent"
+
+# What the two toolkits' tools do to the world; whatever is not named here counts as a write.
+EFFECTS: Final[Mapping[str, Literal["read"]]] = {
+    "file_search": "read",
+    "list_directory": "read",
+    "read_file": "read",
+    "sql_db_list_tables": "read",
+    "sql_db_query_checker": "read",
+    "sql_db_schema": "read",
+}
+
+_ORDERS: Final = "order,customer,amount\n1,Ann,120.50\n2,Bob,80.00\n3,Cid,33.25\n"
+_INSERT: Final = (
+    "INSERT INTO orders (id, customer, amount) VALUES "
+    "(1, 'Ann', 120.50), (2, 'Bob', 80.00), (3, 'Cid', 33.25)"
+)
+_REPORT: Final = "# Weekly report\n\n3 orders, 233.75 in all; the largest is Ann's.\n"
+
+
+class Ask(NamedTuple):
+    """A tool call that the model issues."""
+
+    tool: str
+    args: dict[str, Any]
+
+
+class Scene(NamedTuple):
+    """Where the demo plays."""
+
+    folder: Path
+
+    @property
+    def workspace(self) -> Path:
+        """The agent's own folder."""
+        return self.folder / "workspace"
+
+    @property
+    def database(self) -> Path:
+        """The agent's database (SQLite)."""
+        return self.folder / "orders.db"
+
+    @property
+    def store(self) -> Path:
+        """Where its runs are kept."""
+        return self.folder / ".rollcage"
+
+    @property
+    def edited(self) -> Path:
+        """A copy of the store, in which a line is edited."""
+        return self.folder / "edited"
+
+    def orders(self) -> int:
+        """How many orders the database holds."""
+        with closing(sqlite3.connect(self.database)) as connection:
+            (count,) = connection.execute("SELECT count(*) FROM orders").fetchone()
+            return int(count)
+
+
+def prepare(folder: Path) -> Scene:
+    """Make the folder and the database on the spot; OSError if the folder is there."""
+    scene = Scene(folder)
+    folder.mkdir(parents=True)
+    (scene.workspace / "outbox").mkdir(parents=True)
+    (scene.workspace / "orders.csv").write_text(_ORDERS, encoding="utf-8")
+    (folder / "salaries.txt").write_text("none of the agent's business\n", encoding="utf-8")
+    with closing(sqlite3.connect(scene.database)) as connection:
+        connection.execute("CREATE TABLE orders (id INTEGER, customer TEXT, amount REAL)")
+        connection.commit()
+    return scene
+
+
+def report(*, slip: bool) -> Sequence[Ask]:
+    """The ten calls of the job. `slip`: the model puts a NUL byte into the ninth one's path."""
+    target = "outbox/report\0.md" if slip else "outbox/report.md"
+    return (
+        Ask("list_directory", {"dir_path": "."}),
+        Ask("read_file", {"file_path": "orders.csv"}),
+        Ask("sql_db_list_tables", {"tool_input": ""}),
+        Ask("sql_db_schema", {"table_names": "orders"}),
+        Ask("sql_db_query", {"query": _INSERT}),
+        Ask("sql_db_query", {"query": "SELECT count(*), sum(amount) FROM orders"}),
+        Ask("write_file", {"file_path": "report.md", "text": _REPORT}),
+        Ask("write_file", {"file_path": "log.txt", "text": "report written\n", "append": True}),
+        Ask("copy_file", {"source_path": "report.md", "destination_path": target}),
+        Ask("list_directory", {"dir_path": "outbox"}),
+    )
+
+
+ESCAPE: Final = (
+    Ask("list_directory", {"dir_path": "."}),
+    Ask("read_file", {"file_path": "../salaries.txt"}),
+)

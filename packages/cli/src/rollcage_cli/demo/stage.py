@@ -1,0 +1,277 @@
+"""Plays the demo: starts the agent's processes, tells what their traces show, and checks it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Annotated, Final, NamedTuple, Self
+
+import typer
+from rich.console import Console
+from rich.text import Text
+from rollcage.store import JsonlStore
+
+from rollcage_cli.demo.job import NAME_ESCAPE, NAME_REPORT, Scene, prepare
+from rollcage_cli.errors import ClaimFailed, DemoUnavailable
+from rollcage_cli.options import OFF, JsonOption
+from rollcage_cli.output import arguments_text, console, print_json, visible
+from rollcage_cli.show import outcome_text, state_text
+from rollcage_cli.steps import RunView, StepRow, view
+from rollcage_cli.verify import verify_trace
+
+__all__ = ["demo", "folder_for"]
+
+_NEEDED: Final = ("langchain", "langchain_community", "rollcage_langchain", "sqlalchemy")
+_FOLDER: Final = Path("rollcage-demo")
+_EDIT: Final = (b"120.50", b"920.50")  # what somebody writes into the record of what was done
+
+
+class _Agent:
+    """A process that runs the agent."""
+
+    def __init__(self, arguments: Sequence[str], errors: IO[bytes]) -> None:
+        command = [sys.executable, "-m", "rollcage_cli.demo.agent", *arguments]
+        self._process = subprocess.Popen(  # noqa: S603 - our own program
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, encoding="utf-8"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._process.kill()  # where we stop in the middle
+        self._process.__exit__(None, None, None)
+
+    def act(self, tell: Callable[[], None]) -> str:
+        """Look on until the act or the process ends, telling what happens; the agent's answer."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            tell()
+            if line.startswith("end "):
+                return line.removeprefix("end ").rstrip("\n")
+        tell()
+        return ""
+
+    def wait(self) -> int:
+        """The process's exit code, when it has ended."""
+        return self._process.wait()
+
+
+class Claim(NamedTuple):
+    """Something that the demo shows, and whether it did."""
+
+    said: str
+    true: bool
+
+
+def demo(
+    folder: Annotated[
+        Path | None,
+        typer.Option("--dir", metavar="DIR", help="A new folder for it.  [default: rollcage-demo]"),
+    ] = None,
+    as_json: JsonOption = OFF,
+) -> None:
+    """See it work: an agent crashes and resumes.
+
+    Ten steps of a LangChain agent with real tools and a scripted model, offline: it dies at the
+    ninth, a second process replays eight and goes on. Then a blocked call and an edited trace.
+    """
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise DemoUnavailable('the demo needs LangChain: pip install "rollcage-cli[demo]"')
+    scene = folder_for(folder)
+    stage = _Stage(scene, console(error=as_json))
+    try:
+        stage.play()
+    finally:
+        if as_json:
+            claims = [claim._asdict() for claim in stage.claims]
+            where = {"folder": str(scene.folder), "store": str(scene.store)}
+            print_json({**where, "runs": stage.runs, "claims": claims})
+
+
+def folder_for(folder: Path | None) -> Scene:
+    """Make the folder, and all that is in it; one that is there is never touched.
+
+    Raises:
+        DemoUnavailable: the folder is there, or can't be made.
+    """
+    wanted = folder or _FOLDER
+    number = 1
+    while folder is None and wanted.exists():
+        number += 1
+        wanted = Path(f"{_FOLDER}-{number}")
+    try:
+        return prepare(wanted)
+    except FileExistsError:
+        raise DemoUnavailable(f"{wanted} exists already; choose another one with --dir") from None
+    except OSError as error:
+        raise DemoUnavailable(f"{wanted} can't be made: {error.strerror}") from error
+
+
+class _Stage:
+    """The four acts, told as they happen."""
+
+    def __init__(self, scene: Scene, out: Console) -> None:
+        self.claims: list[Claim] = []
+        self.runs: dict[str, str] = {}
+        self._scene = scene
+        self._out = out
+        self._store = JsonlStore(scene.store)
+        self._known: set[str] = set()
+
+    def play(self) -> None:
+        """All of it.
+
+        Raises:
+            ClaimFailed: an act does not show what it should; the later ones are not played.
+        """
+        with self._agent("slip") as agent:
+            self._crash(agent)
+            self._check()
+        with self._agent("resume", "escape") as agent:
+            self._resume(agent)
+            self._check()
+            self._escape(agent)
+            self._check()
+        self._edit()
+        self._check()
+        self._farewell()
+
+    def _check(self) -> None:
+        failed = [claim.said for claim in self.claims if not claim.true]
+        if failed:
+            raise ClaimFailed(
+                f"what is left in {self._scene.folder} does not show this: {'; '.join(failed)}"
+            )
+
+    # --- the acts --------------------------------------------------------------------------------
+
+    def _crash(self, agent: _Agent) -> None:
+        self._title("1", "An agent has ten steps to do. Its model gets the ninth one's path wrong.")
+        agent.act(self._teller("crashed", NAME_REPORT))
+        seen = self._view("crashed", agent)
+        states = [row.state for row in seen.steps]
+        self._claim("eight steps ran", states[:8] == ["ran"] * 8)
+        self._claim("the ninth failed", states[8:] == ["failed"])
+        code = agent.wait()
+        self._claim(f"the process ended, with exit code {code}", code != 0)
+
+    def _resume(self, agent: _Agent) -> None:
+        self._title("2", "The same program again, in a new process.")
+        agent.act(self._teller("resumed", NAME_REPORT))
+        seen = self._view("resumed", agent)
+        hits = seen.totals.states["hit"]
+        states = [row.state for row in seen.steps]
+        self._claim(f"{hits} steps were replayed: nothing ran", states[:8] == ["hit"] * 8)
+        self._claim("the ninth and the tenth ran", states[8:] == ["ran", "ran"])
+        self._claim(f"the run ended: {seen.status}", seen.status == "ok")
+        orders = self._scene.orders()
+        self._claim(f"the database holds {orders} orders: none was written twice", orders == 3)
+        lines = (self._scene.workspace / "log.txt").read_text(encoding="utf-8").count("\n")
+        self._claim(f"the log has {lines} line", lines == 1)
+        sent = (self._scene.workspace / "outbox" / "report.md").is_file()
+        self._claim("the report is in the outbox", sent)
+
+    def _escape(self, agent: _Agent) -> None:
+        self._title(
+            "3", "An agent wants to read a file outside of its workspace. A rule denies it."
+        )
+        answer = agent.act(self._teller("blocked", NAME_ESCAPE))
+        seen = self._view("blocked", agent)
+        verdicts = [row.verdict or {} for row in seen.steps if row.state == "blocked"]
+        codes = [verdict["code"] for verdict in verdicts]
+        reason = str(verdicts[-1]["reason"]) if verdicts else ""
+        self._claim("the call was blocked: the tool did not run", codes == ["path_escape"])
+        self._claim(f"the model was told why: {visible(reason)}", bool(reason) and reason in answer)
+        self._claim("the agent went on to its end", agent.wait() == 0 and seen.status == "ok")
+
+    def _edit(self) -> None:
+        self._title(
+            "4", "Somebody edits the record: one digit, in a copy of the first run's trace."
+        )
+        run = self.runs["crashed"]
+        found = verify_trace(self._store.read(run), self._store)
+        self._claim(f"verify finds the run whole: {found.lines} lines", found.ok)
+        shutil.copytree(self._scene.store, self._scene.edited)
+        edited = JsonlStore(self._scene.edited)
+        path = self._scene.edited / "runs" / f"{run}.jsonl"
+        before = path.read_bytes()
+        line = before[: before.index(_EDIT[0])].count(b"\n") + 1
+        path.write_bytes(before.replace(*_EDIT, 1))
+        findings = verify_trace(edited.read(run), edited).findings
+        said = f"line {findings[0].line}: {findings[0].message}" if findings else "nothing"
+        self._claim(f"in the copy it finds {visible(said)}", [f.line for f in findings] == [line])
+
+    # --- what its processes leave ----------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _agent(self, *acts: str) -> Generator[_Agent]:
+        """A process of the agent; its runs are the ones that were not there before."""
+        self._known = {info.run for info in self._store.runs()}
+        log = self._scene.folder / f"{acts[0]}.log"
+        with log.open("wb") as errors, _Agent([str(self._scene.folder), *acts], errors) as agent:
+            yield agent
+
+    def _teller(self, role: str, name: str) -> Callable[[], None]:
+        """Tells the steps of the new run of this name, once each, when they have ended."""
+        told: set[int] = set()
+
+        def tell() -> None:
+            for info in self._store.runs():
+                if info.name == name and info.run not in self._known:
+                    self.runs[role] = info.run
+                    steps = view(self._store.read(info.run)).steps
+                    ended = [row for row in steps if row.state not in {"cut_off", "unknown"}]
+                    for row in ended:
+                        if row.step not in told:
+                            told.add(row.step)
+                            self._tell_step(row)
+
+        return tell
+
+    def _view(self, role: str, agent: _Agent) -> RunView:
+        if role not in self.runs:
+            agent.wait()
+            raise ClaimFailed(f"the agent left no run; its messages are in {self._scene.folder}")
+        return view(self._store.read(self.runs[role]))
+
+    # --- telling it ------------------------------------------------------------------------------
+
+    def _title(self, number: str, text: str) -> None:
+        self._out.print()
+        self._out.print(Text(f"{number}. {text}", style="bold"))
+
+    def _tell_step(self, row: StepRow) -> None:
+        text = Text(f"{row.step:>5}  ")
+        state = state_text(row)
+        text.append(state).append(" " * (9 - len(state)))
+        text.append(f"{visible(row.name)}({arguments_text(row.args)})")
+        if row.state in ("failed", "blocked"):
+            text.append(f" → {outcome_text(row)}", style="red")
+        text.truncate(self._out.width, overflow="ellipsis")
+        self._out.print(text)
+
+    def _claim(self, said: str, true: object) -> None:
+        self.claims.append(Claim(said, bool(true)))
+        mark = Text("    ✓ ", style="green") if true else Text("    ✗ ", style="bold red")
+        self._out.print(mark.append(said, style="default"), soft_wrap=True)
+
+    def _farewell(self) -> None:
+        out, store, run = self._out, self._scene.store, self.runs
+        commands = [
+            f"rollcage runs --store {store}",
+            f"rollcage show {run['resumed'][-12:]} --store {store}",
+            f"rollcage diff {run['crashed'][-12:]} {run['resumed'][-12:]} --store {store}",
+            f"rollcage show {run['blocked'][-12:]} --step 2 --store {store}",
+            f"rollcage verify {run['crashed'][-12:]} --store {self._scene.edited}",
+        ]
+        out.print()
+        out.print(Text("Look at the traces:", style="bold"))
+        for command in commands:
+            out.print(f"    {command}", soft_wrap=True)

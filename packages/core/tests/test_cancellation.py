@@ -1,0 +1,443 @@
+"""Calls that are cut off: each is recorded for what it is, and the cut is always passed on."""
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal
+
+import pytest
+
+from rollcage import Session, SessionHalted, UnknownOutcome, tool
+from rollcage.store import JsonlStore
+
+Events = Callable[[str], list[dict[str, Any]]]
+Durability = Literal["os", "disk"]
+
+both = pytest.mark.parametrize("durability", ["os", "disk"])
+
+
+def outcomes(events: list[dict[str, Any]]) -> list[str]:
+    """What became of each step that ended, in order; late words too."""
+    return [e["outcome"]["status"] for e in events if "outcome" in e]
+
+
+# --- sync ----------------------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize("cut", [KeyboardInterrupt, SystemExit])
+def test_an_interrupted_write_is_unknown_and_halts(
+    store: JsonlStore, events: Events, durability: Durability, cut: type[BaseException]
+) -> None:
+    @tool(effect="write")
+    def write() -> None:
+        raise cut
+
+    session = Session("job", store=store, durability=durability)
+    with pytest.raises(cut), session:  # an interrupt is passed on, though the session is halted
+        try:
+            write()
+        finally:
+            assert isinstance(session.halted, UnknownOutcome)
+            with pytest.raises(SessionHalted):
+                write()
+    assert outcomes(events(session.run_id)) == ["unknown"]
+    assert events(session.run_id)[-1]["status"] == "halted"
+    again = Session("job", store=store)
+    with pytest.raises(UnknownOutcome) as caught, again:
+        write()
+    assert (caught.value.run, caught.value.step) == (session.run_id, 1)
+
+
+def test_who_swallows_the_interrupt_is_told_when_the_session_is_left(store: JsonlStore) -> None:
+    @tool(effect="write")
+    def write() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(UnknownOutcome, match="KeyboardInterrupt"), Session("job", store=store):
+        with pytest.raises(KeyboardInterrupt):
+            write()
+
+
+@pytest.mark.parametrize("effect", ["read", "pure"])
+def test_an_interrupted_look_is_an_error_and_runs_again(
+    store: JsonlStore, events: Events, effect: Literal["read", "pure"]
+) -> None:
+    ran = []
+
+    @tool(effect=effect)
+    def look() -> int:
+        ran.append(1)
+        if len(ran) == 1:
+            raise KeyboardInterrupt
+        return len(ran)
+
+    session = Session("job", store=store)
+    with pytest.raises(KeyboardInterrupt), session:
+        look()
+    assert outcomes(events(session.run_id)) == ["error"]
+    with Session("job", store=store):
+        assert look() == 2
+
+
+def test_a_scope_that_is_cut_off_is_entered_again(store: JsonlStore, events: Events) -> None:
+    ran = []
+
+    @tool(effect="write")
+    def write() -> str:
+        return "written"
+
+    @tool(effect="scope")
+    def agent() -> str:
+        said = write()
+        ran.append(said)
+        if len(ran) == 1:
+            raise KeyboardInterrupt
+        return said
+
+    session = Session("job", store=store)
+    with pytest.raises(KeyboardInterrupt), session:
+        agent()
+    assert outcomes(events(session.run_id)) == ["ok", "unknown"]
+    with Session("job", store=store) as again:
+        assert agent() == "written"
+    assert (again.stats.hits, again.stats.misses) == (1, 1)
+
+
+def test_a_signal_in_the_middle_of_a_body_is_an_interrupt(
+    store: JsonlStore, events: Events
+) -> None:
+    @tool(effect="write")
+    def write() -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    session = Session("job", store=store)
+    with pytest.raises(KeyboardInterrupt), session:
+        write()
+    assert outcomes(events(session.run_id)) == ["unknown"]
+
+
+def test_a_timeout_of_a_write_is_unknown(store: JsonlStore, events: Events) -> None:
+    @tool(effect="write")
+    def write() -> None:
+        raise TimeoutError("no answer in 30 s")
+
+    session = Session("job", store=store)
+    with pytest.raises(UnknownOutcome, match="TimeoutError"), session:
+        with pytest.raises(TimeoutError, match="30 s"):
+            write()
+    assert outcomes(events(session.run_id)) == ["unknown"]
+
+
+def test_a_declared_timeout_is_an_error_like_another(store: JsonlStore, events: Events) -> None:
+    @tool(effect="write", raises=[TimeoutError])
+    def write() -> None:
+        raise TimeoutError("refused before it began")
+
+    with Session("job", store=store) as session:
+        with pytest.raises(TimeoutError):
+            write()
+        assert session.halted is None
+    assert outcomes(events(session.run_id)) == ["error"]
+
+
+def test_a_timeout_of_a_read_is_an_error(store: JsonlStore, events: Events) -> None:
+    @tool(effect="read")
+    def read() -> None:
+        raise TimeoutError
+
+    with Session("job", store=store) as session, pytest.raises(TimeoutError):
+        read()
+    assert outcomes(events(session.run_id)) == ["error"]
+
+
+# --- async ---------------------------------------------------------------------------------------
+
+
+class Gate:
+    """A body that can be met in its middle."""
+
+    def __init__(self) -> None:
+        self.entered = asyncio.Event()
+        self.may_go = asyncio.Event()
+
+    async def body(self) -> str:
+        self.entered.set()
+        await self.may_go.wait()
+        return "done"
+
+
+@both
+async def test_a_cancelled_write_is_unknown_and_halts(
+    store: JsonlStore, events: Events, durability: Durability
+) -> None:
+    gate = Gate()
+    session = Session("job", store=store, durability=durability)
+
+    async def agent() -> None:
+        async with session:
+            await session.acall(tool(effect="write")(gate.body))
+
+    task = asyncio.create_task(agent())
+    await gate.entered.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+    assert outcomes(events(session.run_id)) == ["unknown"]
+    assert events(session.run_id)[-1]["status"] == "halted"
+
+
+async def test_a_cancelled_read_is_an_error_and_the_session_goes_on(
+    store: JsonlStore, events: Events
+) -> None:
+    gate = Gate()
+    async with Session("job", store=store) as session:
+        read = session.tool(tool(effect="read")(gate.body))
+        task = asyncio.create_task(read())
+        await gate.entered.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        gate.may_go.set()
+        assert await read() == "done"
+    assert outcomes(events(session.run_id)) == ["error", "ok"]
+
+
+@pytest.mark.parametrize(("effect", "status"), [("write", "unknown"), ("read", "error")])
+async def test_a_deadline_around_a_call_cuts_it_off(
+    store: JsonlStore, events: Events, effect: Literal["write", "read"], status: str
+) -> None:
+    gate = Gate()
+    session = Session("job", store=store)
+    call = session.tool(tool(effect=effect)(gate.body))
+
+    async def agent() -> None:
+        async with session:
+            async with asyncio.timeout(None) as deadline:
+                task = asyncio.create_task(gate.entered.wait())
+                task.add_done_callback(lambda _: deadline.reschedule(0))  # once the body is met
+                await call()
+
+    with pytest.raises(UnknownOutcome if effect == "write" else TimeoutError):
+        await agent()
+    assert outcomes(events(session.run_id)) == [status]
+
+
+async def test_a_deadline_inside_of_a_body_is_a_timeout(store: JsonlStore, events: Events) -> None:
+    @tool(effect="write")
+    async def write() -> None:
+        async with asyncio.timeout(0):
+            await asyncio.Event().wait()
+
+    session = Session("job", store=store)
+    with pytest.raises(UnknownOutcome):
+        async with session:
+            with pytest.raises(TimeoutError):
+                await write()
+    assert outcomes(events(session.run_id)) == ["unknown"]
+
+
+async def test_a_call_cancelled_before_its_body_has_not_started(
+    store: JsonlStore, events: Events
+) -> None:
+    """With durability="disk" the intent waits for the disk first, and can be cancelled there."""
+    ran = []
+
+    @tool(effect="write")
+    async def write() -> str:
+        ran.append(1)
+        return "done"
+
+    async with Session("job", store=store, durability="disk") as session:
+
+        async def call() -> str:
+            asyncio.current_task().cancel()  # type: ignore[union-attr]  # it runs in a task
+            return await write()
+
+        task = asyncio.create_task(call())
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert ran == []
+        assert session.halted is None
+        assert await write() == "done"  # it is safe to do it again
+    assert outcomes(events(session.run_id)) == ["not_started", "ok"]
+
+
+async def test_a_step_that_has_not_started_runs_in_the_next_run(store: JsonlStore) -> None:
+    @tool(effect="write")
+    async def write() -> str:
+        return "done"
+
+    async def agent() -> None:
+        async with Session("job", store=store, durability="disk"):
+            asyncio.current_task().cancel()  # type: ignore[union-attr]  # it runs in a task
+            await write()
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(agent())
+    async with Session("job", store=store) as session:
+        assert await write() == "done"
+    assert (session.stats.hits, session.stats.misses) == (0, 1)
+
+
+async def test_a_call_cancelled_after_its_body_is_done(store: JsonlStore, events: Events) -> None:
+    """The outcome is known and recorded; the cancellation is passed on where it is met next."""
+
+    @tool(effect="write")
+    async def write() -> str:
+        asyncio.current_task().cancel()  # type: ignore[union-attr]  # it runs in a task
+        return "done"
+
+    session = Session("job", store=store, durability="disk")
+
+    async def agent() -> None:
+        async with session:
+            await write()  # meets it while it waits for the disk
+            pytest.fail("the cancellation was lost")
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(agent())
+    assert outcomes(events(session.run_id)) == ["ok"]
+    async with Session("job", store=store) as again:
+        assert await write() == "done"
+    assert again.stats.hits == 1
+
+
+# --- a sync body under await ---------------------------------------------------------------------
+
+
+class Thread:
+    """A sync body in a thread of its own, which can be met in its middle."""
+
+    def __init__(self, ends: Callable[[], Any]) -> None:
+        self.entered = threading.Event()
+        self.may_go = threading.Event()
+        self.ends = ends
+
+    def body(self) -> Any:
+        self.entered.set()
+        assert self.may_go.wait(60)
+        return self.ends()
+
+
+def fail() -> None:
+    raise ValueError("it did not work")
+
+
+@pytest.mark.parametrize(
+    ("ends", "late"), [(lambda: "done", "ok"), (fail, "error")], ids=["returns", "raises"]
+)
+async def test_the_late_end_of_a_body_is_recorded_while_the_session_is_open(
+    store: JsonlStore, events: Events, ends: Callable[[], Any], late: str
+) -> None:
+    thread = Thread(ends)
+    write = tool(effect="write", name="write")(thread.body)
+    session = Session("job", store=store)
+    with pytest.raises(UnknownOutcome):
+        async with session:
+            task = asyncio.create_task(session.acall(write))
+            await asyncio.to_thread(thread.entered.wait)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert isinstance(session.halted, UnknownOutcome)
+            thread.may_go.set()
+            while "step.resolved" not in [e["event"] for e in events(session.run_id)]:
+                await asyncio.to_thread(int)  # let the loop hear of the thread's end
+    assert outcomes(events(session.run_id)) == ["unknown", late]
+    async with Session("job", store=store) as again:
+        if late == "ok":
+            assert await again.acall(write) == "done"
+            assert again.stats.hits == 1
+        else:
+            with pytest.raises(ValueError, match="did not work"):
+                await again.acall(write)
+
+
+async def test_a_body_that_outlives_its_session_stays_unknown(
+    store: JsonlStore, events: Events
+) -> None:
+    thread = Thread(lambda: "done")
+    write = tool(effect="write", name="write")(thread.body)
+    session = Session("job", store=store)
+    with pytest.raises(UnknownOutcome):
+        async with session:
+            task = asyncio.create_task(session.acall(write))
+            await asyncio.to_thread(thread.entered.wait)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+    written = events(session.run_id)
+    thread.may_go.set()
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert outcomes(written) == ["unknown"]
+    assert events(session.run_id) == written
+    with pytest.raises(UnknownOutcome):
+        async with Session("job", store=store) as again:
+            await again.acall(write)
+
+
+async def test_a_body_still_queued_when_it_is_cancelled_never_runs(
+    store: JsonlStore, events: Events
+) -> None:
+    """A halted or left session runs nothing any more, what waits for a free thread included."""
+    busy = Thread(lambda: None)
+    ran = []
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    blocked = asyncio.create_task(asyncio.to_thread(busy.body))
+    await asyncio.sleep(0)
+    async with Session("job", store=store) as session:
+        write = tool(effect="write", name="write")(lambda: ran.append(1))
+        task = asyncio.create_task(session.acall(write))
+        while not [e for e in events(session.run_id) if e["event"] == "step.started"]:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert session.halted is None
+    busy.may_go.set()
+    await blocked
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert ran == []
+    assert outcomes(events(session.run_id)) == ["not_started"]
+
+
+# --- streams -------------------------------------------------------------------------------------
+
+
+def test_a_stream_whose_consumer_stops_is_cut_off(store: JsonlStore, events: Events) -> None:
+    contract = tool(effect="write", name="feed")(lambda: None).__rollcage_contract__  # type: ignore[attr-defined]  # a tool has one
+    session = Session("job", store=store)
+    with pytest.raises(UnknownOutcome), session:
+        stream = session.stream(contract, {}, lambda: iter("abc"))
+        assert next(iter(stream)) == "a"
+        stream.close()  # type: ignore[attr-defined]  # it is a generator
+        assert session.halted is not None
+    assert outcomes(events(session.run_id)) == ["unknown"]
+
+
+async def test_an_async_stream_that_is_cancelled_is_cut_off(
+    store: JsonlStore, events: Events
+) -> None:
+    contract = tool(effect="read", name="feed")(lambda: None).__rollcage_contract__  # type: ignore[attr-defined]  # a tool has one
+    entered = asyncio.Event()
+
+    async def chunks() -> Any:
+        yield "a"
+        entered.set()
+        await asyncio.Event().wait()
+
+    async with Session("job", store=store) as session:
+
+        async def consume() -> list[str]:
+            return [chunk async for chunk in session.astream(contract, {}, chunks)]
+
+        task = asyncio.create_task(consume())
+        await entered.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert outcomes(events(session.run_id)) == ["error"]

@@ -1,0 +1,101 @@
+"""The benchmark runs and says all that it promises. How fast anything is, no test asks."""
+
+import json
+import math
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PEERS = {"failcore": "failcore", "langgraph": "langgraph.checkpoint.sqlite", "dbos": "dbos"}
+SIZES = [20, 40]
+
+
+def installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package that it is in
+        return False
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
+    """What one small run printed, and its JSON."""
+    folder = tmp_path_factory.mktemp("bench")
+    sizes = [str(size) for size in SIZES]
+    small = ["--calls", *sizes, "--peer-calls", "10", "--open-steps", "50", "--rounds", "1"]
+    command = [sys.executable, "-m", "benchmarks", "--quick", *small, "--import-rounds", "1"]
+    done = subprocess.run(
+        [*command, "--dir", str(folder), "--json", str(folder / "out.json")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in folder.iterdir()] == ["out.json"], "it leaves nothing behind"
+    return done.stdout, json.loads((folder / "out.json").read_text(encoding="utf-8"))
+
+
+def measures(data: dict[str, Any], case: str) -> dict[int, dict[str, Any]]:
+    return {s["calls"]: s["measures"] for s in data["series"] if s["case"] == case}
+
+
+def test_the_json_says_what_was_measured_and_on_what(said: tuple[str, dict[str, Any]]) -> None:
+    data = said[1]
+    assert data["plan"]["sizes"] == SIZES
+    assert data["python"] == sys.version.split()[0]
+    assert {"platform", "cores"} <= data.keys()
+    assert data["versions"]["rollcage"]
+    for case in ("floor", "write", "awrite", "read", "aread", "hit", "ahit"):
+        each = measures(data, case)
+        assert list(each) == SIZES
+        for found in each.values():
+            assert found.keys() == {"cpu_us", "bytes"}
+            assert found["cpu_us"]["median"] > 0
+            assert len(found["cpu_us"]["rounds"]) == 1
+
+
+def test_the_floor_writes_as_much_as_we_do(said: tuple[str, dict[str, Any]]) -> None:
+    floor, ours = (
+        measures(said[1], case)[SIZES[0]]["bytes"]["median"] for case in ("floor", "write")
+    )
+    assert floor == pytest.approx(ours, rel=0.1)
+
+
+def test_opening_and_importing_are_measured(said: tuple[str, dict[str, Any]]) -> None:
+    for case in ("open", "parse"):
+        assert measures(said[1], case)[50].keys() == {"cpu_s", "wall_s", "peak_mib", "steps"}
+    for case in ("rollcage", "needed"):
+        assert measures(said[1], case)[1]["cpu_s"]["median"] > 0
+
+
+@pytest.mark.parametrize("peer", PEERS)
+def test_a_peer_is_measured_or_said_to_be_missing(
+    said: tuple[str, dict[str, Any]], peer: str
+) -> None:
+    (only,) = [s for s in said[1]["series"] if s["case"] == peer]
+    if installed(PEERS[peer]):
+        assert only["measures"]["cpu_us"]["median"] > 0
+    else:
+        assert only["missing"] == "not installed"
+        assert f"| {only['label']} | not installed |" in said[0]
+
+
+def test_each_target_is_held_against_its_limit(said: tuple[str, dict[str, Any]]) -> None:
+    table, data = said
+    targets = {each["what"]: each for each in data["targets"]}
+    expected = {f"{case} to floor, {size} calls" for case in ("write", "hit") for size in SIZES}
+    expected |= {"opening a source to parsing its lines", "import rollcage to what it needs"}
+    assert expected <= targets.keys()
+    for what, each in targets.items():
+        assert math.isfinite(each["ratio"])
+        better = (
+            each["ratio"] >= each["limit"] if each["at_least"] else each["ratio"] <= each["limit"]
+        )
+        assert each["reached"] == better
+        assert f"| {what} |" in table

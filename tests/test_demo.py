@@ -1,0 +1,126 @@
+"""`rollcage demo` as a user runs it: real processes, a real agent, real files, a real database."""
+
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rollcage.store import JsonlStore
+from rollcage.trace import check_events
+
+
+def rollcage(folder: Path, *arguments: str, **environment: str) -> Any:
+    command = [sys.executable, "-m", "rollcage", *arguments]
+    env = {**os.environ, "COLUMNS": "140", **environment}
+    return subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, encoding="utf-8", check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The demo, played once: where, and what it said."""
+    folder = tmp_path_factory.mktemp("demo")
+    result = rollcage(folder, "demo")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stderr == ""
+    return folder / "rollcage-demo", result.stdout
+
+
+def test_it_says_what_happens(played: tuple[Path, str]) -> None:
+    said = played[1]
+    assert len(re.findall(r"^ +\d+ +hit ", said, re.MULTILINE)) == 8
+    assert len(re.findall(r"^ +\d+ +ran ", said, re.MULTILINE)) == 8 + 2 + 1
+    assert "8 steps were replayed: nothing ran" in said
+    assert "embedded null byte" in said
+    assert "the model was told why: ../salaries.txt is outside of the workspace" in said
+    assert "its hash does not follow from the lines before it" in said
+    assert "✗" not in said
+    assert not re.search(r"[\x00-\x09\x0b-\x1f]", said)
+
+
+def test_the_traces_say_the_same(played: tuple[Path, str]) -> None:
+    store = JsonlStore(played[0] / ".rollcage")
+    crashed, resumed, blocked = store.runs()
+    assert [crashed.status, resumed.status, blocked.status] == ["error", "ok", "ok"]
+    assert resumed.source == crashed.run
+    kinds = {}
+    for info in (crashed, resumed, blocked):
+        trace = store.read(info.run)
+        kinds[info.run] = [e["event"] for e in check_events(trace.data, trace.where)]
+    assert kinds[crashed.run].count("step.finished") == 9
+    assert kinds[resumed.run].count("step.replayed") == 8
+    assert kinds[resumed.run].count("step.finished") == 2
+    assert kinds[blocked.run].count("step.blocked") == 1
+
+
+def test_the_world_holds_each_write_once(played: tuple[Path, str]) -> None:
+    folder = played[0]
+    with closing(sqlite3.connect(folder / "orders.db")) as connection:
+        assert connection.execute("SELECT count(*) FROM orders").fetchone() == (3,)
+    workspace = folder / "workspace"
+    assert (workspace / "log.txt").read_text() == "report written\n"
+    sent = workspace / "outbox" / "report.md"
+    assert sent.read_text() == (workspace / "report.md").read_text()
+
+
+def test_the_commands_that_it_prints_work(played: tuple[Path, str]) -> None:
+    folder, said = played
+    commands = re.findall(r"^ +rollcage (.*)$", said, re.MULTILINE)
+    results = [rollcage(folder.parent, *command.split()) for command in commands]
+    assert [command.split()[0] for command in commands] == [
+        "runs", "show", "diff", "show", "verify",
+    ]  # fmt: skip
+    assert [result.returncode for result in results] == [0, 0, 1, 0, 3]
+    assert "8 hit" in results[1].stdout
+    assert "path_escape" in results[3].stdout
+    assert "line 5" in results[4].stdout
+
+
+def test_for_machines(tmp_path: Path) -> None:
+    result = rollcage(tmp_path, "demo", "--json", "--dir", "here")
+    assert result.returncode == 0
+    data = json.loads(result.stdout)
+    assert data.keys() == {"folder", "store", "runs", "claims"}
+    assert data["runs"].keys() == {"crashed", "resumed", "blocked"}
+    assert all(claim["true"] for claim in data["claims"])
+    assert (tmp_path / "here" / ".rollcage").is_dir()
+
+
+UNGUARDED = """
+from langchain.agents.middleware import AgentMiddleware
+
+def guard_tools(tools, session, effects):
+    return tools
+
+class RollcageMiddleware(AgentMiddleware):
+    def __init__(self, session):
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "body", "said"),
+    [
+        ("rollcage_langchain", UNGUARDED, "does not show this: eight steps ran; the ninth failed"),
+        ("langchain_core", "raise ImportError('broken')", "the agent left no run"),
+    ],
+)
+def test_what_its_traces_do_not_show_it_does_not_claim(
+    tmp_path: Path, module: str, body: str, said: str
+) -> None:
+    """An adapter that guards nothing, and a process that can't begin."""
+    (tmp_path / f"{module}.py").write_text(body)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    result = rollcage(tmp_path, "demo", "--json", PYTHONPATH=path)
+    assert result.returncode == 1
+    assert said in result.stderr
+    assert "claim_failed" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert {"said": "eight steps ran", "true": True} not in json.loads(result.stdout)["claims"]
