@@ -55,7 +55,7 @@ def run_tests(session: nox.Session, folder: str) -> None:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """See it work: an agent that crashes, resumes, replays and is undone."""
+    """See it work: an agent that crashes, is resumed, is blocked, and whose trace is edited."""
     folders = ["packages/core", "packages/cli[demo]", "integrations/langchain"]
     session.install(*editable(*folders), *CONSTRAINTS)
     session.run("rollcage", "demo", *session.posargs)

@@ -132,10 +132,11 @@ class AsyncModel(StreamingModel):
             yield piece
 
 
-@pytest.fixture
-def models() -> dict[str, type[ScriptedModel]]:
-    """Scripted models by what they implement themselves."""
-    return {"plain": ScriptedModel, "streaming": StreamingModel, "async": AsyncModel}
+MODELS: dict[str, type[ScriptedModel]] = {
+    "plain": ScriptedModel,
+    "streaming": StreamingModel,
+    "async": AsyncModel,
+}
 
 
 @dataclasses.dataclass
@@ -183,6 +184,10 @@ class Lab:
         """A session over the store."""
         return Session(name, store=self.store, **settings)
 
+    def model(self, script: Sequence[Answer], kind: str = "plain") -> ScriptedModel:
+        """A scripted model; its kind says what it implements itself."""
+        return MODELS[kind](script=list(script))
+
     def _agent(
         self,
         tools: Sequence[Any],
@@ -207,13 +212,13 @@ class Lab:
     ) -> Ran:
         """Run a guarded agent to its end, synchronously."""
         options = _split(settings)
-        model = ScriptedModel(script=list(script))
+        model = self.model(script)
         state = error = None
         session = self.session(**settings)
         try:
             with session:
                 agent = self._agent(tools, guard(model, session), session, options)
-                state = agent.invoke(QUESTION, context=options.get("context"))
+                state = agent.invoke(QUESTION)
         except Exception as caught:  # noqa: BLE001 - the tests judge it
             error = caught
         return Ran(state, error, session, model, self.events(session.run_id))
@@ -228,7 +233,7 @@ class Lab:
     ) -> Ran:
         """The same in asyncio."""
         options = _split(settings)
-        model = ScriptedModel(script=list(script))
+        model = self.model(script)
         state = error = None
         session = self.session(**settings)
         try:
@@ -241,7 +246,7 @@ class Lab:
 
     def plain(self, tools: Sequence[Any], script: Sequence[Answer], **options: Any) -> Any:
         """Run an agent that nothing guards; its last state."""
-        agent: Any = create_agent(ScriptedModel(script=list(script)), list(tools), **options)
+        agent: Any = create_agent(self.model(script), list(tools), **options)
         return agent.invoke(QUESTION)
 
 

@@ -137,8 +137,9 @@ values = st.recursive(
 DISTINCT: list[Any] = [
     1, 1.0, True, "1", b"1", Decimal(1), 1j, Decimal("1.0"), (1,), [1], {1}, frozenset({1}),
     {1: "x"}, {"1": "x"}, {1.0: "x"}, {True: "x"}, [[1, "x"]], [], (), {}, set(), frozenset(),
-    "", b"", bytearray(), None, "None", 0, 0.0, -0.0, False, math.nan, "nan", math.inf, -math.inf, 2**53,
-    float(2**53), -(2**53), 2**64, str(2**64), 10**5000, "\ud800", "\udc00", "?", {"\ud800": 1},
+    "", b"", bytearray(), None, "None", 0, 0.0, -0.0, False, math.nan, "nan", math.inf, -math.inf,
+    2**53, float(2**53), -(2**53), 2**64, str(2**64), 10**5000, "\ud800", "\udc00", "?",
+    {"\ud800": 1},
     dt.datetime(2024, 1, 2), "2024-01-02T00:00:00", dt.date(2024, 1, 2), "2024-01-02",  # noqa: DTZ001 - naive is a case
     dt.datetime(2024, 1, 2, tzinfo=dt.UTC), dt.datetime(2024, 1, 2, tzinfo=ZoneInfo("UTC")),
     dt.datetime(2024, 1, 2, fold=1), dt.time(0), dt.time(0, fold=1), dt.timedelta(0), "PT0S",  # noqa: DTZ001 - naive is a case

@@ -1,0 +1,219 @@
+"""A run has one live writer: other processes, other sessions and forked children are told so."""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollcage import RunInUse, Session, tool
+from rollcage.store import JsonlStore
+
+import sys  # isort: skip
+
+Events = Callable[[str], list[dict[str, Any]]]
+Python = Callable[..., subprocess.CompletedProcess[str]]
+
+WRITER = """
+import sys
+from rollcage import Session, tool
+
+write = tool(effect="write", name="write")(lambda number: number)
+with Session("job", store="store") as session:
+    write(number=1)
+    print(session.run_id, flush=True)
+    sys.stdin.read()
+"""
+
+
+@tool(effect="write")
+def write(number: int) -> int:
+    return number
+
+
+@contextmanager
+def writer(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Another process that is in the middle of a run."""
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER],
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        yield process, process.stdout.readline().strip()
+
+
+def test_a_run_that_another_process_writes_is_in_use(store: JsonlStore, tmp_path: Path) -> None:
+    with writer(tmp_path) as (_, run):
+        path = store.root / "runs" / f"{run}.jsonl"
+        for source in (None, run, path):
+            with (
+                pytest.raises(RunInUse, match=run),
+                Session("job", store=store, source=source),
+            ):
+                pytest.fail("two sessions write one run")
+        with Session("job", store=store, replay="offline", source=run):
+            assert write(1) == 1  # looking is free
+        with Session("job", store=store, replay="off") as fresh:
+            write(2)
+        with Session("other job", store=store):
+            write(3)
+    assert fresh.stats.misses == 1
+
+
+def test_a_killed_writer_leaves_its_run_free(store: JsonlStore, tmp_path: Path) -> None:
+    with writer(tmp_path) as (process, run):
+        with pytest.raises(RunInUse), Session("job", store=store):
+            pytest.fail("two sessions write one run")
+        process.kill()
+        process.wait()
+        with Session("job", store=store) as session:
+            assert write(1) == 1
+    assert session.stats.hits == 1
+    assert store.runs()[-1].source == run
+
+
+def test_a_second_session_in_this_process_finds_the_run_in_use(store: JsonlStore) -> None:
+    with Session("job", store=store) as first:
+        for source in (None, first.run_id):
+            with pytest.raises(RunInUse), Session("job", store=store, source=source):
+                pytest.fail("two sessions write one run")
+        assert write(1) == 1
+    assert [info.run for info in store.runs()] == [first.run_id]
+
+
+def test_a_run_is_resumed_once_at_a_time(store: JsonlStore) -> None:
+    with pytest.raises(KeyError), Session("job", store=store) as first:
+        write(1)
+        raise KeyError
+    with Session("job", store=store, source=first.run_id):
+        with (
+            pytest.raises(RunInUse, match=first.run_id),
+            Session("job", store=JsonlStore(store.root), source=first.run_id),
+        ):
+            pytest.fail("one run is resumed twice at once")
+    with Session("job", store=store, source=first.run_id) as again:
+        assert write(1) == 1
+    assert again.stats.hits == 1
+
+
+FORKED = """
+    import os, sys, traceback
+    from rollcage import Forked, Session, tool
+
+    ran = []
+
+    @tool(effect="write")
+    def write(number: int) -> int:
+        ran.append(number)
+        return number
+
+    def in_child(what):
+        child = os.fork()
+        if child:
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        try:
+            what()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+
+    def refused():
+        before = list(ran)
+        for call in (lambda: write(2), lambda: session.call(write, number=2)):
+            try:
+                call()
+            except Forked as error:
+                assert session.run_id in str(error)
+            else:
+                sys.exit("a forked child wrote its parent's run")
+        assert ran == before
+
+    def leaves():
+        try:
+            with session.turn():
+                refused()
+        finally:
+            session.__exit__(None, None, None)
+
+    def own():
+        with Session("child's own", store="store") as mine:
+            write(7)
+        assert mine.stats.misses == 1
+
+    @tool(effect="write")
+    def forks() -> int:
+        child = os.fork()
+        if not child:
+            return 0  # the child comes out of the body: its end is not recorded
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+        return 1
+
+    with Session("job", store="store") as session:
+        write(1)
+        for what in (refused, leaves, own):
+            assert in_child(what) == 0, what
+        try:
+            assert forks() == 1
+        except Forked:
+            os._exit(9)
+        write(3)
+    print(session.run_id)
+"""
+
+
+def test_a_forked_child_leaves_its_parents_run_alone(
+    python: Python, store: JsonlStore, events: Events
+) -> None:
+    parent = python(FORKED)
+    assert parent.returncode == 0, parent.stderr
+    recorded = events(parent.stdout.strip())
+    asked = [e["args"] for e in recorded if e["event"] == "step.started"]
+    assert asked == [{"number": 1}, {}, {"number": 3}]
+    assert recorded[-1]["status"] == "ok"
+    assert {info.name: info.status for info in store.runs()} == {"job": "ok", "child's own": "ok"}
+
+
+ORPHAN = """
+    import os, sys
+    from rollcage import Session, tool
+
+    write = tool(effect="write", name="write")(lambda number: number)
+    with Session("job", store="store"):  # in the second process a resume: it holds two locks
+        write(number=1)
+        ready, here = os.pipe()
+        if not os.fork():
+            os.close(1)
+            os.close(2)
+            os.write(here, b".")
+            os.read(0, 1)  # lives on until it is told to end
+            os._exit(0)
+        os.read(ready, 1)
+        os._exit(0)  # as a crash: nobody leaves the session
+"""
+
+
+def test_the_lock_ends_with_the_parent_though_its_child_lives(
+    store: JsonlStore, tmp_path: Path
+) -> None:
+    for generation in range(3):
+        with subprocess.Popen(
+            [sys.executable, "-c", "\n".join(line[4:] for line in ORPHAN.splitlines())],
+            cwd=tmp_path,
+            stdin=subprocess.PIPE,
+        ) as parent:
+            assert parent.wait() == 0
+            with Session("job", store=store) as session:  # its child still lives
+                assert write(1) == 1
+                raise_at_the_end = session.stats.hits
+            assert raise_at_the_end == 1
+        (store.root / "index.jsonl").write_bytes(_unfinished(store, generation))
+
+
+def _unfinished(store: JsonlStore, generation: int) -> bytes:
+    return (store.root / "index.jsonl").read_bytes()

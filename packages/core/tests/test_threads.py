@@ -1,0 +1,425 @@
+"""Many calls at once: threads, tasks, branches, and tools that call tools."""
+
+import asyncio
+import contextvars
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from rollcage import Session, UnguardedCallWarning, current_step, tool
+from rollcage.store import JsonlStore
+
+Events = Callable[[str], list[dict[str, Any]]]
+
+ROUNDS = 100
+
+
+class Counted:
+    """Tools that give back another number each time they run."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.count = 0
+
+    def number(self) -> int:
+        with self.lock:
+            self.count += 1
+            return self.count
+
+    def poll(self) -> int:
+        return self.number()
+
+    async def apoll(self) -> int:
+        await asyncio.sleep(0)
+        return self.number()
+
+
+def at_once(calls: Iterable[Callable[[], Any]]) -> list[Any]:
+    """Each call in a thread of its own that knows its session; all start together."""
+    calls = list(calls)
+    together = threading.Barrier(len(calls))
+
+    def start(call: Callable[[], Any]) -> Any:
+        together.wait()
+        return call()
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        contexts = [contextvars.copy_context() for _ in calls]
+        futures = [
+            pool.submit(context.run, start, call)
+            for context, call in zip(contexts, calls, strict=True)
+        ]
+        return [future.result() for future in futures]
+
+
+# --- identical calls in parallel -----------------------------------------------------------------
+
+
+def poll_in_threads(store: JsonlStore, bodies: Counted, job: str, **how: Any) -> list[int]:
+    poll = tool(effect="write", name="poll")(bodies.poll)
+    with Session(job, store=store, **how) as session, session.turn() as turn:
+
+        def slot(index: int) -> int:
+            with turn.slot(index):
+                return poll()
+
+        return at_once([lambda i=i: slot(i) for i in range(5)])  # type: ignore[misc]  # i is bound
+
+
+def test_identical_calls_in_threads_replay_to_their_own_slots(store: JsonlStore) -> None:
+    for number in range(ROUNDS):
+        bodies = Counted()
+        recorded = poll_in_threads(store, bodies, f"job {number}")
+        assert sorted(recorded) == [1, 2, 3, 4, 5]
+        assert poll_in_threads(store, bodies, f"job {number}", replay="offline") == recorded
+        assert bodies.count == 5
+
+
+async def test_identical_calls_in_tasks_replay_to_their_own_slots(store: JsonlStore) -> None:
+    async def run(bodies: Counted, job: str, **how: Any) -> list[int]:
+        poll = tool(effect="write", name="poll")(bodies.apoll)
+        async with Session(job, store=store, **how) as session:
+            with session.turn():
+                return list(await asyncio.gather(*(poll() for _ in range(5))))
+
+    for number in range(ROUNDS):
+        bodies = Counted()
+        recorded = await run(bodies, f"job {number}")
+        assert await run(bodies, f"job {number}", replay="offline") == recorded
+        assert bodies.count == 5
+
+
+def test_a_turn_that_was_cut_off_keeps_its_writes_apart(store: JsonlStore) -> None:
+    """A call that takes the recorded step of another slot leaves it its idempotency key."""
+    keys: list[str] = []
+
+    @tool(effect="write")
+    def twin() -> int:
+        step = current_step()
+        assert step is not None
+        keys.append(step.idempotency_key)
+        return len(keys)
+
+    def run(slots: list[int], *, ends: bool) -> list[int]:
+        with Session("job", store=store) as session, session.turn() as turn:
+            told = []
+            for index in slots:
+                with turn.slot(index):
+                    told.append(twin())
+            if not ends:
+                raise InterruptedError
+            return told
+
+    with pytest.raises(InterruptedError):
+        run([0], ends=False)
+    assert run([1, 0, 2], ends=True) == [1, 2, 3]  # the slot that was recorded comes second
+    assert len(set(keys)) == 3
+
+
+def test_identical_calls_one_after_another_replay_one_after_another(store: JsonlStore) -> None:
+    bodies = Counted()
+    for effect in ("read", "write"):
+        poll = tool(effect=effect, name=effect)(bodies.poll)  # type: ignore[call-overload]  # two of its literals
+        with Session(effect, store=store):
+            recorded = [poll() for _ in range(3)]
+        with Session(effect, store=store, replay="offline"):
+            assert [poll() for _ in range(3)] == recorded
+    assert bodies.count == 6
+
+
+# --- many threads on one session -----------------------------------------------------------------
+
+
+def test_eight_threads_on_one_session_lose_and_mix_up_nothing(
+    store: JsonlStore, events: Events
+) -> None:
+    threads, calls = 8, 50
+    ran: Counter[tuple[int, int]] = Counter()
+    lock = threading.Lock()
+
+    def write(thread: int, number: int) -> list[int]:
+        with lock:
+            ran[thread, number] += 1
+        return [thread, number]
+
+    session = Session("job", store=store)
+    with session:
+        guarded = session.tool(write)
+
+        def work(thread: int) -> None:
+            for number in range(calls):
+                assert guarded(thread, number) == [thread, number]
+
+        bare = [threading.Thread(target=work, args=(t,)) for t in range(threads)]
+        for each in bare:  # threads that know no session: the function does
+            each.start()
+        for each in bare:
+            each.join()
+    assert len(ran) == threads * calls
+    assert set(ran.values()) == {1}
+    recorded = events(session.run_id)
+    started = {e["step"]: e for e in recorded if e["event"] == "step.started"}
+    finished = {e["step"]: e for e in recorded if e["event"] == "step.finished"}
+    assert sorted(started) == sorted(finished) == list(range(1, threads * calls + 1))
+    for number, event in finished.items():
+        asked = started[number]["args"]
+        assert event["outcome"]["value"] == [asked["thread"], asked["number"]]
+
+
+def test_threads_that_go_on_when_the_session_is_left_harm_no_trace(store: JsonlStore) -> None:
+    go = threading.Event()
+
+    @tool(effect="read")
+    def look() -> None:
+        go.set()
+
+    for _ in range(20):
+        go.clear()
+        with Session("job", store=store) as session:
+            late = threading.Thread(target=_until_refused, args=(lambda s=session: s.call(look),))
+            late.start()
+            assert go.wait(60)
+        late.join()
+
+
+def _until_refused(call: Callable[[], Any]) -> None:
+    while True:
+        try:
+            call()
+        except Exception:  # noqa: BLE001 - whatever says that the session was left
+            return
+
+
+# --- branches ------------------------------------------------------------------------------------
+
+
+def test_dependent_writes_in_threads_replay_in_their_branches(store: JsonlStore) -> None:
+    bodies = Counted()
+
+    def write(agent: int, after: int) -> int:
+        return bodies.number()
+
+    def run(**how: Any) -> list[list[int]]:
+        with Session("job", store=store, **how) as session:
+            branches = [session.branch(f"agent {n}") for n in range(4)]
+            opened = [branch.__enter__() for branch in branches]
+
+            def work(agent: int) -> list[int]:
+                told = [0]
+                for _ in range(10):
+                    told.append(opened[agent].call(write, agent=agent, after=told[-1]))
+                return told
+
+            told = at_once([lambda a=a: work(a) for a in range(4)])  # type: ignore[misc]  # a is bound
+            for branch in reversed(branches):
+                branch.__exit__(None, None, None)
+            session.call(write, agent=9, after=0)
+            return told
+
+    recorded = run()
+    assert run(replay="offline") == recorded
+    assert bodies.count == 41
+
+
+def test_a_branch_that_went_another_way_is_seen_behind_its_join(store: JsonlStore) -> None:
+    ran: list[str] = []
+
+    @tool(effect="write")
+    def write(name: str) -> str:
+        ran.append(name)
+        return name
+
+    def run(names: list[str], **how: Any) -> None:
+        with Session("job", store=store, replay="resume" if how else "off", **how) as session:
+            for name in names:
+                with session.branch(name[0]):
+                    write(name)
+            write("end")
+
+    run(["a1", "b1"])
+    run(["a1", "b2"], on_divergence="warn")
+    assert ran == ["a1", "b1", "end", "b2", "end"]
+
+
+# --- tools that call tools -----------------------------------------------------------------------
+
+
+class Nest:
+    """An outer tool and the inner ones that it calls."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.fails = False
+
+        @tool(effect="write")
+        def inner(name: str) -> str:
+            self.ran.append(f"inner {name}")
+            return f"{name}!"
+
+        @tool(effect="write")
+        def outer(name: str) -> str:
+            self.ran.append(f"outer {name}")
+            told = [inner(f"{name} {n}") for n in range(2)]
+            if self.fails:
+                raise ConnectionError("half way")
+            return " ".join(told)
+
+        self.inner, self.outer = inner, outer
+
+
+def test_a_hit_of_the_outer_call_consumes_the_inner_ones(
+    store: JsonlStore, events: Events
+) -> None:
+    nest = Nest()
+    with Session("job", store=store) as first:
+        assert nest.outer("a") == "a 0! a 1!"
+        assert nest.inner("b") == "b!"
+    steps = {e["step"]: e for e in events(first.run_id) if e["event"] == "step.started"}
+    assert [steps[n].get("parent") for n in (1, 2, 3, 4)] == [None, 1, 1, None]
+    nest.ran.clear()
+    with Session("job", store=store, replay="offline") as again:
+        assert nest.outer("a") == "a 0! a 1!"
+        assert nest.inner("b") == "b!"
+    assert nest.ran == []
+    assert again.stats.hits == 2
+
+
+def test_an_outer_call_that_runs_again_replays_its_inner_ones(store: JsonlStore) -> None:
+    nest = Nest()
+    nest.fails = True
+    with pytest.raises(ConnectionError), Session("job", store=store):
+        nest.outer("a")
+    nest.fails = False
+    nest.ran.clear()
+    with Session("job", store=store) as again:
+        assert nest.outer("a") == "a 0! a 1!"
+    assert nest.ran == ["outer a"]
+    assert (again.stats.hits, again.stats.misses) == (2, 1)
+
+
+def test_identical_inner_calls_of_two_outer_ones_are_told_apart(store: JsonlStore) -> None:
+    bodies = Counted()
+    poll = tool(effect="write", name="poll")(bodies.poll)
+
+    @tool(effect="write")
+    def outer(name: str) -> int:
+        return poll()
+
+    def run(**how: Any) -> list[int]:
+        with Session("job", store=store, **how) as session, session.branch("side"):
+            with session.turn() as turn:
+
+                def slot(index: int) -> int:
+                    with turn.slot(index):
+                        return outer("ab"[index % 2])
+
+                return at_once([lambda i=i: slot(i) for i in range(4)])  # type: ignore[misc]  # i is bound
+
+    recorded = run()
+    assert run(replay="offline") == recorded
+    assert bodies.count == 4
+
+
+async def test_inner_calls_in_tasks_belong_to_their_outer_call(
+    store: JsonlStore, events: Events
+) -> None:
+    @tool(effect="read")
+    async def inner(name: str) -> str:
+        await asyncio.sleep(0)
+        step = current_step()
+        assert step is not None
+        return step.name
+
+    @tool(effect="write")
+    async def outer(name: str) -> list[str]:
+        told = list(await asyncio.gather(inner(f"{name} 0"), inner(f"{name} 1")))
+        step = current_step()
+        assert step is not None
+        return [*told, step.name]
+
+    async with Session("job", store=store) as session:
+        assert current_step() is None
+        told = await asyncio.gather(outer("a"), outer("b"))
+    assert told == [["inner", "inner", "outer"]] * 2
+    steps = {e["step"]: e for e in events(session.run_id) if e["event"] == "step.started"}
+    for event in steps.values():
+        if event["name"] == "inner":
+            parent = steps[event["parent"]]
+            assert event["args"]["name"].startswith(parent["args"]["name"])
+
+
+# --- where a call belongs ------------------------------------------------------------------------
+
+
+def test_a_tool_in_a_bare_thread_warns_that_it_is_unguarded(store: JsonlStore) -> None:
+    @tool(effect="write")
+    def write() -> str:
+        return "ran"
+
+    told: list[str] = []
+    with Session("job", store=store) as session:
+        with pytest.warns(UnguardedCallWarning, match="write was called") as caught:
+            bare = threading.Thread(target=lambda: told.append(write()))
+            bare.start()
+            bare.join()
+        aware = threading.Thread(
+            target=contextvars.copy_context().run, args=(lambda: told.append(write()),)
+        )
+        aware.start()
+        aware.join()
+        bound = session.tool(write)
+        other = threading.Thread(target=lambda: told.append(bound()))
+        other.start()
+        other.join()
+    assert caught[0].filename == __file__
+    assert told == ["ran"] * 3
+    assert session.stats.calls == 2
+    assert write() == "ran"  # no session is open: nothing to warn of
+
+
+def test_two_sessions_at_once_do_not_mix(store: JsonlStore, events: Events) -> None:
+    @tool(effect="write")
+    def write(name: str) -> str:
+        return name
+
+    def work(job: str) -> str:
+        with Session(job, store=store) as session:
+            for number in range(20):
+                write(f"{job} {number}")
+        return session.run_id
+
+    for run, job in zip(at_once([lambda: work("a"), lambda: work("b")]), "ab", strict=True):
+        asked = [e["args"]["name"] for e in events(run) if e["event"] == "step.started"]
+        assert asked == [f"{job} {n}" for n in range(20)]
+
+
+def test_a_session_inside_another_takes_its_own_calls(store: JsonlStore) -> None:
+    @tool(effect="write")
+    def write(name: str) -> str:
+        return name
+
+    with Session("outer", store=store) as outer:
+        write("one")
+        with Session("inner", store=store) as inner:
+            write("two")
+            outer.call(write, name="three")
+        write("four")
+    assert (outer.stats.calls, inner.stats.calls) == (3, 1)
+
+
+async def test_tasks_keep_the_session_they_were_started_in(store: JsonlStore) -> None:
+    @tool(effect="write")
+    async def write(name: str) -> str:
+        await asyncio.sleep(0)
+        return name
+
+    async def work(job: str) -> int:
+        async with Session(job, store=store) as session:
+            await asyncio.gather(*(write(f"{n}") for n in range(10)))
+        return session.stats.calls
+
+    assert await asyncio.gather(*(work(f"job {n}") for n in range(4))) == [10] * 4
