@@ -29,7 +29,7 @@ def mail(number: int) -> Mail:
     }
 
 
-def send_mail(to: str, subject: str, body: str, priority: int = 1, urgent: bool = False) -> str:  # noqa: FBT001, FBT002 - a tool is called by name
+def send_mail(to: str, subject: str, body: str, priority: int = 1, urgent: bool = False) -> str:  # noqa: FBT002 - a tool is called by name
     """Send nothing."""
     return RESULT
 
@@ -39,7 +39,7 @@ async def asend_mail(  # the same, async
     subject: str,
     body: str,
     priority: int = 1,
-    urgent: bool = False,  # noqa: FBT001, FBT002 - a tool is called by name
+    urgent: bool = False,  # noqa: FBT002 - a tool is called by name
 ) -> str:
     """Send nothing, later."""
     return RESULT

@@ -19,11 +19,11 @@ from rollcage.trace import check_events
 from rollcage_langchain import RollcageMiddleware, guard_tools
 
 Answer = str | Sequence[tuple[str, dict[str, Any]]] | AIMessage | Exception
-"""What a scripted model answers: a text, calls of tools, a whole message, or an error of its own."""
+"""What a scripted model answers: a text, calls, a whole message, or an error of its own."""
 
 
 class ScriptedModel(BaseChatModel):
-    """A chat model that knows its answers beforehand; the how-manieth one, the conversation tells."""
+    """A chat model that knows its answers beforehand; the conversation tells which is next."""
 
     script: list[Any]
     model: str = "scripted-1"
@@ -251,24 +251,20 @@ class Lab:
 
 
 QUESTION: dict[str, Any] = {"messages": [HumanMessage("Go.", id="question")]}
-_AGENT_OPTIONS = (
-    "effects",
-    "middleware",
-    "name",
-    "store_of_agent",
-    "state_schema",
-    "system_prompt",
-)
+_AGENT_OPTIONS = {
+    "effects": "effects",
+    "middleware": "middleware",
+    "state_schema": "state_schema",
+    "agent_name": "name",
+    "agent_store": "store",
+}
 
 
 def _split(settings: dict[str, Any]) -> dict[str, Any]:
     """Take what is create_agent's out of the settings."""
-    options = {name: settings.pop(name) for name in _AGENT_OPTIONS if name in settings}
-    if "store_of_agent" in options:
-        options["store"] = options.pop("store_of_agent")
-    if options.get("name"):
-        settings.setdefault("name", "job")
-    return options
+    return {
+        theirs: settings.pop(ours) for ours, theirs in _AGENT_OPTIONS.items() if ours in settings
+    }
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Agents made by `create_agent`, guarded: what resumes, what is refused, what comes after a halt."""
+"""Agents made by `create_agent`, guarded: what resumes, what is refused, how a halt ends them."""
 
 import itertools
 from collections.abc import Callable
@@ -224,23 +224,28 @@ def test_siblings_of_the_call_that_halts_finish(lab: Any) -> None:
     assert [e["outcome"]["status"] for e in done.named("step.finished")] == ["ok"] * len(ran)
 
 
+def keeping(sessions: list[Session]) -> Callable[..., Any]:
+    """A `guard` that guards no model, and lets the test know the session."""
+
+    def guard(model: Any, session: Session) -> Any:
+        sessions.append(session)
+        return model
+
+    return guard
+
+
 def test_a_session_halted_beforehand_asks_no_model(run: Run) -> None:
     class Stop(AgentMiddleware[Any, Any, Any]):
         def before_agent(self, state: Any, runtime: Any) -> None:
             stopped[0].halt(Halt("enough"))
 
-    stopped: list[Any] = []
-
-    def keep(step: StepView) -> None:
-        stopped.append(step)
-
+    stopped: list[Session] = []
     ran: list[str] = []
     done = run(
         [writer(ran)],
         [[("write", {"text": "a"})], "done"],
-        guard=lambda model, session: (stopped.append(session), model)[1],
+        guard=keeping(stopped),
         middleware=[Stop()],
-        rules=[keep],
     )
     assert isinstance(done.error, Halt)
     assert str(done.error) == "enough"
@@ -257,7 +262,7 @@ def test_a_session_halted_between_our_hooks_asks_no_model(run: Run) -> None:
     done = run(
         [writer([])],
         ["done"],
-        guard=lambda model, session: (sessions.append(session), model)[1],
+        guard=keeping(sessions),
         middleware=[Stop()],
     )
     assert str(done.error) == "enough"
@@ -482,7 +487,8 @@ def test_tools_of_other_middleware_are_guarded_too(run: Run) -> None:
 
 def test_the_middleware_guards_what_nobody_did_as_it_is_told(lab: Any) -> None:
     ran: list[str] = []
-    with lab.session() as session:
+    seen: list[StepView] = []
+    with lab.session(rules=[seen.append]) as session:
         middleware = RollcageMiddleware(
             session,
             effects={"write": "read"},
@@ -491,8 +497,7 @@ def test_the_middleware_guards_what_nobody_did_as_it_is_told(lab: Any) -> None:
         script: list[Any] = [[("write", {"text": "a"})], [("write", {"text": "b"})], "done"]
         agent: Any = create_agent(lab.model(script), [writer(ran)], middleware=[middleware])
         agent.invoke({"messages": [HumanMessage("Go.")]})
-    started = [e for e in lab.events(session.run_id) if e["event"] == "step.started"]
-    assert [(e["effect"], e["idempotent"]) for e in started] == [("read", True)] * 2
+    assert [(view.effect, view.contract.idempotent) for view in seen] == [("read", True)] * 2
 
 
 def test_a_tool_that_another_session_guards_is_a_mistake(lab: Any) -> None:

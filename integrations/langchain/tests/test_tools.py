@@ -2,13 +2,16 @@
 
 import asyncio
 import functools
+import sys
 from contextvars import ContextVar
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
+import rollcage
 from langchain_core.callbacks import BaseCallbackHandler, CallbackManagerForToolRun
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import (
+    ArgsSchema,
     BaseTool,
     InjectedToolArg,
     InjectedToolCallId,
@@ -22,8 +25,6 @@ from pydantic import Base64Bytes, BaseModel, Field, Json, PrivateAttr
 from rollcage import Blocked, Contract, Session, StepView, Verdict, current_step
 from rollcage.errors import ArgumentsInvalid, ContractError, ReplayedError, SessionHalted
 from rollcage_langchain import as_tools, guard_tools
-
-import rollcage
 
 
 def call(**args: Any) -> dict[str, Any]:
@@ -53,7 +54,7 @@ class Adder(BaseTool):
 
     name: str = "adder"
     description: str = "Adds."
-    args_schema: type[BaseModel] = Point
+    args_schema: ArgsSchema | None = Point
     offset: int = 0
     ran: list[str] = Field(default_factory=list)
 
@@ -151,12 +152,11 @@ def test_a_guarded_tool_is_of_the_same_type_and_keeps_its_attributes(kind: str, 
     assert type(guarded).__name__ == type(original).__name__
     assert guarded is not original
     assert {name: getattr(guarded, name) for name in KEPT} == before
-    schemas = [each.tool_call_schema for each in (guarded, original)]
+    schemas: list[Any] = [each.tool_call_schema for each in (guarded, original)]
     one, other = [s if isinstance(s, dict) else s.model_json_schema() for s in schemas]
     assert one == other
-    assert guarded.get_input_schema().model_json_schema() == (
-        original.get_input_schema().model_json_schema()
-    )
+    inputs: list[Any] = [each.get_input_schema() for each in (guarded, original)]
+    assert inputs[0].model_json_schema() == inputs[1].model_json_schema()
 
 
 @pytest.mark.parametrize("kind", SYNC)
@@ -289,7 +289,7 @@ def test_injected_arguments_reach_the_body_and_are_no_part_of_the_call(lab: Any)
         config: RunnableConfig,
     ) -> str:
         """Ask somebody."""
-        given.append((who, call_id, config["metadata"]["trace"]))
+        given.append((who, call_id, config.get("metadata", {})["trace"]))
         return "answer"
 
     for replay in ("auto", "offline"):
@@ -351,13 +351,74 @@ def test_parameters_may_be_called_as_pydantic_calls_its_own(lab: Any) -> None:
         name: str = "names"
         description: str = "Takes odd names."
 
-        def _run(self, json: str, copy: int = 1) -> str:  # type: ignore[override]  # its arguments
+        def _run(self, json: str, copy: int = 1) -> str:
             return f"{json} {copy}"
 
     with lab.session() as session:
         (guarded,) = guard_tools([Names()], session)
         assert guarded.invoke({"json": "a"}) == "a 1"
     assert args_of(lab, session) == [{"json": "a", "copy": 1}]
+
+
+if TYPE_CHECKING:
+    from decimal import Decimal as Unknown  # known to type checkers only
+
+
+def half_known(place: str, runtime: ToolRuntime, more: "Unknown | None" = None) -> str:
+    """Look."""
+    return f"{place} {more}"
+
+
+half_known.__annotations__["runtime"] = "ToolRuntime"
+
+
+def test_an_annotation_that_can_not_be_resolved_hides_no_other(lab: Any) -> None:
+    schema = {"type": "object", "properties": {"place": {"type": "string"}}}
+    original = StructuredTool(name="look", args_schema=schema, func=half_known)
+    with lab.session() as session:
+        (guarded,) = guard_tools([original], session)
+        assert guarded.invoke({"place": "here", "runtime": object()}) == "here None"
+    assert args_of(lab, session) == [{"place": "here"}]
+
+
+class Scale:
+    """An object that can be called."""
+
+    def __call__(self, x: int, *more: int) -> int:
+        return x * 2 + sum(more)
+
+
+def test_an_object_that_can_be_called_is_a_body(lab: Any) -> None:
+    original = StructuredTool(name="scale", args_schema=Point, func=Scale())
+    with lab.session() as session:
+        guarded: Any = guard_tools([original], session)[0]
+        assert guarded.func(1, 2, 3) == 7
+    assert args_of(lab, session)[0]["args"] == [2, 3]
+
+
+def test_a_builtin_that_tells_no_signature_is_a_body(lab: Any) -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
+    original = StructuredTool(name="make", args_schema=schema, func=dict)
+    with lab.session() as session:
+        (guarded,) = guard_tools([original], session)
+        assert guarded.invoke({"x": 1}) == {"x": 1}
+    assert args_of(lab, session) == [{"x": 1}]
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="Pydantic v1 ends with Python 3.13")
+def test_a_schema_of_pydantic_v1_works(lab: Any) -> None:
+    from pydantic import v1
+
+    class Old(v1.BaseModel):
+        x: int
+        y: int = 2
+
+    old: Any = Old
+    original = StructuredTool(name="add", args_schema=old, func=add)
+    with lab.session() as session:
+        (guarded,) = guard_tools([original], session)
+        assert guarded.invoke(call(x="1")).content == "3"
+    assert args_of(lab, session) == [{"x": 1, "y": 2}]
 
 
 # --- errors, artifacts, callbacks ----------------------------------------------------------------
@@ -580,6 +641,23 @@ def test_a_coroutine_that_calls_its_own_other_body_is_one_step(lab: Any) -> None
         assert session.stats.calls == 1
 
     asyncio.run(go())
+
+
+async def test_a_coroutine_that_awaits_itself_is_one_step(lab: Any) -> None:
+    class Retries(BaseTool):
+        name: str = "retries"
+        description: str = "Tries twice."
+
+        def _run(self, attempt: int = 1) -> str:
+            raise NotImplementedError
+
+        async def _arun(self, attempt: int = 1) -> str:
+            return await self._arun(2) if attempt == 1 else "second"
+
+    async with lab.session() as session:
+        (guarded,) = guard_tools([Retries()], session)
+        assert await guarded.ainvoke({"attempt": 1}) == "second"
+    assert session.stats.calls == 1
 
 
 def test_a_tool_that_invokes_itself_makes_nested_steps(lab: Any) -> None:

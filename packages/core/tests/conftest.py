@@ -11,7 +11,6 @@ from typing import Any
 
 import orjson
 import pytest
-
 from rollcage.store import JsonlStore, check_attested
 from rollcage.trace import check_events
 

@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import pytest
-
-from rollcage import Session, SessionHalted, UnknownOutcome, tool
+from rollcage import Contract, Session, SessionHalted, UnknownOutcome, tool
 from rollcage.store import JsonlStore
 
 Events = Callable[[str], list[dict[str, Any]]]
@@ -21,6 +20,13 @@ both = pytest.mark.parametrize("durability", ["os", "disk"])
 def outcomes(events: list[dict[str, Any]]) -> list[str]:
     """What became of each step that ended, in order; late words too."""
     return [e["outcome"]["status"] for e in events if "outcome" in e]
+
+
+def cancel_this() -> None:
+    """Cancel the running task: it meets that where it waits next."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
 
 
 # --- sync ----------------------------------------------------------------------------------------
@@ -56,9 +62,12 @@ def test_who_swallows_the_interrupt_is_told_when_the_session_is_left(store: Json
     def write() -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(UnknownOutcome, match="KeyboardInterrupt"), Session("job", store=store):
-        with pytest.raises(KeyboardInterrupt):
-            write()
+    with (
+        pytest.raises(UnknownOutcome, match="KeyboardInterrupt"),
+        Session("job", store=store),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        write()
 
 
 @pytest.mark.parametrize("effect", ["read", "pure"])
@@ -125,9 +134,12 @@ def test_a_timeout_of_a_write_is_unknown(store: JsonlStore, events: Events) -> N
         raise TimeoutError("no answer in 30 s")
 
     session = Session("job", store=store)
-    with pytest.raises(UnknownOutcome, match="TimeoutError"), session:
-        with pytest.raises(TimeoutError, match="30 s"):
-            write()
+    with (
+        pytest.raises(UnknownOutcome, match="TimeoutError"),
+        session,
+        pytest.raises(TimeoutError, match="30 s"),
+    ):
+        write()
     assert outcomes(events(session.run_id)) == ["unknown"]
 
 
@@ -254,7 +266,7 @@ async def test_a_call_cancelled_before_its_body_has_not_started(
     async with Session("job", store=store, durability="disk") as session:
 
         async def call() -> str:
-            asyncio.current_task().cancel()  # type: ignore[union-attr]  # it runs in a task
+            cancel_this()
             return await write()
 
         task = asyncio.create_task(call())
@@ -273,7 +285,7 @@ async def test_a_step_that_has_not_started_runs_in_the_next_run(store: JsonlStor
 
     async def agent() -> None:
         async with Session("job", store=store, durability="disk"):
-            asyncio.current_task().cancel()  # type: ignore[union-attr]  # it runs in a task
+            cancel_this()
             await write()
 
     with pytest.raises(asyncio.CancelledError):
@@ -288,7 +300,7 @@ async def test_a_call_cancelled_after_its_body_is_done(store: JsonlStore, events
 
     @tool(effect="write")
     async def write() -> str:
-        asyncio.current_task().cancel()  # type: ignore[union-attr]  # it runs in a task
+        cancel_this()
         return "done"
 
     session = Session("job", store=store, durability="disk")
@@ -385,15 +397,17 @@ async def test_a_body_still_queued_when_it_is_cancelled_never_runs(
 ) -> None:
     """A halted or left session runs nothing any more, what waits for a free thread included."""
     busy = Thread(lambda: None)
-    ran = []
+    asked = asyncio.Event()
+    ran: list[int] = []
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     blocked = asyncio.create_task(asyncio.to_thread(busy.body))
     await asyncio.sleep(0)
     async with Session("job", store=store) as session:
         write = tool(effect="write", name="write")(lambda: ran.append(1))
         task = asyncio.create_task(session.acall(write))
-        while not [e for e in events(session.run_id) if e["event"] == "step.started"]:
-            await asyncio.sleep(0)
+        asyncio.get_running_loop().call_soon(asked.set)  # behind the task's first step
+        await asked.wait()
+        assert session.stats.calls == 1
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -409,12 +423,12 @@ async def test_a_body_still_queued_when_it_is_cancelled_never_runs(
 
 
 def test_a_stream_whose_consumer_stops_is_cut_off(store: JsonlStore, events: Events) -> None:
-    contract = tool(effect="write", name="feed")(lambda: None).__rollcage_contract__  # type: ignore[attr-defined]  # a tool has one
+    contract = Contract(name="feed", parameters={}, effect="write")
     session = Session("job", store=store)
     with pytest.raises(UnknownOutcome), session:
         stream = session.stream(contract, {}, lambda: iter("abc"))
-        assert next(iter(stream)) == "a"
-        stream.close()  # type: ignore[attr-defined]  # it is a generator
+        assert next(stream) == "a"
+        del stream  # nobody asks for more
         assert session.halted is not None
     assert outcomes(events(session.run_id)) == ["unknown"]
 
@@ -422,7 +436,7 @@ def test_a_stream_whose_consumer_stops_is_cut_off(store: JsonlStore, events: Eve
 async def test_an_async_stream_that_is_cancelled_is_cut_off(
     store: JsonlStore, events: Events
 ) -> None:
-    contract = tool(effect="read", name="feed")(lambda: None).__rollcage_contract__  # type: ignore[attr-defined]  # a tool has one
+    contract = Contract(name="feed", parameters={}, effect="read")
     entered = asyncio.Event()
 
     async def chunks() -> Any:

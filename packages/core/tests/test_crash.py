@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from rollcage.fingerprint import idempotency_key
 from rollcage.store import JsonlStore, RunInfo
 from rollcage.trace import check_events
 
-KILLS = 300
-INTERRUPTS = 100
+KILLS = 250
+INTERRUPTS = 60
 FINISHED, UNKNOWN, INTERRUPTED = 0, 3, 4  # as `victim.py` exits
 
 Resolve = Callable[[str, int, dict[str, Any]], None]

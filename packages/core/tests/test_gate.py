@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -101,9 +101,19 @@ class Truthy:
         (raises, "rule_error", "a rule failed: KeyError", "raises"),
         (Truthy(), "rule_invalid", "a rule gave back no verdict", "Truthy"),
         (waits, "rule_invalid", "a rule is async: rules are asked before anything waits", "waits"),
-        (lambda _: Verdict("maybe"), "rule_invalid", "a rule gave back no verdict", None),  # type: ignore[arg-type] # on purpose
-        (lambda _: Verdict([]), "rule_error", "a rule failed: TypeError", None),  # type: ignore[arg-type] # on purpose
-        (lambda _: Verdict("allow", 5), "rule_invalid", "a rule gave back no verdict", None),  # type: ignore[arg-type] # on purpose
+        (
+            lambda _: Verdict(cast("Any", "maybe")),
+            "rule_invalid",
+            "a rule gave back no verdict",
+            None,
+        ),
+        (lambda _: Verdict(cast("Any", [])), "rule_error", "a rule failed: TypeError", None),
+        (
+            lambda _: Verdict("allow", cast("Any", 5)),
+            "rule_invalid",
+            "a rule gave back no verdict",
+            None,
+        ),
         (lambda _: "allow", "rule_invalid", "a rule gave back no verdict", None),
     ],
 )
@@ -153,7 +163,7 @@ def test_a_rule_sees_the_validated_arguments_and_the_contract(session: Any) -> N
 
 def test_a_rule_can_not_change_what_runs(session: Any) -> None:
     def change(step: StepView) -> None:
-        step.args["path"] = "/etc/passwd"  # type: ignore[index] # on purpose
+        cast("dict[str, Any]", step.args)["path"] = "/etc/passwd"
 
     with session(change) as opened, pytest.raises(Blocked, match="a rule failed: TypeError"):
         opened.call(write, path="a")

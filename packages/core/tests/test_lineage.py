@@ -6,10 +6,9 @@ import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
-
 from rollcage import RunNotFound, Session, SourceMissing, StoreError, TraceCorrupt, tool
 from rollcage.store import JsonlStore, TraceFile
 
@@ -80,8 +79,9 @@ def test_a_finished_run_replays_without_its_source(store: JsonlStore) -> None:
     with Session("job", store=store) as session:
         assert [write(n) for n in range(4)] == [f"wrote {n}" for n in range(4)]
     (store.root / "runs" / f"{gone}.jsonl").unlink()
-    for mode in ("offline", "resume"):
-        with Session("job", store=store, replay=mode, source=session.run_id) as again:  # type: ignore[arg-type]  # two of its literals
+    modes: tuple[Literal["resume", "offline"], ...] = ("offline", "resume")
+    for mode in modes:
+        with Session("job", store=store, replay=mode, source=session.run_id) as again:
             assert [write(n) for n in range(4)] == [f"wrote {n}" for n in range(4)]
         assert (again.stats.hits, again.stats.misses) == (4, 0)
 

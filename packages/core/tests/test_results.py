@@ -178,6 +178,7 @@ FAITHFUL = [
     Case(Pair(1, 2), Pair),
     Case(Counting(start=1), Counting),
     Case(pydantic.TypeAdapter(pydantic.HttpUrl).validate_python("http://a.b/c"), pydantic.HttpUrl),
+    Case(pydantic.PostgresDsn("postgres://u@a:1,b:2/db"), pydantic.PostgresDsn),
 ]
 
 

@@ -1,20 +1,18 @@
 """The directory store: its index, its blobs, its locks, and names that come from outside."""
 
 import logging
-import os
 import stat
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from rollcage import (
     NotReplayable,
     RunInUse,
@@ -30,6 +28,7 @@ from rollcage.store import JsonlStore, Store, TraceFile, is_run_id, open_trace
 Events = Callable[[str], list[dict[str, Any]]]
 Python = Callable[..., subprocess.CompletedProcess[str]]
 
+MODES: tuple[Literal["resume", "offline"], ...] = ("resume", "offline")
 LARGE = 10 * 1024 * 1024
 
 
@@ -205,8 +204,8 @@ def test_a_damaged_blob_halts_and_runs_nothing(store: JsonlStore, damage: str) -
             blob.unlink()
         else:
             blob.write_bytes(blob.read_bytes().replace(b"1", b"3").replace(b"2", b"3"))
-    for mode in ("resume", "offline"):
-        session = Session("job", store=store, replay=mode, source=store.runs()[0].run)  # type: ignore[arg-type]  # two of its literals
+    for mode in MODES:
+        session = Session("job", store=store, replay=mode, source=store.runs()[0].run)
         with pytest.raises((StoreError, NotReplayable), match="blob"), session:
             with pytest.raises((StoreError, NotReplayable), match="blob"):
                 fetch(1)
@@ -283,7 +282,8 @@ def test_many_processes_share_a_store(store: JsonlStore, python: Python) -> None
     with ThreadPoolExecutor(4) as pool:
         for child in pool.map(lambda names: python(code, *names), jobs):
             assert child.returncode == 0, child.stderr
-    assert sorted(info.name for info in store.runs()) == sorted(name for names in jobs for name in names)
+    assert {info.name for info in store.runs()} == {name for names in jobs for name in names}
+    assert len(store.runs()) == 32
     assert {(info.status, info.count) for info in store.runs()} == {("ok", 22)}
 
 
@@ -307,4 +307,4 @@ def test_every_line_is_one_event_and_ends_with_its_hash(store: JsonlStore) -> No
     for line in (store.root / "runs" / f"{run}.jsonl").read_bytes().splitlines():
         assert list(orjson.loads(line))[-1] == "hash"
         assert line.isascii() or line.decode()
-    assert os.listdir(store.root / "runs") == [f"{run}.jsonl"]
+    assert [path.stem for path in files(store, "runs/*")] == [run]

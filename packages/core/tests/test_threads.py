@@ -6,10 +6,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Literal
 
 import pytest
-
 from rollcage import Session, UnguardedCallWarning, current_step, tool
 from rollcage.store import JsonlStore
 
@@ -122,8 +121,9 @@ def test_a_turn_that_was_cut_off_keeps_its_writes_apart(store: JsonlStore) -> No
 
 def test_identical_calls_one_after_another_replay_one_after_another(store: JsonlStore) -> None:
     bodies = Counted()
-    for effect in ("read", "write"):
-        poll = tool(effect=effect, name=effect)(bodies.poll)  # type: ignore[call-overload]  # two of its literals
+    effects: tuple[Literal["read", "write"], ...] = ("read", "write")
+    for effect in effects:
+        poll = tool(effect=effect, name=effect)(bodies.poll)
         with Session(effect, store=store):
             recorded = [poll() for _ in range(3)]
         with Session(effect, store=store, replay="offline"):
@@ -271,9 +271,7 @@ class Nest:
         self.inner, self.outer = inner, outer
 
 
-def test_a_hit_of_the_outer_call_consumes_the_inner_ones(
-    store: JsonlStore, events: Events
-) -> None:
+def test_a_hit_of_the_outer_call_consumes_the_inner_ones(store: JsonlStore, events: Events) -> None:
     nest = Nest()
     with Session("job", store=store) as first:
         assert nest.outer("a") == "a 0! a 1!"
@@ -310,14 +308,17 @@ def test_identical_inner_calls_of_two_outer_ones_are_told_apart(store: JsonlStor
         return poll()
 
     def run(**how: Any) -> list[int]:
-        with Session("job", store=store, **how) as session, session.branch("side"):
-            with session.turn() as turn:
+        with (
+            Session("job", store=store, **how) as session,
+            session.branch("side"),
+            session.turn() as turn,
+        ):
 
-                def slot(index: int) -> int:
-                    with turn.slot(index):
-                        return outer("ab"[index % 2])
+            def slot(index: int) -> int:
+                with turn.slot(index):
+                    return outer("ab"[index % 2])
 
-                return at_once([lambda i=i: slot(i) for i in range(4)])  # type: ignore[misc]  # i is bound
+            return at_once([lambda i=i: slot(i) for i in range(4)])  # type: ignore[misc]  # i is bound
 
     recorded = run()
     assert run(replay="offline") == recorded
@@ -344,7 +345,7 @@ async def test_inner_calls_in_tasks_belong_to_their_outer_call(
     async with Session("job", store=store) as session:
         assert current_step() is None
         told = await asyncio.gather(outer("a"), outer("b"))
-    assert told == [["inner", "inner", "outer"]] * 2
+    assert list(told) == [["inner", "inner", "outer"]] * 2
     steps = {e["step"]: e for e in events(session.run_id) if e["event"] == "step.started"}
     for event in steps.values():
         if event["name"] == "inner":
@@ -355,6 +356,13 @@ async def test_inner_calls_in_tasks_belong_to_their_outer_call(
 # --- where a call belongs ------------------------------------------------------------------------
 
 
+def elsewhere(call: Callable[[], None]) -> None:
+    """Call in a thread that knows no session."""
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+
+
 def test_a_tool_in_a_bare_thread_warns_that_it_is_unguarded(store: JsonlStore) -> None:
     @tool(effect="write")
     def write() -> str:
@@ -363,18 +371,11 @@ def test_a_tool_in_a_bare_thread_warns_that_it_is_unguarded(store: JsonlStore) -
     told: list[str] = []
     with Session("job", store=store) as session:
         with pytest.warns(UnguardedCallWarning, match="write was called") as caught:
-            bare = threading.Thread(target=lambda: told.append(write()))
-            bare.start()
-            bare.join()
-        aware = threading.Thread(
-            target=contextvars.copy_context().run, args=(lambda: told.append(write()),)
-        )
-        aware.start()
-        aware.join()
+            elsewhere(lambda: told.append(write()))
+        context = contextvars.copy_context()
+        elsewhere(lambda: context.run(lambda: told.append(write())))
         bound = session.tool(write)
-        other = threading.Thread(target=lambda: told.append(bound()))
-        other.start()
-        other.join()
+        elsewhere(lambda: told.append(bound()))
     assert caught[0].filename == __file__
     assert told == ["ran"] * 3
     assert session.stats.calls == 2

@@ -11,7 +11,6 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from rollcage import Session, TraceCorrupt, UnknownOutcome, tool
 from rollcage.gate import StepView, Verdict
 from rollcage.store import JsonlStore, RunTrace, check_attested
@@ -96,9 +95,7 @@ def test_a_removed_line_is_found(gone: int) -> None:
     assert caught.value.line == min(gone + 1, 5)
 
 
-@pytest.mark.parametrize(
-    ("first", "second"), [(a, b) for a in range(6) for b in range(a + 1, 6)]
-)
+@pytest.mark.parametrize(("first", "second"), [(a, b) for a in range(6) for b in range(a + 1, 6)])
 def test_swapped_lines_are_found(first: int, second: int) -> None:
     swapped = lines()
     swapped[first], swapped[second] = swapped[second], swapped[first]
@@ -136,8 +133,9 @@ def test_a_line_of_another_format_is_found_though_its_hash_is_right() -> None:
     with pytest.raises(TraceCorrupt) as caught:
         check_events(lines()[0] + bad, "trace")
     assert caught.value.line == 2
-    for event in ([1], {"event": "run.finished", "time": 1, "status": "ok", "steps": 0}):
-        line, _ = seal_line(event, bytes(32))  # type: ignore[arg-type]  # a list is what is wrong
+    wrong: list[Any] = [[1], {"event": "run.finished", "time": 1, "status": "ok", "steps": 0}]
+    for event in wrong:
+        line, _ = seal_line(event, bytes(32))
         with pytest.raises(TraceCorrupt) as caught:
             list(read_events(line, "trace"))
         assert caught.value.line == 1
@@ -166,9 +164,7 @@ def test_a_resume_refuses_an_event_without_its_fields(store: JsonlStore, missing
     assert caught.value.line in (2, 3)
 
 
-def test_each_kind_of_event_passes_the_published_schema(
-    store: JsonlStore, events: Events
-) -> None:
+def test_each_kind_of_event_passes_the_published_schema(store: JsonlStore, events: Events) -> None:
     """The schema as it is published, by a validator that is not ours."""
 
     def refuse(step: StepView) -> Verdict | None:

@@ -5,10 +5,9 @@ import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
-
 from rollcage import (
     Session,
     SessionHalted,
@@ -63,10 +62,10 @@ LIMITED = """
 
 def descriptor_of(path: Path) -> int:
     """The open descriptor of a file of this process."""
-    for number in os.listdir("/proc/self/fd"):
+    for link in Path("/proc/self/fd").iterdir():
         try:
-            if os.readlink(f"/proc/self/fd/{number}") == str(path):
-                return int(number)
+            if link.readlink() == path:
+                return int(link.name)
         except FileNotFoundError:
             continue
     raise AssertionError(f"{path} is not open")
@@ -84,6 +83,9 @@ class Effects:
         if self.harm is not None:
             self.harm()
         return f"wrote {number}"
+
+    def keep(self, text: str) -> str:
+        return self.write(len(text))
 
 
 def fill(path: Path) -> None:
@@ -118,11 +120,12 @@ def test_a_full_disk_runs_no_write(
     assert len(ended) == int(ran)
     assert len(started - ended) in (0, 1), "at most the last outcome was lost"
     again = Session("job", store=store)
-    written = tool(effect="write", name="write")(lambda number: f"ran {number}")
+    effects = Effects()
+    written = again.tool(effects.write)
     if started == ended:
         with again:
             assert [written(n) for n in range(int(ran))] == ["x" * 30] * int(ran)
-            assert written(int(ran)) == f"ran {ran}"
+            assert written(int(ran)) == f"wrote {ran}"
     else:  # it happened, but its outcome is not in the trace
         with pytest.raises(UnknownOutcome), again:
             for number in range(int(ran) + 1):
@@ -148,15 +151,14 @@ def test_no_intent_no_write(store: JsonlStore, harm: Callable[[Path], None]) -> 
         write = session.tool(effects.write)
         write(1)
         harm(store.root.resolve() / "runs" / f"{session.run_id}.jsonl")
-        with pytest.raises(TraceUnwritable) as caught:
+        with pytest.raises(TraceUnwritable):
             write(2)
         with pytest.raises(SessionHalted) as refused:
             write(3)
-        assert refused.value.__cause__ is caught.value
-        assert session.halted is caught.value
-    assert left.value is caught.value
+        assert refused.value.__cause__ is session.halted
+    assert left.value is session.halted
     assert effects.ran == [1]
-    assert session.run_id in str(caught.value)
+    assert session.run_id in str(left.value)
 
 
 @pytest.mark.parametrize("harm", [fill, close])
@@ -204,15 +206,47 @@ async def test_a_cancellation_goes_on_though_the_trace_is_full(store: JsonlStore
         await task
 
 
-@pytest.mark.parametrize("durability", ["os", "disk"])
-def test_a_disk_that_fails_while_it_syncs_runs_no_write(store: JsonlStore, durability: str) -> None:
-    """/dev/full takes nothing and can't be synced either; "disk" notices before the body runs."""
+def cannot_sync(path: Path) -> None:
+    """From now on, this open file takes what is written to it, but its disk never confirms it."""
+    out, into = os.pipe()
+    os.set_inheritable(out, False)
+    os.dup2(into, descriptor_of(path))
+    os.close(into)  # the other end stays open, or a write would fail
+
+
+def test_a_disk_that_does_not_confirm_the_intent_runs_no_write(store: JsonlStore) -> None:
     effects = Effects()
-    session = Session("job", store=store, durability=durability)  # type: ignore[arg-type]  # a literal
+    session = Session("job", store=store, durability="disk")
     with pytest.raises(TraceUnwritable), session:
-        fill(store.root.resolve() / "runs" / f"{session.run_id}.jsonl")
-        session.tool(effects.write)(1)
+        cannot_sync(store.root.resolve() / "runs" / f"{session.run_id}.jsonl")
+        with pytest.raises(TraceUnwritable):
+            session.tool(effects.write)(1)
+        assert isinstance(session.halted, TraceUnwritable)
     assert effects.ran == []
+
+
+async def test_an_async_write_waits_for_the_disk_too(store: JsonlStore) -> None:
+    effects = Effects()
+    session = Session("job", store=store, durability="disk")
+    with pytest.raises(TraceUnwritable):
+        async with session:
+            assert await session.acall(effects.write, number=1) == "wrote 1"
+            cannot_sync(store.root.resolve() / "runs" / f"{session.run_id}.jsonl")
+            await session.acall(effects.write, number=2)
+    assert effects.ran == [1]
+
+
+def test_a_disk_that_does_not_confirm_the_outcome_halts(store: JsonlStore) -> None:
+    effects = Effects()
+    session = Session("job", store=store, durability="disk")
+    with pytest.raises(TraceUnwritable), session:
+        path = store.root.resolve() / "runs" / f"{session.run_id}.jsonl"
+        effects.harm = lambda: cannot_sync(path)
+        session.tool(effects.write)(1)
+    effects.harm = None
+    with pytest.raises(UnknownOutcome), Session("job", store=store) as again:
+        again.tool(effects.write)(1)
+    assert effects.ran == [1]
 
 
 @pytest.mark.parametrize("place", ["", "runs", "lock", "index.jsonl"])
@@ -224,10 +258,11 @@ def test_a_store_that_cannot_be_made_is_refused(tmp_path: Path, place: str) -> N
     else:
         wrong.parent.mkdir(parents=True, exist_ok=True)
         wrong.write_text("in the way")
-    for mode in ("auto", "off"):
+    modes: tuple[Literal["auto", "off"], ...] = ("auto", "off")
+    for mode in modes:
         with (
             pytest.raises((StoreError, TraceUnwritable), match="store"),
-            Session("job", store=root, replay=mode),  # type: ignore[arg-type]  # two of its literals
+            Session("job", store=root, replay=mode),
         ):
             pytest.fail("a session without a store was entered")
     assert not list(root.rglob("*-*.jsonl"))
@@ -240,7 +275,7 @@ def test_a_large_value_that_cannot_be_kept_halts(store: JsonlStore) -> None:
     session = Session("job", store=store)
     with pytest.raises(TraceUnwritable), session:
         session.tool(effects.write)(1)
-        large = tool(effect="write")(lambda text: effects.write(len(text)))
+        large = session.tool(tool(effect="write")(effects.keep))
         large("x" * 100_000)  # its arguments can't be kept: it must not run
     assert effects.ran == [1]
 
@@ -249,6 +284,6 @@ def test_a_store_whose_key_is_damaged_seals_nothing(store: JsonlStore) -> None:
     store.root.mkdir()
     (store.root / "key").write_bytes(b"short")
     with Session("job", store=store) as session:
-        log_in = session.tool(tool(secret="password")(lambda password: None))
+        keep = session.tool(tool(secret="text")(Effects().keep))
         with pytest.raises(StoreError, match="32 bytes"):
-            log_in(password="hunter2")
+            keep(text="hunter2")

@@ -97,10 +97,14 @@ def work(order: dict[str, Any]) -> int:
     return code
 
 
+def size_of(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
 def execute(order: dict[str, Any]) -> int:
     """Fork a worker, send it its signal when its time has come, and wait for it."""
     effects = Path(order["effects"])
-    enough = (effects.stat().st_size if effects.exists() else 0) + order["bytes"]
+    enough = size_of(effects) + order["bytes"]
     worker = os.fork()
     if not worker:
         code = BROKEN
@@ -115,7 +119,7 @@ def execute(order: dict[str, Any]) -> int:
         ended, status = os.waitpid(worker, os.WNOHANG)
         if ended:
             return status
-        if due is None and (not order["bytes"] or (effects.exists() and effects.stat().st_size >= enough)):
+        if due is None and size_of(effects) >= enough:
             due = time.monotonic_ns() + order["microseconds"] * 1000
         if due is not None and time.monotonic_ns() >= due:
             os.kill(worker, order["signal"])  # not reaped yet: the id is still its own

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
+import types
 import typing
 import warnings
 from collections.abc import Callable, Mapping
@@ -15,6 +17,8 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, InjectedToolArg, InjectedToolCallId, Tool, ToolException
 from rollcage import Contract
 from rollcage.errors import ContractError
+
+from rollcage_langchain.shapes import is_model_class, is_object
 
 __all__ = ["Declarations", "Signature", "contract_for", "declared_contract", "type_hints"]
 
@@ -56,9 +60,9 @@ def _parameters(tool: BaseTool) -> type[pydantic.BaseModel] | Mapping[str, Any]:
     if isinstance(tool, Tool) and tool.args_schema is None:
         return {"type": "object", "properties": tool.args, "required": list(tool.args)}
     schema: Any = tool.tool_call_schema
-    if isinstance(schema, dict):
-        return cast("dict[str, Any]", schema)
-    if not issubclass(schema, pydantic.BaseModel):  # Pydantic v1, which LangChain takes as well
+    if is_object(schema):
+        return schema
+    if not is_model_class(schema):  # one of Pydantic v1, which LangChain takes as well
         return cast("dict[str, Any]", schema.schema())
     fields: dict[str, Any] = {n: (f.annotation, f) for n, f in schema.model_fields.items()}
     with warnings.catch_warnings():  # a parameter may be called `copy` or `json`
@@ -81,20 +85,21 @@ class Signature:
     """How one body of a tool is called: what makes the call, and what is injected."""
 
     def __init__(self, tool: BaseTool, body: Callable[..., Any]) -> None:
-        schema = tool.args_schema
-        self._validated = isinstance(schema, type) and issubclass(schema, pydantic.BaseModel)
-        visible = _names(_parameters(tool))
+        schema: Any = tool.args_schema
         parameters = [p for p in _signature(body) if p.name != "self"]
-        annotations = {p.name: p.annotation for p in parameters} | type_hints(body)
-        if isinstance(schema, type) and issubclass(schema, pydantic.BaseModel):
-            fields = {n: f.rebuild_annotation() for n, f in schema.model_fields.items()}
-            self._hidden = frozenset(fields) - visible
-            annotations |= fields
-        else:
-            self._hidden = frozenset()
-        self._hidden |= {name for name, each in annotations.items() if _is_injected(each)}
+        annotations: dict[str, Any] = {p.name: p.annotation for p in parameters}
+        annotations |= type_hints(body)
+        visible = _names(_parameters(tool))
+        hidden: set[str] = set()
+        self._validated = is_model_class(schema)
+        if is_model_class(schema):
+            fields = schema.model_fields
+            hidden.update(fields.keys() - visible)
+            annotations |= {name: field.rebuild_annotation() for name, field in fields.items()}
+        hidden.update(name for name, each in annotations.items() if _is_injected(each))
         # LangGraph injects by this name, too.
-        self._hidden |= (_MANAGERS | {"runtime"} & annotations.keys()) - visible
+        hidden.update((_MANAGERS | {"runtime"} & annotations.keys()) - visible)
+        self._hidden = frozenset(hidden)
         self._call_ids = [n for n, each in annotations.items() if _marks(each, InjectedToolCallId)]
         if isinstance(tool, Tool) and schema is None:
             self._positional = list(visible)
@@ -130,19 +135,30 @@ def _signature(body: Callable[..., Any]) -> list[inspect.Parameter]:
         return []
 
 
-def type_hints(body: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of a function, a partial one or an object that can be called; resolved.
+_UNRESOLVED: Final = (NameError, TypeError, AttributeError, SyntaxError)
 
-    Empty where they can't be.
+
+def type_hints(body: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations of a function, a partial one or an object that can be called.
+
+    Resolved, as far as they can be: one that can't is left out, not all of them.
     """
-    while isinstance(body, functools.partial):
-        body = cast("Callable[..., Any]", body.func)  # pyright: ignore[reportUnknownMemberType] - of anything
-    if not hasattr(body, "__annotations__"):
-        body = type(body).__call__
+    function: Any = body
+    while isinstance(function, functools.partial):
+        function = cast("Any", function).func
+    if not hasattr(function, "__annotations__"):
+        function = type(function).__call__
     try:
-        return typing.get_type_hints(body, include_extras=True)
-    except (NameError, TypeError, AttributeError, SyntaxError):
-        return {}
+        return typing.get_type_hints(function, include_extras=True)
+    except _UNRESOLVED:
+        pass
+    hints: dict[str, Any] = {}
+    for name, annotation in getattr(function, "__annotations__", {}).items():
+        one = types.SimpleNamespace(__annotations__={name: annotation})
+        with contextlib.suppress(*_UNRESOLVED):
+            around = getattr(function, "__globals__", None)
+            hints |= typing.get_type_hints(one, around, include_extras=True)
+    return hints
 
 
 def _is_injected(annotation: Any) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from typing import Any, Final
 
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.runnables.config import ensure_config
@@ -16,6 +16,7 @@ from rollcage.errors import ArgumentsInvalid, Blocked, ContractError, Halt, Sess
 
 from rollcage_langchain.contracts import Declarations
 from rollcage_langchain.relabel import call_id_around
+from rollcage_langchain.shapes import is_list, is_object
 from rollcage_langchain.tools import Effect, guard_tools, guarding
 
 __all__ = ["HALTED", "Hook", "agent_name", "refusal", "tool_node_wrappers"]
@@ -95,7 +96,7 @@ class Hook:
         self._guarded: dict[int, tuple[BaseTool, BaseTool]] = {}
 
     @contextlib.contextmanager
-    def around(self, request: ToolCallRequest) -> Iterator[ToolCallRequest]:
+    def around(self, request: ToolCallRequest) -> Generator[ToolCallRequest]:
         """Around a call: it stands in its turn and slot, and its tool is a guarded one."""
         tool = request.tool
         if tool is not None and guarding(tool) is not self.session:
@@ -116,8 +117,8 @@ class Hook:
         found = self._guarded.get(id(tool))
         if found is None:
             name = tool.name
-            effects = {name: self._effects[name]} if name in self._effects else {}
-            contracts = {name: self._contracts[name]} if name in self._contracts else {}
+            effects = {n: e for n, e in self._effects.items() if n == name}
+            contracts = {n: c for n, c in self._contracts.items() if n == name}
             guarded = guard_tools([tool], self.session, effects=effects, contracts=contracts)
             found = self._guarded.setdefault(id(tool), (tool, guarded[0]))
         return found[1]
@@ -154,8 +155,9 @@ def _turn_and_slot(request: ToolCallRequest, messages_key: str) -> tuple[object,
 
 
 def _messages(state: Any, messages_key: str) -> Sequence[Any]:
-    if isinstance(state, dict):
-        found: Any = cast("dict[str, Any]", state).get(messages_key)
-    else:
-        found = state if isinstance(state, list) else getattr(state, messages_key, None)
-    return cast("list[Any]", found) if isinstance(found, list) else []
+    found: Any = state
+    if is_object(state):
+        found = state.get(messages_key)
+    elif not is_list(state):
+        found = getattr(state, messages_key, None)
+    return found if is_list(found) else []

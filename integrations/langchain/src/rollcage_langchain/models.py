@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
 from typing import Any, Final, TypeVar, cast
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models.chat_models import generate_from_stream
 from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from langchain_core.rate_limiters import BaseRateLimiter
 from rollcage import Contract, Session
 from rollcage.errors import ContractError
 
 from rollcage_langchain.requests import PARAMETERS, canonical_request
 from rollcage_langchain.running import Running
+from rollcage_langchain.swap import swapped
 
 __all__ = ["guard_model"]
 
@@ -31,7 +34,8 @@ def guard_model(model: M, session: Session) -> M:
     A call is told from others by what is asked: messages, tools and other options, stop words.
     A recorded answer comes back whole (text, tool calls, usage, metadata, id), and in the pieces
     in which it came; one that was streamed also answers a call that is not, and the other way
-    round. The original stays as it is. A model that this session guards already is given back.
+    round. LangChain's own cache is not asked. The original stays as it is. A model that this
+    session guards already is given back.
 
     Raises:
         ContractError: no chat model, or one that another session guards.
@@ -45,25 +49,17 @@ def guard_model(model: M, session: Session) -> M:
         if own.session is session:
             return model
         raise ContractError(f"{type(model).__name__} is guarded by another session already")
-    cls = type(model)
-    guard = _ModelGuard(session)
-    members: dict[str, Any] = {
-        "__module__": cls.__module__,
-        "__qualname__": cls.__qualname__,
-        "__doc__": cls.__doc__,
-        _GUARD: guard,
-    }
+    guard = _ModelGuard(session, model.rate_limiter)
+    members: dict[str, Any] = {_GUARD: guard}
     for name, wrap in _WRAPPERS.items():
-        method = getattr(cls, name)
+        method = getattr(type(model), name)
         if method is not getattr(BaseChatModel, name):  # those of the base call the other two
             members[name] = wrap(guard, method)
-    twin = type(cls)(cls.__name__, (cls,), members)
-    for name in _NATIVE_STREAMS:
-        if hasattr(twin, name):  # LangChain then makes these events of `_stream`'s chunks
-            setattr(twin, name, None)
-    copy = model.model_copy()
-    object.__setattr__(copy, "__class__", twin)
-    return copy
+    # Both stand in front of `_generate`: what LangChain's cache answers would be in no trace, and
+    # an answer from the trace needs no limit. The limiter is asked before the model itself is.
+    update = {"cache": False, "rate_limiter": None}
+    # Without native events, LangChain makes them of the chunks of `_stream`.
+    return swapped(model, members, update=update, hidden=_NATIVE_STREAMS)
 
 
 class _ModelGuard:
@@ -72,10 +68,27 @@ class _ModelGuard:
     The value of a step is a list of pieces: the chunks of a stream, or one whole result.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, limiter: BaseRateLimiter | None) -> None:
         self.session = session
         self.running = Running()
+        self._limiter = limiter
         self._contracts: dict[str, Contract] = {}
+
+    @contextlib.contextmanager
+    def body(self) -> Generator[None]:
+        """Around the model itself."""
+        with self.running.body():
+            if self._limiter is not None:
+                self._limiter.acquire(blocking=True)
+            yield
+
+    @contextlib.asynccontextmanager
+    async def abody(self) -> AsyncGenerator[None]:
+        """Around the model itself, in asyncio."""
+        with self.running.body():
+            if self._limiter is not None:
+                await self._limiter.aacquire(blocking=True)
+            yield
 
     def call(
         self, model: BaseChatModel, messages: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -102,7 +115,7 @@ def _generate(guard: _ModelGuard, method: Callable[..., ChatResult]) -> Callable
             return method(self, messages, *args, **kwargs)
 
         def body(**_: Any) -> list[Piece]:
-            with guard.running.body():
+            with guard.body():
                 return [method(self, messages, *args, **kwargs)]
 
         contract, request = guard.call(self, messages, args, kwargs)
@@ -118,7 +131,7 @@ def _agenerate(guard: _ModelGuard, method: Callable[..., Any]) -> Callable[..., 
             return cast("ChatResult", await method(self, messages, *args, **kwargs))
 
         async def body(**_: Any) -> list[Piece]:
-            with guard.running.body():
+            async with guard.abody():
                 return [await method(self, messages, *args, **kwargs)]
 
         contract, request = guard.call(self, messages, args, kwargs)
@@ -140,7 +153,7 @@ def _stream(
             return
 
         def body(**_: Any) -> Iterator[Piece]:
-            with guard.running.body():
+            with guard.body():
                 yield from method(self, messages, *args, **kwargs)
 
         contract, request = guard.call(self, messages, args, kwargs)
@@ -163,7 +176,7 @@ def _astream(
             return
 
         async def body(**_: Any) -> AsyncIterator[Piece]:
-            with guard.running.body():
+            async with guard.abody():
                 async for chunk in method(self, messages, *args, **kwargs):
                     yield chunk
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from contextvars import ContextVar
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from langchain_core.messages import ToolMessage
-from langgraph.types import Command
+
+from rollcage_langchain.shapes import is_command, is_list, is_object, is_tuple
 
 __all__ = ["THIS_CALL", "call_id_around", "relabel"]
 
@@ -25,28 +26,22 @@ def relabel(value: Any, old: str, new: str) -> Any:
     """
     if not old or not new:
         return value
-    if isinstance(value, (ToolMessage, Command)):
-        return _relabel(value, old, new)
-    if type(value) is list:
-        items = cast("list[Any]", value)
-        if any(isinstance(each, (ToolMessage, Command)) for each in items):
-            return _relabel(items, old, new)
-    return value
+    listed = is_list(value) and any(_is_answer(each) for each in value)
+    return _relabel(value, old, new) if listed or _is_answer(value) else value
+
+
+def _is_answer(value: Any) -> bool:
+    return isinstance(value, ToolMessage) or is_command(value)
 
 
 def _relabel(value: Any, old: str, new: str) -> Any:
     if isinstance(value, ToolMessage):
         same = value.tool_call_id != old
         return value if same else value.model_copy(update={"tool_call_id": new})
-    if isinstance(value, Command):
-        return dataclasses.replace(
-            cast("Command[Any]", value),
-            update=_relabel(cast("Command[Any]", value).update, old, new),
-        )
-    if type(value) is dict:
-        fields = cast("dict[Any, Any]", value)
-        return {name: _relabel(each, old, new) for name, each in fields.items()}
-    if type(value) is list or type(value) is tuple:
-        items = cast("list[Any]", value)
-        return type(value)(_relabel(each, old, new) for each in items)
-    return value
+    if is_command(value):
+        return dataclasses.replace(value, update=_relabel(value.update, old, new))
+    if is_object(value):
+        return {name: _relabel(each, old, new) for name, each in value.items()}
+    if is_list(value):
+        return [_relabel(each, old, new) for each in value]
+    return tuple(_relabel(each, old, new) for each in value) if is_tuple(value) else value

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
-import pydantic
-from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
-from rollcage_langchain.values import ROLES
+from rollcage_langchain.shapes import is_list, is_model_class, is_object
+from rollcage_langchain.values import role_of
 
 __all__ = ["PARAMETERS", "canonical_request"]
 
@@ -44,8 +44,7 @@ def canonical_request(
 
 
 def _message(message: BaseMessage, calls: dict[str, int]) -> dict[str, Any]:
-    role = message.role if isinstance(message, ChatMessage) else _role(message)
-    asked: dict[str, Any] = {"role": role}
+    asked: dict[str, Any] = {"role": role_of(message)}
     if message.name:
         asked["name"] = message.name
     if isinstance(message, AIMessage):
@@ -63,35 +62,26 @@ def _message(message: BaseMessage, calls: dict[str, int]) -> dict[str, Any]:
     return asked
 
 
-def _role(message: BaseMessage) -> str:
-    kind = message.type.removesuffix("MessageChunk").lower()
-    return ROLES.get(kind, kind)
-
-
 def _number(call_id: str | None, calls: dict[str, int]) -> int:
     return calls.setdefault(call_id or "", len(calls))
 
 
 def _content(content: Any, calls: dict[str, int]) -> Any:
     """Content, with the ids of calls as numbers: some providers repeat them in their blocks."""
-    if isinstance(content, dict):
+    if is_object(content):
         return {
             name: calls.get(each, each)
             if name in _CALL_IDS and isinstance(each, str)
             else _content(each, calls)
-            for name, each in cast("dict[Any, Any]", content).items()
+            for name, each in content.items()
         }
-    if isinstance(content, list):
-        return [_content(each, calls) for each in cast("list[Any]", content)]
-    return content
+    return [_content(each, calls) for each in content] if is_list(content) else content
 
 
 def _option(value: Any) -> Any:
     """An option as data; a class that says what to answer with is its schema."""
-    if isinstance(value, type) and issubclass(value, pydantic.BaseModel):
+    if is_model_class(value):
         return value.model_json_schema()
-    if isinstance(value, dict):
-        return {name: _option(each) for name, each in cast("dict[Any, Any]", value).items()}
-    if isinstance(value, list):
-        return [_option(each) for each in cast("list[Any]", value)]
-    return value
+    if is_object(value):
+        return {name: _option(each) for name, each in value.items()}
+    return [_option(each) for each in value] if is_list(value) else value

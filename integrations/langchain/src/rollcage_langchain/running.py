@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any, Final
 
 from langchain_core.runnables.config import var_child_runnable_config
@@ -35,7 +35,7 @@ class Running:
         return config is var_child_runnable_config.get()
 
     @contextlib.contextmanager
-    def body(self) -> Iterator[None]:
+    def body(self) -> Generator[None]:
         """Around a body, inside of its step."""
         step = current_step()
         assert step is not None

@@ -20,6 +20,7 @@ from rollcage_langchain.contracts import (
 )
 from rollcage_langchain.relabel import THIS_CALL, call_id_around, relabel
 from rollcage_langchain.running import Running
+from rollcage_langchain.swap import swapped
 
 __all__ = ["as_tools", "guard_tools", "guarding"]
 
@@ -175,9 +176,9 @@ def _guarded(tool: T, session: Session, effect: Effect | None, declared: Any) ->
             f"{tool.name} is guarded by {whose} session already: guard the original, and declare "
             f"it there"
         )
-    if isinstance(tool, (StructuredTool, Tool)) and not _overrides_body(tool):
-        return _with_functions(tool, session, effect, declared)
-    return _with_methods(tool, session, effect, declared)
+    by_function = isinstance(tool, (StructuredTool, Tool)) and not _overrides_body(tool)
+    make = _with_functions if by_function else _with_methods
+    return cast("T", make(tool, session, effect, declared))
 
 
 def _overrides_body(tool: StructuredTool | Tool) -> bool:
@@ -230,23 +231,14 @@ def _dressed(guarded: Any, body: Callable[..., Any], guard: Guard) -> Callable[.
     return cast("Callable[..., Any]", guarded)
 
 
-def _with_methods(tool: Any, session: Session, effect: Effect | None, declared: Any) -> Any:
+def _with_methods(tool: BaseTool, session: Session, effect: Effect | None, declared: Any) -> Any:
     """A copy of a subclass of its class, in which the body's methods are guarded."""
-    cls = type(tool)
-    run, arun = (getattr(cls, name) for name in _BODIES)
+    run, arun = (getattr(type(tool), name) for name in _BODIES)
     guard = Guard(session, contract_for(tool, run, effect, declared), Running())
-    members: dict[str, Any] = {
-        "__module__": cls.__module__,
-        "__qualname__": cls.__qualname__,
-        "__doc__": cls.__doc__,
-        _GUARD: guard,
-        "_run": _method(guard, Signature(tool, run), run),
-    }
+    members = {_GUARD: guard, "_run": _method(guard, Signature(tool, run), run)}
     if arun is not getattr(BaseTool, "_arun"):  # noqa: B009 - protected, and no other way to tell
         members["_arun"] = _amethod(guard, Signature(tool, arun), arun)
-    copy = tool.model_copy()
-    object.__setattr__(copy, "__class__", type(cls)(cls.__name__, (cls,), members))
-    return copy
+    return swapped(tool, members)
 
 
 def _method(guard: Guard, signature: Signature, body: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from langchain_core.documents import Document
 from langchain_core.messages import (
@@ -31,9 +31,11 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langgraph.types import Command, Send
 from rollcage.trace import register_native
 
-__all__ = ["ROLES", "register"]
+from rollcage_langchain.shapes import is_list, is_object, is_tuple
 
-ROLES: Final = {
+__all__ = ["register", "role_of"]
+
+_ROLES: Final = {
     "human": "user",
     "ai": "assistant",
     "system": "system",
@@ -41,8 +43,6 @@ ROLES: Final = {
     "function": "function",
     "remove": "remove",
 }
-"""By LangChain's name of a kind of message, the one that everybody uses."""
-
 _MESSAGES: Final[tuple[type[BaseMessage], ...]] = (
     AIMessage,
     AIMessageChunk,
@@ -79,7 +79,7 @@ class _Messages:
 
     def project(self, value: BaseMessage) -> dict[str, Any]:
         kind = value.type
-        shared: dict[str, Any] = {"role": _role(value), "content": value.content}
+        shared: dict[str, Any] = {"role": role_of(value), "content": value.content}
         own: dict[str, Any] = {"type": kind}
         for name, field in type(value).model_fields.items():
             each = getattr(value, name)
@@ -106,17 +106,18 @@ class _Messages:
         return {name: each for name, each in _an_object(data).items() if name != _OWN}
 
 
-def _role(message: BaseMessage) -> str:
+def role_of(message: BaseMessage) -> str:
+    """The name that everybody uses for who says a message."""
     if isinstance(message, ChatMessage):
         return message.role
     kind = message.type.removesuffix("MessageChunk").lower()
-    return ROLES.get(kind, kind)
+    return _ROLES.get(kind, kind)
 
 
 def _an_object(data: Any) -> Mapping[str, Any]:
-    if not isinstance(data, dict):
+    if not is_object(data):
         raise ValueError("a recorded value of LangChain is an object")
-    return {str(name): each for name, each in data.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - any keys
+    return {str(name): each for name, each in data.items()}
 
 
 class _Plain:
@@ -145,12 +146,12 @@ class _Plain:
 def _command(
     *, update: Any = None, goto: Any = (), graph: Any = None, resume: Any = None
 ) -> Command[Any]:
-    places = goto if isinstance(goto, (list, tuple)) else [goto]
-    if not all(isinstance(each, (str, Send)) for each in places):  # pyright: ignore[reportUnknownVariableType] - any items
+    places: list[Any] = [*goto] if is_list(goto) or is_tuple(goto) else [goto]
+    if not all(isinstance(each, (str, Send)) for each in places):
         raise ValueError("a Command goes to nodes: by name, or by Send")
     if not isinstance(graph, str | None):
         raise ValueError("a Command names its graph")
-    return Command(graph=graph, update=update, goto=goto, resume=resume)
+    return Command(graph=graph, update=update, goto=cast("Any", goto), resume=resume)
 
 
 def _command_parts(value: Command[Any]) -> dict[str, Any]:

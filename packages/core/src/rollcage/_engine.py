@@ -82,7 +82,9 @@ def run_step(
         else:
             yield Settle(step, _NOT_STARTED, orjson.dumps(_NOT_STARTED))
         return answer
-    outcome, encoded = yield from _outcome(call.contract, answer.value, seal, usage)
+    outcome, encoded = _outcome(call.contract, answer.value, seal, usage)
+    if len(encoded) >= LARGE:
+        outcome, encoded = yield from _keep_large_value(outcome, encoded)
     yield Settle(step, outcome, encoded)
     if wait:
         synced = yield Sync()
@@ -96,7 +98,7 @@ def run_step(
 
 def _outcome(
     contract: Contract, value: Any, seal: Seal, usage: Usage | None
-) -> Generator[Effect, Any, tuple[dict[str, Any], bytes]]:
+) -> tuple[dict[str, Any], bytes]:
     """The outcome `ok`, and its bytes."""
     outcome: dict[str, Any] = {"status": "ok", "value": value}
     encoded: bytes | None = None
@@ -119,11 +121,6 @@ def _outcome(
             outcome["lossy"] = "; ".join(result.flaws[:5])
             outcome.pop("typed", None)
         encoded = orjson.dumps(outcome)
-    if len(encoded) >= LARGE:
-        data = orjson.dumps(outcome["value"])
-        if len(data) >= LARGE:
-            outcome["value"] = yield from _keep(data)
-            encoded = orjson.dumps(outcome)
     return outcome, encoded
 
 
@@ -133,7 +130,9 @@ def _late(step: Step, answer: Returned | Raised, seal: Seal, usage: Usage | None
         settled = _failure(step, answer.error, seal)
         outcome, encoded = settled.outcome, settled.encoded
     else:
-        outcome, encoded = yield from _outcome(step.call.contract, answer.value, seal, usage)
+        outcome, encoded = _outcome(step.call.contract, answer.value, seal, usage)
+        if len(encoded) >= LARGE:
+            outcome, encoded = yield from _keep_large_value(outcome, encoded)
     yield Resolve(step, outcome, encoded)
     return answer
 
@@ -183,20 +182,16 @@ def _recorded(contract: Contract, entry: Entry) -> Flow:
         if entry.status == "error":
             error = decode_exception(entry.outcome["error"], contract.raises)
             return Raised(error)
-        return Returned((yield from _recorded_value(contract, entry)))
+        outcome = entry.outcome
+        encoded = outcome["value"]
+        if type(encoded) is dict and encoded.get("$rollcage") == "blob":
+            encoded = orjson.loads((yield GetBlob(encoded["sha256"])))
+        value = decode(encoded)
+        return Returned(contract.revive(value) if outcome.get("typed") else value)
     except (ValueError, LookupError, TypeError) as error:
         return Raised(
             NotReplayable(f"step {entry.step} of run {entry.run} ({entry.name}): {error}")
         )
-
-
-def _recorded_value(contract: Contract, entry: Entry) -> Generator[Effect, Any, Any]:
-    outcome = entry.outcome
-    encoded = outcome["value"]
-    if type(encoded) is dict and encoded.get("$rollcage") == "blob":
-        encoded = orjson.loads((yield GetBlob(encoded["sha256"])))
-    value = decode(encoded)
-    return contract.revive(value) if outcome.get("typed") else value
 
 
 def _compared(
@@ -229,6 +224,16 @@ def _keep(data: bytes) -> Generator[Effect, Any, dict[str, Any]]:
     digest = sha256(data).hexdigest()
     yield PutBlob(digest, data)
     return {**tagged("blob", None), "sha256": digest, "size": len(data)}
+
+
+def _keep_large_value(
+    outcome: dict[str, Any], encoded: bytes
+) -> Generator[Effect, Any, tuple[dict[str, Any], bytes]]:
+    data = orjson.dumps(outcome["value"])
+    if len(data) < LARGE:
+        return outcome, encoded
+    outcome["value"] = yield from _keep(data)
+    return outcome, orjson.dumps(outcome)
 
 
 def _keep_large_arguments(call: Call) -> Generator[Effect, Any, None]:

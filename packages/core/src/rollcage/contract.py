@@ -8,7 +8,7 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, cast, get_args
 
 import pydantic
 import pydantic_core
@@ -104,7 +104,7 @@ class Contract:
         _one_of(self, "effect", get_args(Effect))
         _one_of(self, "source", get_args(Source))
         _one_of(self, "on_miss", (None, *get_args(OnMiss)))
-        for each in self.raises:
+        for each in cast("tuple[object, ...]", self.raises):
             if not (isinstance(each, type) and issubclass(each, Exception)):
                 raise ContractError(f"{self.name}: raises={each!r} is no exception type")
         if isinstance(self.parameters, Mapping):
@@ -124,18 +124,16 @@ class Contract:
             )
 
     def _check_schema(self, schema: Mapping[str, Any]) -> None:
-        properties, required = schema.get("properties", {}), schema.get("required", [])
-        if not isinstance(properties, Mapping) or not all(isinstance(n, str) for n in properties):
+        properties: Any = schema.get("properties", {})
+        required: object = schema.get("required", [])
+        if not isinstance(properties, Mapping):
             raise ContractError(f"{self.name}: the `properties` of its JSON Schema are no object")
         if not isinstance(required, list | tuple):
             raise ContractError(f"{self.name}: `required` of its JSON Schema is no list")
         if TAG in properties:
             raise ContractError(f"{self.name}: no parameter can be called {TAG!r}")
-        passwords = {
-            name
-            for name, says in properties.items()
-            if isinstance(says, Mapping) and says.get("format") == "password"
-        }
+        named = cast("Mapping[str, Any]", properties)
+        passwords = {n for n, s in named.items() if _word(s, "format") == "password"}
         object.__setattr__(self, "secret", self.secret | passwords)
 
     @functools.cached_property
@@ -186,7 +184,7 @@ class Contract:
             model = parameters.__pydantic_validator__.validate_python(raw)
         except pydantic.ValidationError as error:
             raise ArgumentsInvalid(self._explain(error)) from None
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a validator may raise anything
             # A validator of the user's own. Its words may hold a secret: only its type is told.
             failed = type(error).__name__
             raise ArgumentsInvalid(f"{self.name}: its schema's own code raised {failed}") from None
@@ -197,7 +195,7 @@ class Contract:
             wide = wide.union(odd) if odd else wide
         if len(model.__pydantic_fields_set__) < len(raw) and is_signature(parameters):
             self._refuse_unknown(raw)
-        canonical = parameters.__pydantic_serializer__.to_python(
+        canonical: dict[str, Any] = parameters.__pydantic_serializer__.to_python(
             model, mode="json", by_alias=False, warnings=False, exclude={*wide} if wide else None,
         ) if len(wide) < len(values) else {}  # fmt: skip
         extra = model.__pydantic_extra__
@@ -206,7 +204,9 @@ class Contract:
             wide = wide.union(extra)
         level = survey(canonical)
         if level == FOREIGN:
-            canonical = {name: self._encode(name, each, seal) for name, each in canonical.items()}
+            for name, each in canonical.items():
+                if survey(each) == FOREIGN:
+                    canonical[name] = self._encode(name, each, seal)
         elif not wide:
             return Arguments(values, canonical, jcs(canonical, level))
         for name in wide:
@@ -224,8 +224,8 @@ class Contract:
             self._refuse_unknown(raw)
         values = dict(raw)
         for name, says in properties.items():
-            if name not in values and isinstance(says, Mapping) and "default" in says:
-                values[name] = copy.deepcopy(says["default"])  # the body may change what it gets
+            if name not in values and (default := _word(says, "default", ...)) is not ...:
+                values[name] = copy.deepcopy(default)  # the body may change what it gets
         rest = schema.get("additionalProperties")
         canonical = {
             name: self._encode(
@@ -248,11 +248,11 @@ class Contract:
             raise ArgumentsInvalid(f"{self.name}: no argument can be called {TAG!r}")
         secret = name in self.secret
         try:
-            encoded = encode(value, seal, path=name)
+            encoded: Any = encode(value, seal, path=name)
         except Unencodable as error:
             reason = f"{name}: a secret that has no encoding" if secret else str(error)
             raise ArgumentsInvalid(f"{self.name}: argument {reason}") from None
-        if secret and not (type(encoded) is dict and encoded.get(TAG) == "secret"):
+        if secret and _word(encoded, TAG) != "secret":
             return tagged("secret", seal("value:" + jcs(encoded).decode()))
         return encoded
 
@@ -340,6 +340,14 @@ def _is_text(contract: Contract, field: str, value: Any) -> None:
         value.encode()
     except (AttributeError, UnicodeEncodeError):
         raise ContractError(f"{contract.name!r}: {field}={value!r} is no text") from None
+
+
+def _word(schema: Any, word: str, otherwise: Any = None) -> Any:
+    """What an object says under a word; anything may stand where one is expected."""
+    if not isinstance(schema, dict):
+        return otherwise
+    found: dict[str, Any] = schema
+    return found.get(word, otherwise)
 
 
 def _one_of(contract: Contract, field: str, allowed: tuple[Any, ...]) -> None:

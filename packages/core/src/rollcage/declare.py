@@ -135,6 +135,6 @@ def _session_here(contract: Contract) -> Guard | None:
             f"are open in this process: it runs unguarded. Start the thread with "
             f"contextvars.copy_context().run, or call through the session",
             UnguardedCallWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     return None

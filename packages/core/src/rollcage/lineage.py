@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from collections.abc import Mapping
@@ -127,7 +128,13 @@ def read_lineage(
         wanted = started.get("source")
         if wanted in seen:
             raise TraceCorrupt(trace.where, 1, f"run {wanted} would be its own source")
-    return load(reversed(lineage), offline=not live, retry_failed=retry_failed)
+    collecting = gc.isenabled()
+    gc.disable()  # all that is made here is kept: looking it over again and again takes a third
+    try:
+        return load(reversed(lineage), offline=not live, retry_failed=retry_failed)
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _check_settings(started: Mapping[str, Any], run: str, settings: Mapping[str, Any]) -> None:

@@ -9,13 +9,14 @@ import datetime as dt
 import enum
 import functools
 import inspect
+import itertools
 import types
 import typing
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Final, Literal, get_args, get_origin
+from typing import Any, Final, Literal, cast, get_args, get_origin
 from uuid import UUID
 
 import pydantic
@@ -26,7 +27,7 @@ from rollcage.errors import ContractError
 __all__ = ["Form", "as_schema_says", "field_forms", "is_signature", "one_form", "signature_model"]
 
 Form = bool | Callable[[Any], bool]
-"""Whether a value has one JSON form that says all of it: always, never, or where a check says so."""
+"""Whether a value has one JSON form that says all of it: always, never, or where a check says."""
 
 
 # --- one JSON form -------------------------------------------------------------------------------
@@ -34,7 +35,8 @@ Form = bool | Callable[[Any], bool]
 _SCALARS: Final = (str, int, float, bool)
 _ALWAYS: Final = {*_SCALARS, type(None), dt.date, dt.timedelta, Decimal, UUID, Path}
 _ODD: Final = {
-    "json_encoders", "ser_json_bytes", "ser_json_inf_nan", "ser_json_temporal", "ser_json_timedelta",
+    "json_encoders", "ser_json_bytes", "ser_json_inf_nan", "ser_json_temporal",
+    "ser_json_timedelta",
 }  # fmt: skip
 
 
@@ -152,63 +154,71 @@ def field_forms(
 
 # --- JSON Schema ---------------------------------------------------------------------------------
 
-_DEEPEST: Final = 20  # levels of nesting and of references that are looked into
+Schema = Mapping[str, Any]
+
+_DEEPEST: Final = 20  # levels of nesting that are looked into
+_MANY: Final = 100  # alternatives that are looked into
 _EXACT: Final = 2**53  # up to here each integer is a float of its own
 
 
-def as_schema_says(declared: Any, value: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
+def as_schema_says(declared: Any, value: Any, root: Schema, depth: int = 0) -> Any:
     """The value with each number as its schema has it: 1 is a `number`, and 1.0 an `integer`.
 
     JSON Schema has one number type, so both are the same argument. `root` resolves references.
     """
-    kind = type(value)
+    kind: type[Any] = type(value)
     if kind not in (int, float, list, dict) or depth > _DEEPEST:
         return value
-    schemas = list(_alternatives(declared, root))
-    if kind in (int, float):
-        wanted: set[Any] = set()
-        for each in schemas:
-            said = each.get("type")
-            wanted |= set(said) if isinstance(said, list) else {said}
+    schemas = list(_alternatives(declared, root, set()))
+    if kind is int or kind is float:
+        wanted = [word for each in schemas for word in _listed(each.get("type"))]
         if kind is int and "number" in wanted and abs(value) <= _EXACT:
             return float(value)
-        if kind is float and wanted >= {"integer"} > wanted & {"number"} and value.is_integer():
-            return int(value)
-        return value
-    named = [each for each in schemas if each.keys() & _SHAPES[kind]]
+        integral = kind is float and "integer" in wanted and "number" not in wanted
+        return int(value) if integral and value.is_integer() else value
+    words = ("properties", "additionalProperties") if kind is dict else ("items", "prefixItems")
+    named = [each for each in schemas if any(word in each for word in words)]
     if len(named) != 1:
         return value
     schema = named[0]
     if kind is dict:
-        properties, rest = schema.get("properties") or {}, schema.get("additionalProperties")
+        own, rest = _object(schema.get("properties")), schema.get("additionalProperties")
         return {
-            name: as_schema_says(properties.get(name, rest), item, root, depth + 1)
+            name: as_schema_says(own.get(name, rest), item, root, depth + 1)
             for name, item in value.items()
         }
-    first, rest = schema.get("prefixItems") or [], schema.get("items")
-    says = [*first[: len(value)], *[rest] * (len(value) - len(first))]
-    return [as_schema_says(s, v, root, depth + 1) for s, v in zip(says, value, strict=True)]
+    first, rest = _listed(schema.get("prefixItems", [])), schema.get("items")
+    says = itertools.chain(first, itertools.repeat(rest))
+    return [as_schema_says(s, v, root, depth + 1) for s, v in zip(says, value, strict=False)]
 
 
-_SHAPES: Final = {dict: {"properties", "additionalProperties"}, list: {"items", "prefixItems"}}
+def _object(value: Any) -> Schema:
+    return cast("Schema", value) if isinstance(value, Mapping) else {}
 
 
-def _alternatives(
-    declared: Any, root: Mapping[str, Any], depth: int = 0
-) -> Iterator[Mapping[str, Any]]:
-    """A schema, and those that it refers to or is made of."""
-    if not isinstance(declared, Mapping) or depth > _DEEPEST:
+def _listed(value: Any) -> list[Any]:
+    if isinstance(value, list):
+        several: list[Any] = value
+        return several
+    return [value]
+
+
+def _alternatives(declared: Any, root: Schema, seen: set[int]) -> Iterator[Schema]:
+    """A schema, and those that it refers to or is made of, each once."""
+    schema = _object(declared)
+    if not schema or id(declared) in seen or len(seen) > _MANY:
         return
-    yield declared
-    reference = declared.get("$ref")
+    seen.add(id(declared))
+    yield schema
+    reference = schema.get("$ref")
     if isinstance(reference, str) and reference.startswith("#/"):
         found: Any = root
         for part in reference[2:].split("/"):
-            found = found.get(part) if isinstance(found, Mapping) else None
-        yield from _alternatives(found, root, depth + 1)
+            found = _object(found).get(part)
+        yield from _alternatives(found, root, seen)
     for word in ("anyOf", "oneOf", "allOf"):
-        for each in declared.get(word) or ():
-            yield from _alternatives(each, root, depth + 1)
+        for each in _listed(schema.get(word)):
+            yield from _alternatives(each, root, seen)
 
 
 # --- a function's signature ----------------------------------------------------------------------
@@ -266,7 +276,7 @@ def _check_parameter(name: str, parameter: inspect.Parameter, *, first: bool) ->
     untyped = parameter.annotation is parameter.empty
     if first and untyped and parameter.name in ("self", "cls"):
         raise ContractError(
-            f"{name}: a method is no tool by itself; declare a bound one: tool(...)(an_object.{name})"
+            f"{name}: a method is no tool by itself; declare a bound one: tool(an_object.{name})"
         )
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
         raise ContractError(f"{name}: parameter {parameter.name!r} can't be passed by name")

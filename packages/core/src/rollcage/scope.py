@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextvars import ContextVar, Token
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, overload
 
 from rollcage.contract import Contract
 from rollcage.fingerprint import idempotency_key
@@ -135,6 +135,12 @@ class Branch:
         with in_scope(self._at):
             return self._at.session.call(tool, **arguments)
 
+    @overload
+    async def acall(
+        self, tool: Callable[..., Coroutine[Any, Any, R]], /, **arguments: Any
+    ) -> R: ...
+    @overload
+    async def acall(self, tool: Callable[..., R], /, **arguments: Any) -> R: ...
     async def acall(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
         """Like `Session.acall`, in this branch, from whichever task."""
         with in_scope(self._at):

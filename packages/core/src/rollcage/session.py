@@ -9,9 +9,9 @@ import hmac
 import inspect
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextvars import Token
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Final, Literal, Self, TypeVar, Unpack, cast, overload
 
 from rollcage._drive import Clock, Driver
@@ -281,6 +281,12 @@ class Session:
         function, contract = declaration(tool)
         return cast("R", self.run(contract, arguments, function))
 
+    @overload
+    async def acall(
+        self, tool: Callable[..., Coroutine[Any, Any, R]], /, **arguments: Any
+    ) -> R: ...
+    @overload
+    async def acall(self, tool: Callable[..., R], /, **arguments: Any) -> R: ...
     async def acall(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
         """Call an async tool, or a sync one in a thread, through the session. See `call`."""
         function, contract = declaration(tool)
@@ -373,7 +379,9 @@ class Session:
         verdict = ALLOWED
         if self._rules:
             calls = self._active().ledger.stats.calls
-            view = StepView(kind, contract, bound.values, scope.agent, scope.branch, calls)
+            view = StepView(
+                kind, contract, MappingProxyType(bound.values), scope.agent, scope.branch, calls
+            )
             verdict = decide(view, self._rules)
         return run_step(call, verdict, body, self._seal, durable=self._durable, usage=usage)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from rollcage.contract import Contract
 
@@ -111,8 +111,10 @@ def decide(view: StepView, rules: Iterable[Rule]) -> Verdict:
 
 def _ask(rule: Rule, view: StepView) -> Verdict | None:
     try:
-        found: object = rule(view)
-        if found is None or (isinstance(found, Verdict) and _is_whole(found)):
+        found = cast("object", rule(view))  # what it says, whatever its type says
+        if found is None:
+            return None
+        if isinstance(found, Verdict) and _is_whole(found):
             return found
         if inspect.iscoroutine(found):
             found.close()

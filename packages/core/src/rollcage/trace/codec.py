@@ -10,6 +10,7 @@ import dataclasses
 import datetime as dt
 import enum
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
@@ -59,7 +60,7 @@ def survey(value: Any, reserved: str | None = TAG) -> int:  # noqa: C901, PLR091
     dict with the key `reserved`; what is encoded already may have it, and passes None.
     Strings are not looked into: a lone surrogate shows when the value is written.
     """
-    kind = type(value)
+    kind: type[Any] = type(value)
     if kind is str or value is None or kind is bool:
         return CANONICAL
     if kind is int:
@@ -75,7 +76,7 @@ def survey(value: Any, reserved: str | None = TAG) -> int:  # noqa: C901, PLR091
                 return FOREIGN
             if level == CANONICAL and not name.isascii():
                 level = PLAIN
-            inner = type(item)
+            inner: type[Any] = type(item)
             if inner is str or inner is bool or item is None:
                 continue  # most arguments are: no call for each
             found = survey(item, reserved)
@@ -174,7 +175,7 @@ class _Encoder:
     def encode(self, value: Any, path: str, depth: int = 0) -> Any:
         if depth > MAX_DEPTH:
             raise Unencodable(path, f"nested deeper than {MAX_DEPTH} levels")
-        kind = type(value)
+        kind: type[Any] = type(value)
         if kind is str:
             return self.text(value)
         if value is None or kind is bool:
@@ -237,7 +238,7 @@ class _Encoder:
         return {k: self.encode(v, f"{path}.{k}", depth + 1) for k, v in value.items()}
 
     def compound(self, value: Any, path: str, depth: int) -> Any:
-        kind = type(value)
+        kind: type[Any] = type(value)
         if kind is tuple:
             items = [self.encode(v, f"{path}[{i}]", depth + 1) for i, v in enumerate(value)]
             return tagged("tuple", items)
@@ -266,12 +267,12 @@ class _Encoder:
 
     def typed_value(self, value: Any, path: str, depth: int) -> Any:
         """What comes back through a declared type only."""
-        kind = type(value)
+        kind: type[Any] = type(value)
         if isinstance(value, enum.Enum):
             tag, inner = "enum", self.encode(value.value, path, depth + 1)
         elif isinstance(value, pydantic.BaseModel):
             own = value.__dict__
-            fields = {name: own[name] for name in kind.__pydantic_fields__ if name in own}
+            fields = {n: own[n] for n in type(value).__pydantic_fields__ if n in own}
             fields |= value.__pydantic_extra__ or {}
             tag, inner = "model", self.fields(fields, path, depth)
             if value.__pydantic_private__ and self.flaws is not None:
@@ -282,7 +283,7 @@ class _Encoder:
         elif dataclasses.is_dataclass(kind):
             fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
             tag, inner = "dataclass", self.fields(fields, path, depth)
-        elif isinstance(value, pydantic.AnyUrl | pydantic.networks._BaseMultiHostUrl):
+        elif _is_url(value):
             tag, inner = "url", str(value)
         else:
             return self.unknown(value, path, depth)
@@ -290,7 +291,7 @@ class _Encoder:
         return {TAG: tag, "type": kind.__qualname__, "value": inner}
 
     def unknown(self, value: Any, path: str, depth: int) -> Any:
-        kind = type(value)
+        kind: type[Any] = type(value)
         for base, plain in _BASES.items():
             if isinstance(value, base):
                 inner = self.encode(plain(value), path, depth + 1)
@@ -300,6 +301,15 @@ class _Encoder:
                 return {TAG: "subclass", "type": kind.__qualname__, "value": inner}
         self.flaw(path, f"a {kind.__module__}.{kind.__qualname__} has no encoding")
         return {TAG: "opaque", "type": f"{kind.__module__}.{kind.__qualname__}", "value": None}
+
+
+def _is_url(value: Any) -> bool:
+    """Whether it is one of Pydantic's URLs; where it is, their module is there already."""
+    networks = sys.modules.get("pydantic.networks")
+    if networks is None:
+        return False
+    several_hosts = networks.PostgresDsn.__bases__[0]  # it has no public name
+    return isinstance(value, (networks.AnyUrl, several_hosts))
 
 
 def _order(encoded: Any) -> bytes:
@@ -327,6 +337,7 @@ _PATHS: Final[dict[type, tuple[str, str]]] = {
     PureWindowsPath: ("purepath", "windows"),
 }
 _FIXED_ZONES: Final = (dt.timezone, pydantic_core.TzInfo)  # an offset says all of them
+
 
 # What an instance of a subclass is, as its base.
 _BASES: Final[dict[type, Callable[[Any], Any]]] = {
@@ -385,7 +396,7 @@ def encode_result(value: Any, seal: Seal, *, typed: bool = False) -> Result:
     try:
         return Result(_encode(encoder, value, "$"), flaws, encoder.needs_type)
     except Unencodable as error:
-        kind = type(value)
+        kind: type[Any] = type(value)
         opaque = {TAG: "opaque", "type": f"{kind.__module__}.{kind.__qualname__}", "value": None}
         return Result(opaque, [*flaws, str(error)], needs_type=False)
 

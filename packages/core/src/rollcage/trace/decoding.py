@@ -29,7 +29,7 @@ def decode(encoded: Any) -> Any:
 
 
 def _decode(encoded: Any) -> Any:
-    kind = type(encoded)
+    kind: type[Any] = type(encoded)
     if kind is dict:
         if TAG in encoded:
             return _decode_tagged(encoded)

@@ -13,7 +13,7 @@ from rollcage.trace.decoding import decode
 __all__ = ["decode_exception", "encode_exception"]
 
 _BUILTIN_ERRORS: Final = {
-    name: cast("type[Exception]", each)
+    name: each
     for name, each in vars(builtins).items()
     if isinstance(each, type) and issubclass(each, Exception)
 }
@@ -74,19 +74,14 @@ def decode_exception(encoded: Any, known: Iterable[type[Exception]] = ()) -> Exc
     Raises:
         ValueError: data that are no exception's (the trace is hostile input).
     """
-    if not isinstance(encoded, dict) or not isinstance(encoded.get("type"), str):
-        raise ValueError("a recorded error is an object that names its type")
-    name, message = encoded["type"], encoded.get("message")
-    if not isinstance(message, str):
-        raise ValueError("a recorded error has a message")
-    state, notes = decode(encoded.get("state", {})), decode(encoded.get("notes", []))
-    args = decode(encoded["args"]) if "args" in encoded else None
-    if (
-        not isinstance(state, dict)
-        or not isinstance(notes, list)
-        or not isinstance(args, list | None)
-    ):
-        raise ValueError("a recorded error keeps its parts in lists and objects")
+    if not isinstance(encoded, dict):
+        raise ValueError("a recorded error is an object")
+    parts = cast("dict[str, Any]", encoded)
+    name = _part(parts, "type", str)
+    message = _part(parts, "message", str)
+    state: dict[str, Any] = _part({"state": {}, **parts}, "state", dict)
+    notes: list[Any] = _part({"notes": [], **parts}, "notes", list)
+    args: list[Any] | None = _part(parts, "args", list) if "args" in parts else None
     builtin = _BUILTIN_ERRORS.get(name)
     declared = {_type_name(each): each for each in _family((RollcageError, *known))}.get(name)
     error: Exception | None = None
@@ -101,6 +96,13 @@ def decode_exception(encoded: Any, known: Iterable[type[Exception]] = ()) -> Exc
     for note in notes:
         error.add_note(str(note))
     return error
+
+
+def _part(parts: dict[str, Any], field: str, kind: type) -> Any:
+    value: Any = decode(parts.get(field))
+    if not isinstance(value, kind):
+        raise ValueError(f"the {field} of a recorded error is no {kind.__name__}")
+    return value
 
 
 def _family(types: Iterable[type[Exception]]) -> Iterator[type[Exception]]:

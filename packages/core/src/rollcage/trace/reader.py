@@ -44,18 +44,15 @@ def read_events(data: bytes, where: str) -> Iterator[tuple[int, dict[str, Any]]]
         number += 1
         end = data.index(b"\n", start)
         tail = end - HASH_TAIL
-        if tail <= start or data[tail : tail + 9] != b',"hash":"' or data[end - 2 : end] != b'"}':
-            raise TraceCorrupt(where, number, "not a line of a trace")
-        hashed = sha256(previous)
-        hashed.update(data[start:tail])
-        hashed.update(b"}")
-        if data[tail + 9 : end - 2] != hashed.hexdigest().encode():
-            raise TraceCorrupt(where, number, "its hash does not follow from the lines before it")
+        previous = sha256(b"".join((previous, data[start:tail], b"}"))).digest()
+        if tail <= start or data[tail:end] != b',"hash":"%b"}' % previous.hex().encode():
+            whole = tail > start and data[tail:end].startswith(b',"hash":"')
+            said = "its hash does not follow from the lines before it"
+            raise TraceCorrupt(where, number, said if whole else "not a line of a trace")
         try:
             event = orjson.loads(data[start:end])
         except orjson.JSONDecodeError as error:
             raise TraceCorrupt(where, number, f"not JSON: {error}") from None
-        previous = hashed.digest()
         if number == 1 and (type(event) is not dict or event.get("event") != "run.started"):
             raise TraceCorrupt(where, number, "a trace begins with run.started")
         yield number, event

@@ -1,0 +1,134 @@
+"""The public names, the tree of errors as it is drawn, and what importing costs."""
+
+import inspect
+import re
+from typing import Any
+
+import pytest
+import rollcage
+from rollcage import errors, store, trace
+
+PUBLIC = [
+    "ApprovalRequired", "ArgumentsInvalid", "Blocked", "Contract", "ContractError", "CurrentStep",
+    "Diverged", "Forked", "Halt", "NotReplayable", "ReplayMiss", "ReplayedError", "RollcageError",
+    "Rule", "RunInUse", "RunNotFound", "Session", "SessionError", "SessionHalted", "SourceMissing",
+    "Stats", "StepView", "StoreError", "TraceCorrupt", "TraceUnwritable", "Unencodable",
+    "UnguardedCallWarning", "UnknownOutcome", "Verdict", "current_step", "tool",
+]  # fmt: skip
+TRACE = [
+    "CHAIN_START", "FORMAT", "TAG", "Native", "Tail", "check_events", "decode", "decode_exception",
+    "encode", "encode_exception", "encode_result", "event_adapter", "json_schema", "read_events",
+    "register_native", "seal_line", "split_tail", "tail_of",
+]  # fmt: skip
+STORE = [
+    "JsonlStore", "Lock", "Reader", "RunInfo", "RunTrace", "Store", "TraceFile", "Writer",
+    "check_attested", "is_run_id", "open_trace",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [(rollcage, PUBLIC), (trace, TRACE), (store, STORE)],
+    ids=lambda m: str(m)[:25],
+)
+def test_the_public_names_are_these(module: object, names: list[str]) -> None:
+    assert vars(module)["__all__"] == names
+    for name in names:
+        assert hasattr(module, name)
+
+
+def test_what_is_public_says_what_it_is() -> None:
+    for name in PUBLIC:
+        thing = getattr(rollcage, name)
+        if inspect.isclass(thing) or inspect.isfunction(thing):
+            assert inspect.getdoc(thing)
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+DRAWN = re.compile(r"^ {4}([│ ├└─]*)(\w+) {2,}.*?(?:\(([a-z_]+)\))?$", re.MULTILINE)
+
+
+def drawn() -> dict[str, tuple[str, str]]:
+    """The tree in the docstring: each error's parent, and its code."""
+    found: dict[str, tuple[str, str]] = {}
+    above: list[str] = []
+    for branches, name, code in DRAWN.findall(errors.__doc__ or ""):
+        level = len(branches) // 4
+        del above[level:]
+        found[name] = (above[-1] if above else "", code)
+        above.append(name)
+    return found
+
+
+def classes() -> list[type[rollcage.RollcageError]]:
+    found = [getattr(errors, name) for name in errors.__all__]
+    return [each for each in found if issubclass(each, rollcage.RollcageError)]
+
+
+def test_the_tree_of_errors_is_drawn_as_it_is() -> None:
+    tree = drawn()
+    assert {each.__name__ for each in classes()} == tree.keys()
+    for each in classes():
+        parent, code = tree[each.__name__]
+        assert each.__bases__ == (getattr(errors, parent) if parent else Exception,)
+        assert not code or each.code == code
+
+
+def test_every_error_has_a_code_of_its_own() -> None:
+    codes = [each.code for each in classes()]
+    assert len(set(codes)) == len(codes)
+    assert all(re.fullmatch("[a-z]+(_[a-z]+)*", code) for code in codes)
+
+
+def test_every_error_is_exported_where_users_look() -> None:
+    assert {each.__name__ for each in classes()} <= {*PUBLIC}
+    assert errors.__all__ == sorted(errors.__all__, key=lambda name: (not name.isupper(), name))
+
+
+# --- what an import brings in --------------------------------------------------------------------
+
+
+def test_importing_brings_in_no_framework_and_builds_no_model_of_events(python: Any) -> None:
+    done = python(
+        """
+        import sys
+        import rollcage
+
+        heavy = ("langchain", "langgraph", "autogen", "crewai", "cel", "typer", "rich", "httpx",
+                 "sqlalchemy", "opentelemetry", "zoneinfo", "rollcage_cli", "rollcage_langchain")
+        loaded = [name for name in sys.modules if name.startswith(heavy)]
+        assert not loaded, loaded
+        assert "rollcage.trace.models" not in sys.modules
+
+        @rollcage.tool
+        def write(what: str, at: float = 1.0) -> dict[str, int]:
+            return {what: 1}
+
+        for _ in range(2):
+            with rollcage.Session("job", store="store", replay="resume" if _ else "off") as session:
+                assert session.call(write, what="a") == {"a": 1}
+        assert session.stats.hits == 1
+        assert "rollcage.trace.models" not in sys.modules  # nor does recording or replaying
+        """
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_core_needs_only_its_own_libraries(python: Any) -> None:
+    done = python(
+        """
+        import sys
+
+        def roots():
+            return {name.split(".")[0] for name in sys.modules}
+
+        import pydantic, pydantic.networks, orjson, rfc8785
+        pydantic.create_model("Warm", x=(int, 1))
+        before = roots()
+        import rollcage
+        print(*sorted(roots() - before - set(sys.stdlib_module_names)))
+        """
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["rollcage"]

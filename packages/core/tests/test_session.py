@@ -1,0 +1,221 @@
+"""How a session is entered, left and misused."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rollcage import (
+    ArgumentsInvalid,
+    ContractError,
+    ReplayMiss,
+    Session,
+    SessionError,
+    SessionHalted,
+    UnknownOutcome,
+    current_step,
+    tool,
+)
+from rollcage.store import JsonlStore
+
+Events = Callable[[str], list[dict[str, Any]]]
+
+
+@tool(effect="write")
+def write(number: int) -> str:
+    return f"wrote {number}"
+
+
+@tool(effect="write")
+async def awrite(number: int) -> str:
+    await asyncio.sleep(0)
+    return f"wrote {number}"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": ""},
+        {"replay": "sometimes"},
+        {"chain": "none"},
+        {"durability": "tape"},
+        {"on_divergence": "undo it"},
+        {"replay": "off", "source": "01890000-0000-7000-8000-000000000000"},
+    ],
+    ids=str,
+)
+def test_what_a_session_does_not_know_is_refused_when_it_is_made(
+    tmp_path: Path, wrong: dict[str, Any]
+) -> None:
+    with pytest.raises(SessionError):
+        Session(**{"name": "job", "store": tmp_path / "store", **wrong})
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_session_that_was_not_entered_does_nothing(store: JsonlStore) -> None:
+    session = Session("job", store=store)
+    uses: list[Callable[[], Any]] = [
+        lambda: session.call(write, number=1),
+        lambda: session.tool(write)(1),
+        lambda: session.stats,
+        lambda: session.halted,
+        lambda: session.halt(ValueError()),
+        lambda: session.turn().__enter__(),
+        lambda: session.branch("side").__enter__(),
+        lambda: session.place(turn=1).__enter__(),
+        lambda: session.__exit__(None, None, None),
+    ]
+    for use in uses:
+        with pytest.raises(SessionError, match="not entered"):
+            use()
+    assert session.run_id == ""
+    assert not store.root.exists()
+
+
+def test_a_session_is_entered_once(store: JsonlStore) -> None:
+    with Session("job", store=store) as session:
+        with pytest.raises(SessionError, match="once"):
+            session.__enter__()
+        write(1)
+    with pytest.raises(SessionError, match="once"), session:
+        pytest.fail("a session was entered twice")
+    assert session.stats.calls == 1
+
+
+def test_a_session_that_was_left_runs_nothing(store: JsonlStore, events: Events) -> None:
+    ran = []
+    with Session("job", store=store) as session:
+        late = session.tool(tool(effect="write")(lambda: ran.append(1)))
+    before = events(session.run_id)
+    for call in (late, lambda: session.call(write, number=1)):
+        with pytest.raises(SessionError, match="left"):
+            call()
+    assert ran == []
+    assert events(session.run_id) == before
+    assert session.stats.calls == 0  # what it did can still be read
+    assert write(1) == "wrote 1"  # and the function is a function again
+
+
+async def test_an_async_session_that_was_left_runs_nothing(store: JsonlStore) -> None:
+    async with Session("job", store=store) as session:
+        assert await session.acall(awrite, number=1) == "wrote 1"
+        assert await session.acall(write, number=2) == "wrote 2"
+    with pytest.raises(SessionError, match="left"):
+        await session.acall(awrite, number=3)
+
+
+def test_an_async_tool_is_not_called_as_a_sync_one(store: JsonlStore, events: Events) -> None:
+    with Session("job", store=store) as session:
+        with pytest.raises(SessionError, match="acall"):
+            _ = session.call(awrite, number=1)
+        assert session.halted is None
+    assert events(session.run_id)[-2]["outcome"]["status"] == "error"
+
+
+def test_what_is_no_tool_is_refused(store: JsonlStore) -> None:
+    with Session("job", store=store) as session:
+        wrong: list[Any] = [None, "write", 7]
+        for thing in wrong:
+            with pytest.raises(ContractError, match="no tool"):
+                session.call(thing)
+        with pytest.raises(ArgumentsInvalid, match="number"):
+            session.call(write, number="many")
+    assert session.stats.calls == 0
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a#2"])
+def test_a_branch_needs_a_name_of_its_own(store: JsonlStore, name: str) -> None:
+    with (
+        Session("job", store=store) as session,
+        pytest.raises(SessionError, match="branch"),
+        session.branch(name),
+    ):
+        pytest.fail("a branch without a name was opened")
+
+
+@pytest.mark.parametrize("other", [{"seed": "another"}, {"chain": "all"}], ids=str)
+def test_settings_that_make_other_worlds_are_refused(
+    store: JsonlStore, other: dict[str, Any]
+) -> None:
+    with pytest.raises(KeyError), Session("job", store=store):
+        raise KeyError
+    with (
+        pytest.raises(SessionError, match=next(iter(other))),
+        Session("job", store=store, **other),
+    ):
+        pytest.fail("a run was resumed in another world")
+
+
+def test_an_error_in_the_block_goes_through_as_it_is(store: JsonlStore) -> None:
+    error = ValueError("mine")
+    with pytest.raises(ValueError, match="mine") as caught, Session("job", store=store):
+        raise error
+    assert caught.value is error
+
+
+def test_a_halt_from_outside_ends_the_run(store: JsonlStore, events: Events) -> None:
+    stop = RuntimeError("stop button")
+    session = Session("job", store=store)
+    with pytest.raises(RuntimeError, match="stop button") as caught, session:
+        write(1)
+        session.halt(stop)
+        session.halt(RuntimeError("too late"))
+        with pytest.raises(SessionHalted) as refused:
+            write(2)
+        assert refused.value.__cause__ is stop
+    assert caught.value is stop
+    assert events(session.run_id)[-1]["status"] == "halted"
+
+
+def test_who_swallows_a_halt_is_told_when_the_session_is_left(store: JsonlStore) -> None:
+    with Session("job", store=store):
+        write(1)
+    with pytest.raises(ReplayMiss), Session("job", store=store, replay="offline") as session:
+        with pytest.raises(ReplayMiss):
+            write(2)
+        with pytest.raises(SessionHalted):
+            write(1)
+        assert isinstance(session.halted, ReplayMiss)
+        raise ValueError("made of the halted call")
+
+
+def test_the_idempotency_key_stays_over_resumes_and_is_new_for_a_fresh_run(
+    store: JsonlStore,
+) -> None:
+    seen: list[tuple[str, str]] = []
+
+    @tool(effect="write", idempotent=True)
+    def pay() -> None:
+        step = current_step()
+        assert step is not None
+        assert (step.name, step.number) == ("pay", 1)
+        seen.append((step.run, step.idempotency_key))
+        if len(seen) < 3:
+            raise TimeoutError
+
+    assert current_step() is None
+    for _ in range(2):
+        with pytest.raises(UnknownOutcome), Session("job", store=store):
+            pay()
+    with Session("job", store=store):
+        pay()
+    with Session("job", store=store):
+        pay()
+    runs, keys = zip(*seen, strict=True)
+    assert len(set(runs)) == 4
+    assert keys[0] == keys[1] == keys[2] != keys[3]
+    assert len(keys[0]) == 64
+
+
+def test_the_stats_tell_what_the_session_did(store: JsonlStore) -> None:
+    with Session("job", store=store) as first:
+        write(1)
+    with Session("job", store=store, replay="resume") as second:
+        write(1)
+        write(2)
+        with pytest.raises(ArgumentsInvalid):
+            second.call(write, number="x")
+    assert (first.stats.calls, first.stats.hits, first.stats.misses) == (1, 0, 1)
+    assert (second.stats.calls, second.stats.hits, second.stats.misses) == (2, 1, 1)
+    assert second.stats.seconds_saved >= 0

@@ -1,0 +1,138 @@
+"""The published schema is the one that traces are written to and checked by."""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import orjson
+import pytest
+from rollcage import Blocked, NotReplayable, Session, StepView, Verdict, tool
+from rollcage.store import JsonlStore
+from rollcage.trace import FORMAT, json_schema
+
+PUBLISHED = Path(__file__).parents[3] / "docs" / "schema" / "trace-event.schema.json"
+WRITE_IT = (
+    "python -c 'import json, rollcage.trace as t; print(json.dumps(t.json_schema(), indent=2))' "
+    "> docs/schema/trace-event.schema.json"
+)
+
+
+@pytest.fixture(scope="module")
+def validator() -> Any:
+    return jsonschema.Draft202012Validator(orjson.loads(PUBLISHED.read_bytes()))
+
+
+def test_the_published_schema_is_the_models_own() -> None:
+    assert orjson.loads(PUBLISHED.read_bytes()) == json_schema(), f"to write it anew: {WRITE_IT}"
+
+
+def test_the_docs_say_how_it_is_written() -> None:
+    assert WRITE_IT in (PUBLISHED.parent / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_published_schema_is_valid_itself() -> None:
+    schema = orjson.loads(PUBLISHED.read_bytes())
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert FORMAT in schema["title"]
+
+
+@tool(effect="write", raises=[ConnectionError])
+def write(what: str, how: Any = None) -> Any:
+    if what == "fail":
+        raise ConnectionError(what)
+    if what == "opaque":
+        return object()
+    return {what, "x" * 70_000} if what == "large" else how
+
+
+@tool(effect="read")
+def look(at: str) -> str:
+    return at
+
+
+@tool(effect="scope")
+def plan(steps: int) -> str:
+    return "".join(str(write(str(i))) for i in range(steps))
+
+
+def no_etc(step: StepView) -> Verdict | None:
+    return Verdict.deny("not there") if step.args.get("what") == "/etc" else None
+
+
+def every_kind_of_line(store: Path) -> list[dict[str, Any]]:
+    """Sessions that write, fail, block, nest, branch, crash, replay, resume and compare."""
+
+    def work(session: Session) -> None:
+        session.call(write, what="a", how={1: b"b"})
+        with session.turn(), session.place(agent="ann", call_id="call_1"):
+            session.call(look, at="b")
+        with pytest.raises(ConnectionError):
+            session.call(write, what="fail")
+        with pytest.raises(Blocked):
+            session.call(write, what="/etc")
+        session.call(plan, steps=2)
+        with session.branch("left") as left:
+            left.call(write, what="large")
+        session.call(write, what="opaque")
+
+    modes: list[Any] = ["off", "offline", "verify"]
+    for replay in modes:
+        # What can't be replayed ends the later ones: the lines up to there, and its own, count.
+        expected = contextlib.nullcontext() if replay == "off" else pytest.raises(NotReplayable)
+        with expected, Session("job", store=store, replay=replay, rules=[no_etc]) as session:
+            work(session)
+    with pytest.raises(KeyError), Session("crash", store=store) as session:
+        session.call(write, what="a")
+        session.call(write, what="b")
+        raise KeyError
+    with Session("crash", store=store, on_divergence="warn") as session:
+        session.call(look, at="new")
+        session.call(write, what="c")
+    with pytest.raises(KeyboardInterrupt), Session("cut", store=store) as session:
+
+        def cut() -> None:
+            raise KeyboardInterrupt
+
+        session.call(cut)
+    files = JsonlStore(store)
+    lines = [files.read(info.run).data.splitlines() for info in files.runs()]
+    return [orjson.loads(line) for each in lines for line in each]
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return every_kind_of_line(tmp_path_factory.mktemp("store"))
+
+
+def test_every_line_that_is_written_passes_the_published_schema(
+    lines: list[dict[str, Any]], validator: Any
+) -> None:
+    for line in lines:
+        validator.validate(line)
+    kinds = {line["event"] for line in lines}
+    assert kinds >= {
+        "run.started", "step.started", "step.finished", "step.replayed", "step.blocked",
+        "branch.joined", "run.finished",
+    }  # fmt: skip
+    statuses = {line["outcome"]["status"] for line in lines if "outcome" in line}
+    assert statuses >= {"ok", "error", "unknown"}
+
+
+def test_the_schema_refuses_what_is_no_event(lines: list[dict[str, Any]], validator: Any) -> None:
+    for line in {line["event"]: line for line in lines}.values():
+        wrong = [
+            {**line, "more": 1},
+            {**line, "hash": "0"},
+            {**line, "time": -1},
+            {**line, "event": "step.undone"},
+            {name: value for name, value in line.items() if name != "time"},
+        ]
+        assert [validator.is_valid(each) for each in wrong] == [False] * len(wrong)
+
+
+def test_every_event_of_the_schema_is_written_by_somebody(lines: list[dict[str, Any]]) -> None:
+    known = json_schema()["discriminator"]["mapping"].keys()
+    by_an_operator = {"step.resolved"}
+    assert known - {line["event"] for line in lines} == by_an_operator
