@@ -62,7 +62,7 @@ def targets(series: Sequence[Series]) -> list[Target]:
     for case, spec in PEERS.items():
         if case in opening:
             own = by["hit" if case.endswith("-hit") else "write", sizes[0]]
-            ratio = opening[case].median("cpu_us") / own.median("cpu_us")
+            ratio = _ratio(opening[case], own, "cpu_us")
             found.append(Target(f"{spec.label} to ours", ratio, PEER_TIMES, at_least=True))
     ratio = _ratio(opening["rollcage"], opening["needed"], "cpu_s")
     return [*found, Target("import rollcage to what it needs", ratio, IMPORT_TIMES)]

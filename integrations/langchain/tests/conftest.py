@@ -1,5 +1,6 @@
 """What the adapter's tests share: a scripted model, agents over it, and runs to look at."""
 
+import asyncio
 import dataclasses
 import itertools
 import re
@@ -12,6 +13,7 @@ from langchain.agents import create_agent
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.tools import StructuredTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from rollcage import Session
 from rollcage.store import JsonlStore, check_attested
@@ -180,6 +182,11 @@ class Lab:
         check_attested(trace)
         return check_events(trace.data, trace.where)
 
+    def args(self, session: Session) -> list[Any]:
+        """The recorded arguments of each step of a run."""
+        events = self.events(session.run_id)
+        return [e["args"] for e in events if e["event"] in ("step.started", "step.replayed")]
+
     def session(self, name: str = "job", **settings: Any) -> Session:
         """A session over the store."""
         return Session(name, store=self.store, **settings)
@@ -244,6 +251,10 @@ class Lab:
             error = caught
         return Ran(state, error, session, model, self.events(session.run_id))
 
+    def await_run(self, *args: Any, **settings: Any) -> Ran:
+        """`arun`, for a test that is not async itself."""
+        return asyncio.run(self.arun(*args, **settings))
+
     def plain(self, tools: Sequence[Any], script: Sequence[Answer], **options: Any) -> Any:
         """Run an agent that nothing guards; its last state."""
         agent: Any = create_agent(self.model(script), list(tools), **options)
@@ -271,3 +282,33 @@ def _split(settings: dict[str, Any]) -> dict[str, Any]:
 def lab(tmp_path: Path) -> Lab:
     """A store of the test's own, and agents over it."""
     return Lab(tmp_path / "store")
+
+
+@pytest.fixture(params=["sync", "async"])
+def run(request: pytest.FixtureRequest, lab: Lab) -> Callable[..., Ran]:
+    """Run an agent, in both ways."""
+    return lab.run if request.param == "sync" else lab.await_run
+
+
+@pytest.fixture
+def written() -> list[str]:
+    """What the tool `writer` has written."""
+    return []
+
+
+@pytest.fixture
+def writer(written: list[str]) -> StructuredTool:
+    """A tool that notes what it wrote."""
+
+    def write(text: str) -> str:
+        """Write a text."""
+        written.append(text)
+        return f"wrote {text}, number {len(written)}"
+
+    return StructuredTool.from_function(write)
+
+
+@pytest.fixture
+def call() -> Callable[..., dict[str, Any]]:
+    """A tool call as LangChain hands it to a tool."""
+    return lambda **args: {"name": "t", "args": args, "id": "call-1", "type": "tool_call"}

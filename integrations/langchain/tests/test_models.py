@@ -316,7 +316,17 @@ def test_a_model_error_is_itself_and_runs_again_on_resume(lab: Any) -> None:
     assert session.stats.misses == 1
 
 
-def test_a_stream_that_is_left_early_is_no_answer(lab: Any) -> None:
+def test_a_stream_that_is_left_early_replays_as_far_as_it_was_read(lab: Any) -> None:
+    for replay in ("auto", "offline"):
+        model = lab.model(["one two three"], "streaming")
+        with lab.session(replay=replay) as session:
+            stream = guard_model(model, session).stream("go")
+            assert [next(stream).content for _ in range(2)] == ["one ", "two "]
+            stream.close()
+        assert len(model.seen) == (replay == "auto")
+
+
+def test_an_agent_that_died_in_the_middle_of_a_stream_asks_again(lab: Any) -> None:
     with pytest.raises(KeyError), lab.session() as session:
         stream = guard_model(lab.model(["one two three"], "streaming"), session).stream("go")
         assert next(stream).content == "one "

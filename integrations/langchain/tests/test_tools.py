@@ -2,41 +2,27 @@
 
 import asyncio
 import functools
-import sys
+from collections.abc import Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 import pytest
-import rollcage
-from langchain_core.callbacks import BaseCallbackHandler, CallbackManagerForToolRun
+from langchain_core.callbacks import CallbackManagerForToolRun
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import (
     ArgsSchema,
     BaseTool,
-    InjectedToolArg,
-    InjectedToolCallId,
     StructuredTool,
     Tool,
-    ToolException,
     tool,
 )
-from langgraph.prebuilt import ToolRuntime
-from pydantic import Base64Bytes, BaseModel, Field, Json, PrivateAttr
-from rollcage import Blocked, Contract, Session, StepView, Verdict, current_step
-from rollcage.errors import ArgumentsInvalid, ContractError, ReplayedError, SessionHalted
-from rollcage_langchain import as_tools, guard_tools
+from pydantic import BaseModel, Field, PrivateAttr
+from rollcage import Blocked, Contract, StepView, Verdict, current_step
+from rollcage.errors import ContractError, SessionHalted
+from rollcage_langchain import guard_tools
 
-
-def call(**args: Any) -> dict[str, Any]:
-    """A tool call as LangChain hands it to a tool."""
-    name = args.pop("name", "t")
-    return {"name": name, "args": args, "id": "call-1", "type": "tool_call"}
-
-
-def args_of(lab: Any, session: Session) -> list[Any]:
-    """The recorded arguments of each step."""
-    events = lab.events(session.run_id)
-    return [e["args"] for e in events if e["event"] in ("step.started", "step.replayed")]
+Call = Callable[..., dict[str, Any]]
+"""Makes a tool call as LangChain hands it to a tool."""
 
 
 # --- kinds of tools ------------------------------------------------------------------------------
@@ -160,7 +146,7 @@ def test_a_guarded_tool_is_of_the_same_type_and_keeps_its_attributes(kind: str, 
 
 
 @pytest.mark.parametrize("kind", SYNC)
-def test_a_sync_tool_replays(kind: str, lab: Any) -> None:
+def test_a_sync_tool_replays(kind: str, lab: Any, call: Call) -> None:
     plain = SYNC[kind]().invoke(call(x=1))
     for replay in ("auto", "offline"):
         with lab.session(replay=replay) as session:
@@ -172,7 +158,7 @@ def test_a_sync_tool_replays(kind: str, lab: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ASYNC)
-async def test_an_async_call_replays(kind: str, lab: Any) -> None:
+async def test_an_async_call_replays(kind: str, lab: Any, call: Call) -> None:
     plain = await ASYNC[kind]().ainvoke(call(x=1))
     for replay in ("auto", "offline"):
         async with lab.session(replay=replay) as session:
@@ -183,7 +169,7 @@ async def test_an_async_call_replays(kind: str, lab: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [*SYNC])
-def test_all_forms_of_a_call_have_one_key(kind: str, lab: Any) -> None:
+def test_all_forms_of_a_call_have_one_key(kind: str, lab: Any, call: Call) -> None:
     with lab.session() as session:
         (guarded,) = guard_tools([SYNC[kind]()], session)
         guarded.invoke(call(x=1))
@@ -192,10 +178,10 @@ def test_all_forms_of_a_call_have_one_key(kind: str, lab: Any) -> None:
         if kind != "dict schema":  # LangChain does not validate those
             guarded.invoke(call(x="1"))
     expected = {"x": 1, "y": 2}
-    assert all(args == expected for args in args_of(lab, session)), args_of(lab, session)
+    assert all(args == expected for args in lab.args(session)), lab.args(session)
 
 
-def test_a_tool_of_one_text(lab: Any) -> None:
+def test_a_tool_of_one_text(lab: Any, call: Call) -> None:
     def shout(text: str) -> str:
         return text.upper()
 
@@ -203,10 +189,10 @@ def test_a_tool_of_one_text(lab: Any) -> None:
         (guarded,) = guard_tools([Tool("shout", shout, "Shouts.")], session)
         assert guarded.invoke("hey") == "HEY"
         assert guarded.invoke(call(__arg1="hey")).content == "HEY"
-    assert args_of(lab, session) == [{"tool_input": "hey"}] * 2
+    assert lab.args(session) == [{"tool_input": "hey"}] * 2
 
 
-def test_a_text_for_a_structured_tool_is_its_first_argument(lab: Any) -> None:
+def test_a_text_for_a_structured_tool_is_its_first_argument(lab: Any, call: Call) -> None:
     @tool
     def shout(text: str) -> str:
         """Shout."""
@@ -216,14 +202,14 @@ def test_a_text_for_a_structured_tool_is_its_first_argument(lab: Any) -> None:
         (guarded,) = guard_tools([shout], session)
         assert guarded.invoke("hey") == "HEY"
         assert guarded.invoke(call(text="hey")).content == "HEY"
-    assert args_of(lab, session) == [{"text": "hey"}] * 2
+    assert lab.args(session) == [{"text": "hey"}] * 2
 
 
 def test_a_call_past_langchain_is_guarded_too(lab: Any) -> None:
     with lab.session() as session:
         guarded: Any = guard_tools([StructuredTool.from_function(add)], session)[0]
         assert guarded.func(1, y=3) == 4
-    assert args_of(lab, session) == [{"x": 1, "y": 3}]
+    assert lab.args(session) == [{"x": 1, "y": 3}]
 
 
 def test_a_copy_of_a_guarded_tool_has_its_own_fields(lab: Any) -> None:
@@ -260,295 +246,6 @@ def test_what_a_tool_keeps_of_its_calls_stays_its_own(lab: Any) -> None:
         assert [guarded.invoke({}) for _ in range(3)] == [1, 2, 3]
 
 
-# --- arguments -----------------------------------------------------------------------------------
-
-
-def test_validated_arguments_are_not_validated_twice(lab: Any) -> None:
-    given: list[Any] = []
-
-    @tool
-    def take(data: Base64Bytes, what: Json[Any]) -> str:
-        """Take things that are another form after validation."""
-        given.append((data, what))
-        return "taken"
-
-    with lab.session() as session:
-        (guarded,) = guard_tools([take], session)
-        assert guarded.invoke(call(data="aGk=", what='{"a": 1}')).content == "taken"
-    assert given == [(b"hi", {"a": 1})]
-
-
-def test_injected_arguments_reach_the_body_and_are_no_part_of_the_call(lab: Any) -> None:
-    given: list[Any] = []
-
-    @tool
-    def ask(
-        question: str,
-        who: Annotated[str, InjectedToolArg],
-        call_id: Annotated[str, InjectedToolCallId],
-        config: RunnableConfig,
-    ) -> str:
-        """Ask somebody."""
-        given.append((who, call_id, config.get("metadata", {})["trace"]))
-        return "answer"
-
-    for replay in ("auto", "offline"):
-        with lab.session(replay=replay) as session:
-            (guarded,) = guard_tools([ask], session)
-            config: RunnableConfig = {"metadata": {"trace": replay}}
-            message = guarded.invoke(call(question="why", who=replay), config)
-            assert message.content == "answer"
-        assert args_of(lab, session) == [{"question": "why"}]
-    assert given == [("auto", "call-1", "auto")]
-
-
-def test_arguments_that_a_dict_schema_does_not_name_are_part_of_the_call(lab: Any) -> None:
-    @tool(args_schema={"type": "object", "properties": {"x": {"type": "integer"}}})
-    def loose(**more: Any) -> str:
-        """Take anything."""
-        return str(more)
-
-    with lab.session() as session:
-        (guarded,) = guard_tools([loose], session)
-        guarded.invoke(call(x=1, z=2))
-        guarded.invoke(call(x=1, z=3))
-    assert args_of(lab, session) == [{"x": 1, "z": 2}, {"x": 1, "z": 3}]
-
-
-def test_arguments_that_a_model_lets_pass_are_part_of_the_call(lab: Any) -> None:
-    class Open(BaseModel, extra="allow"):
-        x: int
-
-    def take(**arguments: Any) -> str:
-        return str(sorted(arguments))
-
-    opened = StructuredTool(name="take", args_schema=Open, func=take)
-    with lab.session() as session:
-        (guarded,) = guard_tools([opened], session)
-        assert guarded.invoke(call(x=1, z=2)).content == "['x', 'z']"
-    assert args_of(lab, session) == [{"x": 1, "z": 2}]
-
-
-def test_an_argument_without_an_encoding_is_refused_before_anything_happens(lab: Any) -> None:
-    ran: list[Any] = []
-
-    def take(x: Any) -> str:
-        """Take it."""
-        ran.append(x)
-        return "taken"
-
-    with lab.session() as session:
-        (guarded,) = guard_tools([StructuredTool.from_function(take)], session)
-        with pytest.raises(ArgumentsInvalid, match="x"):
-            guarded.invoke({"x": object()})
-    assert ran == []
-
-
-# LangChain warns of it, guarded or not.
-@pytest.mark.filterwarnings("ignore:Field name:UserWarning")
-def test_parameters_may_be_called_as_pydantic_calls_its_own(lab: Any) -> None:
-    class Names(BaseTool):
-        name: str = "names"
-        description: str = "Takes odd names."
-
-        def _run(self, json: str, copy: int = 1) -> str:
-            return f"{json} {copy}"
-
-    with lab.session() as session:
-        (guarded,) = guard_tools([Names()], session)
-        assert guarded.invoke({"json": "a"}) == "a 1"
-    assert args_of(lab, session) == [{"json": "a", "copy": 1}]
-
-
-if TYPE_CHECKING:
-    from decimal import Decimal as Unknown  # known to type checkers only
-
-
-def half_known(place: str, runtime: ToolRuntime, more: "Unknown | None" = None) -> str:
-    """Look."""
-    return f"{place} {more}"
-
-
-half_known.__annotations__["runtime"] = "ToolRuntime"
-
-
-def test_an_annotation_that_can_not_be_resolved_hides_no_other(lab: Any) -> None:
-    schema = {"type": "object", "properties": {"place": {"type": "string"}}}
-    original = StructuredTool(name="look", args_schema=schema, func=half_known)
-    with lab.session() as session:
-        (guarded,) = guard_tools([original], session)
-        assert guarded.invoke({"place": "here", "runtime": object()}) == "here None"
-    assert args_of(lab, session) == [{"place": "here"}]
-
-
-class Scale:
-    """An object that can be called."""
-
-    def __call__(self, x: int, *more: int) -> int:
-        return x * 2 + sum(more)
-
-
-def test_an_object_that_can_be_called_is_a_body(lab: Any) -> None:
-    original = StructuredTool(name="scale", args_schema=Point, func=Scale())
-    with lab.session() as session:
-        guarded: Any = guard_tools([original], session)[0]
-        assert guarded.func(1, 2, 3) == 7
-    assert args_of(lab, session)[0]["args"] == [2, 3]
-
-
-def test_a_builtin_that_tells_no_signature_is_a_body(lab: Any) -> None:
-    schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
-    original = StructuredTool(name="make", args_schema=schema, func=dict)
-    with lab.session() as session:
-        (guarded,) = guard_tools([original], session)
-        assert guarded.invoke({"x": 1}) == {"x": 1}
-    assert args_of(lab, session) == [{"x": 1}]
-
-
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="Pydantic v1 ends with Python 3.13")
-def test_a_schema_of_pydantic_v1_works(lab: Any) -> None:
-    from pydantic import v1
-
-    class Old(v1.BaseModel):
-        x: int
-        y: int = 2
-
-    old: Any = Old
-    original = StructuredTool(name="add", args_schema=old, func=add)
-    with lab.session() as session:
-        (guarded,) = guard_tools([original], session)
-        assert guarded.invoke(call(x="1")).content == "3"
-    assert args_of(lab, session) == [{"x": 1, "y": 2}]
-
-
-# --- errors, artifacts, callbacks ----------------------------------------------------------------
-
-
-class Flaky(Exception):
-    """An error of a tool's own."""
-
-
-@pytest.mark.parametrize(
-    ("error", "declared", "replayed"),
-    [
-        (ToolException("not now"), (), ToolException),
-        (ValueError("no"), (), ValueError),
-        (Flaky("oh"), (Flaky,), Flaky),
-        (Flaky("oh"), (), ReplayedError),
-    ],
-)
-def test_a_tool_error_is_itself_live_and_in_replay(
-    lab: Any, error: Exception, declared: Any, replayed: type[Exception]
-) -> None:
-    def fail() -> str:
-        """Fail."""
-        raise error
-
-    seen: list[BaseException] = []
-    for replay in ("auto", "offline"):
-        with lab.session(replay=replay) as session:
-            failing, fine = guard_tools(
-                [StructuredTool.from_function(fail), StructuredTool.from_function(add)],
-                session,
-                contracts={"fail": {"raises": declared}},
-            )
-            with pytest.raises(Exception) as caught:  # noqa: PT011 - its type is what is tested
-                failing.invoke({})
-            seen.append(caught.value)
-            fine.invoke({"x": 1})
-    assert seen[0] is error
-    assert type(seen[1]) is replayed
-    assert str(error) in str(seen[1])
-
-
-def test_handle_tool_error_handles_a_replayed_one_too(lab: Any) -> None:
-    def fail() -> str:
-        """Fail."""
-        raise ToolException("not now")
-
-    for replay in ("auto", "offline"):
-        with lab.session(replay=replay) as session:
-            original = StructuredTool.from_function(fail, handle_tool_error=lambda e: f"sorry: {e}")
-            (guarded,) = guard_tools([original], session)
-            message = guarded.invoke(call())
-            assert (message.content, message.status) == ("sorry: not now", "error")
-
-
-def test_an_artifact_comes_back(lab: Any) -> None:
-    @tool(response_format="content_and_artifact")
-    def look(place: str) -> tuple[str, dict[str, Any]]:
-        """Look."""
-        return f"saw {place}", {"raw": (1, b"2")}
-
-    messages = []
-    for replay in ("auto", "offline"):
-        with lab.session(replay=replay) as session:
-            (guarded,) = guard_tools([look], session)
-            messages.append(guarded.invoke(call(place="here")))
-    assert messages[0] == messages[1]
-    assert messages[1].artifact == {"raw": (1, b"2")}
-
-
-def test_a_result_of_a_declared_type_comes_back_as_that_type(lab: Any) -> None:
-    @tool
-    def point() -> Point:
-        """Give a point."""
-        return Point(x=1)
-
-    for replay in ("auto", "offline"):
-        with lab.session(replay=replay) as session:
-            (guarded,) = guard_tools([point], session)
-            assert guarded.invoke({}) == Point(x=1)
-
-
-class Heard(BaseCallbackHandler):
-    """Notes what it hears of tools."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[str, Any]] = []
-
-    def on_tool_start(self, serialized: Any, input_str: str, **kwargs: Any) -> None:
-        self.events.append(("start", (kwargs["tags"], kwargs["metadata"]["team"])))
-
-    def on_tool_end(self, output: Any, **kwargs: Any) -> None:
-        self.events.append(("end", output.content))
-
-    def on_tool_error(self, error: BaseException, **kwargs: Any) -> None:
-        self.events.append(("error", type(error)))
-
-
-def test_callbacks_hear_of_live_and_replayed_calls_alike(lab: Any) -> None:
-    heard: list[Any] = []
-    for replay in ("auto", "offline"):
-        handler = Heard()
-        original = StructuredTool.from_function(
-            add, callbacks=[handler], tags=["sums"], metadata={"team": "red"}
-        )
-        with lab.session(replay=replay) as session:
-            (guarded,) = guard_tools([original], session)
-            guarded.invoke(call(x=1))
-        heard.append(handler.events)
-    assert heard[0] == heard[1] == [("start", (["sums"], "red")), ("end", "3")]
-
-
-def test_a_body_still_gets_its_run_manager_and_callbacks(lab: Any) -> None:
-    given: list[Any] = []
-
-    def work(x: int, callbacks: Any = None) -> int:
-        """Work."""
-        given.append(callbacks)
-        return x
-
-    subclass = Adder()
-    with lab.session() as session:
-        one, two = guard_tools([StructuredTool.from_function(work), subclass], session)
-        one.invoke({"x": 1})
-        two.invoke({"x": 1})
-    assert given[0] is not None
-    assert subclass.ran == ["sync"]
-    assert args_of(lab, session) == [{"x": 1}, {"x": 1, "y": 2}]
-
-
 # --- the session ---------------------------------------------------------------------------------
 
 
@@ -583,7 +280,7 @@ def test_effects_and_contracts_are_what_rules_see(lab: Any) -> None:
     assert [view.name for view in seen] == ["adder", "untold", "math.add"]
     assert seen[1].contract.idempotent
     assert (seen[1].contract.risk, seen[1].contract.version) == ("high", "2")
-    assert args_of(lab, session)[1]["y"]["$rollcage"] == "secret"
+    assert lab.args(session)[1]["y"]["$rollcage"] == "secret"
 
 
 @pytest.mark.parametrize(
@@ -606,6 +303,8 @@ def test_what_is_no_tool_is_refused(lab: Any) -> None:
         guard_tools(wrong, lab.session())
     with pytest.raises(ContractError, match="nothing to guard"):
         guard_tools([StructuredTool(name="empty", args_schema=Point)], lab.session())
+    with pytest.raises(ContractError, match="no signature"):
+        guard_tools([StructuredTool(name="odd", args_schema=Point, func=dict)], lab.session())
 
 
 @pytest.mark.parametrize("make", [Adder, lambda: StructuredTool.from_function(add)])
@@ -690,74 +389,3 @@ async def test_contextvars_reach_a_sync_body_under_await(lab: Any) -> None:
         who.set("ann")
         await guarded.ainvoke({})
     assert seen == [("ann", True)]
-
-
-# --- as_tools ------------------------------------------------------------------------------------
-
-
-@rollcage.tool(effect="read", raises=[Flaky])
-def fetch(city: str, days: int = 1) -> str:
-    """Look at the weather."""
-    return f"{city} {days} {current_step() is not None}"
-
-
-@rollcage.tool
-async def post(text: str) -> str:
-    """Post it."""
-    return f"posted {text}"
-
-
-def test_declared_functions_become_tools_with_their_contracts_schema() -> None:
-    one, two = as_tools([fetch, post])
-    assert (one.name, one.description) == ("fetch", "Look at the weather.")
-    assert set(one.args) == {"city", "days"}
-    assert (one.func is None, one.coroutine is None) == (False, True)
-    assert (two.func is None, two.coroutine is None) == (True, False)
-
-
-def test_they_are_guarded_by_the_session_around_them(lab: Any) -> None:
-    (made, _) = as_tools([fetch, post])
-    assert made.invoke({"city": "Lima"}) == "Lima 1 False"
-    with lab.session() as session:
-        assert made.invoke({"city": "Lima", "days": "2"}) == "Lima 2 True"
-    assert args_of(lab, session) == [{"city": "Lima", "days": 2}]
-
-
-async def test_they_are_guarded_once_by_the_session_that_is_given(lab: Any) -> None:
-    for replay in ("auto", "offline"):
-        async with lab.session(replay=replay) as session:
-            one, two = as_tools([fetch, post], session)
-            assert await two.ainvoke({"text": "hi"}) == "posted hi"
-            assert await one.ainvoke({"city": "Lima"}) == "Lima 1 True"
-        started = [e for e in lab.events(session.run_id) if "effect" in e]
-        assert [e["name"] for e in started] == ["post", "fetch"]
-        assert session.stats.calls == 2
-
-
-def test_a_declared_function_in_an_existing_tool_keeps_its_contract(lab: Any) -> None:
-    with lab.session() as session:
-        (guarded,) = guard_tools([StructuredTool.from_function(fetch)], session)
-        guarded.invoke({"city": "Lima"})
-    (started,) = [e for e in lab.events(session.run_id) if e["event"] == "step.started"]
-    assert started["effect"] == "read"
-
-
-def test_a_function_without_a_declaration_is_refused() -> None:
-    with pytest.raises(ContractError, match=r"@rollcage\.tool"):
-        as_tools([add])
-
-
-def test_the_runtime_is_no_part_of_the_call(lab: Any) -> None:
-    @tool
-    def look(place: str, runtime: ToolRuntime) -> str:
-        """Look."""
-        return f"{place} {runtime.tool_call_id}"
-
-    runtime: Any = ToolRuntime(
-        state={}, context=None, config={}, stream_writer=print, tool_call_id="call-1", store=None
-    )
-    with lab.session() as session:
-        (guarded,) = guard_tools([look], session)
-        message = guarded.invoke(call(place="here", runtime=runtime))
-        assert message.content == "here call-1"
-    assert args_of(lab, session) == [{"place": "here"}]

@@ -103,7 +103,7 @@ class Yard:
         while True:
             status = self.work(
                 seed,
-                after=chance.choice([0, 80, 80 * chance.randrange(1, 8)]),
+                after=80 * chance.randrange(5),
                 microseconds=chance.randrange(3_000),
                 by=by,
             )

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import pytest
-from rollcage import Session, UnguardedCallWarning, current_step, tool
+from rollcage import Session, UnguardedCallWarning, UnknownOutcome, current_step, tool
 from rollcage.store import JsonlStore
 
 Events = Callable[[str], list[dict[str, Any]]]
@@ -117,6 +117,37 @@ def test_a_turn_that_was_cut_off_keeps_its_writes_apart(store: JsonlStore) -> No
         run([0], ends=False)
     assert run([1, 0, 2], ends=True) == [1, 2, 3]  # the slot that was recorded comes second
     assert len(set(keys)) == 3
+
+
+def test_a_turn_that_is_cut_off_twice_still_knows_all_of_its_calls(
+    store: JsonlStore, resolve: Callable[[str, int, dict[str, Any]], None]
+) -> None:
+    """A new call of the turn leaves what is recorded, its own siblings excepted, over resumes."""
+    ran: list[str] = []
+
+    @tool(effect="write")
+    def write(name: str) -> str:
+        ran.append(name)
+        if len(ran) == 2:
+            raise TimeoutError
+        return name
+
+    def run(slots: list[int]) -> list[str]:
+        with Session("job", store=store) as session, session.turn() as turn:
+            told = []
+            for index in slots:
+                with turn.slot(index):
+                    told.append(write("abcd"[index]))
+        return told
+
+    with pytest.raises(UnknownOutcome):
+        run([0, 2])
+    with pytest.raises(UnknownOutcome) as caught:
+        run([0, 1, 2, 3])  # the second is new, the third unknown
+    assert ran == ["a", "c", "b"]
+    resolve(caught.value.run, caught.value.step, {"status": "ok", "value": "c"})
+    assert run([0, 1, 2, 3]) == ["a", "b", "c", "d"]
+    assert ran == ["a", "c", "b", "d"]
 
 
 def test_identical_calls_one_after_another_replay_one_after_another(store: JsonlStore) -> None:

@@ -86,7 +86,7 @@ class Signature:
 
     def __init__(self, tool: BaseTool, body: Callable[..., Any]) -> None:
         schema: Any = tool.args_schema
-        parameters = [p for p in _signature(body) if p.name != "self"]
+        parameters = [p for p in _signature(tool, body) if p.name != "self"]
         annotations: dict[str, Any] = {p.name: p.annotation for p in parameters}
         annotations |= type_hints(body)
         visible = _names(_parameters(tool))
@@ -128,11 +128,11 @@ class Signature:
         return ""
 
 
-def _signature(body: Callable[..., Any]) -> list[inspect.Parameter]:
+def _signature(tool: BaseTool, body: Callable[..., Any]) -> list[inspect.Parameter]:
     try:
         return list(inspect.signature(body).parameters.values())
-    except (TypeError, ValueError):  # a builtin that does not tell
-        return []
+    except (TypeError, ValueError) as error:  # LangChain can't call it either
+        raise ContractError(f"{tool.name}: its body has no signature: {error}") from error
 
 
 _UNRESOLVED: Final = (NameError, TypeError, AttributeError, SyntaxError)

@@ -117,7 +117,7 @@ class Hook:
         found = self._guarded.get(id(tool))
         if found is None:
             name = tool.name
-            effects = {n: e for n, e in self._effects.items() if n == name}
+            effects: dict[str, Effect] = {n: e for n, e in self._effects.items() if n == name}
             contracts = {n: c for n, c in self._contracts.items() if n == name}
             guarded = guard_tools([tool], self.session, effects=effects, contracts=contracts)
             found = self._guarded.setdefault(id(tool), (tool, guarded[0]))

@@ -28,9 +28,18 @@ from rollcage._effects import (
     Resolve,
     Returned,
     Settle,
+    Stop,
     Sync,
 )
-from rollcage.errors import Forked, Halt, SessionError, TraceUnwritable
+from rollcage.errors import (
+    Forked,
+    Halt,
+    NotReplayable,
+    SessionError,
+    SessionHalted,
+    StoreError,
+    TraceUnwritable,
+)
 from rollcage.ledger import Ledger
 from rollcage.step import Admission, Step
 from rollcage.store.protocol import Reader, Store, Writer
@@ -121,13 +130,17 @@ class Driver:
                 answer = self._perform(effect)
         return _unwrap(answer)
 
-    def stream(self, flow: Flow) -> Iterator[Any]:
+    def stream(  # noqa: C901, PLR0912 - a generator's exit reaches its own frame only
+        self, flow: Flow
+    ) -> Iterator[Any]:
         """Drive a flow whose body gives an iterator: its chunks, live or recorded.
 
-        The step's value is the list of its chunks. A consumer that stops early cuts the step off.
+        The step's value is the list of its chunks. A consumer that stops early cuts a write off;
+        of anything else what it took is recorded, and no more of it can be replayed.
         """
         answer: Any = None
         live = False
+        ended: GeneratorExit | None = None  # the consumer wants no more
         while True:
             try:
                 effect = flow.send(answer)
@@ -136,32 +149,46 @@ class Driver:
                 break
             if type(effect) is Execute:
                 live = True
+                answer = self._refusal()
                 chunks: list[Any] = []
+                source: Any = None
                 try:
-                    with self._inside(effect.step):
-                        source = iter(effect.body(**effect.step.call.arguments.values))
-                    while True:
+                    while answer is None:
                         with self._inside(effect.step):
+                            if source is None:
+                                source = iter(effect.body(**effect.step.call.arguments.values))
                             chunk = next(source, _END)
                         if chunk is _END:
-                            break
-                        chunks.append(chunk)
-                        yield chunk
-                    answer = Returned(chunks)
+                            answer = Returned(chunks)
+                        else:
+                            chunks.append(chunk)
+                            yield chunk
                 except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
-                    answer = Raised(error)
+                    answer = _cut_off(error, effect.step, chunks)
+                    if hasattr(source, "close"):
+                        with contextlib.suppress(Exception), self._inside(effect.step):
+                            source.close()
+                    if isinstance(error, GeneratorExit):
+                        ended = error
             elif type(effect) is Sync:
                 answer = self._sync()
             else:
                 answer = self._perform(effect)
-        value = _unwrap(answer)
+        if ended is not None:
+            raise ended
+        value = _unwrap(answer, stream=True)
         if not live:
             yield from value
+            if answer.cut:
+                raise self._beyond_cut()
 
-    async def astream(self, flow: Flow) -> AsyncIterator[Any]:
+    async def astream(  # noqa: C901, PLR0912 - as `stream`
+        self, flow: Flow
+    ) -> AsyncIterator[Any]:
         """`stream` for a body that gives an async iterator."""
         answer: Any = None
         live = False
+        ended: GeneratorExit | None = None  # the consumer wants no more
         while True:
             try:
                 effect = flow.send(answer)
@@ -170,28 +197,44 @@ class Driver:
                 break
             if type(effect) is Execute:
                 live = True
+                answer = self._refusal()
                 chunks: list[Any] = []
+                source: Any = None
                 try:
-                    with self._inside(effect.step):
-                        source = aiter(effect.body(**effect.step.call.arguments.values))
-                    while True:
+                    while answer is None:
                         with self._inside(effect.step):
+                            if source is None:
+                                source = aiter(effect.body(**effect.step.call.arguments.values))
                             chunk = await anext(source, _END)
                         if chunk is _END:
-                            break
-                        chunks.append(chunk)
-                        yield chunk
-                    answer = Returned(chunks)
+                            answer = Returned(chunks)
+                        else:
+                            chunks.append(chunk)
+                            yield chunk
                 except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
-                    answer = Raised(error)
+                    answer = _cut_off(error, effect.step, chunks)
+                    if hasattr(source, "aclose"):
+                        with contextlib.suppress(Exception), self._inside(effect.step):
+                            await source.aclose()
+                    if isinstance(error, GeneratorExit):
+                        ended = error
             elif type(effect) is Sync:
                 answer = await _caught(asyncio.to_thread(self._sync))
             else:
                 answer = self._perform(effect)
-        value = _unwrap(answer)
+        if ended is not None:
+            raise ended
+        value = _unwrap(answer, stream=True)
         if not live:
             for chunk in value:
                 yield chunk
+            if answer.cut:
+                raise self._beyond_cut()
+
+    def _beyond_cut(self) -> NotReplayable:
+        error = NotReplayable("the recorded stream was not read any further than this")
+        self._perform(Stop(error))
+        return error
 
     # --- bodies ----------------------------------------------------------------------------------
 
@@ -203,7 +246,21 @@ class Driver:
         finally:
             self._leave(token)
 
+    def _refusal(self) -> Raised | None:
+        """Why a body must not begin any more: it may have waited for the disk, or for a thread."""
+        halted = self.ledger.halted
+        if halted is not None:
+            error: Exception = SessionHalted(f"the session was halted: {halted}")
+            error.__cause__ = halted
+            return Raised(error, began=False)
+        if self.closed:
+            return Raised(SessionError("the session was left before this call began"), began=False)
+        return None
+
     def _execute(self, effect: Execute) -> Returned | Raised:
+        refused = self._refusal()
+        if refused is not None:
+            return refused
         token = self._enter(effect.step)
         try:
             value = effect.body(**effect.step.call.arguments.values)
@@ -220,6 +277,9 @@ class Driver:
     async def _aexecute(self, effect: Execute, *, is_async: bool) -> Returned | Raised:
         if not is_async:
             return await self._in_thread(effect)
+        refused = self._refusal()
+        if refused is not None:
+            return refused
         token = self._enter(effect.step)
         try:
             return Returned(await effect.body(**effect.step.call.arguments.values))
@@ -266,6 +326,10 @@ class Driver:
                 return self._settle(effect)
             case Resolve():
                 return self._resolve(effect)
+            case Stop(error=error):
+                with self.lock:
+                    if self.ledger.halted is None:
+                        self.ledger.halted = error
             case Note(event=event):
                 with self.lock:
                     self.ledger.stats.drifted += "drift" in event
@@ -307,9 +371,12 @@ class Driver:
             event["outcome"] = orjson.Fragment(effect.encoded)
             if effect.halt is not None and self.ledger.halted is None:
                 self.ledger.halted = effect.halt
+            if self.closed and effect.outcome["status"] == "not_started":
+                return
             if self.closed:
                 raise TraceUnwritable(
-                    f"step {step.number} ended after its session was left; its outcome is not recorded"
+                    f"step {step.number} ended after its session was left; its outcome is not "
+                    f"recorded"
                 )
             self.append(event)
 
@@ -347,11 +414,15 @@ class Driver:
         # Before the lock: in a forked child another thread of the parent may hold it for ever.
         if self.writer.forked:
             raise Forked(
-                f"run {self.writer.run} belongs to the parent process; open a session of its own here"
+                f"run {self.writer.run} belongs to the parent process; open a session of its own "
+                f"here"
             )
 
-    def _get_blob(self, digest: str) -> bytes:
-        data = self._source.get_blob(digest)
+    def _get_blob(self, digest: str) -> bytes | Raised:
+        try:
+            data = self._source.get_blob(digest)
+        except StoreError as error:
+            return Raised(error)
         if self._source is not self._store:  # the replay outlives its source
             self._store.put_blob(digest, data)
         return data
@@ -364,8 +435,17 @@ class Driver:
         return Returned(None)
 
 
-def _unwrap(result: Returned | Raised) -> Any:
+def _cut_off(error: BaseException, step: Step, chunks: list[Any]) -> Returned | Raised:
+    """How a stream ends that was not read to its end."""
+    if isinstance(error, GeneratorExit) and not step.world_effect:
+        return Returned(chunks, cut=True)
+    return Raised(error)
+
+
+def _unwrap(result: Returned | Raised, *, stream: bool = False) -> Any:
     if type(result) is Returned:
+        if result.cut and not stream:
+            raise NotReplayable("the recorded stream was not read to its end")
         return result.value
     assert isinstance(result, Raised)
     try:

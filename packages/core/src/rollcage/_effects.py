@@ -21,6 +21,7 @@ __all__ = [
     "Resolve",
     "Returned",
     "Settle",
+    "Stop",
     "Sync",
 ]
 
@@ -65,6 +66,13 @@ class Resolve:
 
 
 @dataclasses.dataclass(slots=True)
+class Stop:
+    """Halt the session with an error."""
+
+    error: Exception
+
+
+@dataclasses.dataclass(slots=True)
 class Note:
     """Write an event as it is."""
 
@@ -86,16 +94,17 @@ class PutBlob:
 
 @dataclasses.dataclass(slots=True)
 class GetBlob:
-    """Fetch a recorded large value; answered by its bytes."""
+    """Fetch a recorded large value; answered by its bytes, or `Raised` where it is not there."""
 
     digest: str
 
 
 @dataclasses.dataclass(slots=True)
 class Returned:
-    """What a body gave back."""
+    """What a body gave back; `cut`: a stream whose consumer wanted no more of it."""
 
     value: Any
+    cut: bool = False
 
 
 @dataclasses.dataclass(slots=True)
@@ -106,5 +115,5 @@ class Raised:
     began: bool = True  # False: cut off before the body's first instruction
 
 
-Effect = Admit | Execute | Settle | Resolve | Note | Sync | PutBlob | GetBlob
+Effect = Admit | Execute | Settle | Resolve | Stop | Note | Sync | PutBlob | GetBlob
 Flow = Generator[Effect, Any, Returned | Raised]

@@ -6,6 +6,7 @@ cancellation included, can be mistaken for an event of the flow itself.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator
 from hashlib import sha256
 from typing import Any, Final
@@ -24,6 +25,7 @@ from rollcage._effects import (
     Resolve,
     Returned,
     Settle,
+    Stop,
     Sync,
 )
 from rollcage.contract import Contract
@@ -36,6 +38,8 @@ from rollcage.trace.decoding import decode
 from rollcage.trace.exceptions import decode_exception, encode_exception
 
 __all__ = ["run_step"]
+
+_log: Final = logging.getLogger("rollcage")
 
 LARGE: Final = 64 * 1024  # bytes of JSON from which a value is kept as a blob
 _UNKNOWN: Final = orjson.dumps(UNKNOWN)
@@ -82,7 +86,7 @@ def run_step(
         else:
             yield Settle(step, _NOT_STARTED, orjson.dumps(_NOT_STARTED))
         return answer
-    outcome, encoded = _outcome(call.contract, answer.value, seal, usage)
+    outcome, encoded = _outcome(call.contract, answer, seal, usage)
     if len(encoded) >= LARGE:
         outcome, encoded = yield from _keep_large_value(outcome, encoded)
     yield Settle(step, outcome, encoded)
@@ -97,13 +101,20 @@ def run_step(
 
 
 def _outcome(
-    contract: Contract, value: Any, seal: Seal, usage: Usage | None
+    contract: Contract, answer: Returned, seal: Seal, usage: Usage | None
 ) -> tuple[dict[str, Any], bytes]:
     """The outcome `ok`, and its bytes."""
+    value = answer.value
     outcome: dict[str, Any] = {"status": "ok", "value": value}
     encoded: bytes | None = None
+    if answer.cut:
+        outcome["cut"] = True
     if usage is not None:
-        tokens = usage(value)
+        try:
+            tokens = usage(value)
+        except Exception:
+            _log.exception("the usage of %s can't be read", contract.name)
+            tokens = None
         if tokens:
             outcome["usage"] = tokens
     try:
@@ -130,7 +141,7 @@ def _late(step: Step, answer: Returned | Raised, seal: Seal, usage: Usage | None
         settled = _failure(step, answer.error, seal)
         outcome, encoded = settled.outcome, settled.encoded
     else:
-        outcome, encoded = _outcome(step.call.contract, answer.value, seal, usage)
+        outcome, encoded = _outcome(step.call.contract, answer, seal, usage)
         if len(encoded) >= LARGE:
             outcome, encoded = yield from _keep_large_value(outcome, encoded)
     yield Resolve(step, outcome, encoded)
@@ -185,13 +196,19 @@ def _recorded(contract: Contract, entry: Entry) -> Flow:
         outcome = entry.outcome
         encoded = outcome["value"]
         if type(encoded) is dict and encoded.get("$rollcage") == "blob":
-            encoded = orjson.loads((yield GetBlob(encoded["sha256"])))
+            blob: bytes | Raised = yield GetBlob(encoded["sha256"])
+            if isinstance(blob, Raised):
+                raise ValueError(str(blob.error))
+            encoded = orjson.loads(blob)
         value = decode(encoded)
-        return Returned(contract.revive(value) if outcome.get("typed") else value)
-    except (ValueError, LookupError, TypeError) as error:
-        return Raised(
-            NotReplayable(f"step {entry.step} of run {entry.run} ({entry.name}): {error}")
-        )
+        if outcome.get("typed"):
+            value = contract.revive(value)
+        return Returned(value, cut="cut" in outcome)
+    except Exception as error:  # noqa: BLE001 - hostile data, and validators of the user's own
+        # The recorded step is used up by now: whoever swallows this must not get to run it again.
+        stop = NotReplayable(f"step {entry.step} of run {entry.run} ({entry.name}): {error}")
+        yield Stop(stop)
+        return Raised(stop)
 
 
 def _compared(
@@ -203,18 +220,24 @@ def _compared(
     assert event is not None
     recorded = yield from _recorded(step.call.contract, entry)
     if isinstance(answer, Raised):
-        if not isinstance(answer.error, Exception):
+        if not isinstance(answer.error, Exception) or not answer.began:
             return answer
         fresh: Any = encode_exception(answer.error, seal, step.call.contract.raises)
         same = entry.status == "error" and fresh == entry.outcome.get("error")
         said = f"it now raises {fresh['type']}: {fresh['message']}"
     else:
-        same = isinstance(recorded, Returned) and recorded.value == answer.value
+        same = isinstance(recorded, Returned) and _same(recorded.value, answer.value, seal)
         said = "it now gives another value"
     if not same:
         event["drift"] = said
     yield Note(event)
     return recorded
+
+
+def _same(one: Any, other: Any, seal: Seal) -> bool:
+    """Whether two values would be recorded alike: 1 is not True, and nan is nan."""
+    old, new = encode_result(one, seal, typed=True), encode_result(other, seal, typed=True)
+    return not new.flaws and same_encoding(old.value, new.value)
 
 
 # --- large values --------------------------------------------------------------------------------

@@ -68,6 +68,7 @@ class Ledger:
         self._turns = 0
         self._implicit: tuple[Turn, Branch] | None = None  # of the last call that brought no turn
         self._branches: dict[str, Branch] = {}
+        self._open: dict[int, Step] = {}
         self._open_branch("", world_zero(seed), follows=True)
 
     # --- branches and turns ----------------------------------------------------------------------
@@ -236,6 +237,7 @@ class Ledger:
         if effect == "read" and path is not None and entry.end < path.length:
             event["drift"] = _NOT_COMPARABLE
         elif effect in ("pure", "read"):
+            place.fingerprint = bytes.fromhex(entry.fingerprint)  # its children go by it
             return Admission(event, Step(self._run, self._steps, arrival, place), entry)
         return Admission(event, entry=entry)
 
@@ -279,13 +281,13 @@ class Ledger:
     def _again(self, arrival: Arrival, entry: Entry) -> Admission:
         """Run a recorded step again, in its own place and under its own fingerprint."""
         branch, path = arrival.branch, arrival.branch.path
-        if path is None or entry.kind != "tool" or not arrival.placed:
-            return self._start(arrival, arrival.place(), advances=False)
         marks: Event = {"supersedes": [entry.run, entry.step]}
+        if path is None or entry.kind != "tool" or not arrival.placed:
+            return self._start(arrival, arrival.place(), advances=False, marks=marks)
         if branch.following and entry.status == "error" and path.advances(entry):
             later = path.later(entry)
             if later:  # an earlier failure, run again by retry_failed
-                marks |= self._check_orphans(branch, [e for e in later if e.has_effect])
+                marks |= self._check_orphans([e for e in later if e.has_effect])
                 if branch.leave_path(arrival.turn):
                     marks["leaves"] = True
         place = arrival.place()
@@ -323,10 +325,15 @@ class Ledger:
         """Run a call that nothing recorded stands for."""
         branch, path = arrival.branch, arrival.branch.path
         marks: Event = {}
+        if self._recording is not None and path is not None:
+            self._check_effect(arrival, self._recording, path)
         if path is not None and arrival.advances:
             if arrival.contract.effect in ("write", "scope"):
                 self._check_version(arrival, path)
-                marks = self._check_orphans(branch, _orphans(arrival, path))
+                orphans = _orphans(arrival, path)
+                if not path.entries:
+                    orphans += self._unopened(branch.name)
+                marks = self._check_orphans(orphans)
             if branch.leave_path(arrival.turn):
                 marks["leaves"] = True
         if path is not None and path.ahead and arrival.placed:
@@ -350,6 +357,7 @@ class Ledger:
         step = Step(self._run, self._steps, arrival, place)
         if advances:
             step.advances = True
+            self._open[step.number] = step
             arrival.branch.begin_write(arrival.turn)
         return Admission(event, step)
 
@@ -368,9 +376,43 @@ class Ledger:
                 )
             )
 
-    def _check_orphans(self, branch: Branch, orphans: list[Entry]) -> Event:
+    @staticmethod
+    def _check_effect(arrival: Arrival, recording: Recording, path: Path) -> None:
+        """Refuse to run a recorded call again only because its tool now declares another effect."""
+        contract, key = arrival.contract, arrival.call.key.hex()
+        if contract.on_miss == "live" or arrival.call.kind != "tool":
+            return
+        other = path.effect_of(key) if contract.effect == "pure" else None
+        if contract.effect in ("write", "scope"):
+            other = recording.pure.get(key)
+        if other is not None and other.status == "ok":
+            raise _Refused(
+                NotReplayable(
+                    f"step {other.step} of run {other.run} ran {contract.name} with the effect "
+                    f"{other.effect!r}; the tool now declares {contract.effect!r} and is not "
+                    f'silently run again. Say on_miss="live" on it to run it'
+                )
+            )
+
+    def _unopened(self, name: str) -> list[Entry]:
+        """The recorded effects of branches beside or below this one that nobody has opened.
+
+        A branch that goes by another name now would do all of it again.
+        """
+        if self._recording is None:
+            return []
+        around = {name, name.rpartition("/")[0]}
+        return [
+            entry
+            for other, path in self._recording.paths.items()
+            if path.ahead and other not in self._branches and not other.startswith("#")
+            if other.rpartition("/")[0] in around
+            for entry in path.left()
+        ]
+
+    def _check_orphans(self, orphans: list[Entry]) -> Event:
         """What is written where recorded effects are left behind; refused where that halts."""
-        if not orphans or branch.path is None:
+        if not orphans or self._recording is None:
             return {}
         self.stats.orphans += len(orphans)
         if self._on_divergence == "halt":
@@ -384,7 +426,8 @@ class Ledger:
                     tuple((e.run, e.step) for e in orphans),
                 )
             )
-        branch.path.acknowledge()
+        for entry in orphans:
+            self._recording.paths[entry.branch].acknowledge(entry)
         return {"orphans": [[e.run, e.step] for e in orphans]}
 
     # --- a step ends -----------------------------------------------------------------------------
@@ -393,17 +436,25 @@ class Ledger:
         """A step has ended; what is written of it. `duration` and `now` in µs."""
         self.stats.errors += outcome["status"] == "error"
         if step.advances:
+            self._open.pop(step.number, None)
             ran = outcome["status"] != "not_started"
             step.branch.end_write(step.link_at, link(step.fingerprint, digest) if ran else None)
         return journal.finished(step, outcome, digest, duration, now)
 
     def left_behind(self) -> list[Entry]:
         """The recorded effects that the run never asked for."""
-        found: list[Entry] = []
-        for branch in self._branches.values():
-            if branch.path is not None and branch.path.ahead:
-                found += branch.path.left()
-        return found
+        if self._recording is None:
+            return []
+        return [
+            entry
+            for name, path in self._recording.paths.items()
+            if path.ahead and (name in self._branches or not name.startswith("#"))
+            for entry in path.left()
+        ]
+
+    def in_flight(self) -> list[Step]:
+        """The writes that have begun and not ended."""
+        return list(self._open.values())
 
 
 def _orphans(arrival: Arrival, path: Path) -> list[Entry]:
@@ -415,11 +466,9 @@ def _orphans(arrival: Arrival, path: Path) -> list[Entry]:
     if not path.ahead:
         return []
     left = path.left()
-    if arrival.branch.may_follow(arrival.turn):
-        siblings = [e for e in left if e.since <= path.position and not e.abandoned]
-        if len(siblings) == len(left) and arrival.slot not in {e.slot for e in siblings}:
-            return []
-    return left
+    if not arrival.branch.may_follow(arrival.turn):
+        return left
+    return [e for e in left if e.abandoned or e.since > path.position or e.slot == arrival.slot]
 
 
 def _unknown(entry: Entry) -> UnknownOutcome:

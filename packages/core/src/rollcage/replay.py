@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
+from itertools import accumulate, islice
 from typing import Any, Final, Literal
 
 from rollcage.errors import TraceCorrupt
@@ -34,7 +35,7 @@ class Entry:
     """A recorded step, as a candidate. `run`, `step` and `turn` say where it first ran."""
 
     __slots__ = (
-        "abandoned", "args", "branch", "digest", "duration", "effect", "end", "fingerprint", "flaw",
+        "abandoned", "args", "branch", "digest", "duration", "effect", "end", "era", "fingerprint", "flaw",
         "frontier", "group", "joined", "key", "kind", "name", "outcome", "position", "run", "since",
         "slot", "status", "step", "turn", "used", "version", "world",
     )  # fmt: skip
@@ -43,6 +44,7 @@ class Entry:
     step: int
     turn: int
     group: int  # its turn, unique over the lineage
+    era: int  # the turn in whose place it ran, where it was run or replayed again
     slot: int
     branch: str
     kind: str
@@ -95,9 +97,12 @@ class Path:
                 self._remaining[at] = self._remaining.get(at, 0) + 1
                 self.length = max(self.length, at + 1)
                 self.ahead += entry.has_effect
-        for queue in self._queues.values():
-            if len(queue) > 1:
-                queue.sort(key=_since)  # stable: of those that hold, the earliest comes first
+        # From here on in a queue, the earliest position that any entry holds at.
+        self._lowest = {
+            key: list(accumulate((e.since for e in reversed(queue)), min))[::-1]
+            for key, queue in self._queues.items()
+            if len(queue) > 1
+        }
 
     def advances(self, entry: Entry) -> bool:
         """Whether this step moves the world on."""
@@ -113,23 +118,22 @@ class Path:
         queue = self._queues.get(key)
         if queue is None:
             return None
-        index = head = self._heads.get(key, 0)
-        first: Entry | None = None
-        while index < len(queue):
-            entry = queue[index]
-            if entry.used or entry.end < start:
-                if index == head:  # gone for good: not looked at again
-                    head = index + 1
-            elif entry.since > self.position:
-                break
-            else:
-                first = entry
-                break
+        index = self._heads.get(key, 0)
+        while index < len(queue) and queue[index].used:
             index += 1
-        self._heads[key] = head
+        self._heads[key] = index
+        lowest = self._lowest.get(key)
+        first: Entry | None = None
+        while index < len(queue) and first is None:
+            if lowest is not None and lowest[index] > self.position:
+                return None
+            entry = queue[index]
+            if not entry.used and start <= entry.end and entry.since <= self.position:
+                first = entry
+            index += 1
         if first is None or first.slot == slot:
             return first
-        for entry in queue[index + 1 :]:
+        for entry in islice(queue, index, None):
             if entry.group != first.group or entry.since > self.position:
                 break
             if entry.slot == slot and not entry.used:
@@ -153,6 +157,10 @@ class Path:
         """Whether the batch at the present position is used up (and there was one)."""
         return self.position < self.length and not self._remaining.get(self.position)
 
+    def effect_of(self, key: str) -> Entry | None:
+        """A recorded effect of this very call that nobody has asked for."""
+        return next((e for e in self._queues.get(key, ()) if e.has_effect and not e.used), None)
+
     def left(self) -> list[Entry]:
         """The recorded effects that nobody has asked for."""
         return [e for e in self.entries if not e.used and e.has_effect and self.advances(e)]
@@ -161,11 +169,10 @@ class Path:
         """What was recorded in later turns than this step, and not taken yet."""
         return [e for e in self.entries if not e.used and e.group > entry.group]
 
-    def acknowledge(self) -> None:
-        """Stop listing the effects that are left."""
-        for entry in self.left():
-            entry.used = True
-        self.ahead = 0
+    def acknowledge(self, orphan: Entry) -> None:
+        """Stop listing an effect that is left behind; it holds no longer."""
+        orphan.used = True
+        self.ahead -= 1
 
     def other_version(self, name: str, args: Mapping[str, Any], version: str) -> Entry | None:
         """A recorded write, not taken, of the same call under another contract version."""
@@ -179,10 +186,6 @@ class Path:
             ):
                 return entry
         return None
-
-
-def _since(entry: Entry) -> int:
-    return entry.since
 
 
 class Recording:
@@ -212,9 +215,16 @@ class _Generation:
         self.older = older
         self.entries: list[Entry] = []
         self.by_step: dict[int, Entry] = {}
-        self.left: set[str] = set()  # branches that have left the older path
+        # Branches that have left the older path: at which position, and in which turn.
+        self.left: dict[str, tuple[int, int]] = {}
         self.settings: dict[str, Any] = {}
         self.run = ""
+        # Reads, pure and model calls that just run again: the new ones stand in their places.
+        self.unfinished: dict[tuple[str, str], deque[tuple[str, int]]] = {}
+        for at, entry in older.items():
+            whole = entry.status in ("ok", "blocked") and "cut" not in entry.outcome
+            if entry.effect in ("pure", "read") and not whole:
+                self.unfinished.setdefault((entry.branch, entry.key), deque()).append(at)
 
     def read(self, event: dict[str, Any]) -> None:
         kind = event["event"]
@@ -226,7 +236,7 @@ class _Generation:
             entry = self._entry(event)
             entry.run, entry.step, entry.turn = event["origin"]
             self._outcome(entry, event)
-            self.older.pop((entry.run, entry.step), None)
+            self._replace(entry, (entry.run, entry.step))
         elif kind == "step.blocked":
             entry = self._entry(event)
             entry.status, entry.outcome = "blocked", event["verdict"]
@@ -239,7 +249,7 @@ class _Generation:
                 entry.run, entry.step, entry.turn = event["origin"]
                 self.older.pop((entry.run, entry.step), None)
             elif "leaves" in event:
-                self.left.add(entry.branch)
+                self.left[entry.branch] = entry.position, entry.group
         elif kind == "run.started":
             self.settings, self.run = event, event["run"]
         elif kind != "run.finished":
@@ -249,12 +259,21 @@ class _Generation:
         entry = self._entry(event)
         self.by_step[entry.step] = entry
         replaced = event.get("supersedes")
+        if replaced is None and entry.effect in ("pure", "read"):
+            again = self.unfinished.get((entry.branch, entry.key))
+            replaced = again.popleft() if again else None
         if replaced is not None:
-            self.older.pop((replaced[0], replaced[1]), None)
+            self._replace(entry, (replaced[0], replaced[1]))
         if "leaves" in event:
-            self.left.add(entry.branch)
+            self.left[entry.branch] = entry.position, entry.group
         for run, step in event.get("orphans") or ():  # said and accepted: not listed again
             self.older.pop((run, step), None)
+
+    def _replace(self, entry: Entry, older: tuple[str, int]) -> None:
+        """A step that stands in the place of an older one."""
+        before = self.older.pop(older, None)
+        if before is not None:
+            entry.era = before.era
 
     def _entry(self, event: dict[str, Any]) -> Entry:
         get = event.get
@@ -262,7 +281,7 @@ class _Generation:
         entry.run = self.run
         entry.step = event["step"]
         entry.turn = turn = event["turn"]
-        entry.group = self.number * _TURNS + turn
+        entry.group = entry.era = self.number * _TURNS + turn
         entry.slot = event["slot"]
         entry.branch = get("branch", "")
         entry.kind = event["kind"]
@@ -276,6 +295,12 @@ class _Generation:
         entry.position = position = event["position"]
         entry.since = get("since", position)
         entry.joined = get("joined", False)
+        for number in (entry.step, turn, entry.slot, position, entry.since):
+            if type(number) is not int or number < 0:
+                raise ValueError(f"{number!r} is no number of a place")
+        if position > len(self.by_step) + len(self.entries) + len(self.older):
+            raise ValueError(f"position {position} is beyond all that was written")
+        bytes.fromhex(entry.fingerprint), bytes.fromhex(entry.world)
         entry.end = position + entry.joined
         entry.status = "unknown"
         entry.outcome = UNKNOWN
@@ -289,6 +314,12 @@ class _Generation:
     @staticmethod
     def _outcome(entry: Entry, event: dict[str, Any]) -> None:
         outcome = event["outcome"]
+        usage = outcome.get("usage")
+        if type(event["duration"]) is not int or outcome["status"] not in _STATUSES:
+            raise ValueError("an outcome of another form")
+        if usage is not None and not all(type(each) is int for each in usage.values()):
+            raise ValueError("tokens are counted in integers")
+        bytes.fromhex(event["digest"])
         entry.outcome = outcome
         entry.status = outcome["status"]
         entry.digest = event["digest"]
@@ -297,14 +328,25 @@ class _Generation:
 
     def merged(self) -> list[Entry]:
         """This trace's steps, then what the older ones left and still holds."""
+        last: dict[str, int] = {}
+        for entry in self.entries:
+            if entry.kind != "model" and entry.status != "blocked":
+                last[entry.branch] = max(last.get(entry.branch, 0), entry.group)
         for entry in self.older.values():
-            gone = entry.branch in self.left and entry.effect != "pure" and entry.kind == "tool"
+            left = self.left.get(entry.branch)
+            gone = left is not None and entry.effect != "pure" and entry.kind == "tool"
+            if left is not None and entry.since <= left[0] <= entry.position:
+                if gone and last[entry.branch] == left[1]:
+                    gone = False  # of the turn that left, which was cut off in its middle
+                    entry.group, entry.position = left[1], left[0]
+                entry.end = max(entry.end, entry.position)
             entry.abandoned = entry.abandoned or gone
             if not gone or entry.has_effect:
                 self.entries.append(entry)
         return self.entries
 
 
+_STATUSES: Final = frozenset({"ok", "error", "unknown", "not_started"})
 _JOIN: Final[dict[str, Any]] = {
     "kind": "branch", "version": "", "args": {}, "effect": "write",
 }  # fmt: skip
@@ -375,9 +417,9 @@ def _mark_frontier(steps: list[Entry], *, retry_failed: bool | None) -> None:
         if entry.kind == "model":
             entry.frontier = last is None
         elif entry.kind == "tool":
-            if last is not None and entry.group != last:
+            if last is not None and entry.era != last:
                 break
-            last = entry.group
+            last = entry.era
             entry.frontier = True
 
 
@@ -401,7 +443,9 @@ def _holds(entry: Entry, *, offline: bool) -> bool:
     if entry.effect in ("pure", "read"):
         if entry.status in ("unknown", "not_started"):
             return False  # it just runs again
-        return offline or not (entry.status == "error" and entry.frontier)
+        # What failed at the frontier runs again, and a stream that was left there is read anew.
+        cut = entry.status == "error" or "cut" in entry.outcome
+        return offline or not (cut and entry.frontier)
     return True
 
 

@@ -19,7 +19,7 @@ from rollcage._effects import Flow
 from rollcage._engine import Usage, run_step
 from rollcage.contract import Contract
 from rollcage.declare import Declared, declaration, guarded, open_sessions, tool
-from rollcage.errors import SessionError, StoreError, TraceUnwritable
+from rollcage.errors import SessionError, StoreError, TraceUnwritable, UnknownOutcome
 from rollcage.fingerprint import uuid7
 from rollcage.gate import ALLOWED, Rule, StepView, decide, rule_name
 from rollcage.ledger import Ledger, OnDivergence
@@ -149,6 +149,7 @@ class Session:
             driver.closed = True
             driver.writer.close()
             self._release()
+        halted = driver.ledger.halted
         if halted is not None and error is not halted and not _interrupts(error):
             raise halted
 
@@ -172,7 +173,7 @@ class Session:
                 source.reader,
                 source.run,
                 live=source.mode == "resume",
-                settings={"chain": self._chain, "seed": self._seed},
+                settings={"format": FORMAT, "chain": self._chain, "seed": self._seed},
                 retry_failed=self._retry_failed,
                 locks=self._locks,
             )
@@ -208,6 +209,15 @@ class Session:
 
     def _finish(self, driver: Driver, error: BaseException | None) -> None:
         ledger = driver.ledger
+        cut = [step for step in ledger.in_flight() if step.world_effect]
+        if cut and error is None and ledger.halted is None:
+            names = ", ".join(f"step {s.number} ({s.call.contract.name})" for s in cut)
+            ledger.halted = UnknownOutcome(
+                f"the session was left while writes were in flight: {names} of run {self.run_id}. "
+                f"Wait for threads and tasks inside of the session",
+                self.run_id,
+                cut[0].number,
+            )
         left = ledger.left_behind()
         if left and error is None and ledger.halted is None:
             ledger.stats.orphans += len(left)
@@ -447,7 +457,11 @@ class Session:
                     placed = self._turns[key] = driver.ledger.new_turn()
         with in_scope(
             dataclasses.replace(
-                here, turn=placed, slot=slot, agent=agent or here.agent, call_id=call_id
+                here,
+                turn=placed,
+                slot=slot,
+                agent=_writable(agent) or here.agent,
+                call_id=_writable(call_id),
             )
         ):
             yield
@@ -468,6 +482,11 @@ class Session:
             return lambda each: self.tool(tool(**declared)(each))
         body, contract = declaration(function)
         return guarded(body, contract, lambda: self)
+
+
+def _writable(text: str) -> str:
+    """A name from outside, without what UTF-8 can't hold (lone surrogates)."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _check(field: str, value: Any, allowed: tuple[Any, ...]) -> None:

@@ -38,7 +38,7 @@ from rollcage.errors import (
 )
 from rollcage.store.protocol import Lock, RunInfo, RunTrace, is_run_id
 from rollcage.trace.events import seal_line
-from rollcage.trace.reader import split_tail, tail_of
+from rollcage.trace.reader import read_events, split_tail, tail_of
 
 __all__ = ["JsonlStore", "TraceFile"]
 
@@ -88,6 +88,15 @@ def _lock_file(path: Path, run: str, flags: int = os.O_RDWR) -> int:
     return descriptor
 
 
+def _sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _set_tail_aside(descriptor: int, path: Path) -> bytes:
     """Move a torn last line to a file of its own; the caller has the lock. The trace's bytes."""
     data, torn = split_tail(path.read_bytes())
@@ -105,6 +114,7 @@ class JsonlWriter:
     def __init__(self, store: JsonlStore, run: str, descriptor: int, data: bytes) -> None:
         self.run = run
         self.forked = False
+        self.durable = False  # whether the index waits for the disk, too
         self._store = store
         self._descriptor = descriptor
         tail = tail_of(data)
@@ -166,7 +176,8 @@ class JsonlWriter:
         if self._next is not self._end:
             self._recover()
         count, _, head = self._end
-        self._store.note({"run": self.run, "status": status, "count": count, "head": head.hex()})
+        line = {"run": self.run, "status": status, "count": count, "head": head.hex()}
+        self._store.note(line, durable=self.durable)
 
     def close(self) -> None:
         _writers.discard(self)
@@ -262,15 +273,19 @@ class JsonlStore(TraceFile):
 
     # --- the index -------------------------------------------------------------------------------
 
-    def note(self, line: dict[str, Any]) -> None:
-        """Append a line to the index."""
+    def note(self, line: dict[str, Any], *, durable: bool = False) -> None:
+        """Append a line to the index; `durable` waits until it is on the disk."""
         try:
             with self._index.open("ab+") as index:
                 fcntl.flock(index, fcntl.LOCK_EX)
-                whole, torn = split_tail(self._index.read_bytes())
-                if torn:  # of a writer that was killed before its run began, or after it ended
-                    index.truncate(len(whole))
+                size = index.seek(0, os.SEEK_END)
+                if size and os.pread(index.fileno(), 1, size - 1) != b"\n":
+                    # Torn by a writer that was killed before its run began, or after it ended.
+                    index.truncate(len(split_tail(self._index.read_bytes())[0]))
                 index.write(orjson.dumps(line) + b"\n")
+                if durable:
+                    index.flush()
+                    os.fsync(index.fileno())
         except OSError as error:
             raise TraceUnwritable(f"{self._index} can't be written: {error.strerror}") from error
 
@@ -291,7 +306,22 @@ class JsonlStore(TraceFile):
                     )  # fmt: skip
             except (orjson.JSONDecodeError, KeyError, TypeError) as error:
                 raise TraceCorrupt(str(self._index), number, f"not a line of it: {error}") from None
+        for path in sorted(self._folder.glob("*.jsonl")):
+            if path.stem not in found and is_run_id(path.stem):  # a line lost in a power cut, say
+                found[path.stem] = self._unindexed(path)
         return list(found.values())
+
+    @staticmethod
+    def _unindexed(path: Path) -> RunInfo:
+        """What a trace says of a run that the index does not know; its end is not attested."""
+        with path.open("rb") as trace:
+            _, started = next(read_events(trace.readline(), str(path)))
+        try:
+            return RunInfo(
+                path.stem, started["name"], started["mode"], started["source"], started["time"]
+            )
+        except KeyError as error:
+            raise TraceCorrupt(str(path), 1, f"a run without {error}") from None
 
     def _index_lines(self) -> list[bytes]:
         try:
@@ -312,9 +342,14 @@ class JsonlStore(TraceFile):
         run = started["run"]
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND
         writer = JsonlWriter(self, run, _lock_file(self._path(run), run, flags), b"")
+        writer.durable = started.get("durability") == "disk"
+        known = {key: started.get(key) for key in ("run", "name", "mode", "source", "time")}
         try:
             writer.append(started)
-            self.note({key: started.get(key) for key in ("run", "name", "mode", "source", "time")})
+            if writer.durable:
+                writer.sync()
+                _sync_folder(self._folder)
+            self.note(known, durable=writer.durable)
         except BaseException:
             writer.close()
             self._path(run).unlink(missing_ok=True)  # nothing has run in it
@@ -338,6 +373,7 @@ class JsonlStore(TraceFile):
                 file.flush()
                 os.fsync(file.fileno())
             part.replace(path)
+            _sync_folder(path.parent)
         except OSError as error:
             raise TraceUnwritable(f"blob {path} can't be written: {error.strerror}") from error
 

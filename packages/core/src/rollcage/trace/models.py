@@ -36,6 +36,7 @@ class Outcome(_Model):
 
     status: Literal["ok", "error", "unknown", "not_started"]
     value: Any = None
+    cut: bool = Field(False, description="a stream whose consumer read no further")
     typed: bool = Field(False, description="comes back through the tool's return type only")
     error: dict[str, Any] | None = None
     lossy: str | None = Field(None, description="why the value can't come back as it was")

@@ -1,0 +1,152 @@
+"""What an agent is told of a call that did not run, and how a halted session ends it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain.agents.middleware import AgentMiddleware
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import StructuredTool, tool
+from rollcage import ApprovalRequired, Halt, ReplayMiss, Session, StepView, Verdict
+
+Run = Callable[..., Any]
+
+
+def no_writing(step: StepView) -> Verdict | None:
+    """A rule."""
+    return Verdict.deny("nothing is written on a Sunday") if step.name == "write" else None
+
+
+def broken(step: StepView) -> Verdict | None:
+    """A rule with a bug."""
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(("rule", "said"), [(no_writing, "Sunday"), (broken, "ZeroDivisionError")])
+def test_a_denied_call_is_answered_with_an_error_and_runs_nothing(
+    run: Run, rule: Any, said: str, writer: StructuredTool, written: list[str]
+) -> None:
+    done = run([writer], [[("write", {"text": "a"})], "I see"], rules=[rule])
+    assert done.error is None
+    assert written == []
+    answer = done.state["messages"][2]
+    assert isinstance(answer, ToolMessage)
+    assert answer.status == "error"
+    assert said in str(answer.content)
+    assert done.state["messages"][-1].content == "I see"
+    assert done.session.stats.blocked == 1
+
+
+def test_arguments_without_an_encoding_are_answered_with_an_error(run: Run) -> None:
+    ran: list[Any] = []
+
+    @tool
+    def take(x: Any) -> str:
+        """Take it."""
+        ran.append(x)
+        return "taken"
+
+    done = run([take], [[("take", {"x": {1: object()}})], "I see"])
+    assert done.error is None
+    assert ran == []
+    assert done.state["messages"][2].status == "error"
+
+
+def test_a_crash_in_our_own_hook_runs_nothing(
+    run: Run, monkeypatch: pytest.MonkeyPatch, writer: StructuredTool, written: list[str]
+) -> None:
+
+    def crash(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Session, "place", crash)
+    done = run([writer], [[("write", {"text": "a"})], "done"])
+    assert isinstance(done.error, ZeroDivisionError)
+    assert written == []
+
+
+# --- halted sessions -----------------------------------------------------------------------------
+
+
+def ask_first(step: StepView) -> Verdict | None:
+    """A rule that wants approval."""
+    return Verdict.ask("who said so?") if step.args.get("text") == "b" else None
+
+
+def test_a_halted_session_ends_the_agent_and_nothing_runs_after_it(
+    run: Run, writer: StructuredTool, written: list[str]
+) -> None:
+    steps: list[Any] = [[("write", {"text": text})] for text in "abc"]
+    done = run([writer], [*steps, "done"], rules=[ask_first])
+    assert isinstance(done.error, ApprovalRequired)
+    assert written == ["a"]
+    assert len(done.model.seen) == 2
+    assert done.state is not None  # the agent itself came to an end
+    assert done.state["messages"][-1].status == "error"
+    assert "who said so?" in done.state["messages"][-1].content
+    assert done.events[-1]["status"] == "halted"
+
+
+def test_siblings_of_the_call_that_halts_finish(
+    lab: Any, writer: StructuredTool, written: list[str]
+) -> None:
+    calls = [("write", {"text": text}) for text in ("a", "b")]
+    done = lab.run([writer], [calls, "done"], rules=[ask_first])
+    assert isinstance(done.error, ApprovalRequired)
+    assert [e["outcome"]["status"] for e in done.named("step.finished")] == ["ok"] * len(written)
+
+
+def keeping(sessions: list[Session]) -> Callable[..., Any]:
+    """A `guard` that guards no model, and lets the test know the session."""
+
+    def guard(model: Any, session: Session) -> Any:
+        sessions.append(session)
+        return model
+
+    return guard
+
+
+def test_a_session_halted_beforehand_asks_no_model(
+    run: Run, writer: StructuredTool, written: list[str]
+) -> None:
+    class Stop(AgentMiddleware[Any, Any, Any]):
+        def before_agent(self, state: Any, runtime: Any) -> None:
+            stopped[0].halt(Halt("enough"))
+
+    stopped: list[Session] = []
+    done = run(
+        [writer],
+        [[("write", {"text": "a"})], "done"],
+        guard=keeping(stopped),
+        middleware=[Stop()],
+    )
+    assert isinstance(done.error, Halt)
+    assert str(done.error) == "enough"
+    assert (written, done.model.seen) == ([], [])
+
+
+def test_a_session_halted_between_our_hooks_asks_no_model(run: Run, writer: StructuredTool) -> None:
+    sessions: list[Session] = []
+
+    class Stop(AgentMiddleware[Any, Any, Any]):
+        def before_model(self, state: Any, runtime: Any) -> None:
+            sessions[0].halt(Halt("enough"))
+
+    done = run(
+        [writer],
+        ["done"],
+        guard=keeping(sessions),
+        middleware=[Stop()],
+    )
+    assert str(done.error) == "enough"
+    assert done.model.seen == []
+
+
+def test_an_offline_miss_names_what_differs_and_ends_the_agent(
+    run: Run, writer: StructuredTool, written: list[str]
+) -> None:
+    run([writer], [[("write", {"text": "a"})], "done"])
+    done = run([writer], [[("write", {"text": "b"})], "done"], replay="offline")
+    assert isinstance(done.error, ReplayMiss)
+    assert "text" in str(done.error)
+    assert written == ["a"]
