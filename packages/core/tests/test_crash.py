@@ -17,7 +17,7 @@ from rollcage.store import JsonlStore, RunInfo
 from rollcage.trace import check_events
 
 KILLS = 250
-INTERRUPTS = 60
+INTERRUPTS = 80
 FINISHED, UNKNOWN, INTERRUPTED = 0, 3, 4  # as `victim.py` exits
 
 Resolve = Callable[[str, int, dict[str, Any]], None]
@@ -175,6 +175,7 @@ def test_a_process_may_end_at_any_moment(yard: Yard, by: signal.Signals, enough:
             written += Counter([f"{name}, first", f"{name}, second"])  # the calls of its body
         assert names == written, "what happened is what the job was told"
         jobs += 1
-    assert yard.unknown > 0
+    if by == signal.SIGKILL:  # an interrupt lets most bodies end
+        assert yard.unknown > 0
     for path, torn in yard.torn.items():
         assert path.read_bytes().startswith(torn)

@@ -758,8 +758,9 @@ async def test_a_failure_run_again_beside_its_replayed_siblings_is_part_of_their
         with opened.turn():
             await asyncio.gather(slow("bad"), slow("good"), return_exceptions=True)
 
+    first = session()
     with pytest.raises(RuntimeError):
-        async with session() as first:
+        async with first:
             await together(first)
             raise RuntimeError
     fails.clear()

@@ -9,7 +9,7 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from hashlib import sha256
 from types import CoroutineType
 from typing import Any, Final, assert_never
@@ -165,7 +165,7 @@ class Driver:
                             yield chunk
                 except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
                     answer = _cut_off(error, effect.step, chunks)
-                    if hasattr(source, "close"):
+                    if source is not None and hasattr(source, "close"):
                         with contextlib.suppress(Exception), self._inside(effect.step):
                             source.close()
                     if isinstance(error, GeneratorExit):
@@ -213,7 +213,7 @@ class Driver:
                             yield chunk
                 except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
                     answer = _cut_off(error, effect.step, chunks)
-                    if hasattr(source, "aclose"):
+                    if source is not None and hasattr(source, "aclose"):
                         with contextlib.suppress(Exception), self._inside(effect.step):
                             await source.aclose()
                     if isinstance(error, GeneratorExit):
@@ -233,13 +233,13 @@ class Driver:
 
     def _beyond_cut(self) -> NotReplayable:
         error = NotReplayable("the recorded stream was not read any further than this")
-        self._perform(Stop(error))
+        self._stop(error)
         return error
 
     # --- bodies ----------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _inside(self, step: Step) -> Iterator[None]:
+    def _inside(self, step: Step) -> Generator[None]:
         token = self._enter(step)
         try:
             yield
@@ -327,9 +327,7 @@ class Driver:
             case Resolve():
                 return self._resolve(effect)
             case Stop(error=error):
-                with self.lock:
-                    if self.ledger.halted is None:
-                        self.ledger.halted = error
+                return self._stop(error)
             case Note(event=event):
                 with self.lock:
                     self.ledger.stats.drifted += "drift" in event
@@ -379,6 +377,11 @@ class Driver:
                     f"recorded"
                 )
             self.append(event)
+
+    def _stop(self, error: Exception) -> None:
+        with self.lock:
+            if self.ledger.halted is None:
+                self.ledger.halted = error
 
     def _resolve(self, effect: Resolve) -> None:
         event = {

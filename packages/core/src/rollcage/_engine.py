@@ -112,7 +112,7 @@ def _outcome(
     if usage is not None:
         try:
             tokens = usage(value)
-        except Exception:
+        except Exception:  # noqa: BLE001 - an adapter's own code must not lose the outcome
             _log.exception("the usage of %s can't be read", contract.name)
             tokens = None
         if tokens:

@@ -35,9 +35,9 @@ class Entry:
     """A recorded step, as a candidate. `run`, `step` and `turn` say where it first ran."""
 
     __slots__ = (
-        "abandoned", "args", "branch", "digest", "duration", "effect", "end", "era", "fingerprint", "flaw",
-        "frontier", "group", "joined", "key", "kind", "name", "outcome", "position", "run", "since",
-        "slot", "status", "step", "turn", "used", "version", "world",
+        "abandoned", "args", "branch", "digest", "duration", "effect", "end", "era", "fingerprint",
+        "flaw", "frontier", "group", "joined", "key", "kind", "name", "outcome", "position", "run",
+        "since", "slot", "status", "step", "turn", "used", "version", "world",
     )  # fmt: skip
 
     run: str
@@ -300,7 +300,8 @@ class _Generation:
                 raise ValueError(f"{number!r} is no number of a place")
         if position > len(self.by_step) + len(self.entries) + len(self.older):
             raise ValueError(f"position {position} is beyond all that was written")
-        bytes.fromhex(entry.fingerprint), bytes.fromhex(entry.world)
+        for digest in (entry.fingerprint, entry.world):
+            bytes.fromhex(digest)  # or it is refused here
         entry.end = position + entry.joined
         entry.status = "unknown"
         entry.outcome = UNKNOWN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextvars import ContextVar, Token
 from typing import Any, Protocol, TypeVar, overload
 
@@ -98,7 +98,7 @@ def enter_body(session: Guard, step: Step) -> Token[Scope | None]:
 
 
 @contextlib.contextmanager
-def in_scope(scope: Scope) -> Iterator[None]:
+def in_scope(scope: Scope) -> Generator[None]:
     """Let the calls inside come from `scope`."""
     token = around.set(scope)
     try:
@@ -118,7 +118,7 @@ class TurnHandle:
         self._at = scope
 
     @contextlib.contextmanager
-    def slot(self, index: int) -> Iterator[None]:
+    def slot(self, index: int) -> Generator[None]:
         """The next call in this context is the turn's `index`-th (from 0)."""
         with in_scope(dataclasses.replace(self._at, slot=index)):
             yield

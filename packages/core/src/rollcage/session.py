@@ -9,7 +9,15 @@ import hmac
 import inspect
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextvars import Token
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Literal, Self, TypeVar, Unpack, cast, overload
@@ -402,7 +410,7 @@ class Session:
         return scope if scope is not None and scope.session is self else Scope(self)
 
     @contextlib.contextmanager
-    def turn(self) -> Iterator[TurnHandle]:
+    def turn(self) -> Generator[TurnHandle]:
         """The calls inside were issued together: none depends on another."""
         driver = self._active()
         with driver.lock:
@@ -412,7 +420,7 @@ class Session:
             yield TurnHandle(scope)
 
     @contextlib.contextmanager
-    def branch(self, name: str) -> Iterator[Branch]:
+    def branch(self, name: str) -> Generator[Branch]:
         """A world of its own for the calls inside, forked here and joined at the end.
 
         Raises:
@@ -441,7 +449,7 @@ class Session:
         slot: int | None = None,
         agent: str = "",
         call_id: str = "",
-    ) -> Iterator[None]:
+    ) -> Generator[None]:
         """Say where the next call in this context stands: for adapters, at the framework's hook.
 
         `turn` is anything hashable that is the same for all the calls of one model message.

@@ -21,7 +21,7 @@ import re
 import secrets
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Generator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -259,7 +259,7 @@ class JsonlStore(TraceFile):
             raise StoreError(f"the store {self.root} can't be made: {error.strerror}") from error
 
     @contextlib.contextmanager
-    def opening(self) -> Iterator[None]:
+    def opening(self) -> Generator[None]:
         self._make()
         try:
             descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
