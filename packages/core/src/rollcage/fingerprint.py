@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import struct
 from collections.abc import Iterable
 from hashlib import sha256
 from typing import Any, Final
@@ -25,6 +27,7 @@ __all__ = [
 ]
 
 _SORT: Final = orjson.OPT_SORT_KEYS
+_OCCURRENCE: Final = struct.Struct(">QQ").pack
 
 
 def jcs(value: Any, level: int | None = None) -> bytes:
@@ -52,8 +55,14 @@ def key_digest(kind: str, name: str, version: str, canonical_args: bytes) -> byt
 
     `canonical_args` are the JCS bytes of its canonical arguments.
     """
+    return sha256(_key_head(kind, name, version) + canonical_args + b"]").digest()
+
+
+@functools.lru_cache(maxsize=4096)
+def _key_head(kind: str, name: str, version: str) -> bytes:
+    """What the description of each call of one contract begins with."""
     head = orjson.dumps(["rollcage/1", kind, name, version])  # strings only: JCS by construction
-    return sha256(head[:-1] + b"," + canonical_args + b"]").digest()
+    return head[:-1] + b","
 
 
 def world_zero(seed: str) -> bytes:
@@ -77,7 +86,7 @@ def fingerprint(key: bytes, world: bytes, rank: int, slot: int) -> bytes:
     The occurrence is `rank`, how many earlier turns asked for the key in this world, then `slot`,
     the call's place in its turn; as such it is known when a call arrives, whoever comes first.
     """
-    return sha256(key + world + rank.to_bytes(8, "big") + slot.to_bytes(8, "big")).digest()
+    return sha256(key + world + _OCCURRENCE(rank, slot)).digest()
 
 
 def link(step_fingerprint: bytes, outcome_digest: bytes) -> bytes:
