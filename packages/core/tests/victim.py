@@ -5,6 +5,7 @@ and how many microseconds more, the worker gets which signal. The answer is its 
 A worker is forked off, so that a few hundred of them take seconds.
 """
 
+import contextlib
 import contextvars
 import json
 import os
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,19 @@ from rollcage import Session, UnknownOutcome, current_step, tool
 
 FINISHED, UNKNOWN, INTERRUPTED, BROKEN = 0, 3, 4, 5
 TURNS = 10
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let Ctrl-C wait, here and in threads that begin here.
+
+    Inside of Python's own executor it may leave a lock of the executor's taken for ever.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Job:
@@ -66,7 +81,7 @@ class Job:
     def parallel(self, session: Session, pool: ThreadPoolExecutor, turn: int) -> list[str]:
         """Four calls at once, two of them identical."""
         names = [f"turn {turn} one", f"turn {turn} two", "twin", "twin"]
-        with session.turn() as stated:
+        with session.turn() as stated, uninterrupted():
 
             def placed(slot: int, name: str) -> str:
                 with stated.slot(slot):

@@ -309,7 +309,7 @@ class JsonlStore(TraceFile):
         for path in sorted(self._folder.glob("*.jsonl")):
             if path.stem not in found and is_run_id(path.stem):  # a line lost in a power cut, say
                 found[path.stem] = self._unindexed(path)
-        return list(found.values())
+        return sorted(found.values(), key=lambda info: (info.time, info.run))
 
     @staticmethod
     def _unindexed(path: Path) -> RunInfo:
