@@ -81,6 +81,36 @@ def test_a_torn_index_line_is_no_run_and_gives_way(store: JsonlStore) -> None:
     assert [info.run for info in store.runs()] == [first, second]
 
 
+@pytest.mark.parametrize("begun", [b"", b'{"event":"run.started","na'])
+def test_a_run_whose_writer_was_killed_while_it_began_is_none(
+    store: JsonlStore, begun: bytes
+) -> None:
+    first = record(store)
+    path = store.root / "runs" / "01890000-0000-7000-8000-000000000000.jsonl"
+    path.write_bytes(begun)
+    assert [info.run for info in store.runs()] == [first]
+    second = record(store)
+    assert [info.run for info in store.runs()] == [first, second]
+
+
+@pytest.mark.parametrize("lost", ["the newest line", "all"])
+def test_a_run_that_the_index_lost_is_still_known(store: JsonlStore, lost: str) -> None:
+    """A power cut may take the index's last lines: the work must not be done again."""
+    run = record(store)
+    with pytest.raises(KeyError), Session("job", store=store) as unfinished:
+        write(2)
+        raise KeyError
+    index = store.root / "index.jsonl"
+    if lost == "all":
+        index.unlink()
+    else:
+        index.write_bytes(b"".join(index.read_bytes().splitlines(keepends=True)[:2]))
+    assert [info.run for info in store.runs()] == [run, unfinished.run_id]
+    with Session("job", store=store) as session:
+        assert write(2) == "wrote 2"
+    assert session.stats.hits == 1
+
+
 @pytest.mark.parametrize(
     "line", [b"not json\n", b"[]\n", b'{"name":"job"}\n', b'{"run":"unheard of","status":"ok"}\n']
 )

@@ -191,8 +191,8 @@ class _Check:
                 f"a torn last line of {len(trace.torn)} bytes: its writing was cut off; the next "
                 f"session sets it aside"
             )
-        if info is None:
-            self.notes.append("the run is in no index: lines missing from its end would not show")
+        if info is None or (info.count is None and self._finished is not None):
+            self.notes.append("its end is in no index: lines missing from its end would not show")
         elif info.count is None:
             self.notes.append(
                 "the run is unfinished: its tail can't be attested, lines missing from its end "

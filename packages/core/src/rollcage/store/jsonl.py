@@ -308,14 +308,25 @@ class JsonlStore(TraceFile):
                 raise TraceCorrupt(str(self._index), number, f"not a line of it: {error}") from None
         for path in sorted(self._folder.glob("*.jsonl")):
             if path.stem not in found and is_run_id(path.stem):  # a line lost in a power cut, say
-                found[path.stem] = self._unindexed(path)
+                unindexed = self._unindexed(path)
+                if unindexed is not None:
+                    found[path.stem] = unindexed
         return sorted(found.values(), key=lambda info: (info.time, info.run))
 
     @staticmethod
-    def _unindexed(path: Path) -> RunInfo:
-        """What a trace says of a run that the index does not know; its end is not attested."""
-        with path.open("rb") as trace:
-            _, started = next(read_events(trace.readline(), str(path)))
+    def _unindexed(path: Path) -> RunInfo | None:
+        """What a trace says of a run that the index does not know; its end is not attested.
+
+        None where its writer was killed before the first line was whole: nothing ran in it.
+        """
+        try:
+            with path.open("rb") as trace:
+                first = trace.readline()
+        except OSError as error:
+            raise StoreError(f"{path} can't be read: {error.strerror}") from error
+        if not first.endswith(b"\n"):
+            return None
+        _, started = next(read_events(first, str(path)))
         try:
             return RunInfo(
                 path.stem, started["name"], started["mode"], started["source"], started["time"]
