@@ -23,7 +23,7 @@ LAYERS: list[set[str]] = [
     {"_engine"},
     {"_effects"},
     {"ledger", "journal", "step", "world"},
-    {"fingerprint", "contract", "schema", "gate", "replay", "undo"},
+    {"answer", "fingerprint", "contract", "schema", "gate", "replay", "undo"},
     {"trace", "store"},
     {"errors"},
 ]

@@ -71,6 +71,25 @@ def test_a_finished_run_is_attested_anew(cli: Cli, store: Path, tools: Any) -> N
     assert cli("runs", "--json").data["runs"][0]["status"] == "halted"
 
 
+def test_a_resolve_that_was_killed_leaves_a_whole_run(cli: Cli, store: Path, tools: Any) -> None:
+    with pytest.raises(KeyboardInterrupt), Session("job", store=store) as session:
+        session.call(interrupted)
+    run, index = session.run_id, store / "index.jsonl"
+    attested = index.read_bytes()
+    assert cli("resolve", run, 1, "--did-not-happen").code == 0
+    index.write_bytes(attested)  # killed between the trace and the index
+    result = cli("verify", run)
+    assert result.code == 0
+    assert "1 word(s) on unknown steps stand behind the end" in result.out
+    trace = store / "runs" / f"{run}.jsonl"
+    trace.write_bytes(trace.read_bytes()[:-9])  # or in the middle of the line
+    result = cli("verify", run)
+    assert result.code == 0
+    assert "its writing was cut off" in result.out
+    assert cli("resolve", run, 1, "--did-not-happen", "--json").data["attested"] is True
+    assert cli("verify", run, "--json").data["notes"] == []
+
+
 def interrupted() -> None:
     raise KeyboardInterrupt
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from rollcage import Session
+from rollcage.adapter import Answer
 
 Cli = Callable[..., Any]
 Record = Callable[..., str]
@@ -57,13 +58,14 @@ def test_hits_and_what_they_saved(cli: Cli, store: Path, tools: Any) -> None:
     def model(**_: Any) -> str:
         return "fine"
 
+    def answered(_: Any) -> Answer:
+        return Answer("fine", usage={"input_tokens": 7})
+
     for replay in ("off", "resume"):
         with Session("job", store=store, replay=replay) as session:
             tools.put("a", "text")
             contract = tools.look.__rollcage_contract__
-            session.run(
-                contract, {"path": "x"}, model, kind="model", usage=lambda _: {"input_tokens": 7}
-            )
+            session.run(contract, {"path": "x"}, model, kind="model", answer=answered)
     data = cli("show", "latest", "--json").data
     assert [s["state"] for s in data["steps"]] == ["hit", "hit"]
     assert data["totals"]["tokens_saved"] == 7

@@ -170,6 +170,11 @@ def change_world(events: list[Any]) -> None:
     first(events, "step.started")["world"] = "0" * 64
 
 
+def lose_a_write(events: list[Any]) -> None:
+    step = next(e["step"] for e in events if e.get("effect") == "write")
+    events[:] = [event for event in events if event.get("step") != step]
+
+
 def change_occurrence(events: list[Any]) -> None:
     first(events, "step.started")["occurrence"] = [2**63, -1]
 
@@ -212,6 +217,8 @@ def break_the_schema(events: list[Any]) -> None:
         (change_arguments, "key"),
         (change_key, "key"),
         (change_world, "fingerprint"),
+        (change_world, "world"),
+        (lose_a_write, "world"),
         (change_occurrence, "fingerprint"),
         (change_result, "digest"),
         (finish_twice, "order"),

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 import pytest
 from rollcage.store import JsonlStore, check_attested
-from rollcage.trace import check_events
+from rollcage.trace import Worlds, check_events
 
 Events = Callable[[str], list[dict[str, Any]]]
 Resolve = Callable[[str, int, dict[str, Any]], None]
@@ -39,7 +39,9 @@ def every_trace_is_valid(request: pytest.FixtureRequest) -> Iterator[None]:
         if not trace.data:
             continue  # its writer was killed before it began
         assert not trace.torn
-        check_events(trace.data, trace.where)
+        worlds = Worlds()
+        for event in check_events(trace.data, trace.where):
+            assert worlds.follow(event) is None
         check_attested(trace)
 
 

@@ -355,15 +355,13 @@ class Page:
 
 class PageNative:
     name = "test.page"
+    portable = True
 
     def project(self, value: Any) -> Any:
         return {"text": value.text, "seen": value.seen}
 
     def revive(self, data: Any) -> Any:
         return Page(data["text"], data["seen"])
-
-    def neutral(self, data: Any) -> Any:
-        return data
 
 
 def test_a_registered_type_of_a_framework_comes_back_native() -> None:
@@ -381,6 +379,40 @@ def test_without_the_framework_its_values_are_data() -> None:
         "value": {"at": {TAG: "date", "value": "2024-01-02"}},
     }
     assert decode(there) == {"at": dt.date(2024, 1, 2)}
+
+
+def test_another_framework_gets_what_is_not_the_first_ones_own() -> None:
+    register_native([Page], PageNative())
+    inner = {"text": "hello", "seen": None, "test": {"id": 7}}
+    there = [{TAG: "native", "type": "test.page", "value": inner}]
+    assert decode(there, framework="other") == [{"text": "hello", "seen": None}]
+    assert isinstance(decode(there, framework="test")[0], Page)
+    assert isinstance(decode(there)[0], Page)
+
+
+class Jump:
+    pass
+
+
+class JumpNative:
+    name = "test.jump"
+    portable = False
+
+    def project(self, value: Any) -> Any:
+        return {}
+
+    def revive(self, data: Any) -> Any:
+        return Jump()
+
+
+def test_what_means_something_in_one_framework_only_is_refused_in_others() -> None:
+    register_native([Jump], JumpNative())
+    there = through_json(encode_result(Jump(), seal).value)
+    assert isinstance(decode(there, framework="test"), Jump)
+    with pytest.raises(ValueError, match=r"a test\.jump means something in test only"):
+        decode(there, framework="other")
+    with pytest.raises(ValueError, match=r"a gone\.jump means something in gone only"):
+        decode({**there, "type": "gone.jump"})
 
 
 def test_hostile_data_of_a_registered_type_are_a_value_error() -> None:

@@ -1,6 +1,7 @@
 """Exceptions as data: builtins, declared types and our own come back as themselves."""
 
 import errno
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -174,3 +175,68 @@ def test_a_trace_gives_an_error_no_inner_attributes() -> None:
     back = decode_exception(encoded, [ApiError])
     assert type(back) is ApiError
     assert vars(back) == {"status": 3}
+
+
+# --- long ones -----------------------------------------------------------------------------------
+
+
+def test_a_long_message_is_cut_and_says_so() -> None:
+    text = "first " + "é" * 60_000 + " last"
+    error = again(ValueError(text))
+    assert type(error) is ValueError
+    said = str(error)
+    assert len(said.encode()) < 40_000
+    assert said.startswith("first é")
+    assert said.endswith("é last")
+    assert sha256(text.encode()).hexdigest() in said
+    assert encode_exception(ValueError(text), seal) == encode_exception(ValueError(text), seal)
+
+
+@pytest.mark.parametrize("size", [65_535, 65_536])
+def test_a_message_of_64_kib_is_a_long_one(size: int) -> None:
+    assert (str(again(ValueError("x" * size))) == "x" * size) == (size < 65_536)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("x" * 10**6),
+        ValueError(*["x" * 60_000] * 20),
+        OSError(errno.EIO, "x" * 10**6, "y" * 10**6),
+        UnicodeDecodeError("utf-8", b"\xff" * 10**6, 0, 1, "x" * 10**6),
+        KeyError("\N{SNOWMAN}" * 10**6),
+        RuntimeError("\udcff" * 10**6),
+        ApiError(500, body=b"x" * 10**6),
+        Prefixed("x" * 10**6),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_no_exception_takes_much_room(error: Exception) -> None:
+    for _ in range(50):
+        error.add_note("z" * 60_000)
+    encoded = orjson.dumps(encode_exception(error, seal, (ApiError, Prefixed)))
+    assert len(encoded) < 300_000
+    back = again(error, ApiError, Prefixed)
+    assert isinstance(back, (type(error), ReplayedError))
+    assert len(str(back)) < 300_000
+    assert "the whole has the SHA-256" in back.__notes__[0]
+
+
+def test_a_declared_error_whose_parts_are_too_large_keeps_its_message() -> None:
+    error = ApiError(500, body=b"x" * 10**6)
+    back = again(error, ApiError)
+    assert isinstance(back, ApiError)
+    assert (str(back), back.status) == ("the service said 500", 500)
+    assert not hasattr(back, "body")
+
+
+class Bulky(Exception):
+    def __init__(self, *parts: bytes) -> None:
+        super().__init__(*parts)
+
+    def __str__(self) -> str:
+        return f"{len(self.args)} parts"
+
+
+def test_one_that_is_made_of_too_much_keeps_its_type() -> None:
+    assert type(again(Bulky(b"x" * 10**6), Bulky)) is Bulky

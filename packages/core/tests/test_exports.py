@@ -6,19 +6,25 @@ from typing import Any
 
 import pytest
 import rollcage
-from rollcage import errors, store, trace
+from rollcage import adapter, errors, store, trace
 
 PUBLIC = [
-    "ApprovalRequired", "ArgumentsInvalid", "Blocked", "Contract", "ContractError", "CurrentStep",
-    "Diverged", "Forked", "Halt", "NotReplayable", "ReplayMiss", "ReplayedError", "RollcageError",
+    "Approval", "ApprovalRequest", "ApprovalRequired", "Approver", "ArgumentsInvalid", "Blocked",
+    "Contract", "ContractError", "CurrentStep", "Diverged", "Forked", "Halt", "NotReplayable", "ReplayMiss", "ReplayedError", "RollcageError",
     "Rule", "RunInUse", "RunNotFound", "Session", "SessionError", "SessionHalted", "SourceMissing",
     "Stats", "StepView", "StoreError", "TraceCorrupt", "TraceUnwritable", "Unencodable",
     "UnguardedCallWarning", "UnknownOutcome", "Verdict", "current_step", "tool",
 ]  # fmt: skip
+ADAPTER = [
+    "HALTED", "REFUSED", "Answer", "Ask", "CallNumbers", "Declarations", "Effect",
+    "RecordedAnswers", "Running", "ToolRequest", "Trace", "check_names", "declare",
+    "declared_contract", "is_list", "is_model_class", "is_object", "is_tuple", "model_contract",
+    "model_request", "option", "swapped", "type_hints",
+]  # fmt: skip
 TRACE = [
-    "CHAIN_START", "FORMAT", "TAG", "Native", "Tail", "check_events", "decode", "decode_exception",
-    "encode", "encode_exception", "encode_result", "event_adapter", "json_schema", "read_events",
-    "register_native", "seal_line", "split_tail", "tail_of",
+    "CHAIN_START", "FORMAT", "TAG", "Native", "Tail", "Worlds", "check_events", "decode",
+    "decode_exception", "encode", "encode_exception", "encode_result", "event_adapter",
+    "json_schema", "read_events", "register_native", "seal_line", "split_tail", "tail_of",
 ]  # fmt: skip
 STORE = [
     "JsonlStore", "Lock", "Reader", "RunInfo", "RunTrace", "Store", "TraceFile", "Writer",
@@ -28,7 +34,7 @@ STORE = [
 
 @pytest.mark.parametrize(
     ("module", "names"),
-    [(rollcage, PUBLIC), (trace, TRACE), (store, STORE)],
+    [(rollcage, PUBLIC), (adapter, ADAPTER), (trace, TRACE), (store, STORE)],
     ids=lambda m: str(m)[:25],
 )
 def test_the_public_names_are_these(module: object, names: list[str]) -> None:

@@ -233,15 +233,24 @@ def test_each_kind_of_world_is_its_own() -> None:
     assert {len(each) for each in worlds} == {32}
 
 
-@given(st.integers(0, 2**32), st.integers(0, 2**32))
-def test_rank_and_slot_are_both_part_of_a_fingerprint(rank: int, slot: int) -> None:
+@given(st.integers(0, 2**32), st.integers(0, 2**32), st.integers(0, 2**32))
+def test_each_part_of_an_occurrence_is_part_of_a_fingerprint(
+    rank: int, slot: int, again: int
+) -> None:
     key, world = b"k" * 32, b"w" * 32
-    made = fingerprint(key, world, rank, slot)
-    assert made == fingerprint(key, world, rank, slot)
+    made = fingerprint(key, world, rank, slot, again)
+    assert made == fingerprint(key, world, rank, slot, again)
     assert made not in (
-        fingerprint(key, world, rank + 1, slot),
-        fingerprint(key, world, rank, slot + 1),
+        fingerprint(key, world, rank + 1, slot, again),
+        fingerprint(key, world, rank, slot + 1, again),
+        fingerprint(key, world, rank, slot, again + 1),
     )
+
+
+def test_the_first_call_of_a_slot_has_the_fingerprint_it_always_had() -> None:
+    """`rollcage/1` from its first day on: traces of then replay, under the same keys."""
+    made = fingerprint(b"k" * 32, b"w" * 32, 1, 2)
+    assert made == sha256(b"k" * 32 + b"w" * 32 + (1).to_bytes(8) + (2).to_bytes(8)).digest()
 
 
 def test_an_idempotency_key_is_of_one_run_branch_and_step() -> None:

@@ -134,8 +134,7 @@ FORKED = """
 
     def leaves():
         try:
-            with session.turn():
-                refused()
+            refused()
         finally:
             session.__exit__(None, None, None)
 
@@ -175,6 +174,73 @@ def test_a_forked_child_leaves_its_parents_run_alone(
     assert asked == [{"number": 1}, {}, {"number": 3}]
     assert recorded[-1]["status"] == "ok"
     assert {info.name: info.status for info in store.runs()} == {"job": "ok", "child's own": "ok"}
+
+
+LOCKED = """
+    import os, signal, threading
+    from rollcage import Contract, Forked, Session, tool
+    from rollcage.store import JsonlStore
+
+    begun, let_go = threading.Event(), threading.Event()
+    STREAM = Contract(name="stream", parameters={"type": "object"}, effect="read")
+
+    class SlowStore(JsonlStore):
+        def create(self, started):
+            writer = super().create(started)
+            append = writer.append
+
+            def wait(event):
+                if event.get("name") == "slow":
+                    begun.set()
+                    let_go.wait()
+                append(event)
+
+            writer.append = wait
+            return writer
+
+    @tool(effect="write")
+    def slow() -> None:
+        pass
+
+    def entered(make):
+        with make():
+            pass
+
+    with Session("job", store=SlowStore("store")) as session:
+        thread = threading.Thread(target=session.call, args=(slow,))
+        with session.branch("open"):
+            thread.start()
+            begun.wait()  # from now on that thread holds the session's lock
+            child = os.fork()
+            if not child:
+                signal.alarm(20)  # or a failure would hang
+                asked = 0
+                for ask in (
+                    lambda: session.call(slow),
+                    lambda: entered(session.turn),
+                    lambda: entered(lambda: session.branch("of the child")),
+                    lambda: entered(lambda: session.place(turn=1)),
+                    lambda: session.halt(ValueError()),
+                    lambda: list(session.stream(STREAM, {}, iter)),
+                ):
+                    try:
+                        ask()
+                    except Forked:
+                        asked += 1
+            else:
+                let_go.set()
+                thread.join()
+        if not child:  # it has left the branch too, and leaves the session
+            session.__exit__(None, None, None)
+            os._exit(100 + asked)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_never_waits_for_a_thread_of_its_parent(python: Python) -> None:
+    parent = python(LOCKED)
+    assert parent.returncode == 0, parent.stderr
+    assert parent.stdout.strip() == "106"
 
 
 ORPHAN = """

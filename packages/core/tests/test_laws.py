@@ -20,7 +20,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rollcage import Halt, Session, SessionHalted, UnknownOutcome, tool
 from rollcage.store import JsonlStore
-from rollcage.trace import check_events
+from rollcage.trace import Worlds, check_events
 
 CASES = 500  # per law
 
@@ -159,7 +159,9 @@ class Lab:
 
         replayed = asyncio.run(main())
         trace = self.root / "runs" / f"{replayed.run}.jsonl"
-        check_events(trace.read_bytes(), trace.name)
+        worlds = Worlds()
+        for event in check_events(trace.read_bytes(), trace.name):
+            assert worlds.follow(event) is None
         return replayed
 
     def newest(self) -> str:

@@ -397,6 +397,28 @@ def test_retrying_an_earlier_failure_leaves_the_path(session: Any) -> None:
     assert ran == []
 
 
+@pytest.mark.parametrize(
+    ("recorded", "said"), [(1, "the one recorded answer"), (3, "all 3 recorded answers")]
+)
+def test_a_miss_of_a_used_up_model_call_says_so(session: Any, recorded: int, said: str) -> None:
+    model = Contract(name="model", parameters={"properties": {"ask": {}}}, effect="read")
+
+    def ask(opened: Session, what: str) -> Any:
+        return opened.run(model, {"ask": what}, lambda ask: f"to {ask}", kind="model")
+
+    with session() as first:
+        for _ in range(recorded):
+            ask(first, "a")
+        ask(first, "b")
+    used_up = pytest.raises(ReplayMiss, match=f"for model: {said} to this very request")
+    with used_up as caught, session("offline") as again:
+        assert [ask(again, "a") for _ in range(recorded)] == ["to a"] * recorded
+        ask(again, "a")
+    assert "nearest" not in str(caught.value)
+    with pytest.raises(ReplayMiss, match="argument 'ask'"), session("offline") as again:
+        ask(again, "c")
+
+
 def test_a_model_error_runs_again_at_the_frontier_and_replays_before_it(session: Any) -> None:
     model = Contract(name="model", parameters={"properties": {"ask": {}}}, effect="read")
     answers: list[Any] = [TimeoutError("slow"), "late", TimeoutError("slow again")]

@@ -1,8 +1,9 @@
 """What must not slip through: each of these would run a write twice, or give back a wrong value."""
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from rollcage import (
     UnknownOutcome,
     tool,
 )
+from rollcage.store import JsonlStore
 
 MODEL = Contract(name="model", parameters={"type": "object", "properties": {}}, effect="read")
 ran: list[Any] = []
@@ -238,10 +240,16 @@ async def test_no_body_begins_once_the_session_is_halted(session: Any) -> None:
         raise TimeoutError
 
     ended: list[Any] = []
+    over = threading.Event()
     with pytest.raises(UnknownOutcome):
         async with session() as opened:
-            calls = [opened.acall(cut, number=n) for n in range(4)]
-            ended = await asyncio.gather(*calls, return_exceptions=True)
+            first = asyncio.create_task(opened.acall(cut, number=0))
+            first.add_done_callback(lambda _: over.set())
+            await asyncio.sleep(0)  # it has the one thread, which then waits for its end
+            waits = asyncio.get_running_loop().run_in_executor(None, over.wait)
+            calls = [opened.acall(cut, number=n) for n in range(1, 4)]
+            ended = await asyncio.gather(first, *calls, return_exceptions=True)
+            await waits
     assert ran == [0]
     assert [type(each) for each in ended] == [TimeoutError, *[SessionHalted] * 3]
 
@@ -269,6 +277,127 @@ def test_a_session_left_while_a_write_is_in_flight_did_not_end_well(session: Any
     with pytest.raises(UnknownOutcome), session():
         slow()
     assert ran == ["slow"]
+
+
+class Interrupting(JsonlStore):
+    """A store at which Ctrl-C comes: once, while it keeps a large value."""
+
+    interrupted = False
+
+    def put_blob(self, digest: str, data: bytes) -> None:
+        if not self.interrupted:
+            self.interrupted = True
+            raise KeyboardInterrupt
+        super().put_blob(digest, data)
+
+    def get_blob(self, digest: str) -> bytes:
+        if not self.interrupted:
+            self.interrupted = True
+            raise KeyboardInterrupt
+        return super().get_blob(digest)
+
+
+@tool(effect="write")
+def big() -> str:
+    ran.append("big")
+    return "x" * 100_000
+
+
+@tool(effect="read")
+def big_read() -> str:
+    ran.append("read")
+    return "x" * 100_000
+
+
+def swallowed(action: Callable[[], Any]) -> None:
+    with contextlib.suppress(KeyboardInterrupt):  # as some agents do
+        action()
+
+
+async def test_an_interrupt_behind_a_write_halts_though_it_is_swallowed(tmp_path: Path) -> None:
+    """Its body ran and its end is not in the trace: nobody can tell, so nothing goes on."""
+    store = tmp_path / "store"
+    chunks = Contract(name="big", parameters={"type": "object"}, effect="write")
+
+    def pieces() -> Iterator[str]:
+        ran.append("big")
+        yield "x" * 100_000
+
+    async def apieces() -> AsyncIterator[str]:
+        ran.append("big")
+        yield "x" * 100_000
+
+    async def drain(opened: Session) -> None:
+        async for _ in opened.astream(chunks, {}, apieces):
+            pass
+
+    async def sync(opened: Session) -> None:
+        opened.call(big)
+
+    async def stream(opened: Session) -> None:
+        list(opened.stream(chunks, {}, pieces))
+
+    for act in (sync, lambda opened: opened.acall(big), stream, drain):
+        ran.clear()
+        opened = Session("job", store=Interrupting(store), replay="off")
+        with pytest.raises(UnknownOutcome, match="step 1 of run"), opened:
+            with contextlib.suppress(KeyboardInterrupt):
+                await act(opened)
+            with pytest.raises(SessionHalted):
+                write("after")
+        assert ran == ["big"]
+        with pytest.raises(UnknownOutcome), Session("job", store=store):
+            big()
+
+
+def test_an_interrupt_while_a_write_is_given_back_does_not_run_it_again(
+    session: Any, tmp_path: Path
+) -> None:
+    crash(session, big)
+    store = Interrupting(tmp_path / "store")
+    with pytest.raises(NotReplayable, match="big was interrupted"), Session("job", store=store):
+        swallowed(big)
+        with pytest.raises(SessionHalted):
+            big()
+    assert ran == []
+    with session():
+        assert big() == "x" * 100_000
+    assert ran == []
+
+
+def test_an_interrupt_behind_a_read_is_no_reason_to_halt(tmp_path: Path) -> None:
+    for chain in ("effects", "all"):
+        ran.clear()
+        how: Any = {"chain": chain, "replay": "off"}
+        with Session("job", store=Interrupting(tmp_path / chain), **how):
+            swallowed(big_read)
+            assert big_read() == "x" * 100_000
+            write("after")
+        assert ran == ["read", "read", "after"]
+        how["replay"] = "offline"
+        with Session("job", store=tmp_path / chain, **how):
+            assert big_read() == "x" * 100_000
+            write("after")
+
+
+def test_an_interrupt_behind_a_scope_is_no_reason_to_halt(tmp_path: Path) -> None:
+    """It acts through guarded calls only: it is entered again."""
+
+    @tool(effect="scope")
+    def agent() -> str:
+        write("inside")
+        return "x" * 100_000
+
+    with pytest.raises(RuntimeError), Session("job", store=Interrupting(tmp_path / "store")):
+        swallowed(agent)
+        write("after")
+        raise RuntimeError
+    ran.clear()
+    with Session("job", store=tmp_path / "store") as again:
+        assert agent() == "x" * 100_000
+        write("after")
+    assert ran == []
+    assert (again.stats.hits, again.stats.misses) == (2, 1)
 
 
 # --- streams -------------------------------------------------------------------------------------

@@ -219,3 +219,51 @@ def test_the_stats_tell_what_the_session_did(store: JsonlStore) -> None:
     assert (first.stats.calls, first.stats.hits, first.stats.misses) == (1, 0, 1)
     assert (second.stats.calls, second.stats.hits, second.stats.misses) == (2, 1, 1)
     assert second.stats.seconds_saved >= 0
+
+
+def test_a_branch_inside_of_a_tool_keeps_the_step_in_sight(
+    store: JsonlStore, events: Events
+) -> None:
+    """The tool's own idempotency key can be read there, and calls are known as the tool's."""
+    seen: list[Any] = []
+
+    @tool(effect="scope")
+    def outer(crashes: bool) -> None:
+        seen.append(current_step())
+        write(1)
+        with session.branch("side") as side:
+            seen.append(current_step())
+            side.call(write, number=2)
+            with session.branch("deeper"):
+                seen.append(current_step())
+                write(3)
+            write(4)
+        if crashes:
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError), Session("job", store=store) as session:
+        outer(crashes=True)
+    assert seen[0].name == "outer"
+    assert seen == [seen[0]] * 3
+    inside = {e["args"]["number"]: e for e in events(session.run_id) if e.get("name") == "write"}
+    assert {e["parent"] for e in inside.values()} == {1}
+    own = inside[1]["branch"]
+    assert own.startswith("#")
+    branches = [inside[number]["branch"] for number in (2, 3, 4)]
+    assert branches == [f"{own}/side", f"{own}/side/deeper", f"{own}/side"]
+    with Session("job", store=store) as session:
+        with pytest.raises(RuntimeError):
+            outer(crashes=True)
+        assert (session.stats.hits, session.stats.misses) == (4, 1)
+
+
+def test_a_branch_from_outside_is_no_tools_own(store: JsonlStore, events: Events) -> None:
+    with Session("job", store=store) as session, session.branch("side") as side:
+
+        @tool(effect="scope")
+        def outer() -> None:
+            side.call(write, number=1)
+
+        session.call(outer)
+    (inside,) = (e for e in events(session.run_id) if e.get("name") == "write")
+    assert (inside["branch"], "parent" in inside) == ("side", False)

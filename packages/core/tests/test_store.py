@@ -195,6 +195,20 @@ def test_large_values_round_trip_through_blobs(store: JsonlStore, events: Events
     assert again.stats.hits == 1
 
 
+def test_a_blob_that_was_cut_short_is_written_anew(store: JsonlStore) -> None:
+    data = b'"a large value"'
+    digest = sha256(data).hexdigest()
+    store.put_blob(digest, data)
+    (blob,) = files(store, "blobs/*/*")
+    for damaged in (b"", data[:5], data + b" "):
+        blob.write_bytes(damaged)
+        with pytest.raises(TraceCorrupt, match="not what its name says"):
+            store.get_blob(digest)
+        store.put_blob(digest, data)
+        assert store.get_blob(digest) == data
+        assert files(store, "blobs/*/*") == [blob]  # and nothing beside it
+
+
 @pytest.mark.parametrize("size", [64 * 1024 - 200, 64 * 1024 - 2, 64 * 1024, 64 * 1024 + 1])
 def test_values_about_as_large_as_a_blob_round_trip(store: JsonlStore, size: int) -> None:
     with Session("job", store=store):

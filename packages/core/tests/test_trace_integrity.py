@@ -1,9 +1,11 @@
 """A trace shows every change: bytes, lines, order and end, and says which line it is."""
 
+import dataclasses
 import functools
 import json
 import tempfile
 from collections.abc import Callable
+from hashlib import sha256
 from typing import Any
 
 import jsonschema
@@ -126,6 +128,42 @@ def test_a_line_added_to_a_finished_run_is_found() -> None:
         check(finished().data + line)
 
 
+def resolved(step: int, head: bytes) -> tuple[bytes, bytes]:
+    """The line of somebody's word on a step, behind a line with the hash `head`."""
+    outcome = {"status": "not_started"}
+    digest = sha256(orjson.dumps(outcome)).hexdigest()
+    word = {"event": "step.resolved", "time": 1, "step": step, "by": "operator"}
+    return seal_line({**word, "outcome": outcome, "digest": digest}, head)
+
+
+def test_a_word_on_a_step_may_stand_behind_the_attested_end() -> None:
+    """Whoever says it may be killed between the trace and the index."""
+    end = bytes.fromhex(orjson.loads(lines()[-1])["hash"])
+    word, head = resolved(1, end)
+    check(finished().data + word)
+    check(finished().data + word + resolved(2, head)[0])
+    for wrong in (
+        resolved(1, bytes(32))[0],  # from nowhere
+        word + resolved(2, end)[0],
+        word + lines()[-1],
+        word + seal_line({"event": "run.finished", "time": 1, "status": "ok", "steps": 0}, head)[0],
+    ):
+        with pytest.raises(TraceCorrupt):
+            check_attested(dataclasses.replace(finished(), data=finished().data + wrong))
+
+
+def test_a_truncation_shows_though_a_word_stands_behind_it() -> None:
+    for gone in range(1, 7):
+        rest = lines()[:-gone]
+        head = bytes.fromhex(orjson.loads(rest[-1])["hash"]) if rest else bytes(32)
+        words = b""
+        for step in range(1, gone + 2):  # as many lines as there were, and one more
+            word, head = resolved(step, head)
+            words += word
+            with pytest.raises(TraceCorrupt, match="another end"):
+                check_attested(dataclasses.replace(finished(), data=b"".join(rest) + words))
+
+
 def test_a_line_of_another_format_is_found_though_its_hash_is_right() -> None:
     first = orjson.loads(lines()[0])
     head = bytes.fromhex(first["hash"])
@@ -224,3 +262,25 @@ def test_what_is_no_trace_is_refused() -> None:
         check_events(b"", "trace")
     with pytest.raises(TraceCorrupt, match="not a line"):
         check_events(b"{}\n", "trace")
+
+
+def test_a_word_whose_speaker_was_killed_counts(store: JsonlStore) -> None:
+    """The run goes on where it would have gone on, and the next word is taken too."""
+
+    @tool(effect="write")
+    def hang(number: int) -> str:
+        raise TimeoutError
+
+    first = Session("job", store=store)
+    with pytest.raises(UnknownOutcome), first:
+        hang(1)
+    writer = store.reopen(first.run_id)
+    outcome = {"status": "ok", "value": "it did"}
+    digest = sha256(orjson.dumps(outcome)).hexdigest()
+    word = {"event": "step.resolved", "time": 1, "step": 1, "by": "operator"}
+    writer.append({**word, "outcome": outcome, "digest": digest})
+    writer.close()  # killed: no word of it in the index
+    check_attested(store.read(first.run_id))
+    with Session("job", store=store) as again:
+        assert hang(1) == "it did"
+    assert again.stats.hits == 1

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.text import Text
 from rollcage.errors import StoreError, TraceCorrupt
 from rollcage.store import RunTrace, TraceFile, check_attested
-from rollcage.trace import CHAIN_START, event_adapter, read_events, tail_of
+from rollcage.trace import CHAIN_START, Worlds, event_adapter, read_events, tail_of
 
 from rollcage_cli.errors import CORRUPT
 from rollcage_cli.lookup import find
@@ -30,6 +30,7 @@ __all__ = ["Finding", "Report", "verify", "verify_trace"]
 
 _LONG: Final = 5000  # lines from which on the progress is shown
 _EVERY: Final = 500  # lines between two steps of the bar
+_WORD: Final = b'{"event":"step.resolved"'  # what may come behind the end of a run
 _MAX_64: Final = 2**64 - 1  # a hostile count must not raise
 
 
@@ -79,8 +80,8 @@ def verify(
 ) -> None:
     """Check that a trace is whole and unchanged.
 
-    Looks at every line, hash, key, fingerprint and large value. Exits with 3 if anything was
-    changed, removed, added or damaged.
+    Looks at every line, hash, key, fingerprint and large value, and makes the worlds of a run that
+    was recorded afresh again. Exits with 3 if anything was changed, removed, added or damaged.
     """
     found = find(store, run)
     trace = found.read()
@@ -152,6 +153,7 @@ class _Check:
         self._open: set[int] = set()  # steps that began and have not ended
         self._begun: set[int] = set()  # of them, all that ran
         self._steps: set[int] = set()
+        self._worlds = Worlds()
         self._blobs: dict[str, bytes | None] = {}
         self._started: dict[str, Any] = {}
         self._finished: dict[str, Any] | None = None
@@ -179,12 +181,16 @@ class _Check:
             self._end(event)
         else:
             self._begin(event)
+        said = self._worlds.follow(event)
+        if said is not None:
+            self.found("world", visible(said))
         return True
 
     def end(self, trace: RunTrace) -> None:
         """Check what only shows at the end, and say what can't be known."""
         info = trace.info
-        if trace.torn and self._finished is not None:
+        word = trace.torn[: len(_WORD)] == _WORD[: len(trace.torn)]
+        if trace.torn and self._finished is not None and not word:
             self.found("torn", f"{len(trace.torn)} bytes stand behind the last line")
         elif trace.torn:
             self.notes.append(
@@ -202,6 +208,13 @@ class _Check:
             check_attested(trace)
         except TraceCorrupt as error:
             self.found("attestation", error.reason)
+        else:
+            behind = 0 if info is None or info.count is None else self.line - info.count
+            if behind:
+                self.notes.append(
+                    f"{behind} word(s) on unknown steps stand behind the end that the index "
+                    f"attests: whoever said them was cut off"
+                )
         if info is not None:
             for field in ("name", "mode", "source", "time"):
                 if getattr(info, field) != self._started.get(field):

@@ -41,13 +41,16 @@ from rollcage.errors import (
     UnguardedCallWarning,
     UnknownOutcome,
 )
-from rollcage.gate import Rule, StepView, Verdict
+from rollcage.gate import Approval, ApprovalRequest, Approver, Rule, StepView, Verdict
 from rollcage.scope import CurrentStep, current_step
 from rollcage.session import Session
 from rollcage.step import Stats
 
 __all__ = [
+    "Approval",
+    "ApprovalRequest",
     "ApprovalRequired",
+    "Approver",
     "ArgumentsInvalid",
     "Blocked",
     "Contract",

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import dataclasses
+import inspect
 import os
 import threading
 import time
@@ -18,6 +19,7 @@ import orjson
 
 from rollcage._effects import (
     Admit,
+    Approve,
     Effect,
     Execute,
     Flow,
@@ -41,7 +43,7 @@ from rollcage.errors import (
     TraceUnwritable,
 )
 from rollcage.ledger import Ledger
-from rollcage.step import Admission, Step
+from rollcage.step import Admission, Call, Step
 from rollcage.store.protocol import Reader, Store, Writer
 
 __all__ = ["Clock", "Driver"]
@@ -89,45 +91,61 @@ class Driver:
     def run(self, flow: Flow) -> Any:
         """Drive a flow to its end in this thread; the body's value, or its error raised."""
         answer: Any = None
-        while True:
-            try:
-                effect = flow.send(answer)
-            except StopIteration as stop:
-                answer = stop.value
-                break
-            if type(effect) is Execute:
-                answer = self._execute(effect)
-            elif type(effect) is Admit:
-                answer = self._admit(effect)
-            elif type(effect) is Settle:
-                answer = None
-                self._settle(effect)
-            elif type(effect) is Sync:
-                answer = self._sync()
-            else:
-                answer = self._perform(effect)
+        call: Call | None = None
+        try:
+            while True:
+                try:
+                    effect = flow.send(answer)
+                except StopIteration as stop:
+                    answer = stop.value
+                    break
+                if type(effect) is Execute:
+                    answer = self._execute(effect)
+                elif type(effect) is Admit:
+                    call = effect.call
+                    answer = self._admit(effect)
+                elif type(effect) is Settle:
+                    answer = None
+                    self._settle(effect)
+                    call = None
+                elif type(effect) is Sync:
+                    answer = self._sync()
+                else:
+                    answer = self._perform(effect)
+        except BaseException:
+            self._abandon(call)
+            raise
         return _unwrap(answer)  # outside of the handler: an error keeps its own context
 
     async def arun(self, flow: Flow, *, is_async: bool) -> Any:
         """Drive a flow to its end in this task; a sync body and the disk wait in a thread."""
         answer: Any = None
-        while True:
-            try:
-                effect = flow.send(answer)
-            except StopIteration as stop:
-                answer = stop.value
-                break
-            if type(effect) is Execute:
-                answer = await self._aexecute(effect, is_async=is_async)
-            elif type(effect) is Admit:
-                answer = self._admit(effect)
-            elif type(effect) is Settle:
-                answer = None
-                self._settle(effect)
-            elif type(effect) is Sync:
-                answer = await _caught(asyncio.to_thread(self._sync))
-            else:
-                answer = self._perform(effect)
+        call: Call | None = None
+        try:
+            while True:
+                try:
+                    effect = flow.send(answer)
+                except StopIteration as stop:
+                    answer = stop.value
+                    break
+                if type(effect) is Execute:
+                    answer = await self._aexecute(effect, is_async=is_async)
+                elif type(effect) is Admit:
+                    call = effect.call
+                    answer = self._admit(effect)
+                elif type(effect) is Settle:
+                    answer = None
+                    self._settle(effect)
+                    call = None
+                elif type(effect) is Sync:
+                    answer = await _caught(asyncio.to_thread(self._sync))
+                elif type(effect) is Approve:
+                    answer = await _aasked(effect)
+                else:
+                    answer = self._perform(effect)
+        except BaseException:
+            self._abandon(call)
+            raise
         return _unwrap(answer)
 
     def stream(  # noqa: C901, PLR0912 - a generator's exit reaches its own frame only
@@ -141,39 +159,44 @@ class Driver:
         answer: Any = None
         live = False
         ended: GeneratorExit | None = None  # the consumer wants no more
-        while True:
-            try:
-                effect = flow.send(answer)
-            except StopIteration as stop:
-                answer = stop.value
-                break
-            if type(effect) is Execute:
-                live = True
-                answer = self._refusal()
-                chunks: list[Any] = []
-                source: Any = None
+        with self._driven() as calls:
+            while True:
                 try:
-                    while answer is None:
-                        with self._inside(effect.step):
-                            if source is None:
-                                source = iter(effect.body(**effect.step.call.arguments.values))
-                            chunk = next(source, _END)
-                        if chunk is _END:
-                            answer = Returned(chunks)
-                        else:
-                            chunks.append(chunk)
-                            yield chunk
-                except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
-                    answer = _cut_off(error, effect.step, chunks)
-                    if source is not None and hasattr(source, "close"):
-                        with contextlib.suppress(Exception), self._inside(effect.step):
-                            source.close()
-                    if isinstance(error, GeneratorExit):
-                        ended = error
-            elif type(effect) is Sync:
-                answer = self._sync()
-            else:
-                answer = self._perform(effect)
+                    effect = flow.send(answer)
+                except StopIteration as stop:
+                    answer = stop.value
+                    break
+                if type(effect) is Execute:
+                    live = True
+                    answer = self._refusal()
+                    chunks: list[Any] = []
+                    source: Any = None
+                    try:
+                        while answer is None:
+                            with self._inside(effect.step):
+                                if source is None:
+                                    source = iter(effect.body(**effect.step.call.arguments.values))
+                                chunk = next(source, _END)
+                            if chunk is _END:
+                                answer = Returned(chunks)
+                            else:
+                                chunks.append(chunk)
+                                yield chunk
+                    except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
+                        answer = _cut_off(error, effect.step, chunks)
+                        if source is not None and hasattr(source, "close"):
+                            with contextlib.suppress(Exception), self._inside(effect.step):
+                                source.close()
+                        if isinstance(error, GeneratorExit):
+                            ended = error
+                elif type(effect) is Sync:
+                    answer = self._sync()
+                else:
+                    if type(effect) is Admit:
+                        calls.append(effect.call)
+                    answer = self._perform(effect)
+                    if type(effect) is Settle:
+                        calls.clear()
         if ended is not None:
             raise ended
         value = _unwrap(answer, stream=True)
@@ -182,46 +205,53 @@ class Driver:
             if answer.cut:
                 raise self._beyond_cut()
 
-    async def astream(  # noqa: C901, PLR0912 - as `stream`
+    async def astream(  # noqa: C901, PLR0912, PLR0915 - as `stream`
         self, flow: Flow
     ) -> AsyncIterator[Any]:
         """`stream` for a body that gives an async iterator."""
         answer: Any = None
         live = False
         ended: GeneratorExit | None = None  # the consumer wants no more
-        while True:
-            try:
-                effect = flow.send(answer)
-            except StopIteration as stop:
-                answer = stop.value
-                break
-            if type(effect) is Execute:
-                live = True
-                answer = self._refusal()
-                chunks: list[Any] = []
-                source: Any = None
+        with self._driven() as calls:
+            while True:
                 try:
-                    while answer is None:
-                        with self._inside(effect.step):
-                            if source is None:
-                                source = aiter(effect.body(**effect.step.call.arguments.values))
-                            chunk = await anext(source, _END)
-                        if chunk is _END:
-                            answer = Returned(chunks)
-                        else:
-                            chunks.append(chunk)
-                            yield chunk
-                except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
-                    answer = _cut_off(error, effect.step, chunks)
-                    if source is not None and hasattr(source, "aclose"):
-                        with contextlib.suppress(Exception), self._inside(effect.step):
-                            await source.aclose()
-                    if isinstance(error, GeneratorExit):
-                        ended = error
-            elif type(effect) is Sync:
-                answer = await _caught(asyncio.to_thread(self._sync))
-            else:
-                answer = self._perform(effect)
+                    effect = flow.send(answer)
+                except StopIteration as stop:
+                    answer = stop.value
+                    break
+                if type(effect) is Execute:
+                    live = True
+                    answer = self._refusal()
+                    chunks: list[Any] = []
+                    source: Any = None
+                    try:
+                        while answer is None:
+                            with self._inside(effect.step):
+                                if source is None:
+                                    source = aiter(effect.body(**effect.step.call.arguments.values))
+                                chunk = await anext(source, _END)
+                            if chunk is _END:
+                                answer = Returned(chunks)
+                            else:
+                                chunks.append(chunk)
+                                yield chunk
+                    except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
+                        answer = _cut_off(error, effect.step, chunks)
+                        if source is not None and hasattr(source, "aclose"):
+                            with contextlib.suppress(Exception), self._inside(effect.step):
+                                await source.aclose()
+                        if isinstance(error, GeneratorExit):
+                            ended = error
+                elif type(effect) is Sync:
+                    answer = await _caught(asyncio.to_thread(self._sync))
+                elif type(effect) is Approve:
+                    answer = await _aasked(effect)
+                else:
+                    if type(effect) is Admit:
+                        calls.append(effect.call)
+                    answer = self._perform(effect)
+                    if type(effect) is Settle:
+                        calls.clear()
         if ended is not None:
             raise ended
         value = _unwrap(answer, stream=True)
@@ -235,6 +265,26 @@ class Driver:
         error = NotReplayable("the recorded stream was not read any further than this")
         self._stop(error)
         return error
+
+    # --- drives that are broken off --------------------------------------------------------------
+
+    def _abandon(self, call: Call | None) -> None:
+        """A call was admitted and will not be settled: an interrupt came between the two."""
+        if call is None or self.closed or self.writer.forked:
+            return
+        with self.lock:
+            self.ledger.abandon(call)
+
+    @contextlib.contextmanager
+    def _driven(self) -> Generator[list[Call]]:
+        """Abandon the calls that are still listed when the block is broken off."""
+        calls: list[Call] = []
+        try:
+            yield calls
+        except BaseException:
+            for call in calls:
+                self._abandon(call)
+            raise
 
     # --- bodies ----------------------------------------------------------------------------------
 
@@ -319,6 +369,7 @@ class Driver:
     # --- everything else -------------------------------------------------------------------------
 
     def _perform(self, effect: Effect) -> Any:
+        self.check_process()
         match effect:
             case Admit():
                 return self._admit(effect)
@@ -336,17 +387,21 @@ class Driver:
                 return self._halting(self._store.put_blob, digest, data)
             case GetBlob(digest=digest):
                 return self._get_blob(digest)
+            case Approve():
+                return _asked(effect)
             case Execute() | Sync():
                 raise AssertionError("performed by the loops")
             case _:
                 assert_never(effect)
 
     def _admit(self, effect: Admit) -> Admission:
-        self._check_process()
+        self.check_process()
         with self.lock:
             if self.closed:
                 raise SessionError("the session was left; open another one to go on")
-            admission = self.ledger.admit(effect.call, effect.verdict, self._clock.wall() // 1000)
+            admission = self.ledger.admit(
+                effect.call, effect.verdict, self._clock.wall() // 1000, effect.arrival
+            )
             event, step = admission.event, admission.step
             if event is not None and (step is None or admission.entry is None):
                 self.append(event)
@@ -357,7 +412,7 @@ class Driver:
     def _settle(self, effect: Settle) -> None:
         ended = self._clock.monotonic()
         step = effect.step
-        self._check_process()
+        self.check_process()
         with self.lock:
             event = self.ledger.settle(
                 step,
@@ -377,8 +432,10 @@ class Driver:
                     f"recorded"
                 )
             self.append(event)
+            self.ledger.written(step)
 
     def _stop(self, error: Exception) -> None:
+        self.check_process()
         with self.lock:
             if self.ledger.halted is None:
                 self.ledger.halted = error
@@ -413,8 +470,12 @@ class Driver:
                 self.ledger.halted = error
             raise
 
-    def _check_process(self) -> None:
-        # Before the lock: in a forked child another thread of the parent may hold it for ever.
+    def check_process(self) -> None:
+        """Refuse a forked child. Before the lock: a thread of the parent may hold it for ever.
+
+        Raises:
+            Forked: this process is not the one that entered the session.
+        """
         if self.writer.forked:
             raise Forked(
                 f"run {self.writer.run} belongs to the parent process; open a session of its own "
@@ -443,6 +504,36 @@ def _cut_off(error: BaseException, step: Step, chunks: list[Any]) -> Returned | 
     if isinstance(error, GeneratorExit) and not step.world_effect:
         return Returned(chunks, cut=True)
     return Raised(error)
+
+
+def _asked(effect: Approve) -> Returned | Raised:
+    """Ask an approver, in this thread."""
+    try:
+        answer: Any = effect.ask.approver(effect.request)
+    except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
+        return Raised(error)
+    if not inspect.isawaitable(answer):
+        return Returned(answer)
+    if type(answer) is CoroutineType:
+        answer.close()
+    name = effect.request.name
+    return Raised(
+        SessionError(f"the approver is async, the call of {name} is not: await acall(...)")
+    )
+
+
+async def _aasked(effect: Approve) -> Returned | Raised:
+    """Ask an approver; a sync one must not keep the loop waiting, so it is asked in a thread."""
+    try:
+        if inspect.iscoroutinefunction(effect.ask.approver):
+            return Returned(await effect.ask.approver(effect.request))
+        if effect.ask.pauses:  # a framework's own: it looks at its context, and does not wait
+            answer: Any = effect.ask.approver(effect.request)
+        else:
+            answer = await asyncio.to_thread(effect.ask.approver, effect.request)
+        return Returned(await answer if inspect.isawaitable(answer) else answer)
+    except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
+        return Raised(error)
 
 
 def _unwrap(result: Returned | Raised, *, stream: bool = False) -> Any:

@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Callable, Generator
 from typing import Any
 
-from rollcage.gate import Verdict
-from rollcage.step import Call, Step
+from rollcage.gate import ApprovalRequest, Ask, Verdict
+from rollcage.step import Arrival, Call, Step
 
 __all__ = [
     "Admit",
+    "Approve",
     "Effect",
     "Execute",
     "Flow",
@@ -28,10 +29,22 @@ __all__ = [
 
 @dataclasses.dataclass(slots=True)
 class Admit:
-    """Place and match a call, and write what comes of it. Answered by an `Admission`."""
+    """Place and match a call, and write what comes of it. Answered by an `Admission`.
+
+    With its `arrival`, a call that waited for its approval comes again.
+    """
 
     call: Call
     verdict: Verdict
+    arrival: Arrival | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class Approve:
+    """Ask whether a call may run. Answered by `Returned` with an `Approval`, or `Raised`."""
+
+    ask: Ask
+    request: ApprovalRequest
 
 
 @dataclasses.dataclass(slots=True)
@@ -115,5 +128,5 @@ class Raised:
     began: bool = True  # False: cut off before the body's first instruction
 
 
-Effect = Admit | Execute | Settle | Resolve | Stop | Note | Sync | PutBlob | GetBlob
+Effect = Admit | Approve | Execute | Settle | Resolve | Stop | Note | Sync | PutBlob | GetBlob
 Flow = Generator[Effect, Any, Returned | Raised]

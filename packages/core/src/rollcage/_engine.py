@@ -15,6 +15,7 @@ import orjson
 
 from rollcage._effects import (
     Admit,
+    Approve,
     Effect,
     Execute,
     Flow,
@@ -28,11 +29,12 @@ from rollcage._effects import (
     Stop,
     Sync,
 )
+from rollcage.answer import Answer
 from rollcage.contract import Contract
 from rollcage.errors import Halt, NotReplayable, SessionHalted, UnknownOutcome
-from rollcage.gate import Verdict
+from rollcage.gate import Approval, ApprovalRequest, Verdict, approval_of
 from rollcage.replay import UNKNOWN, Entry
-from rollcage.step import Admission, Call, Step
+from rollcage.step import Admission, Arrival, Call, Step
 from rollcage.trace.codec import Seal, encode_result, same_encoding, survey, tagged
 from rollcage.trace.decoding import decode
 from rollcage.trace.exceptions import decode_exception, encode_exception
@@ -45,7 +47,8 @@ LARGE: Final = 64 * 1024  # bytes of JSON from which a value is kept as a blob
 _UNKNOWN: Final = orjson.dumps(UNKNOWN)
 _NOT_STARTED: Final[dict[str, Any]] = {"status": "not_started"}
 
-Usage = Callable[[Any], dict[str, int] | None]
+Read = Callable[[Any], Answer]
+"""Reads what a model answered off the framework's own value."""
 
 
 def run_step(
@@ -55,16 +58,18 @@ def run_step(
     seal: Seal,
     *,
     durable: bool,
-    usage: Usage | None = None,
+    read: Read | None = None,
 ) -> Flow:
     """The flow of one call, from its verdict on.
 
-    `durable` waits for the disk before a write runs and before its outcome counts. `usage` reads
-    the tokens off a model's answer.
+    `durable` waits for the disk before a write runs and before its outcome counts. `read` reads
+    a model's answer off its value.
     """
     if len(call.arguments.digest_input) >= LARGE:
         yield from _keep_large_arguments(call)
     admission: Admission = yield Admit(call, verdict)
+    if admission.asks is not None:
+        admission = yield from _approved(call, verdict, admission.asks)
     if admission.error is not None:
         return Raised(admission.error)
     step, entry = admission.step, admission.entry
@@ -79,16 +84,13 @@ def run_step(
         if isinstance(synced, Raised):  # cancelled, or no disk: before anything happened
             yield Settle(step, _NOT_STARTED, orjson.dumps(_NOT_STARTED))
             return synced
-    answer: Returned | Raised = yield Execute(step, body, lambda end: _late(step, end, seal, usage))
+    answer: Returned | Raised = yield Execute(step, body, lambda end: _late(step, end, seal, read))
     if isinstance(answer, Raised):
-        if answer.began:
-            yield _failure(step, answer.error, seal)
-        else:
-            yield Settle(step, _NOT_STARTED, orjson.dumps(_NOT_STARTED))
+        yield _failure(step, answer, seal)
         return answer
-    outcome, encoded = _outcome(call.contract, answer, seal, usage)
+    outcome, encoded = _outcome(call.contract, answer, seal, read)
     if len(encoded) >= LARGE:
-        outcome, encoded = yield from _keep_large_value(outcome, encoded)
+        outcome, encoded = yield from _keep_large_value(outcome)
     yield Settle(step, outcome, encoded)
     if wait:
         synced = yield Sync()
@@ -97,11 +99,39 @@ def run_step(
     return answer
 
 
+def _approved(call: Call, verdict: Verdict, arrival: Arrival) -> Generator[Effect, Any, Admission]:
+    """Ask, then place the call anew: it may run now, or is refused."""
+    assert call.ask is not None
+    request = ApprovalRequest(
+        call.kind,
+        call.contract.name,
+        call.compared,
+        call.agent,
+        call.call_id,
+        call.key.hex(),
+        verdict,
+    )
+    answer: Returned | Raised = yield Approve(call.ask, request)
+    if isinstance(answer, Returned):
+        approval = approval_of(answer.value)
+    elif isinstance(answer.error, call.ask.pauses) or not isinstance(answer.error, Exception):
+        return Admission(None, error=answer.error)  # nothing happened, nothing is written
+    else:
+        approval = Approval(False, reason=f"the approver failed: {type(answer.error).__name__}")
+    if approval.approved:
+        call.approved = approval
+    else:
+        reason = approval.reason or "the call was not approved"
+        verdict = Verdict("deny", reason, "approval_rejected", verdict.rule)
+    admission: Admission = yield Admit(call, verdict, arrival)
+    return admission
+
+
 # --- how a body ended ----------------------------------------------------------------------------
 
 
 def _outcome(
-    contract: Contract, answer: Returned, seal: Seal, usage: Usage | None
+    contract: Contract, answer: Returned, seal: Seal, read: Read | None
 ) -> tuple[dict[str, Any], bytes]:
     """The outcome `ok`, and its bytes."""
     value = answer.value
@@ -109,14 +139,15 @@ def _outcome(
     encoded: bytes | None = None
     if answer.cut:
         outcome["cut"] = True
-    if usage is not None:
+    if read is not None:
         try:
-            tokens = usage(value)
+            said = read(value)
         except Exception:  # noqa: BLE001 - an adapter's own code must not lose the outcome
-            _log.exception("the usage of %s can't be read", contract.name)
-            tokens = None
-        if tokens:
-            outcome["usage"] = tokens
+            _log.exception("the answer of %s can't be read", contract.name)
+        else:
+            outcome["answer"] = said.as_data()
+            if said.usage:
+                outcome["usage"] = dict(said.usage)
     try:
         if survey(value):
             encoded = orjson.dumps(outcome)
@@ -135,15 +166,15 @@ def _outcome(
     return outcome, encoded
 
 
-def _late(step: Step, answer: Returned | Raised, seal: Seal, usage: Usage | None) -> Flow:
+def _late(step: Step, answer: Returned | Raised, seal: Seal, read: Read | None) -> Flow:
     """Record the end of a body that outlived its cancelled call."""
     if isinstance(answer, Raised):
-        settled = _failure(step, answer.error, seal)
+        settled = _failure(step, answer, seal)
         outcome, encoded = settled.outcome, settled.encoded
     else:
-        outcome, encoded = _outcome(step.call.contract, answer, seal, usage)
+        outcome, encoded = _outcome(step.call.contract, answer, seal, read)
         if len(encoded) >= LARGE:
-            outcome, encoded = yield from _keep_large_value(outcome, encoded)
+            outcome, encoded = yield from _keep_large_value(outcome)
     yield Resolve(step, outcome, encoded)
     return answer
 
@@ -151,7 +182,9 @@ def _late(step: Step, answer: Returned | Raised, seal: Seal, usage: Usage | None
 def _check_round_trip(contract: Contract, encoded: Any, seal: Seal) -> list[str]:
     """Show, rather than hope, that a typed value comes back through the return type."""
     try:
-        again = encode_result(contract.revive(decode(encoded)), seal, typed=True)
+        again = encode_result(
+            contract.revive(decode(encoded, framework=contract.framework)), seal, typed=True
+        )
     except Exception as error:  # noqa: BLE001 - validators are the user's own
         return [f"$: its declared return type refuses it: {type(error).__name__}"]
     if not again.flaws and same_encoding(again.value, encoded):
@@ -159,8 +192,11 @@ def _check_round_trip(contract: Contract, encoded: Any, seal: Seal) -> list[str]
     return ["$: it does not come back equal through its declared return type"]
 
 
-def _failure(step: Step, error: BaseException, seal: Seal) -> Settle:
+def _failure(step: Step, raised: Raised, seal: Seal) -> Settle:
     """How a raise ends: an error, or unknown where a write was cut off."""
+    if not raised.began:
+        return Settle(step, _NOT_STARTED, orjson.dumps(_NOT_STARTED))
+    error = raised.error
     contract = step.call.contract
     stopped = isinstance(error, (Halt, SessionHalted))
     timed_out = isinstance(error, TimeoutError) and not isinstance(error, contract.raises)
@@ -200,7 +236,7 @@ def _recorded(contract: Contract, entry: Entry) -> Flow:
             if isinstance(blob, Raised):
                 raise ValueError(str(blob.error))
             encoded = orjson.loads(blob)
-        value = decode(encoded)
+        value = decode(encoded, framework=contract.framework)
         if outcome.get("typed"):
             value = contract.revive(value)
         return Returned(value, cut="cut" in outcome)
@@ -250,12 +286,12 @@ def _keep(data: bytes) -> Generator[Effect, Any, dict[str, Any]]:
 
 
 def _keep_large_value(
-    outcome: dict[str, Any], encoded: bytes
+    outcome: dict[str, Any],
 ) -> Generator[Effect, Any, tuple[dict[str, Any], bytes]]:
-    data = orjson.dumps(outcome["value"])
-    if len(data) < LARGE:
-        return outcome, encoded
-    outcome["value"] = yield from _keep(data)
+    for field in ("value", "answer"):
+        data = orjson.dumps(outcome.get(field))
+        if len(data) >= LARGE:
+            outcome[field] = yield from _keep(data)
     return outcome, orjson.dumps(outcome)
 
 

@@ -58,6 +58,7 @@ class Contract:
         secret: names of parameters whose values never reach the disk.
         on_miss: see `OnMiss`; None leaves it to the session's replay mode.
         source: see `Source`.
+        framework: whose native values its results may be; see `rollcage.trace.decode`.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Contract:
     secret: frozenset[str] = frozenset()
     on_miss: OnMiss | None = None
     source: Source = "recorded"
+    framework: str = ""
 
     def __post_init__(self) -> None:
         self._check()
@@ -331,7 +333,7 @@ class Contract:
 
 _DECLARABLE: Final = frozenset(
     field.name for field in dataclasses.fields(Contract) if field.init
-) - {"parameters", "returns"}  # fmt: skip
+) - {"parameters", "returns", "framework"}  # fmt: skip
 _SAYABLE: Final = {"missing": "Field required"}  # kinds of errors that tell nothing of a value
 
 

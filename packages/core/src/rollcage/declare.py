@@ -10,7 +10,7 @@ from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
 
 from rollcage.contract import Contract, Effect, OnMiss, Source
 from rollcage.errors import ContractError, UnguardedCallWarning
-from rollcage.scope import Guard, around
+from rollcage.scope import Guard, here
 
 __all__ = ["Declared", "contract_of", "declaration", "guarded", "open_sessions", "tool"]
 
@@ -126,7 +126,7 @@ def _named(
 
 
 def _session_here(contract: Contract) -> Guard | None:
-    scope = around.get()
+    scope = here()
     if scope is not None:
         return scope.session
     if open_sessions:

@@ -28,6 +28,7 @@ __all__ = [
 
 _SORT: Final = orjson.OPT_SORT_KEYS
 _OCCURRENCE: Final = struct.Struct(">QQ").pack
+_OCCURRENCE_AGAIN: Final = struct.Struct(">QQQ").pack
 
 
 def jcs(value: Any, level: int | None = None) -> bytes:
@@ -80,13 +81,15 @@ def child_world(parent_fingerprint: bytes) -> bytes:
     return sha256(parent_fingerprint).digest()
 
 
-def fingerprint(key: bytes, world: bytes, rank: int, slot: int) -> bytes:
+def fingerprint(key: bytes, world: bytes, rank: int, slot: int, again: int = 0) -> bytes:
     """The causal identity of a step: its key, in its world, at its occurrence.
 
     The occurrence is `rank`, how many earlier turns asked for the key in this world, then `slot`,
     the call's place in its turn; as such it is known when a call arrives, whoever comes first.
+    `again` counts the identical calls that the same slot made before (a tool that is retried).
     """
-    return sha256(key + world + _OCCURRENCE(rank, slot)).digest()
+    place = _OCCURRENCE_AGAIN(rank, slot, again) if again else _OCCURRENCE(rank, slot)
+    return sha256(key + world + place).digest()
 
 
 def link(step_fingerprint: bytes, outcome_digest: bytes) -> bytes:

@@ -22,6 +22,8 @@ def started(number: int, arrival: Arrival, place: Place) -> Event:
     event["fingerprint"] = place.fingerprint.hex()
     if arrival.verdict.rule:
         event["verdict"] = arrival.verdict.as_data()
+    if arrival.call.approved is not None:
+        event["approved_by"] = arrival.call.approved.by
     return event
 
 
@@ -117,6 +119,8 @@ def _put_place(event: Event, branch: Branch, place: Place) -> None:
     event["world"] = place.world
     event["position"] = place.position
     event["occurrence"] = [place.rank, place.slot]
+    if place.again:
+        event["occurrence"].append(place.again)
     if place.since != place.position:
         event["since"] = place.since
     if place.joined:

@@ -21,7 +21,7 @@ from rollcage.errors import (
 )
 from rollcage.fingerprint import branch_world, child_world, key_digest, link, world_zero
 from rollcage.gate import Verdict
-from rollcage.replay import Entry, Path, Recording, nearest
+from rollcage.replay import UNKNOWN_DIGEST, Entry, Path, Recording, nearest
 from rollcage.step import Admission, Arrival, Call, Stats, Step
 from rollcage.world import Branch, Place, Turn, union
 
@@ -96,8 +96,11 @@ class Ledger:
         return branch
 
     def branch_name(self, name: str, parent: Step | None) -> str:
-        """The branch in which calls stand: inside of a step's body, one of its own."""
-        if parent is None:
+        """The branch in which calls stand: inside of a step's body, one of its own.
+
+        Or what was forked off that: there `name` is no longer the branch that the step stands in.
+        """
+        if parent is None or name != parent.branch.name:
             return name
         name = f"#{parent.fingerprint.hex()}"
         if name not in self._branches:
@@ -154,22 +157,33 @@ class Ledger:
 
     # --- a call arrives --------------------------------------------------------------------------
 
-    def admit(self, call: Call, verdict: Verdict, now: int) -> Admission:
-        """Place a call, match it with the recording, and say what happens with it."""
+    def admit(
+        self, call: Call, verdict: Verdict, now: int, arrival: Arrival | None = None
+    ) -> Admission:
+        """Place a call, match it with the recording, and say what happens with it.
+
+        One that waited for its approval comes again with its `arrival`.
+        """
         if self.halted is not None:
             error = SessionHalted(f"the session was halted: {self.halted}")
             error.__cause__ = self.halted
             return Admission(None, error=error)
-        self.stats.calls += 1
-        branch = self._branches[self.branch_name(call.branch, call.parent)]
-        turn = self._turn_of(call, branch)
-        arrival = Arrival(call, branch, turn, verdict, strict=self._strict, now=now)
+        if arrival is None:
+            self.stats.calls += 1
+            branch = self._branches[self.branch_name(call.branch, call.parent)]
+            turn = self._turn_of(call, branch)
+            arrival = Arrival(call, branch, turn, verdict, strict=self._strict, now=now)
+        else:
+            arrival.verdict, arrival.now = verdict, now
+            branch, turn = arrival.branch, arrival.turn
         try:
             if verdict.decision == "deny" and self._mode != "offline":
                 refusal = Blocked(verdict.reason, rule=verdict.rule, code=verdict.code)
                 raise _Refused(refusal, halts=False)
             start = branch.arrive(turn)[1] if arrival.placed else 0
             entry = self._match(arrival, start)
+            if verdict.decision == "ask" and self._must_ask(arrival, entry):
+                return Admission(None, asks=arrival)
             if entry is not None:
                 return self._answer(arrival, entry)
             self._check_miss(arrival)
@@ -184,8 +198,7 @@ class Ledger:
             return None
         branch, key = arrival.branch, arrival.call.key.hex()
         if arrival.call.kind == "model":
-            queue = recording.models.get(key)
-            return queue.popleft() if queue else None
+            return recording.next_answer(key)
         if not arrival.placed:
             entry = recording.pure.get(key)
             if entry is not None and entry.status == "error" and entry.frontier and self._live:
@@ -195,6 +208,20 @@ class Ledger:
         if branch.path is None or not branch.may_follow(arrival.turn):
             return None
         return branch.path.find(key, start, arrival.slot)
+
+    def _must_ask(self, arrival: Arrival, entry: Entry | None) -> bool:
+        """Whether somebody has to be asked, and can be: the call would run."""
+        call = arrival.call
+        if call.ask is None or call.approved is not None:
+            return False
+        if entry is None:
+            self._check_miss(arrival)
+            return True
+        if entry.status == "blocked" or not self._runs_again(arrival, entry):
+            return False
+        if entry.kind == "model":
+            entry.used = False  # it is looked for again, once that is decided
+        return True
 
     def _refuse(self, arrival: Arrival, refused: _Refused) -> Admission:
         self.stats.blocked += 1
@@ -226,7 +253,7 @@ class Ledger:
         self._count_hit(entry)
         event = journal.replayed(self._number(), arrival, place, entry)
         if entry.status == "unknown":
-            return Admission(event, error=_unknown(entry))
+            return Admission(event, error=_unknown(entry.run, entry.step, entry.name))
         if self._mode == "verify" and arrival.call.kind == "tool":
             return self._compared(arrival, place, entry, event)
         return Admission(event, entry=entry)
@@ -251,7 +278,7 @@ class Ledger:
             if status == "not_started" or (status == "unknown" and contract.effect == "scope"):
                 return True
             if status == "unknown" and not contract.idempotent:
-                raise _Refused(_unknown(entry))
+                raise _Refused(_unknown(entry.run, entry.step, entry.name))
             if status == "unknown":
                 return True
             if status == "error" and entry.frontier and entry.effect in ("write", "scope"):
@@ -318,6 +345,10 @@ class Ledger:
             entry, differs = near
             nearby = f"step {entry.step} ({entry.name})"
             said = f"the nearest recorded call is {nearby}; it differs in {differs}"
+        asked = len(recording.models.get(arrival.call.key.hex(), ()))
+        if arrival.call.kind == "model" and asked:
+            answers = "the one recorded answer" if asked == 1 else f"all {asked} recorded answers"
+            said = f"{answers} to this very request had been given before; it was asked once more"
         error = ReplayMiss(f"no recorded step for {contract.name}: {said}")
         raise _Refused(error, halts=on_miss == "fail")
 
@@ -347,7 +378,7 @@ class Ledger:
         self, arrival: Arrival, place: Place, *, advances: bool, marks: Event | None = None
     ) -> Admission:
         verdict = arrival.verdict
-        if verdict.decision == "ask":
+        if verdict.decision == "ask" and arrival.call.approved is None:
             name = arrival.contract.name
             raise _Refused(ApprovalRequired(f"{name} needs approval: {verdict.reason}"))
         self.stats.misses += 1
@@ -436,10 +467,37 @@ class Ledger:
         """A step has ended; what is written of it. `duration` and `now` in µs."""
         self.stats.errors += outcome["status"] == "error"
         if step.advances:
-            self._open.pop(step.number, None)
+            step.advances = False
             ran = outcome["status"] != "not_started"
             step.branch.end_write(step.link_at, link(step.fingerprint, digest) if ran else None)
         return journal.finished(step, outcome, digest, duration, now)
+
+    def written(self, step: Step) -> None:
+        """The end of a step is in the trace: it is in doubt no longer."""
+        self._open.pop(step.number, None)
+
+    def abandon(self, call: Call) -> None:
+        """An interrupt broke off what drives a call, before its end was written.
+
+        Whoever swallows that must not go on: the call's write may have happened, or its recorded
+        step is used up and would run again.
+        """
+        contract = call.contract
+        step = next((each for each in self._open.values() if each.call is call), None)
+        if step is not None and not step.world_effect:
+            del self._open[step.number]
+            if step.advances:  # as when it is read back
+                unknown = link(step.fingerprint, bytes.fromhex(UNKNOWN_DIGEST))
+                step.branch.end_write(step.link_at, unknown if contract.effect == "scope" else None)
+        elif self.halted is not None or call.kind != "tool" or contract.effect != "write":
+            return
+        elif step is not None:
+            self.halted = _unknown(step.run, step.number, contract.name)
+        else:
+            self.halted = NotReplayable(
+                f"a call of {contract.name} was interrupted before it ran or was given back: "
+                f"leave the session, then resume the run"
+            )
 
     def left_behind(self) -> list[Entry]:
         """The recorded effects that the run never asked for."""
@@ -471,11 +529,10 @@ def _orphans(arrival: Arrival, path: Path) -> list[Entry]:
     return [e for e in left if e.abandoned or e.since > path.position or e.slot == arrival.slot]
 
 
-def _unknown(entry: Entry) -> UnknownOutcome:
+def _unknown(run: str, step: int, name: str) -> UnknownOutcome:
     return UnknownOutcome(
-        f"nobody can tell whether step {entry.step} of run {entry.run} ({entry.name}) happened. "
-        f"Find out, then say so: rollcage resolve {entry.run} {entry.step} --happened "
-        f"[--result JSON] | --did-not-happen",
-        entry.run,
-        entry.step,
+        f"nobody can tell whether step {step} of run {run} ({name}) happened. Find out, then say "
+        f"so: rollcage resolve {run} {step} --happened [--result JSON] | --did-not-happen",
+        run,
+        step,
     )

@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
+import orjson
+
+from rollcage.answer import Answer
 from rollcage.errors import RunNotFound, SessionError, SourceMissing, TraceCorrupt
 from rollcage.ledger import Mode
 from rollcage.replay import Recording, load
@@ -22,9 +25,10 @@ from rollcage.store.protocol import (
     check_attested,
     is_run_id,
 )
+from rollcage.trace.codec import TAG
 from rollcage.trace.reader import read_events
 
-__all__ = ["Replay", "Source", "find_source", "read_lineage"]
+__all__ = ["Replay", "Source", "find_source", "read_answers", "read_lineage"]
 
 Replay = Literal["auto", "off", "resume", "offline", "verify"]
 """How a session treats what is recorded: see `Session`."""
@@ -135,6 +139,46 @@ def read_lineage(
     finally:
         if collecting:
             gc.enable()
+
+
+def read_answers(reader: Reader, run: str, agent: str | None) -> list[Answer]:
+    """What the model answered in one run, in the order in which it was asked.
+
+    Those of one `agent`, or of all agents but the ones inside of tools. A call that failed, or that
+    nothing is known of, has no answer.
+
+    Raises:
+        StoreError: the trace can't be read, or was changed.
+    """
+    trace = reader.read(run)
+    check_attested(trace)
+    asked: dict[int, tuple[int, dict[str, Any]]] = {}
+    for line, event in read_events(trace.data, trace.where):
+        step: Any = event.get("step")
+        if event["event"] in ("step.started", "step.replayed"):
+            if event.get("kind") == "model" and _is_asked_by(agent, event):
+                asked[step] = line, event
+        elif step in asked:
+            asked[step] = line, event
+    answers: list[Answer] = []
+    for line, event in asked.values():
+        outcome = event.get("outcome")
+        try:
+            if outcome is None or outcome["status"] != "ok":
+                continue
+            answer = outcome["answer"]
+            if TAG in answer:
+                answer = orjson.loads(reader.get_blob(answer["sha256"]))
+            answers.append(Answer.from_data(answer, outcome.get("usage")))
+        except (KeyError, TypeError, ValueError) as error:
+            raise TraceCorrupt(trace.where, line, f"no answer of a model: {error}") from None
+    return answers
+
+
+def _is_asked_by(agent: str | None, event: Mapping[str, Any]) -> bool:
+    if agent is None:
+        return event.get("parent") is None
+    return bool(event.get("agent", "") == agent)
 
 
 def _check_settings(started: Mapping[str, Any], run: str, settings: Mapping[str, Any]) -> None:

@@ -37,7 +37,7 @@ class Entry:
     __slots__ = (
         "abandoned", "args", "branch", "digest", "duration", "effect", "end", "era", "fingerprint",
         "flaw", "frontier", "group", "joined", "key", "kind", "name", "outcome", "position", "run",
-        "since", "slot", "status", "step", "turn", "used", "version", "world",
+        "seat", "since", "slot", "status", "step", "turn", "used", "version", "world",
     )  # fmt: skip
 
     run: str
@@ -45,6 +45,7 @@ class Entry:
     turn: int
     group: int  # its turn, unique over the lineage
     era: int  # the turn in whose place it ran, where it was run or replayed again
+    seat: int  # its slot in that turn
     slot: int
     branch: str
     kind: str
@@ -64,7 +65,7 @@ class Entry:
     digest: str
     duration: int  # µs
     flaw: str | None  # why its value can't be given back
-    frontier: bool  # no tool call of a later turn in its branch
+    frontier: bool  # no later tool call in its branch, but for other slots of its turn
     used: bool
     abandoned: bool  # a later run of the lineage left the path before it: an orphan, no candidate
 
@@ -113,7 +114,8 @@ class Path:
     def find(self, key: str, start: int, slot: int) -> Entry | None:
         """The recorded step that stands for a call of a turn which started at position `start`.
 
-        Of identical calls of one recorded turn, the one of the same slot; else the earliest.
+        Of identical calls of one recorded turn, the one of the same slot, else of the lowest slot;
+        of those of different turns, the earliest.
         """
         queue = self._queues.get(key)
         if queue is None:
@@ -133,12 +135,17 @@ class Path:
             index += 1
         if first is None or first.slot == slot:
             return first
+        lowest_slot = first  # who started first does not count
         for entry in islice(queue, index, None):
             if entry.group != first.group or entry.since > self.position:
                 break
-            if entry.slot == slot and not entry.used:
+            if entry.used:
+                continue
+            if entry.slot == slot:
                 return entry
-        return first
+            if entry.slot < lowest_slot.slot and start <= entry.end:
+                lowest_slot = entry
+        return lowest_slot
 
     def holds(self, fingerprint: str) -> bool:
         """Whether a step of this fingerprint is recorded here, taken or not."""
@@ -194,7 +201,7 @@ class Recording:
     Attributes:
         paths: by branch.
         pure: by key; holds in any world, any number of times.
-        models: by key; in any world, once each, first in first out.
+        models: by key; in any world, once each, first in first out: those used are at the end.
     """
 
     def __init__(self) -> None:
@@ -202,6 +209,16 @@ class Recording:
         self.pure: dict[str, Entry] = {}
         self.models: dict[str, deque[Entry]] = {}
         self.run_settings: dict[str, Any] = {}
+
+    def next_answer(self, key: str) -> Entry | None:
+        """The next recorded step of a model call; None where all of them were given."""
+        queue = self.models.get(key)
+        if not queue or queue[0].used:
+            return None
+        entry = queue[0]
+        entry.used = True
+        queue.rotate(-1)
+        return entry
 
 
 # --- loading -------------------------------------------------------------------------------------
@@ -273,7 +290,7 @@ class _Generation:
         """A step that stands in the place of an older one."""
         before = self.older.pop(older, None)
         if before is not None:
-            entry.era = before.era
+            entry.era, entry.seat = before.era, before.seat
 
     def _entry(self, event: dict[str, Any]) -> Entry:
         get = event.get
@@ -282,7 +299,7 @@ class _Generation:
         entry.step = event["step"]
         entry.turn = turn = event["turn"]
         entry.group = entry.era = self.number * _TURNS + turn
-        entry.slot = event["slot"]
+        entry.slot = entry.seat = event["slot"]
         entry.branch = get("branch", "")
         entry.kind = event["kind"]
         entry.name = event["name"]
@@ -406,12 +423,13 @@ def _is_pure(entry: Entry) -> bool:
 
 
 def _mark_frontier(steps: list[Entry], *, retry_failed: bool | None) -> None:
-    """Mark the steps that no tool call of a later turn came after."""
+    """Mark the steps that no tool call of a later turn, or of their own slot, came after."""
     if retry_failed is not None:
         for entry in steps:
             entry.frontier = retry_failed
         return
     last: int | None = None
+    seats: set[int] = set()
     for entry in reversed(steps):
         if entry.status == "blocked" or entry.abandoned:
             continue
@@ -421,7 +439,8 @@ def _mark_frontier(steps: list[Entry], *, retry_failed: bool | None) -> None:
             if last is not None and entry.era != last:
                 break
             last = entry.era
-            entry.frontier = True
+            entry.frontier = entry.seat not in seats  # else it was retried in its own slot
+            seats.add(entry.seat)
 
 
 def _with_ends(steps: list[Entry]) -> list[Entry]:

@@ -10,10 +10,14 @@ from typing import Any, Protocol, TypeVar, overload
 
 from rollcage.contract import Contract
 from rollcage.fingerprint import idempotency_key
+from rollcage.gate import Ask
 from rollcage.step import Step
 from rollcage.world import Turn
 
-__all__ = ["Branch", "CurrentStep", "Guard", "Scope", "TurnHandle", "around", "current_step"]
+__all__ = [
+    "Branch", "CurrentStep", "Guard", "Nesting", "Scope", "TurnHandle", "around", "current_step",
+    "enter_body", "here", "in_scope",
+]  # fmt: skip
 
 R = TypeVar("R")
 
@@ -22,6 +26,7 @@ class Guard(Protocol):
     """What scopes and declared tools need of their session."""
 
     root: str
+    nesting: Nesting
 
     def run(
         self, contract: Contract, arguments: Mapping[str, Any], body: Callable[..., Any]
@@ -55,9 +60,77 @@ class Scope:
     agent: str = ""
     call_id: str = ""
     step: Step | None = None
+    once: bool | None = None  # turn and slot say which call it is; True: a failed one included
+    ask: Ask | None = None
 
 
 around: ContextVar[Scope | None] = ContextVar("rollcage_scope", default=None)
+
+
+class Nesting:
+    """Where a session was entered: in which context, and inside of which other session.
+
+    Sessions may be left in any order, and in another context than they were entered in (fixtures).
+
+    Attributes:
+        outer: what was around the session where it was entered.
+        left: whether it was left.
+    """
+
+    __slots__ = ("_token", "left", "outer")
+
+    def __init__(self) -> None:
+        self.outer: Scope | None = None
+        self.left = False
+        self._token: Token[Scope | None] | None = None
+
+    def enter(self, session: Guard) -> None:
+        """Let the calls of this context come from `session`."""
+        self.outer = here()
+        self._token = around.set(Scope(session))
+
+    def leave(self) -> None:
+        """End that; a session that was entered later goes on to guard its own calls."""
+        self.left = True
+        scope = around.get()
+        if scope is not None and scope.session.nesting is self:
+            around.set(_not_left(self.outer))
+        else:
+            here()
+
+    def is_here(self) -> bool:
+        """Whether the session was entered in this very context, not in one it was copied from."""
+        if self._token is None:
+            return False
+        try:
+            around.reset(self._token)  # only its own context takes a token back ...
+        except ValueError:
+            return False
+        self._token = around.set(None)  # ... and once; the caller sets what is around
+        return True
+
+
+def here() -> Scope | None:
+    """What is around this context. Sessions that were entered in it and left since are not.
+
+    A task that outlives its session still finds it: its calls are refused, not unguarded.
+    """
+    scope = around.get()
+    if scope is None or not scope.session.nesting.left:
+        return scope
+    found = _not_left(scope)
+    if found is not scope:
+        around.set(found)
+    return found
+
+
+def _not_left(scope: Scope | None) -> Scope | None:
+    while scope is not None:
+        nesting = scope.session.nesting
+        if not (nesting.left and nesting.is_here()):
+            return scope
+        scope = nesting.outer
+    return None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

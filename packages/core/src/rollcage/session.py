@@ -9,6 +9,7 @@ import hmac
 import inspect
 import logging
 import os
+from collections import OrderedDict
 from collections.abc import (
     AsyncIterator,
     Callable,
@@ -18,22 +19,30 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextvars import Token
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Literal, Self, TypeVar, Unpack, cast, overload
 
 from rollcage._drive import Clock, Driver
-from rollcage._effects import Flow
-from rollcage._engine import Usage, run_step
+from rollcage._effects import Flow, Raised, Returned
+from rollcage._engine import Read, run_step
+from rollcage.answer import Answer
 from rollcage.contract import Contract
 from rollcage.declare import Declared, declaration, guarded, open_sessions, tool
-from rollcage.errors import SessionError, StoreError, TraceUnwritable, UnknownOutcome
+from rollcage.errors import (
+    ArgumentsInvalid,
+    Blocked,
+    Halt,
+    SessionError,
+    StoreError,
+    TraceUnwritable,
+    UnknownOutcome,
+)
 from rollcage.fingerprint import uuid7
-from rollcage.gate import ALLOWED, Rule, StepView, decide, rule_name
+from rollcage.gate import ALLOWED, Approver, Ask, Rule, StepView, decide, rule_name
 from rollcage.ledger import Ledger, OnDivergence
-from rollcage.lineage import MODES, Replay, find_source, read_lineage
+from rollcage.lineage import MODES, Replay, Source, find_source, read_answers, read_lineage
 from rollcage.replay import Recording
-from rollcage.scope import Branch, Scope, TurnHandle, around, enter_body, in_scope
+from rollcage.scope import Branch, Nesting, Scope, TurnHandle, around, enter_body, in_scope
 from rollcage.step import Call, Stats
 from rollcage.store.jsonl import JsonlStore
 from rollcage.store.protocol import Lock, Store
@@ -47,6 +56,8 @@ R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _log: Final = logging.getLogger("rollcage")
+_REMEMBERED: Final = 256  # outcomes of placed calls, for a framework that repeats them
+_NOT_MADE: Final = (ArgumentsInvalid, Blocked, Halt, SessionError)
 
 
 class Session:
@@ -64,6 +75,8 @@ class Session:
             read tools again, and reports drift.
         source: the run to replay, by its id or the path of its trace; the newest by default.
         rules: see `rollcage.Rule`; each call is shown to each of them before it happens.
+        approver: see `rollcage.Approver`; decides where a rule asks. Without one, the session
+            halts there.
         chain: `"effects"`: writes move the world on; `"all"`: every tool step does.
         durability: `"os"`: what is recorded survives the death of the process; `"disk"`: and of
             the machine.
@@ -85,6 +98,7 @@ class Session:
         replay: Replay = "auto",
         source: str | os.PathLike[str] | None = None,
         rules: Sequence[Rule] = (),
+        approver: Approver | None = None,
         chain: Literal["effects", "all"] = "effects",
         durability: Literal["os", "disk"] = "os",
         on_divergence: OnDivergence = "halt",
@@ -107,17 +121,20 @@ class Session:
         self._replay: Replay = replay
         self._source = source
         self._rules = tuple(rules)
+        self._ask = None if approver is None else Ask(approver)
         self._chain: Literal["effects", "all"] = chain
         self._durable = durability == "disk"
         self._on_divergence: OnDivergence = on_divergence
         self._seed = seed
         self._retry_failed = retry_failed
         self._clock = _clock
+        self._found: Source | None = None
         self._driver: Driver | None = None
         self._locks: list[Lock] = []
         self._turns: dict[Any, Turn] = {}
+        self._ended: OrderedDict[Any, Returned | Raised] = OrderedDict()
         self._key: bytes | None = None
-        self._token: Token[Scope | None] | None = None
+        self.nesting = Nesting()
 
     # --- entering and leaving --------------------------------------------------------------------
 
@@ -131,7 +148,7 @@ class Session:
             self._release()
             raise
         open_sessions.add(id(self))
-        self._token = around.set(Scope(self))
+        self.nesting.enter(self)
         return self
 
     def __exit__(
@@ -141,9 +158,7 @@ class Session:
         traceback: TracebackType | None,
     ) -> None:
         driver = self._active()
-        if self._token is not None:
-            with contextlib.suppress(ValueError):  # left in another context than it was entered in
-                around.reset(self._token)
+        self.nesting.leave()
         open_sessions.discard(id(self))
         halted = driver.ledger.halted
         try:
@@ -173,7 +188,7 @@ class Session:
         self.__exit__(kind, error, traceback)
 
     def _open(self) -> None:
-        source = find_source(self.store, self.name, self._replay, self._source)
+        self._found = source = find_source(self.store, self.name, self._replay, self._source)
         self.run_id = self.root = uuid7(self._clock.wall() // 1_000_000, self._clock.random(10))
         recording: Recording | None = None
         if source.run is not None:
@@ -272,9 +287,23 @@ class Session:
     def halt(self, error: Exception) -> None:
         """Halt the session: from now on nothing runs in it, and leaving it raises `error`."""
         driver = self._active()
+        driver.check_process()
         with driver.lock:
             if driver.ledger.halted is None:
                 driver.ledger.halted = error
+
+    def recorded_answers(self, agent: str | None = None) -> tuple[str, list[Answer]]:
+        """The run that this session replays, and what the model answered in it, in order.
+
+        Those of one `agent`, or of all agents but the ones inside of tools.
+
+        Raises:
+            SessionError: it replays nothing.
+        """
+        self._active()
+        if self._found is None or self._found.run is None:
+            raise SessionError(f"session {self.name!r} replays no run: there is no answer in it")
+        return self._found.run, read_answers(self._found.reader, self._found.run, agent)
 
     def _seal(self, secret: str) -> str:
         if self._key is None:
@@ -318,14 +347,14 @@ class Session:
         body: Callable[..., Any],
         *,
         kind: Literal["tool", "model"] = "tool",
-        usage: Usage | None = None,
+        answer: Read | None = None,
     ) -> Any:
         """Guard one call: for adapters, which bring the contract and the body.
 
-        `body` gets the validated arguments as keywords. `usage` reads the tokens off a model's
-        answer. Raises as `call` does, and whatever the body raises.
+        `body` gets the validated arguments as keywords. `answer` reads what a model answered off
+        its value. Raises as `call` does, and whatever the body raises.
         """
-        return self._active().run(self._flow(contract, arguments, body, kind, usage))
+        return self._active().run(self._flow(contract, arguments, body, kind, answer))
 
     async def arun(
         self,
@@ -335,10 +364,10 @@ class Session:
         *,
         is_async: bool = True,
         kind: Literal["tool", "model"] = "tool",
-        usage: Usage | None = None,
+        answer: Read | None = None,
     ) -> Any:
         """`run` for an async body, or with `is_async=False` for a sync one in a thread."""
-        flow = self._flow(contract, arguments, body, kind, usage)
+        flow = self._flow(contract, arguments, body, kind, answer)
         return await self._active().arun(flow, is_async=is_async)
 
     def stream(
@@ -348,13 +377,13 @@ class Session:
         body: Callable[..., Any],
         *,
         kind: Literal["tool", "model"] = "tool",
-        usage: Usage | None = None,
+        answer: Read | None = None,
     ) -> Iterator[Any]:
         """Guard one call whose body gives an iterator: its chunks as they come, live or recorded.
 
         The step's value is the list of its chunks. A consumer that stops early cuts the step off.
         """
-        flow = self._flow(contract, arguments, body, kind, usage)
+        flow = self._flow(contract, arguments, body, kind, answer)
         return self._active().stream(flow)
 
     def astream(
@@ -364,10 +393,10 @@ class Session:
         body: Callable[..., Any],
         *,
         kind: Literal["tool", "model"] = "tool",
-        usage: Usage | None = None,
+        answer: Read | None = None,
     ) -> AsyncIterator[Any]:
         """`stream` for a body that gives an async iterator."""
-        flow = self._flow(contract, arguments, body, kind, usage)
+        flow = self._flow(contract, arguments, body, kind, answer)
         return self._active().astream(flow)
 
     def _flow(
@@ -376,7 +405,7 @@ class Session:
         arguments: Mapping[str, Any],
         body: Callable[..., Any],
         kind: Literal["tool", "model"],
-        usage: Usage | None,
+        answer: Read | None,
     ) -> Flow:
         scope = around.get()
         if scope is None or scope.session is not self:
@@ -393,6 +422,7 @@ class Session:
             agent=scope.agent,
             call_id=scope.call_id,
             parent=step,
+            ask=scope.ask or self._ask,
         )
         verdict = ALLOWED
         if self._rules:
@@ -401,7 +431,24 @@ class Session:
                 kind, contract, MappingProxyType(bound.values), scope.agent, scope.branch, calls
             )
             verdict = decide(view, self._rules)
-        return run_step(call, verdict, body, self._seal, durable=self._durable, usage=usage)
+        flow = run_step(call, verdict, body, self._seal, durable=self._durable, read=answer)
+        if scope.once is None or verdict.decision == "deny":
+            return flow
+        return self._only_once(call, flow, failed=scope.once)
+
+    def _only_once(self, call: Call, flow: Flow, *, failed: bool) -> Flow:
+        """Give a call that its turn and slot name its outcome again, where it is made again."""
+        assert call.turn is not None
+        place = call.branch, call.turn.number, call.slot, call.key
+        ended = self._ended.get(place)
+        if ended is not None and self._active().ledger.halted is None:
+            return ended
+        answer = yield from flow
+        if isinstance(answer, Returned) or (failed and _is_failure(call, answer.error)):
+            self._ended[place] = answer
+            while len(self._ended) > _REMEMBERED:
+                self._ended.popitem(last=False)
+        return answer
 
     # --- where calls stand -----------------------------------------------------------------------
 
@@ -413,6 +460,7 @@ class Session:
     def turn(self) -> Generator[TurnHandle]:
         """The calls inside were issued together: none depends on another."""
         driver = self._active()
+        driver.check_process()
         with driver.lock:
             turn = driver.ledger.new_turn()
         scope = dataclasses.replace(self._here(), turn=turn, slot=None)
@@ -430,12 +478,15 @@ class Session:
             raise SessionError(f"{name!r} can't name a branch: it is empty or holds / or #")
         driver = self._active()
         here = self._here()
+        driver.check_process()
         with driver.lock:
             parent = driver.ledger.branch_name(here.branch, here.step)
             full = driver.ledger.fork(parent, name, here.turn)
-        scope = dataclasses.replace(here, branch=full, turn=None, slot=None, step=None)
+        scope = dataclasses.replace(here, branch=full, turn=None, slot=None)
         with in_scope(scope):
             yield Branch(scope)
+        if driver.writer.forked:
+            return  # the child of a fork in here: what joins is the parent's
         with driver.lock:
             event = driver.ledger.join(parent, full, here.turn, self._clock.wall() // 1000)
             if event is not None:
@@ -449,15 +500,27 @@ class Session:
         slot: int | None = None,
         agent: str = "",
         call_id: str = "",
+        once: bool = False,
+        ask: Ask | None = None,
     ) -> Generator[None]:
         """Say where the next call in this context stands: for adapters, at the framework's hook.
 
-        `turn` is anything hashable that is the same for all the calls of one model message.
+        Turn and slot together name one call of the model. Made again, it is that call, not a new
+        one: where it ended well, its outcome is given back, however often a framework repeats it.
+
+        Args:
+            turn: anything hashable that is the same for all the calls of one model message.
+            slot: the call's place in that message.
+            agent: the agent's name.
+            call_id: the framework's id of the call.
+            once: a call that failed is not made again either: it fails as before.
+            ask: who is asked to approve the call, in place of the session's approver.
         """
         here = self._here()
         placed = here.turn
         if turn is not None:
             driver = self._active()
+            driver.check_process()
             with driver.lock:
                 key = (here.branch, None if here.step is None else here.step.number, turn)
                 placed = self._turns.get(key)
@@ -470,6 +533,8 @@ class Session:
                 slot=slot,
                 agent=_writable(agent) or here.agent,
                 call_id=_writable(call_id),
+                once=None if turn is None or slot is None else once,
+                ask=ask,
             )
         ):
             yield
@@ -490,6 +555,12 @@ class Session:
             return lambda each: self.tool(tool(**declared)(each))
         body, contract = declaration(function)
         return guarded(body, contract, lambda: self)
+
+
+def _is_failure(call: Call, error: BaseException) -> bool:
+    """Whether a call was made and failed: neither refused, nor cut off, nor waiting."""
+    pauses = () if call.ask is None else call.ask.pauses
+    return isinstance(error, Exception) and not isinstance(error, (*_NOT_MADE, *pauses))
 
 
 def _writable(text: str) -> str:

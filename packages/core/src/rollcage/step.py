@@ -9,7 +9,7 @@ import orjson
 
 from rollcage.contract import Arguments, Contract
 from rollcage.fingerprint import key_digest
-from rollcage.gate import Verdict
+from rollcage.gate import Approval, Ask, Verdict
 from rollcage.replay import Entry
 from rollcage.world import Branch, Place, Turn
 
@@ -47,8 +47,8 @@ class Call:
     """What is requested: a contract with its arguments, and where the call comes from."""
 
     __slots__ = (
-        "agent", "arguments", "branch", "call_id", "compared", "contract", "key", "kind", "parent",
-        "shown", "slot", "turn",
+        "agent", "approved", "arguments", "ask", "branch", "call_id", "compared", "contract", "key",
+        "kind", "parent", "shown", "slot", "turn",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +63,7 @@ class Call:
         agent: str = "",
         call_id: str = "",
         parent: Step | None = None,
+        ask: Ask | None = None,
     ) -> None:
         self.kind = kind
         self.contract = contract
@@ -76,6 +77,8 @@ class Call:
         self.agent = agent
         self.call_id = call_id
         self.parent = parent
+        self.ask = ask
+        self.approved: Approval | None = None
 
 
 class Arrival:
@@ -138,10 +141,11 @@ class Admission(NamedTuple):
     """The ledger's answer to a call: one of step, entry and error, and what is to be written.
 
     With both a step and an entry, the tool runs only to be compared (`verify`), and the event is
-    written once that is done.
+    written once that is done. With `asks`, somebody has to approve the call first.
     """
 
     event: dict[str, Any] | None
     step: Step | None = None
     entry: Entry | None = None
-    error: Exception | None = None
+    error: BaseException | None = None
+    asks: Arrival | None = None

@@ -32,7 +32,9 @@ class Turn:
 class Place:
     """Where a call stands in its run."""
 
-    __slots__ = ("fingerprint", "joined", "position", "rank", "since", "slot", "turn", "world")
+    __slots__ = (
+        "again", "fingerprint", "joined", "position", "rank", "since", "slot", "turn", "world",
+    )  # fmt: skip
 
     turn: Turn
     slot: int
@@ -41,6 +43,7 @@ class Place:
     since: int
     joined: bool
     rank: int
+    again: int
     fingerprint: bytes
 
 
@@ -63,7 +66,9 @@ class Branch:
         self._links: dict[int, list[bytes]] = {}
         self._in_flight = 0
         self._batch_turn = 0
-        self._asked: dict[bytes, tuple[int, int]] = {}  # key -> (turn, rank), in this world
+        # In this world, by key: the last turn that asked, its rank, and how often each of its slots
+        # has asked; that is a mere slot, until the turn asks again.
+        self._asked: dict[bytes, tuple[int, int, int | dict[int, int]]] = {}
 
     def arrive(self, turn: Turn) -> tuple[int, int]:
         """A tool call of `turn` is here: fold what it can't be part of. Where its turn started."""
@@ -94,14 +99,14 @@ class Branch:
     def place(self, turn: Turn, slot: int, key: bytes) -> Place:
         """The place of a call that has arrived and is not replayed."""
         asked = self._asked.get(key)
-        if asked is None:
-            rank = 0
-            self._asked[key] = turn.number, 0
-        elif asked[0] == turn.number:
-            rank = asked[1]
+        again = 0
+        if asked is not None and asked[0] == turn.number:
+            rank, counts = asked[1], self._counts(key)
+            again = counts.get(slot, 0)
+            counts[slot] = again + 1
         else:
-            rank = asked[1] + 1
-            self._asked[key] = turn.number, rank
+            rank = 0 if asked is None else asked[1] + 1
+            self._asked[key] = turn.number, rank, slot
         place = Place()
         place.turn = turn
         place.slot = slot
@@ -111,7 +116,8 @@ class Branch:
         place.since = self.position if started is None else started[0]
         place.joined = self.open_batch
         place.rank = rank
-        place.fingerprint = fingerprint(key, self.world, rank, slot)
+        place.again = again
+        place.fingerprint = fingerprint(key, self.world, rank, slot, again)
         return place
 
     def set_apart(self, place: Place, key: bytes) -> None:
@@ -122,8 +128,17 @@ class Branch:
         """
         assert self.path is not None
         while self.path.holds(place.fingerprint.hex()):
-            place.rank += 1
-            place.fingerprint = fingerprint(key, self.world, place.rank, place.slot)
+            place.again += 1
+            self._counts(key)[place.slot] = place.again + 1
+            place.fingerprint = fingerprint(key, self.world, place.rank, place.slot, place.again)
+
+    def _counts(self, key: bytes) -> dict[int, int]:
+        """How often each slot of the turn that asked last has asked for this key."""
+        turn, rank, slots = self._asked[key]
+        if isinstance(slots, int):
+            slots = {slots: 1}
+            self._asked[key] = turn, rank, slots
+        return slots
 
     def may_follow(self, turn: Turn) -> bool:
         """Whether a call of this turn may be answered from the recorded path."""

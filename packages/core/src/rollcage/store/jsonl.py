@@ -374,8 +374,9 @@ class JsonlStore(TraceFile):
 
     def put_blob(self, digest: str, data: bytes) -> None:
         path = self.root / "blobs" / digest[:2] / digest
-        if path.exists():
-            return
+        with contextlib.suppress(OSError):  # a file that was cut short is written anew
+            if path.stat().st_size == len(data):
+                return
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             part = path.with_name(f"{digest}.{secrets.token_hex(4)}")

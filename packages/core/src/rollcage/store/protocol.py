@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol, runtime_checkable
 
 from rollcage.errors import TraceCorrupt
-from rollcage.trace.reader import tail_of
+from rollcage.trace.reader import read_events, tail_of
 
 __all__ = [
     "Lock",
@@ -77,19 +77,34 @@ class RunTrace:
 def check_attested(trace: RunTrace) -> None:
     """Hold a finished run's trace against the count and head in the store's index.
 
+    Behind that head, `step.resolved` events may stand: whoever says what became of a step may be
+    killed between the trace and the index.
+
     Raises:
-        TraceCorrupt: lines are missing from its end, or were added to it.
+        TraceCorrupt: lines are missing from its end, or others were added to it.
     """
     info = trace.info
     if info is None or info.count is None:
         return
-    tail = tail_of(trace.data)
-    if tail.lines != info.count or tail.head.hex() != info.head:
+    lines = trace.data.count(b"\n")
+    behind = min(max(lines - info.count, 0), lines)
+    end = len(trace.data)  # of the line that the index attests
+    for _ in range(behind):
+        end = trace.data.rfind(b"\n", 0, end - 1) + 1
+    head = trace.data[max(end - 67, 0) : max(end - 3, 0)]
+    if lines - behind != info.count or head != str(info.head).encode():
         raise TraceCorrupt(
             trace.where,
-            tail.lines,
+            lines,
             f"the run finished with {info.count} lines ending in {info.head}, this is another end",
         )
+    if not behind:
+        return
+    attested = tail_of(trace.data[:end])
+    for line, event in read_events(trace.data[end:], trace.where, after=attested):
+        if event.get("event") != "step.resolved":
+            said = f"the run finished with {info.count} lines, this is another end"
+            raise TraceCorrupt(trace.where, line, said)
 
 
 class Lock(Protocol):

@@ -5,6 +5,7 @@ from rollcage.trace.decoding import decode
 from rollcage.trace.events import CHAIN_START, FORMAT, event_adapter, json_schema, seal_line
 from rollcage.trace.exceptions import decode_exception, encode_exception
 from rollcage.trace.reader import Tail, check_events, read_events, split_tail, tail_of
+from rollcage.trace.worlds import Worlds
 
 __all__ = [
     "CHAIN_START",
@@ -12,6 +13,7 @@ __all__ = [
     "TAG",
     "Native",
     "Tail",
+    "Worlds",
     "check_events",
     "decode",
     "decode_exception",

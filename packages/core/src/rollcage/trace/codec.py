@@ -102,12 +102,18 @@ def survey(value: Any, reserved: str | None = TAG) -> int:  # noqa: C901, PLR091
 class Native(Protocol):
     """How an adapter carries a value of its framework: neutral data that brings it back.
 
-    `project` gives data that any reader can use; `revive` makes the native value from the data
-    again and must take them as hostile input; `neutral` is what a reader without the framework
-    gets (the data themselves unless the adapter says better).
+    `project` gives data that any reader can use. Under a key that is the framework's name stands
+    what only that framework knows; all other readers get the data without it. `revive` makes the
+    native value from the data again and must take them as hostile input.
+
+    Attributes:
+        name: "<framework>.<kind>".
+        portable: whether the data are of use elsewhere; in another framework, a step whose value is
+            not portable can't be replayed.
     """
 
     name: str
+    portable: bool
 
     def project(self, value: Any) -> Any:
         """Data for a native value."""
@@ -115,10 +121,6 @@ class Native(Protocol):
 
     def revive(self, data: Any) -> Any:
         """The native value for these data; raises ValueError where they are none of ours."""
-        ...
-
-    def neutral(self, data: Any) -> Any:
-        """What a reader without the framework gets."""
         ...
 
 
@@ -251,7 +253,8 @@ class _Encoder:
         native = _natives_by_type.get(kind)
         if native is not None:
             inner = self.encode(native.project(value), path, depth + 1)
-            return {TAG: "native", "type": native.name, "value": inner}
+            encoded = {TAG: "native", "type": native.name, "value": inner}
+            return encoded if native.portable else {**encoded, "only": native.name.split(".")[0]}
         if isinstance(value, (pydantic.SecretStr, pydantic.SecretBytes, pydantic.Secret)):
             return self.secret(value, path, depth)
         return self.typed_value(value, path, depth)

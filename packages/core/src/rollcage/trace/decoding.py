@@ -6,6 +6,7 @@ import base64
 import datetime as dt
 import functools
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from decimal import Decimal
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, Final
@@ -16,16 +17,29 @@ from rollcage.trace.codec import TAG, native_called
 __all__ = ["decode"]
 
 
-def decode(encoded: Any) -> Any:
+_reader: ContextVar[str] = ContextVar("rollcage_reader", default="")
+
+
+def decode(encoded: Any, *, framework: str = "") -> Any:
     """Bring a value back; models, dataclasses and enums as plain data.
 
+    Args:
+        encoded: its encoding.
+        framework: whose native values come back as themselves, those of others as neutral data;
+            empty for those of each framework whose adapter is loaded.
+
     Raises:
-        ValueError: an encoding that is none of ours (the trace is hostile input).
+        ValueError: an encoding that is none of ours (the trace is hostile input), or a value that
+            means something in another framework only.
     """
+    token = _reader.set(framework) if framework else None
     try:
         return _decode(encoded)
     except RecursionError:
         raise ValueError("nested too deep for a recorded value") from None
+    finally:
+        if token is not None:
+            _reader.reset(token)
 
 
 def _decode(encoded: Any) -> Any:
@@ -82,9 +96,19 @@ def _zone_names() -> set[str]:
 
 
 def _decode_native(value: Any, encoded: Mapping[str, Any]) -> Any:
-    native = native_called(encoded.get("type"))
+    name = encoded.get("type")
+    native = native_called(name)
     data = _decode(value)
-    return data if native is None else native.revive(data)
+    own = str(name).partition(".")[0]
+    if native is not None and _reader.get() in ("", own):
+        return native.revive(data)
+    if "only" in encoded:
+        raise _Undecodable(
+            f"a {str(name)[:50]} means something in {own[:20]} only: replay this step there"
+        )
+    if isinstance(data, dict):
+        return {field: each for field, each in data.items() if field != own}
+    return data
 
 
 def _decode_path(value: Any, encoded: Mapping[str, Any]) -> Any:

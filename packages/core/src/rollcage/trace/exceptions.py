@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable, Iterator
+from hashlib import sha256
 from typing import Any, Final, cast
+
+import orjson
 
 from rollcage.errors import ReplayedError, RollcageError
 from rollcage.trace.codec import Seal, encode_result
@@ -12,6 +15,8 @@ from rollcage.trace.decoding import decode
 
 __all__ = ["decode_exception", "encode_exception"]
 
+LONG: Final = 64 * 1024  # bytes from which a text is cut: it stands in the line of each replay
+_KEPT: Final = 16 * 1024  # bytes of its beginning, and of its end
 _BUILTIN_ERRORS: Final = {
     name: each
     for name, each in vars(builtins).items()
@@ -32,26 +37,50 @@ def encode_exception(
     """An exception as data: its type's name, its message, and what it was made of.
 
     Of the types in `known` (a contract's `raises`) and their subclasses the attributes are kept
-    too: these alone are brought back with them.
+    too: these alone are brought back with them. Texts of 64 KiB and more are cut in their middle,
+    with the SHA-256 of the whole; other parts of that size are left out.
     """
     try:
         message = str(error)
         message.encode()
     except Exception:  # noqa: BLE001 - a broken __str__ must not hide the tool's own error
         message = "<its text can't be shown>"
-    encoded: dict[str, Any] = {"type": _type_name(type(error)), "message": message}
-    arguments = encode_result(_made_of(error), seal)
-    if not arguments.flaws:
-        encoded["args"] = arguments.value
+    encoded: dict[str, Any] = {"type": _type_name(type(error)), "message": _cut(message)}
+    arguments = _encoded([_cut(each) for each in _made_of(error)], seal)
+    if arguments is not None:
+        encoded["args"] = arguments
     if isinstance(error, (RollcageError, *known)):
-        state = {name: encode_result(value, seal) for name, value in _attributes(vars(error))}
-        state = {name: each for name, each in state.items() if not each.flaws}
+        parts = ((name, _encoded([_cut(each)], seal)) for name, each in _attributes(vars(error)))
+        state = {name: part[0] for name, part in parts if part is not None}
         if state:
-            encoded["state"] = {name: each.value for name, each in state.items()}
+            encoded["state"] = state
     notes = [note for note in getattr(error, "__notes__", ()) if isinstance(note, str)]
     if notes:
-        encoded["notes"] = encode_result(notes, seal).value
+        whole = "\n".join(notes)
+        cut = _cut(whole)
+        encoded["notes"] = encode_result(notes if cut == whole else [cut], seal).value
     return encoded
+
+
+def _cut(value: Any) -> Any:
+    """A text of moderate length; anything else as it is."""
+    if type(value) is not str or len(value) < LONG // 4:
+        return value
+    data = value.encode("utf-8", "surrogatepass")
+    if len(data) < LONG:
+        return value
+    start, end = (part.decode("utf-8", "ignore") for part in (data[:_KEPT], data[-_KEPT:]))
+    gone = len(data) - 2 * _KEPT
+    digest = sha256(data).hexdigest()
+    return f"{start}\n[{gone} bytes are cut here; the whole has the SHA-256 {digest}]\n{end}"
+
+
+def _encoded(values: list[Any], seal: Seal) -> list[Any] | None:
+    """Parts of an exception, encoded; None where they can't come back, or are too large."""
+    result = encode_result(values, seal)
+    if result.flaws or len(orjson.dumps(result.value)) >= LONG:
+        return None
+    return cast("list[Any]", result.value)
 
 
 def _made_of(error: BaseException) -> list[Any]:
@@ -86,7 +115,8 @@ def decode_exception(encoded: Any, known: Iterable[type[Exception]] = ()) -> Exc
     declared = {_type_name(each): each for each in _family((RollcageError, *known))}.get(name)
     error: Exception | None = None
     if declared is not None and declared is not builtin:
-        error = _remade(declared, args or [], dict(_attributes(state)), message)
+        made_of = [message] if args is None else args
+        error = _remade(declared, made_of, dict(_attributes(state)), message)
     elif builtin is not None:
         error = _made(builtin, [message] if args is None else args)
         if args is None and error is not None and str(error) != message:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 __all__ = [
+    "AnswerData",
     "BranchJoined",
     "Event",
     "Outcome",
@@ -18,6 +19,7 @@ __all__ = [
     "StepReplayed",
     "StepResolved",
     "StepStarted",
+    "ToolRequestData",
     "VerdictData",
     "adapter",
 ]
@@ -31,6 +33,24 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
 
 
+class ToolRequestData(_Model):
+    """A call that a model asks for."""
+
+    name: str
+    arguments: str = Field(description="raw JSON, as the model wrote it")
+    id: str = ""
+
+
+class AnswerData(_Model):
+    """One message of a model, whatever the framework."""
+
+    text: str = ""
+    reasoning: str = ""
+    tool_calls: list[ToolRequestData] = []
+    finish_reason: str = ""
+    response_id: str = ""
+
+
 class Outcome(_Model):
     """What became of a call: `ok` with its value, `error` with its exception, or `unknown`."""
 
@@ -41,6 +61,9 @@ class Outcome(_Model):
     error: dict[str, Any] | None = None
     lossy: str | None = Field(None, description="why the value can't come back as it was")
     usage: dict[str, int] | None = Field(None, description="tokens, by their OTel GenAI names")
+    answer: AnswerData | dict[str, Any] | None = Field(
+        None, description="what a model answered, in neutral form; or the blob that holds it"
+    )
 
 
 class VerdictData(_Model):
@@ -98,7 +121,10 @@ class _Placed(_Call):
     position: int = Field(ge=0, description="how many batches of writes the branch had behind it")
     since: int | None = Field(None, description="the position its turn started at, where earlier")
     joined: bool = Field(False, description="a batch was open when the call arrived")
-    occurrence: tuple[int, int] = Field(description="rank among the turns that asked, then slot")
+    occurrence: tuple[int, int] | tuple[int, int, int] = Field(
+        description="rank among the turns that asked, then slot, then, if any, how many identical "
+        "calls of that slot came before"
+    )
     fingerprint: Digest
 
 
@@ -107,6 +133,7 @@ class StepStarted(_Placed):
 
     event: Literal["step.started"]
     verdict: VerdictData | None = None
+    approved_by: str | None = Field(None, description="who approved it, where a rule asked")
     supersedes: tuple[str, StepNumber] | None = Field(
         None, description="the recorded step (run, step) in whose place it runs again"
     )

@@ -30,16 +30,18 @@ def split_tail(data: bytes) -> tuple[bytes, bytes]:
     return data[:end], data[end:]
 
 
-def read_events(data: bytes, where: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_events(
+    data: bytes, where: str, *, after: Tail | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """Each event with its line number (from 1), after its hash was found right.
 
-    `data` holds whole lines only.
+    `data` holds whole lines only: a trace, or what stands `after` a part of it.
 
     Raises:
         TraceCorrupt: the first line that is no event, or breaks the chain.
     """
-    previous = CHAIN_START
-    start, number, size = 0, 0, len(data)
+    previous, number = (CHAIN_START, 0) if after is None else (after.head, after.lines)
+    start, size = 0, len(data)
     while start < size:
         number += 1
         end = data.index(b"\n", start)

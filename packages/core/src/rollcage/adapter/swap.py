@@ -1,7 +1,8 @@
-"""Another body for an object of LangChain's: its type, name and fields stay what they are."""
+"""Another body for an object of a framework: its type, name and fields stay what they are."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -9,20 +10,20 @@ import pydantic
 
 __all__ = ["swapped"]
 
-M = TypeVar("M", bound=pydantic.BaseModel)
+T = TypeVar("T")
 
 
 def swapped(
-    original: M,
+    original: T,
     members: Mapping[str, Any],
     *,
     update: Mapping[str, Any] | None = None,
     hidden: tuple[str, ...] = (),
-) -> M:
-    """A copy of an object, of a subclass of its class that has these `members`.
+) -> T:
+    """A shallow copy of an object, of a subclass of its class that has these `members`.
 
     Args:
-        original: it stays as it is.
+        original: it stays as it is; a Pydantic model or any other object that can be copied.
         members: the attributes of the subclass, by name.
         update: fields of the copy that are to differ.
         hidden: attributes of the class that the subclass is to have as None, where there are any.
@@ -34,6 +35,14 @@ def swapped(
     for name in hidden:
         if hasattr(twin, name):
             setattr(twin, name, None)
-    copy = original.model_copy(update=update)
-    object.__setattr__(copy, "__class__", twin)  # Pydantic's own knows fields only
-    return copy
+    changes = dict(update or {})
+    if isinstance(original, pydantic.BaseModel):
+        # Pydantic's own attribute setting knows fields only.
+        swap: Any = original.model_copy(update=changes)
+    else:
+        swap = copy.copy(original)
+        for name, value in changes.items():
+            object.__setattr__(swap, name, value)
+    object.__setattr__(swap, "__class__", twin)
+    found: T = swap
+    return found

@@ -1,0 +1,54 @@
+"""What adapters share: declarations, a model's requests and answers, and objects with other bodies.
+
+An adapter translates between its framework and `rollcage.Session`; it decides nothing. All that two
+of them would do alike is here, so that each holds only what its framework asks for.
+"""
+
+from rollcage.adapter.answers import RecordedAnswers, Trace
+from rollcage.adapter.declarations import (
+    Declarations,
+    check_names,
+    declare,
+    declared_contract,
+    type_hints,
+)
+from rollcage.adapter.models import CallNumbers, model_contract, model_request, option
+from rollcage.adapter.running import Running
+from rollcage.adapter.shapes import is_list, is_model_class, is_object, is_tuple
+from rollcage.adapter.swap import swapped
+from rollcage.answer import Answer, ToolRequest
+from rollcage.contract import Effect
+from rollcage.errors import ArgumentsInvalid, Blocked, Halt, SessionHalted
+from rollcage.gate import Ask
+
+REFUSED = (Blocked, ArgumentsInvalid)
+"""What answers a call that did not run: show its text to the model, the agent goes on."""
+
+HALTED = (Halt, SessionHalted)
+"""What ends the agent: nothing runs in this session any more."""
+
+__all__ = [
+    "HALTED",
+    "REFUSED",
+    "Answer",
+    "Ask",
+    "CallNumbers",
+    "Declarations",
+    "Effect",
+    "RecordedAnswers",
+    "Running",
+    "ToolRequest",
+    "Trace",
+    "check_names",
+    "declare",
+    "declared_contract",
+    "is_list",
+    "is_model_class",
+    "is_object",
+    "is_tuple",
+    "model_contract",
+    "model_request",
+    "option",
+    "swapped",
+    "type_hints",
+]

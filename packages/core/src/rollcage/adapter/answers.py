@@ -1,0 +1,95 @@
+"""The decisions of a recorded run, one by one: what drives an agent of another framework."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import threading
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+from rollcage.answer import Answer, ToolRequest
+from rollcage.errors import ReplayMiss
+from rollcage.lineage import read_answers
+from rollcage.session import Session
+from rollcage.store.jsonl import open_trace
+
+__all__ = ["RecordedAnswers", "Trace"]
+
+Trace = Session | str | os.PathLike[str]
+"""A recorded run: the session that replays it, or the path of its trace."""
+
+_OTHER: Final = re.compile(r"[^a-z0-9]+")
+
+
+class RecordedAnswers:
+    """What the model of a recorded run answered, by position; for each adapter's `ReplayModel`.
+
+    Args:
+        trace: the run: an entered session that replays it, or the path of its trace.
+        agent: whose answers; None takes those of all agents but the ones inside of tools.
+
+    Raises:
+        StoreError: the trace can't be read.
+        SessionError: the session is not entered, or replays nothing.
+    """
+
+    def __init__(self, trace: Trace, *, agent: str | None = None) -> None:
+        if isinstance(trace, Session):
+            self.run, self._answers = trace.recorded_answers(agent)
+        else:
+            reader, self.run = open_trace(Path(trace))
+            self._answers = read_answers(reader, self.run, agent)
+        self._whose = "" if agent is None else f" of agent {agent!r}"
+        self._next = 0
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        """How many answers the run holds."""
+        return len(self._answers)
+
+    def next(self, offered: Collection[str] | None = None) -> Answer | None:
+        """The next answer; None once all are given.
+
+        Args:
+            offered: the names of the tools that the agent has, as its framework writes them; the
+                answer then names them so. None: nobody knows.
+
+        Raises:
+            ReplayMiss: the answer asks for a tool that the agent does not have.
+        """
+        with self._lock:
+            if self._next >= len(self._answers):
+                return None
+            place, answer = self._next, self._answers[self._next]
+            if offered is not None:
+                answer = self._renamed(answer, place, offered)
+            self._next += 1
+        return answer
+
+    def used_up(self) -> ReplayMiss:
+        """The error of an agent that asks for more than is recorded."""
+        return ReplayMiss(
+            f"run {self.run} holds {len(self._answers)} answers{self._whose}, all are given: the "
+            f"agent asks for one more. Give ReplayModel a live model to go on with (then=)"
+        )
+
+    def _renamed(self, answer: Answer, place: int, offered: Collection[str]) -> Answer:
+        plain: dict[str, str | None] = {}
+        for name in offered:
+            form = _OTHER.sub("_", name.lower())
+            plain[form] = None if form in plain else name  # two of a form: nobody can tell which
+        calls: list[ToolRequest] = []
+        for call in answer.tool_calls:
+            same = call.name if call.name in offered else None
+            found = same or plain.get(_OTHER.sub("_", call.name.lower()))
+            if found is None:
+                listed = ", ".join(sorted(offered)) or "none"
+                raise ReplayMiss(
+                    f"answer {place + 1} of run {self.run} asks for the tool {call.name!r}, which "
+                    f"this agent does not have; its tools are: {listed}"
+                )
+            calls.append(dataclasses.replace(call, name=found))
+        return dataclasses.replace(answer, tool_calls=tuple(calls))

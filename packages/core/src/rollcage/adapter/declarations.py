@@ -1,0 +1,114 @@
+"""What is declared of a framework's tools, and how that is told from what they say themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from rollcage.contract import Contract
+from rollcage.errors import ContractError
+
+__all__ = ["Declarations", "check_names", "declare", "declared_contract", "type_hints"]
+
+Declarations = Mapping[str, Contract | Mapping[str, Any]]
+"""By a tool's name: its contract, or the fields of one that are to be declared."""
+
+_FIELDS: Final = frozenset(f.name for f in dataclasses.fields(Contract) if f.init) - {"framework"}
+_LISTS: Final[dict[str, Callable[[Any], Any]]] = {
+    "secret": lambda value: frozenset([value] if isinstance(value, str) else value),
+    "raises": tuple,
+    "permissions": tuple,
+}
+
+
+def declared_contract(body: Any) -> Contract | None:
+    """What `@rollcage.tool` attached to a function."""
+    found = getattr(body, "__rollcage_contract__", None)
+    return found if isinstance(found, Contract) else None
+
+
+def declare(
+    said: Callable[[], Contract],
+    *,
+    framework: str,
+    effect: Any = None,
+    declared: Contract | Mapping[str, Any] | None = None,
+    raises: tuple[type[Exception], ...] = (),
+) -> Contract:
+    """The contract of a framework's tool: what it says itself, then what is declared of it.
+
+    Args:
+        said: makes the contract that the tool itself says; not asked where a whole one is declared.
+        framework: whose tool it is.
+        effect: overrides the effect; None leaves it.
+        declared: a whole contract, or fields of one.
+        raises: exceptions of the framework's own that come back as themselves too.
+
+    Raises:
+        ContractError: the declaration can't be used.
+    """
+    if isinstance(declared, Contract):
+        contract = declared
+    else:
+        contract = said()
+        fields = dict(declared or {})
+        unknown = fields.keys() - _FIELDS
+        if unknown:
+            known = ", ".join(sorted(_FIELDS))
+            raise ContractError(
+                f"{contract.name}: {sorted(unknown)} can't be declared; what can: {known}"
+            )
+        fields = {name: _LISTS.get(name, lambda v: v)(each) for name, each in fields.items()}
+        contract = dataclasses.replace(contract, **fields)
+    if effect is not None:
+        contract = dataclasses.replace(contract, effect=effect)
+    return dataclasses.replace(contract, raises=(*contract.raises, *raises), framework=framework)
+
+
+def check_names(tools: Iterable[str], **mappings: Mapping[str, Any]) -> None:
+    """Refuse declarations of tools that do not exist.
+
+    Args:
+        tools: the names of those that do.
+        **mappings: by the argument's name, what was declared by a tool's name.
+
+    Raises:
+        ContractError: names what is unknown, and what is known.
+    """
+    known = set(tools)
+    for what, mapping in mappings.items():
+        unknown = sorted(mapping.keys() - known)
+        if unknown:
+            listed = ", ".join(sorted(known)) or "none"
+            raise ContractError(f"{what}= names {', '.join(unknown)}; the tools are: {listed}")
+
+
+_UNRESOLVED: Final = (NameError, TypeError, AttributeError, SyntaxError)
+
+
+def type_hints(body: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations of a function, a partial one or an object that can be called.
+
+    Resolved, as far as they can be: one that can't is left out, not all of them.
+    """
+    function: Any = body
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not hasattr(function, "__annotations__"):
+        function = type(function).__call__
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except _UNRESOLVED:
+        pass
+    hints: dict[str, Any] = {}
+    for name, annotation in getattr(function, "__annotations__", {}).items():
+        one = types.SimpleNamespace(__annotations__={name: annotation})
+        with contextlib.suppress(*_UNRESOLVED):
+            around = getattr(function, "__globals__", None)
+            hints |= typing.get_type_hints(one, around, include_extras=True)
+    return hints

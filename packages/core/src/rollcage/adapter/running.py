@@ -1,0 +1,49 @@
+"""Which bodies of one guarded object are running, so that what it does to itself is no new step."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator
+from typing import Any, Final
+
+from rollcage.scope import current_step
+
+__all__ = ["Running"]
+
+_NOT_RUNNING: Final = object()
+
+
+class Running:
+    """The bodies of one guarded tool or model that are running now.
+
+    A body that calls another of its own (an async one its sync twin, say) is one step, not two.
+
+    Args:
+        around: gives an object that the framework sets anew for each call, so that a body which
+            calls its tool anew through the framework (an agent as a tool, say) is told from one
+            that goes on; without it, whatever a body does to its own tool belongs to its step.
+    """
+
+    def __init__(self, around: Callable[[], Any] = lambda: None) -> None:
+        self._around = around
+        self._bodies: dict[tuple[str, int], Any] = {}
+
+    @property
+    def here(self) -> bool:
+        """Whether the caller is such a body."""
+        step = current_step()
+        if step is None:
+            return False
+        return self._bodies.get((step.run, step.number), _NOT_RUNNING) is self._around()
+
+    @contextlib.contextmanager
+    def body(self) -> Generator[None]:
+        """Around a body, inside of its step."""
+        step = current_step()
+        assert step is not None
+        at = step.run, step.number
+        self._bodies[at] = self._around()
+        try:
+            yield
+        finally:
+            self._bodies.pop(at, None)

@@ -1,0 +1,95 @@
+"""What a model answered, in a form that belongs to no framework.
+
+Beside the framework's own value it stands in each model step, so that a reader without that
+framework can show it, and an agent of another one can be driven by it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Final
+
+__all__ = ["Answer", "ToolRequest"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ToolRequest:
+    """A call that a model asks for.
+
+    Attributes:
+        name: the tool's name, as the model wrote it.
+        arguments: raw JSON, exactly as the model wrote it where the framework keeps that.
+        id: the provider's id of the call; empty where it has none.
+    """
+
+    name: str
+    arguments: str
+    id: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """One message of a model.
+
+    Attributes:
+        text: what it says; empty where it only asks for calls.
+        reasoning: what it thought, where the provider tells.
+        tool_calls: the calls that it asks for, by slot.
+        finish_reason: the provider's own word.
+        response_id: the provider's id of the answer.
+        usage: tokens, as `input_tokens` and `output_tokens`; None where nobody counted.
+    """
+
+    text: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[ToolRequest, ...] = ()
+    finish_reason: str = ""
+    response_id: str = ""
+    usage: Mapping[str, int] | None = None
+
+    def as_data(self) -> dict[str, Any]:
+        """The form in which the trace holds it: what says nothing is left out, and the usage."""
+        data: dict[str, Any] = {
+            field: _writable(value) for field in _TEXTS if (value := getattr(self, field))
+        }
+        if self.tool_calls:
+            data["tool_calls"] = [
+                {field: _writable(value) for field, value in dataclasses.asdict(each).items()}
+                for each in self.tool_calls
+            ]
+        return data
+
+    @classmethod
+    def from_data(cls, data: Any, usage: Any = None) -> Answer:
+        """The answer for these data, which are hostile input.
+
+        Raises:
+            ValueError: they are of another form.
+        """
+        if not isinstance(data, dict):
+            raise ValueError("a recorded answer is an object")
+        calls: Any = data.get("tool_calls", [])
+        if not isinstance(calls, list):
+            raise ValueError("the tool calls of a recorded answer are a list")
+        texts = {field: _text(data, field) for field in _TEXTS}
+        requests = tuple(
+            ToolRequest(*(_text(call, field) for field in ("name", "arguments", "id")))
+            for call in calls
+        )
+        return cls(**texts, tool_calls=requests, usage=usage)
+
+
+_TEXTS: Final = ("text", "reasoning", "finish_reason", "response_id")
+
+
+def _writable(text: str) -> str:
+    """A text without what UTF-8 can't hold (lone surrogates)."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _text(data: Any, field: str) -> str:
+    value = data.get(field, "") if isinstance(data, dict) else None
+    if not isinstance(value, str):
+        raise ValueError(f"the {field} of a recorded answer is text")
+    return value

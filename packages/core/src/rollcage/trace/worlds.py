@@ -1,0 +1,112 @@
+"""Makes the worlds of a recorded run again, from what its trace says was written (DESIGN §2).
+
+By the format's definition, not with the code that wrote the trace. It follows runs that were
+recorded afresh: the worlds of a resumed one follow from its source's, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha256
+from itertools import chain
+from typing import Any, Final
+
+__all__ = ["Worlds"]
+
+_UNKNOWN: Final = sha256(b'{"status":"unknown"}').digest()
+
+
+class _Line:
+    """A branch: its worlds by position, and what the batch at the last of them has written."""
+
+    def __init__(self, world: bytes) -> None:
+        self.worlds = [world]
+        self.links: list[bytes] = []
+        # Links of the scopes without an end, by step: as unknown, where they were broken off.
+        self.entered: dict[int, bytes] = {}
+
+    def after(self, *, all_ended: bool = False) -> bytes:
+        """The world after the present batch, as far as it is known."""
+        links = self.links if all_ended else [*self.links, *self.entered.values()]
+        world = self.worlds[-1]
+        return sha256(world + b"".join(sorted(links))).digest() if links else world
+
+
+class Worlds:
+    """Holds the worlds that a trace claims against what was written before, event by event.
+
+    Attributes:
+        followed: whether the run is one whose worlds can be made again.
+    """
+
+    def __init__(self) -> None:
+        self.followed = False
+        self._strict = False
+        self._lines: dict[str, _Line] = {}
+        self._begun: set[str] = set()  # fingerprints
+        self._open: dict[int, tuple[str, bytes]] = {}  # steps that advance: branch, fingerprint
+
+    def follow(self, event: dict[str, Any]) -> str | None:
+        """What is wrong with the world of the next event, which has passed the schema; or None."""
+        kind = event["event"]
+        if kind == "run.started":
+            self.followed = event["mode"] == "record" and not event.get("redacted", False)
+            self._strict = event["chain"] == "all"
+            self._lines[""] = _Line(sha256(b"rollcage/1 world" + event["seed"].encode()).digest())
+        elif self.followed and kind in ("step.started", "branch.joined"):
+            said = self._placed(event)
+            return self._joined(event) or said if kind == "branch.joined" else said
+        elif self.followed and kind == "step.finished" and event["step"] in self._open:
+            branch, fingerprint = self._open.pop(event["step"])
+            line = self._lines[branch]
+            line.entered.pop(event["step"], None)
+            if event["outcome"]["status"] != "not_started":
+                line.links.append(sha256(fingerprint + bytes.fromhex(event["digest"])).digest())
+        return None
+
+    def _placed(self, event: dict[str, Any]) -> str | None:
+        step, name, world = event["step"], event.get("branch", ""), bytes.fromhex(event["world"])
+        line, starts_well = self._lines.get(name), True
+        if line is None:
+            starts_well = world in self._starts(name)
+            line = self._lines[name] = _Line(world)
+        elif event["position"] == len(line.worlds) and (line.links or line.entered):
+            line.worlds.append(line.after())
+            line.links, line.entered = [], {}
+        follows = starts_well and world == line.worlds[-1]
+        line.worlds[-1] = world  # what comes behind it may follow from that
+        if event.get("kind") == "tool" and (self._strict or event["effect"] in ("write", "scope")):
+            fingerprint = bytes.fromhex(event["fingerprint"])
+            self._open[step] = name, fingerprint
+            if event["effect"] == "scope":
+                line.entered[step] = sha256(fingerprint + _UNKNOWN).digest()
+        self._begun.add(event["fingerprint"])
+        if follows and event["position"] == len(line.worlds) - 1:
+            return None
+        return f"step {step}: its world does not follow from what was written before it"
+
+    def _joined(self, event: dict[str, Any]) -> str | None:
+        ended = bytes.fromhex(event["digest"])
+        link = sha256(bytes.fromhex(event["fingerprint"]) + ended).digest()
+        self._lines[event.get("branch", "")].links.append(link)
+        child = self._lines.get(event["name"])
+        if child is not None and child.after(all_ended=True) == ended:
+            return None
+        return f"step {event['step']}: it is not in this world that branch {event['name']!r} ended"
+
+    def _starts(self, name: str) -> Iterator[bytes]:
+        """The worlds that a new branch can have started in, the likeliest first."""
+        forks: list[str] = []  # from the branch up to one whose worlds are known
+        while name not in self._lines and ("/" in name or not name.startswith("#")):
+            name, _, own = name.rpartition("/")
+            forks.append(own)
+        line, begun = self._lines.get(name), name[1:]
+        worlds: Iterator[bytes] = iter(())
+        if line is not None:
+            worlds = chain([line.after()], reversed(line.worlds))
+        elif begun in self._begun:
+            worlds = iter([sha256(bytes.fromhex(begun)).digest()])
+        for world in worlds:
+            for own in reversed(forks):
+                world = sha256(b"rollcage/1 branch" + world + own.encode()).digest()  # noqa: PLW2901 - it is led on
+            yield world

@@ -1,0 +1,391 @@
+"""A rule asks, and somebody decides: once, on this very call, before anything of it happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pydantic
+import pytest
+from rollcage import (
+    Approval,
+    ApprovalRequest,
+    ApprovalRequired,
+    Blocked,
+    Halt,
+    Session,
+    SessionHalted,
+    StepView,
+    Verdict,
+    tool,
+)
+from rollcage.adapter import Ask
+from rollcage.store import JsonlStore
+from rollcage.trace import check_events
+
+ran: list[str] = []
+
+
+@tool
+def send(text: str) -> str:
+    """Send a text."""
+    ran.append(text)
+    return f"sent {text}"
+
+
+@tool
+async def asend(text: str) -> str:
+    """Send a text, later."""
+    ran.append(text)
+    return f"sent {text}"
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran() -> None:
+    ran.clear()
+
+
+def asks(step: StepView) -> Verdict | None:
+    return Verdict.ask("is that so?") if step.kind == "tool" else None
+
+
+class Answers:
+    """An approver that is told what to say, and notes what it was asked."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.asked: list[ApprovalRequest] = []
+
+    def __call__(self, request: ApprovalRequest) -> Any:
+        self.asked.append(request)
+        answer = self.answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+def events(session: Session, store: Path) -> list[dict[str, Any]]:
+    trace = JsonlStore(store).read(session.run_id)
+    return check_events(trace.data, trace.where)
+
+
+def test_an_approved_call_runs_and_says_by_whom(tmp_path: Path) -> None:
+    approver = Answers(Approval(True, by="ann"))
+    with (
+        Session("job", store=tmp_path, rules=[asks], approver=approver) as session,
+        session.place(agent="writer", call_id="c1"),
+    ):
+        assert send("a") == "sent a"
+    (request,) = approver.asked
+    assert (request.name, request.args, request.agent, request.call_id) == (
+        "send",
+        {"text": "a"},
+        "writer",
+        "c1",
+    )
+    assert (request.verdict.reason, request.verdict.rule) == ("is that so?", "asks")
+    started = events(session, tmp_path)[1]
+    assert (started["approved_by"], started["verdict"]["decision"]) == ("ann", "ask")
+    assert started["key"] == request.key
+    assert (session.stats.calls, session.stats.misses) == (1, 1)
+
+
+def test_a_rejected_call_does_not_run(tmp_path: Path) -> None:
+    approver = Answers(Approval(False, by="ann", reason="not today"), Approval(False))
+    with Session("job", store=tmp_path, rules=[asks], approver=approver) as session:
+        with pytest.raises(Blocked, match="not today") as refused:
+            send("a")
+        with pytest.raises(Blocked, match="the call was not approved"):
+            send("a")
+    assert (refused.value.verdict_code, refused.value.rule) == ("approval_rejected", "asks")
+    assert ran == []
+    blocked = events(session, tmp_path)[1]
+    assert (blocked["event"], blocked["verdict"]["code"]) == ("step.blocked", "approval_rejected")
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (True, "the approver gave back no approval"),
+        (None, "the approver gave back no approval"),
+        (Approval(cast("bool", "yes")), "the approver gave back no approval"),
+        (ConnectionError("away"), "the approver failed: ConnectionError"),
+    ],
+    ids=repr,
+)
+def test_whatever_goes_wrong_with_an_approver_denies(
+    tmp_path: Path, answer: Any, said: str
+) -> None:
+    with (
+        Session("job", store=tmp_path, rules=[asks], approver=Answers(answer)),
+        pytest.raises(Blocked, match=said),
+    ):
+        send("a")
+    assert ran == []
+
+
+def test_without_an_approver_the_session_halts(tmp_path: Path) -> None:
+    with pytest.raises(ApprovalRequired), Session("job", store=tmp_path, rules=[asks]):
+        with pytest.raises(ApprovalRequired, match="send needs approval: is that so"):
+            send("a")
+        with pytest.raises(SessionHalted):
+            send("b")
+    assert ran == []
+
+
+def test_what_is_recorded_needs_no_approval(tmp_path: Path) -> None:
+    with Session("job", store=tmp_path, replay="off"):
+        send("a")
+    approver = Answers(Approval(True))
+    with Session("job", store=tmp_path, replay="resume", rules=[asks], approver=approver) as s:
+        assert send("a") == "sent a"
+        assert approver.asked == []
+        assert send("b") == "sent b"
+    assert len(approver.asked) == 1
+    assert (s.stats.hits, s.stats.misses, ran) == (1, 1, ["a", "b"])
+
+
+def test_a_rejection_replays_as_one(tmp_path: Path) -> None:
+    approver = Answers(Approval(False, reason="not today"))
+    with (
+        Session("job", store=tmp_path, rules=[asks], approver=approver),
+        pytest.raises(Blocked),
+    ):
+        send("a")
+    with (
+        Session("job", store=tmp_path, replay="offline"),
+        pytest.raises(Blocked, match="not today"),
+    ):
+        send("a")
+
+
+def test_a_failed_write_that_runs_again_is_approved_anew(tmp_path: Path) -> None:
+    fails = [True]
+
+    @tool
+    def work() -> str:
+        """Fail once."""
+        if fails.pop() if fails else False:
+            raise OSError("disk full")
+        return "done"
+
+    approver = Answers(Approval(True, by="ann"), Approval(True, by="bob"))
+    with (
+        pytest.raises(OSError, match="disk full"),
+        Session("job", store=tmp_path, rules=[asks], approver=approver),
+    ):
+        work()
+    with Session("job", store=tmp_path, rules=[asks], approver=approver) as session:
+        assert work() == "done"
+    assert events(session, tmp_path)[1]["approved_by"] == "bob"
+
+
+def test_a_recorded_model_call_that_runs_again_is_approved_anew(tmp_path: Path) -> None:
+    from rollcage.adapter import model_contract, model_request
+
+    contract, request = model_contract("m", "test"), model_request([], options={})
+
+    def all_of_it(_: StepView) -> Verdict:
+        return Verdict.ask("really?")
+
+    approver = Answers(Approval(True), Approval(True))
+    with Session("job", store=tmp_path, replay="off") as session:
+        session.run(contract, request, lambda **_: object(), kind="model")  # comes back as nothing
+    settings: dict[str, Any] = {"rules": [all_of_it], "approver": approver, "replay": "resume"}
+    with Session("job", store=tmp_path, **settings) as session:
+        assert session.run(contract, request, lambda **_: "live", kind="model") == "live"
+    assert len(approver.asked) == 1
+
+
+def test_a_secret_is_not_shown_to_an_approver(tmp_path: Path) -> None:
+    @tool
+    def login(password: pydantic.SecretStr) -> str:
+        """Log in."""
+        return "in"
+
+    approver = Answers(Approval(True))
+    with Session("job", store=tmp_path, rules=[asks], approver=approver):
+        login(pydantic.SecretStr("hunter2"))
+    assert "hunter2" not in str(approver.asked)
+
+
+# --- async ---------------------------------------------------------------------------------------
+
+
+async def later(request: ApprovalRequest) -> Approval:
+    await asyncio.sleep(0)
+    return Approval(request.args["text"] != "bad", by="ann")
+
+
+class AsyncApprover:
+    """One that is no coroutine function, and is async all the same."""
+
+    async def __call__(self, request: ApprovalRequest) -> Approval:
+        return await later(request)
+
+
+@pytest.mark.parametrize(
+    "approver", [later, AsyncApprover(), lambda request: Approval(request.args["text"] != "bad")]
+)
+async def test_an_async_call_waits_for_its_approver(
+    tmp_path: Path, approver: Callable[[ApprovalRequest], Any]
+) -> None:
+    async with Session("job", store=tmp_path, rules=[asks], approver=approver):
+        good, bad = await asyncio.gather(asend("a"), asend("bad"), return_exceptions=True)
+    assert (good, type(bad), ran) == ("sent a", Blocked, ["a"])
+
+
+def test_a_sync_call_does_not_wait_for_an_async_approver(tmp_path: Path) -> None:
+    with (
+        Session("job", store=tmp_path, rules=[asks], approver=later),
+        pytest.raises(Blocked, match="the approver failed: SessionError"),
+    ):
+        send("a")
+    assert ran == []
+
+
+async def test_a_call_that_is_cancelled_while_it_waits_did_not_happen(tmp_path: Path) -> None:
+    reached = asyncio.Event()
+
+    async def forever(_: ApprovalRequest) -> Approval:
+        reached.set()
+        await asyncio.Event().wait()
+        raise NotImplementedError
+
+    async with Session("job", store=tmp_path, rules=[asks], approver=forever) as session:
+        call = asyncio.ensure_future(asend("a"))
+        await reached.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert session.halted is None
+    assert ran == []
+    assert [e["event"] for e in events(session, tmp_path)] == ["run.started", "run.finished"]
+
+
+async def test_the_session_may_be_halted_while_a_call_waits(tmp_path: Path) -> None:
+    sessions: list[Session] = []
+
+    async def halting(_: ApprovalRequest) -> Approval:
+        sessions[0].halt(Halt("stop"))
+        return Approval(True)
+
+    with pytest.raises(Halt, match="stop"):
+        async with Session("job", store=tmp_path, rules=[asks], approver=halting) as session:
+            sessions.append(session)
+            with pytest.raises(SessionHalted):
+                await asend("a")
+    assert ran == []
+
+
+async def test_streams_wait_too(tmp_path: Path) -> None:
+    from rollcage import Contract
+
+    contract = Contract(name="s", parameters={}, effect="read")
+
+    def body(**_: Any) -> Any:
+        yield from "ab"
+
+    async def abody(**_: Any) -> Any:
+        for each in "ab":
+            yield each
+
+    approver = Answers(Approval(True), Approval(True), Approval(False))
+    async with Session("job", store=tmp_path, rules=[asks], approver=approver) as session:
+        assert list(session.stream(contract, {}, body)) == ["a", "b"]
+        assert [each async for each in session.astream(contract, {}, abody)] == ["a", "b"]
+        with pytest.raises(Blocked):
+            list(session.stream(contract, {}, body))
+
+
+# --- frameworks that go away to ask --------------------------------------------------------------
+
+
+class Pause(Exception):
+    """How a framework interrupts a run until somebody has decided."""
+
+
+def test_a_framework_may_pause_and_come_back(tmp_path: Path) -> None:
+    decisions: list[Approval] = []
+
+    def interrupt(_: ApprovalRequest) -> Approval:
+        if not decisions:
+            raise Pause
+        return decisions.pop()
+
+    ask = Ask(interrupt, (Pause,))
+    with Session("job", store=tmp_path, rules=[asks]) as session:
+        with pytest.raises(Pause), session.place(turn="m1", slot=0, ask=ask, once=True):
+            send("a")
+        assert (ran, session.halted) == ([], None)
+        decisions.append(Approval(True, by="ann"))
+        with session.place(turn="m1", slot=0, ask=ask, once=True):
+            assert send("a") == "sent a"
+    (started,) = [e for e in events(session, tmp_path) if e["event"] == "step.started"]
+    assert (started["approved_by"], started["slot"], started["occurrence"]) == ("ann", 0, [0, 0])
+
+
+# --- a framework that makes a call again ----------------------------------------------------------
+
+
+def test_a_placed_call_that_is_made_again_is_the_same_call(tmp_path: Path) -> None:
+    with Session("job", store=tmp_path) as session:
+        for _ in range(3):  # a node that is run again after an interrupt
+            with session.place(turn="m1", slot=0):
+                assert send("a") == "sent a"
+        with session.place(turn="m1", slot=1):
+            send("a")
+        with session.place(turn="m2", slot=0):
+            send("a")
+    assert ran == ["a"] * 3
+    assert session.stats.calls == 3
+
+
+@pytest.mark.parametrize(("once", "times"), [(False, 2), (True, 1)])
+def test_a_placed_call_that_failed_may_be_made_again(
+    tmp_path: Path, once: bool, times: int
+) -> None:
+    @tool
+    def fail() -> None:
+        """Fail."""
+        ran.append("fail")
+        raise OSError("disk full")
+
+    with Session("job", store=tmp_path) as session:
+        for _ in range(2):
+            with session.place(turn="m1", slot=0, once=once), pytest.raises(OSError, match="disk"):
+                fail()
+    assert len(ran) == times
+
+
+def test_a_denial_stands_before_what_was_done(tmp_path: Path) -> None:
+    denying: list[bool] = []
+
+    def rule(_: StepView) -> Verdict | None:
+        return Verdict.deny("no more") if denying else None
+
+    with Session("job", store=tmp_path, rules=[rule]) as session:
+        with session.place(turn="m1", slot=0):
+            send("a")
+        denying.append(True)
+        with session.place(turn="m1", slot=0), pytest.raises(Blocked, match="no more"):
+            send("a")
+
+
+def test_a_halted_session_repeats_nothing(tmp_path: Path) -> None:
+    with pytest.raises(Halt, match="stop"), Session("job", store=tmp_path) as session:
+        with session.place(turn="m1", slot=0):
+            send("a")
+        session.halt(Halt("stop"))
+        with session.place(turn="m1", slot=0), pytest.raises(SessionHalted):
+            send("a")
+
+
+def test_only_the_latest_placed_calls_are_remembered(tmp_path: Path) -> None:
+    with Session("job", store=tmp_path) as session:
+        for turn in range(300):
+            with session.place(turn=turn, slot=0):
+                send("a")
+        assert len(session._ended) == 256

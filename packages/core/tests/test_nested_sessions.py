@@ -1,0 +1,162 @@
+"""Sessions inside of one another: each guards its own calls, whatever order they are left in."""
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rollcage import Session, SessionError, UnguardedCallWarning, tool
+
+Make = Callable[[str], Session]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    return lambda name: Session(name, store=tmp_path / "store")
+
+
+@tool(effect="read")
+def look() -> str:
+    return "seen"
+
+
+def calls(*sessions: Session) -> list[int]:
+    return [each.stats.calls for each in sessions]
+
+
+def out(session: Session) -> None:
+    session.__exit__(None, None, None)
+
+
+def test_the_innermost_session_guards(make: Make) -> None:
+    with make("a") as a:
+        look()
+        with make("b") as b:
+            look()
+        look()
+    assert calls(a, b) == [2, 1]
+    assert look() == "seen"  # of no session, without a warning
+
+
+def test_the_inner_session_guards_when_the_outer_one_is_left_first(make: Make) -> None:
+    a, b = make("a").__enter__(), make("b").__enter__()
+    out(a)
+    assert look() == "seen"
+    out(b)
+    assert look() == "seen"
+    assert calls(a, b) == [0, 1]
+
+
+def test_three_sessions_left_in_any_order(make: Make) -> None:
+    a, b, c = (make(name).__enter__() for name in "abc")
+    out(b)
+    look()
+    out(c)
+    look()
+    out(a)
+    look()
+    assert calls(a, b, c) == [1, 0, 1]
+
+
+def test_a_session_left_in_a_turn_of_its_own_is_gone_behind_it(make: Make) -> None:
+    session = make("a").__enter__()
+    turn = session.turn()
+    turn.__enter__()
+    out(session)
+    assert look() == "seen"
+    turn.__exit__(None, None, None)
+    assert look() == "seen"
+    assert calls(session) == [0]
+
+
+def test_a_session_may_be_left_in_another_thread(make: Make) -> None:
+    a, b = make("a").__enter__(), make("b").__enter__()
+    for session in (b, a):
+        thread = threading.Thread(target=out, args=(session,))
+        thread.start()
+        thread.join()
+        assert look() == "seen"
+    assert calls(a, b) == [1, 0]
+    with make("c") as c:
+        look()
+    assert calls(c) == [1]
+
+
+def test_a_session_left_in_a_copied_context_is_gone_from_both(make: Make) -> None:
+    session = make("a").__enter__()
+    copied = contextvars.copy_context()
+    copied.run(out, session)
+    assert copied.run(look) == look() == "seen"
+    assert calls(session) == [0]
+
+
+async def test_sessions_of_async_fixtures_that_end_in_other_tasks(make: Make) -> None:
+    """Each half of a fixture runs in a task of its own, the test in a third one."""
+
+    async def fixture(name: str) -> AsyncGenerator[Session]:
+        async with make(name) as session:
+            yield session
+
+    a, b = fixture("a"), fixture("b")
+    first = await asyncio.create_task(a.__anext__())
+    second = await asyncio.create_task(b.__anext__())
+    first.call(look)
+    with pytest.warns(UnguardedCallWarning):
+        look()  # the test's own context knows neither
+    for each in (a, b):
+        await asyncio.create_task(each.aclose())
+    assert look() == "seen"
+    assert calls(first, second) == [1, 0]
+
+
+async def test_an_exit_stack_in_one_task(make: Make) -> None:
+    async with AsyncExitStack() as stack:
+        a = await stack.enter_async_context(make("a"))
+        b = await stack.enter_async_context(make("b"))
+        look()
+    look()
+    assert calls(a, b) == [0, 1]
+
+
+async def test_a_task_that_outlives_its_session_is_refused(make: Make) -> None:
+    """Not unguarded: it was started as a part of the session's work."""
+    over = asyncio.Event()
+
+    async def late(inner: Session | None) -> Any:
+        if inner is None:
+            await over.wait()
+        else:
+            async with inner:
+                await over.wait()
+                look()
+        return look()
+
+    async with make("a") as a:
+        b = make("b")
+        tasks = [asyncio.create_task(late(inner)) for inner in (None, b)]
+        await asyncio.sleep(0)
+    over.set()
+    ended = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(each) for each in ended] == [SessionError, SessionError]
+    assert calls(a, b) == [0, 1]
+
+
+def test_a_tool_that_leaves_its_own_session(make: Make) -> None:
+    inner = make("inner")
+    with make("outer") as outer:
+        inner.__enter__()
+        outer.call(leave_inner_of(inner))
+        look()
+    look()
+    assert calls(outer, inner) == [2, 0]
+
+
+def leave_inner_of(inner: Session) -> Callable[[], None]:
+    def leave_inner() -> None:
+        out(inner)
+
+    return leave_inner
