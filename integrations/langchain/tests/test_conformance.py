@@ -1,8 +1,9 @@
 """The adapter passes the suites that every adapter passes."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any, Final, Literal, NotRequired
 
 import pytest
 from langchain.agents import AgentState, create_agent
@@ -14,10 +15,12 @@ from langchain_core.messages import (
     HumanMessage,
     ToolMessage,
 )
+from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.tools import StructuredTool
 from langgraph.prebuilt import InjectedState
 from rollcage import Session
+from rollcage.adapter import Trace
 from rollcage_conformance import (
     AdapterSuite,
     Harness,
@@ -27,7 +30,13 @@ from rollcage_conformance import (
     Script,
     ToolSpec,
 )
-from rollcage_langchain import RollcageMiddleware, guard_model, guard_tools
+from rollcage_langchain import ReplayModel, RollcageMiddleware, guard_model, guard_tools
+
+USAGE: Final = UsageMetadata(
+    input_tokens=Script.USAGE["input_tokens"],
+    output_tokens=Script.USAGE["output_tokens"],
+    total_tokens=sum(Script.USAGE.values()),
+)
 
 
 class Actor(BaseChatModel):
@@ -52,13 +61,17 @@ class Actor(BaseChatModel):
                 break
             results.insert(0, str(message.content))
         answer = self.script.answer(turn, results)
+        thought: str = self.script.thought
+        more: dict[str, Any] = {"usage_metadata": USAGE}
+        if thought:
+            more["additional_kwargs"] = {"reasoning_content": thought}
         if isinstance(answer, str):
-            return AIMessage(answer)
+            return AIMessage(answer, **more)
         calls = [
             {"name": name, "args": dict(args), "id": f"call-{turn}-{i}", "type": "tool_call"}
             for i, (name, args) in enumerate(answer)
         ]
-        return AIMessage("", tool_calls=calls)
+        return AIMessage("", tool_calls=calls, **more)
 
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
         return ChatResult(generations=[ChatGeneration(message=self._ask(messages))])
@@ -67,11 +80,15 @@ class Actor(BaseChatModel):
         self, messages: list[BaseMessage], *_: Any, **__: Any
     ) -> Iterator[ChatGenerationChunk]:
         message = self._ask(messages)
+        if message.additional_kwargs:
+            chunk = AIMessageChunk(content="", additional_kwargs=message.additional_kwargs)
+            yield ChatGenerationChunk(message=chunk)
         if message.tool_calls:
             chunk = AIMessageChunk(content="", tool_calls=message.tool_calls)
             yield ChatGenerationChunk(message=chunk)
         for piece in Script.pieces(str(message.content)):
             yield ChatGenerationChunk(message=AIMessageChunk(content=piece))
+        yield ChatGenerationChunk(message=AIMessageChunk(content="", usage_metadata=USAGE))
 
 
 class State(AgentState[Any]):
@@ -87,8 +104,12 @@ class LangChainHarness:
         """The specs as LangChain's own tools."""
         return [_tool(spec) for spec in scenario.tools]
 
+    def replay_model(self, trace: Trace) -> ReplayModel:
+        """The recorded answers as a chat model."""
+        return ReplayModel(trace)
+
     def _agent(self, performance: Performance) -> Any:
-        model: BaseChatModel = Actor(script=performance.script)
+        model: BaseChatModel = performance.replay_model or Actor(script=performance.script)
         session, tools = performance.session, performance.tools
         if session is None:
             return create_agent(model, tools, state_schema=State)
@@ -135,17 +156,16 @@ class MiddlewareHarness(LangChainHarness):
 
 
 def _declared(scenario: Scenario) -> dict[str, Any]:
-    return {
-        spec.name: {"effect": spec.effect, "idempotent": spec.idempotent, "raises": spec.raises}
-        for spec in scenario.tools
-    }
+    return {spec.name: spec.declared for spec in scenario.tools}
 
 
 def _tool(spec: ToolSpec) -> StructuredTool:
     function = spec.function
     if spec.injected:
         function = spec.annotated(Annotated[str, InjectedState("injected")])
-    make = StructuredTool.from_function
+    form: Literal["content", "content_and_artifact"]
+    form = "content_and_artifact" if spec.artifact else "content"
+    make = functools.partial(StructuredTool.from_function, response_format=form)
     return make(coroutine=function) if spec.is_async else make(function)
 
 
@@ -178,12 +198,15 @@ class _Streamed:
         return dataclasses.replace(ended, chunks=chunks)
 
 
+HARNESS: Final[Harness] = LangChainHarness()
+
+
 class TestLangChain(AdapterSuite):
     """Everything, with all capabilities."""
 
     @pytest.fixture
     def harness(self) -> Harness:
-        return LangChainHarness()
+        return HARNESS
 
 
 class TestMiddlewareAlone(AdapterSuite):

@@ -83,38 +83,40 @@ def test_a_value_comes_back_as_itself(value: Any) -> None:
     assert again == value
 
 
-def test_a_reader_without_langchain_gets_neutral_data() -> None:
-    message = AIMessage("hi", tool_calls=[CALL], usage_metadata=USAGE, id="a1")
-    command: Command[Any] = Command(
-        update={"docs": [Document("text", metadata={"a": 1})], "messages": [message]}
-    )
-    encoded = json.dumps(encode_result(command, sealed).value)
+def decoded_elsewhere(value: Any) -> "subprocess.CompletedProcess[str]":
+    """Decode a value in a process that has not loaded LangChain."""
     program = (
         "import sys, json; from rollcage.trace import decode;"
         "value = decode(json.load(sys.stdin));"
         "assert not [m for m in sys.modules if m.startswith('lang')];"
         "print(json.dumps(value))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], input=encoded, capture_output=True, text=True, check=True
+    encoded = json.dumps(encode_result(value, sealed).value)
+    return subprocess.run(
+        [sys.executable, "-c", program], input=encoded, capture_output=True, text=True, check=False
     )
-    value = json.loads(done.stdout)
-    assert value["update"]["docs"] == [{"text": "text", "metadata": {"a": 1}}]
-    (seen,) = value["update"]["messages"]
-    assert seen.pop("langchain")["id"] == "a1"
-    assert seen == {"role": "assistant", "content": "hi", "tool_calls": [CALL], "usage": USAGE}
 
 
-def test_what_only_langchain_knows_can_be_left_out() -> None:
-    from rollcage.trace.codec import native_called
+def test_a_reader_without_langchain_gets_neutral_data() -> None:
+    message = AIMessage("hi", tool_calls=[CALL], usage_metadata=USAGE, id="a1")
+    there = decoded_elsewhere({"docs": [Document("text", metadata={"a": 1})], "said": message})
+    assert json.loads(there.stdout) == {
+        "docs": [{"text": "text", "metadata": {"a": 1}}],
+        "said": {"role": "assistant", "content": "hi", "tool_calls": [CALL], "usage": USAGE},
+    }
 
+
+@pytest.mark.parametrize("value", [Command(goto="home"), Send("home", {})], ids=repr)
+def test_what_steers_a_graph_means_something_in_langchain_only(value: Any) -> None:
+    there = decoded_elsewhere(value)
+    assert there.returncode == 1
+    assert "means something in langchain only" in there.stderr
+
+
+def test_another_framework_gets_neutral_data_too() -> None:
     encoded = encode_result(HumanMessage("hi", id="h1"), sealed).value
-    native = native_called(encoded["type"])
-    assert native is not None
-    assert native.neutral(encoded["value"]) == {"role": "user", "content": "hi"}
-    document = native_called("langchain.document")
-    assert document is not None
-    assert document.neutral({"text": "x"}) == {"text": "x"}
+    assert decode(encoded, framework="autogen") == {"role": "user", "content": "hi"}
+    assert decode(encoded, framework="langchain") == HumanMessage("hi", id="h1")
 
 
 @pytest.mark.parametrize(
@@ -129,11 +131,11 @@ def test_what_only_langchain_knows_can_be_left_out() -> None:
         ("langchain.document", {"text": "x"}),
         ("langchain.document", {"text": 1, "metadata": {}}),
         ("langchain.document", {"text": "x", "metadata": {}, "more": 1}),
-        ("langgraph.command", {"goto": [1]}),
-        ("langgraph.command", {"graph": 1}),
-        ("langgraph.command", {"updates": {}}),
-        ("langgraph.send", {"arg": 1}),
-        ("langgraph.send", {"node": 1}),
+        ("langchain.command", {"goto": [1]}),
+        ("langchain.command", {"graph": 1}),
+        ("langchain.command", {"updates": {}}),
+        ("langchain.send", {"arg": 1}),
+        ("langchain.send", {"node": 1}),
         ("langchain.result", {"generations": [{"message": 1}]}),
         ("langchain.generation", {"message": "x"}),
         ("langchain.chunk", {"info": {}}),

@@ -17,7 +17,8 @@
 `guard_tools` records and replays each tool at its body, so that results stay what they are.
 `RollcageMiddleware` says where each call stands, hands a refusal to the model as an error message,
 and ends the agent when the session is halted; `tool_node_wrappers` is its twin for a plain
-`ToolNode`. `guard_model` records and replays the model's own calls.
+`ToolNode`. `guard_model` records and replays the model's own calls;
+`ReplayModel` drives an agent with the decisions of a recorded run.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rollcage_langchain.models import guard_model
+from rollcage_langchain.replay_model import ReplayModel
 from rollcage_langchain.tools import as_tools, guard_tools
 from rollcage_langchain.values import register
 
@@ -32,7 +34,14 @@ if TYPE_CHECKING:
     from rollcage_langchain.hooks import tool_node_wrappers
     from rollcage_langchain.middleware import RollcageMiddleware
 
-__all__ = ["RollcageMiddleware", "as_tools", "guard_model", "guard_tools", "tool_node_wrappers"]
+__all__ = [
+    "ReplayModel",
+    "RollcageMiddleware",
+    "as_tools",
+    "guard_model",
+    "guard_tools",
+    "tool_node_wrappers",
+]
 
 register()
 

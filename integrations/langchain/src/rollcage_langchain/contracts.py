@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import functools
 import inspect
-import types
 import typing
 import warnings
 from collections.abc import Callable, Mapping
@@ -16,22 +13,12 @@ import pydantic
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, InjectedToolArg, InjectedToolCallId, Tool, ToolException
 from rollcage import Contract
+from rollcage.adapter import declare, declared_contract, is_model_class, is_object, type_hints
 from rollcage.errors import ContractError
 
-from rollcage_langchain.shapes import is_model_class, is_object
-
-__all__ = ["Declarations", "Signature", "contract_for", "declared_contract", "type_hints"]
-
-Declarations = Mapping[str, Contract | Mapping[str, Any]]
-"""By a tool's name: its contract, or the fields of one that are to be declared."""
+__all__ = ["Signature", "contract_for"]
 
 _MANAGERS: Final = frozenset({"run_manager", "callbacks"})  # LangChain's own, in any tool
-_FIELDS: Final = frozenset(field.name for field in dataclasses.fields(Contract) if field.init)
-_LISTS: Final[dict[str, Callable[[Any], Any]]] = {
-    "secret": lambda value: frozenset([value] if isinstance(value, str) else value),
-    "raises": tuple,
-    "permissions": tuple,
-}
 
 
 # --- parameters ----------------------------------------------------------------------------------
@@ -135,32 +122,6 @@ def _signature(tool: BaseTool, body: Callable[..., Any]) -> list[inspect.Paramet
         raise ContractError(f"{tool.name}: its body has no signature: {error}") from error
 
 
-_UNRESOLVED: Final = (NameError, TypeError, AttributeError, SyntaxError)
-
-
-def type_hints(body: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of a function, a partial one or an object that can be called.
-
-    Resolved, as far as they can be: one that can't is left out, not all of them.
-    """
-    function: Any = body
-    while isinstance(function, functools.partial):
-        function = cast("Any", function).func
-    if not hasattr(function, "__annotations__"):
-        function = type(function).__call__
-    try:
-        return typing.get_type_hints(function, include_extras=True)
-    except _UNRESOLVED:
-        pass
-    hints: dict[str, Any] = {}
-    for name, annotation in getattr(function, "__annotations__", {}).items():
-        one = types.SimpleNamespace(__annotations__={name: annotation})
-        with contextlib.suppress(*_UNRESOLVED):
-            around = getattr(function, "__globals__", None)
-            hints |= typing.get_type_hints(one, around, include_extras=True)
-    return hints
-
-
 def _is_injected(annotation: Any) -> bool:
     if annotation is RunnableConfig or _marks(annotation, InjectedToolArg):
         return True
@@ -183,12 +144,6 @@ def _marks(annotation: Any, marker: type) -> bool:
 # --- contracts -----------------------------------------------------------------------------------
 
 
-def declared_contract(body: Any) -> Contract | None:
-    """What `@rollcage.tool` attached to a function."""
-    found = getattr(body, "__rollcage_contract__", None)
-    return found if isinstance(found, Contract) else None
-
-
 def contract_for(
     tool: BaseTool,
     body: Callable[..., Any],
@@ -200,33 +155,19 @@ def contract_for(
     Raises:
         ContractError: the declaration can't be used.
     """
-    if isinstance(declared, Contract):
-        contract = declared
-    else:
-        said = declared_contract(body)
+
+    def said() -> Contract:
+        own = declared_contract(body)
         parameters = _parameters(tool)
-        if said is not None:
-            contract = dataclasses.replace(said, parameters=parameters)
-        else:
-            contract = Contract(
-                name=tool.name,
-                description=tool.description,
-                parameters=parameters,
-                returns=type_hints(body).get("return"),
-            )
-        contract = _with(contract, declared or {})
-    if effect is not None:
-        contract = dataclasses.replace(contract, effect=effect)
-    # What a tool tells its model by an exception comes back as itself.
-    return dataclasses.replace(contract, raises=(*contract.raises, ToolException))
-
-
-def _with(contract: Contract, declared: Mapping[str, Any]) -> Contract:
-    unknown = declared.keys() - _FIELDS
-    if unknown:
-        known = ", ".join(sorted(_FIELDS))
-        raise ContractError(
-            f"{contract.name}: {sorted(unknown)} can't be declared; what can: {known}"
+        if own is not None:
+            return dataclasses.replace(own, parameters=parameters)
+        return Contract(
+            name=tool.name,
+            description=tool.description,
+            parameters=parameters,
+            returns=type_hints(body).get("return"),
         )
-    fields = {name: _LISTS.get(name, lambda v: v)(each) for name, each in declared.items()}
-    return dataclasses.replace(contract, **fields)
+
+    # What a tool tells its model by an exception comes back as itself.
+    own_errors = (ToolException,)
+    return declare(said, framework="langchain", effect=effect, declared=declared, raises=own_errors)

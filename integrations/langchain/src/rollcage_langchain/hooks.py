@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.runnables.config import ensure_config
@@ -12,17 +12,16 @@ from langchain_core.tools import BaseTool
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 from rollcage import Session
-from rollcage.errors import ArgumentsInvalid, Blocked, ContractError, Halt, SessionHalted
+from rollcage.adapter import REFUSED, Declarations, Effect, is_list, is_object
+from rollcage.errors import ContractError
 
-from rollcage_langchain.contracts import Declarations
+from rollcage_langchain.approvals import INTERRUPT
 from rollcage_langchain.relabel import call_id_around
-from rollcage_langchain.shapes import is_list, is_object
-from rollcage_langchain.tools import Effect, guard_tools, guarding
+from rollcage_langchain.tools import guard_tools, guarding
 
-__all__ = ["HALTED", "Hook", "agent_name", "refusal", "tool_node_wrappers"]
+__all__ = ["Answer", "Hook", "agent_name", "refusal", "tool_node_wrappers"]
 
 Answer = ToolMessage | Command[Any]
-HALTED: Final = (Halt, SessionHalted)
 
 
 def tool_node_wrappers(
@@ -31,6 +30,7 @@ def tool_node_wrappers(
     effects: Mapping[str, Effect] | None = None,
     contracts: Declarations | None = None,
     messages_key: str = "messages",
+    interrupt: bool = False,
 ) -> dict[str, Any]:
     """What a plain `ToolNode` needs of Rollcage: `ToolNode(tools, **tool_node_wrappers(session))`.
 
@@ -43,14 +43,15 @@ def tool_node_wrappers(
         effects: see `guard_tools`; for tools that are not guarded yet.
         contracts: the same.
         messages_key: the node's own `messages_key`.
+        interrupt: see `RollcageMiddleware`.
     """
-    hook = Hook(session, effects, contracts, messages_key)
+    hook = Hook(session, effects, contracts, messages_key, interrupt=interrupt)
 
     def wrap(request: ToolCallRequest, execute: Callable[[ToolCallRequest], Any]) -> Any:
         try:
             with hook.around(request) as placed:
                 return execute(placed)
-        except (Blocked, ArgumentsInvalid) as error:
+        except REFUSED as error:
             return refusal(request, error)
 
     async def awrap(
@@ -59,7 +60,7 @@ def tool_node_wrappers(
         try:
             with hook.around(request) as placed:
                 return await execute(placed)
-        except (Blocked, ArgumentsInvalid) as error:
+        except REFUSED as error:
             return refusal(request, error)
 
     return {"wrap_tool_call": wrap, "awrap_tool_call": awrap}
@@ -88,8 +89,11 @@ class Hook:
         effects: Mapping[str, Effect] | None = None,
         contracts: Declarations | None = None,
         messages_key: str = "messages",
+        *,
+        interrupt: bool = False,
     ) -> None:
         self.session = session
+        self._ask = INTERRUPT if interrupt else None
         self._effects = effects or {}
         self._contracts = contracts or {}
         self._messages_key = messages_key
@@ -105,7 +109,9 @@ class Hook:
         call_id = request.tool_call["id"] or ""
         token = call_id_around.set(call_id)
         try:
-            with self.session.place(turn=turn, slot=slot, agent=agent_name(), call_id=call_id):
+            with self.session.place(
+                turn=turn, slot=slot, agent=agent_name(), call_id=call_id, ask=self._ask
+            ):
                 yield request
         finally:
             call_id_around.reset(token)

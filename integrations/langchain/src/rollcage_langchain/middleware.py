@@ -15,15 +15,14 @@ from langchain.agents.middleware import (
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.runtime import Runtime
 from rollcage import Session, current_step
-from rollcage.errors import ArgumentsInvalid, Blocked, SessionHalted
+from rollcage.adapter import HALTED, REFUSED, Declarations, Effect
+from rollcage.errors import SessionHalted
 
-from rollcage_langchain.contracts import Declarations
-from rollcage_langchain.hooks import HALTED, Answer, Hook, agent_name, refusal
-from rollcage_langchain.tools import Effect
+from rollcage_langchain.hooks import Answer, Hook, agent_name, refusal
 
 __all__ = ["RollcageMiddleware"]
 
-REFUSED = (Blocked, ArgumentsInvalid, *HALTED)
+ANSWERED = (*REFUSED, *HALTED)
 
 
 class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
@@ -40,6 +39,10 @@ class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
         effects: see `guard_tools`; for tools that are not guarded yet. The middleware guards them
             too, those that other middleware brings included.
         contracts: the same.
+        interrupt: where a rule asks, interrupt the graph, as LangChain's own human-in-the-loop
+            middleware does; `Command(resume={"type": "approve"})` lets the call run, `"reject"`
+            with a `"message"` refuses it. It needs a checkpointer. Else the session's approver is
+            asked; without one, the session halts.
     """
 
     def __init__(
@@ -48,10 +51,11 @@ class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
         *,
         effects: Mapping[str, Effect] | None = None,
         contracts: Declarations | None = None,
+        interrupt: bool = False,
     ) -> None:
         super().__init__()
         self.session = session
-        self._hook = Hook(session, effects, contracts)
+        self._hook = Hook(session, effects, contracts, interrupt=interrupt)
 
     # --- tools -----------------------------------------------------------------------------------
 
@@ -62,7 +66,7 @@ class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
         try:
             with self._hook.around(request) as placed:
                 return handler(placed)
-        except REFUSED as error:
+        except ANSWERED as error:
             return refusal(request, error)
 
     async def awrap_tool_call(
@@ -72,7 +76,7 @@ class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
         try:
             with self._hook.around(request) as placed:
                 return await handler(placed)
-        except REFUSED as error:
+        except ANSWERED as error:
             return refusal(request, error)
 
     # --- the model -------------------------------------------------------------------------------

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
 from typing import Any, Final, TypeVar, cast
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models.chat_models import generate_from_stream
-from langchain_core.messages import AIMessage, AIMessageChunk
+from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.rate_limiters import BaseRateLimiter
 from rollcage import Contract, Session
+from rollcage.adapter import Answer, model_contract, swapped
 from rollcage.errors import ContractError
 
-from rollcage_langchain.requests import PARAMETERS, canonical_request
-from rollcage_langchain.running import Running
-from rollcage_langchain.swap import swapped
+from rollcage_langchain.answers import answer_of, as_chunk
+from rollcage_langchain.replay_model import ReplayModel
+from rollcage_langchain.requests import canonical_request
+from rollcage_langchain.tools import running
 
 __all__ = ["guard_model"]
 
@@ -70,7 +73,7 @@ class _ModelGuard:
 
     def __init__(self, session: Session, limiter: BaseRateLimiter | None) -> None:
         self.session = session
-        self.running = Running()
+        self.running = running()
         self._limiter = limiter
         self._contracts: dict[str, Contract] = {}
 
@@ -103,7 +106,8 @@ class _ModelGuard:
         name = str(params.get("ls_model_name") or type(model).__name__)
         contract = self._contracts.get(name)
         if contract is None:
-            contract = Contract(name=name, parameters=PARAMETERS, effect="read")
+            replays = isinstance(model, ReplayModel)
+            contract = model_contract(name, "langchain", replays=replays)
             self._contracts[name] = contract
         return contract, canonical_request(messages, stop, options)
 
@@ -119,7 +123,7 @@ def _generate(guard: _ModelGuard, method: Callable[..., ChatResult]) -> Callable
                 return [method(self, messages, *args, **kwargs)]
 
         contract, request = guard.call(self, messages, args, kwargs)
-        return _whole(guard.session.run(contract, request, body, kind="model", usage=_usage))
+        return _whole(guard.session.run(contract, request, body, kind="model", answer=_answer))
 
     return guarded
 
@@ -135,7 +139,7 @@ def _agenerate(guard: _ModelGuard, method: Callable[..., Any]) -> Callable[..., 
                 return [await method(self, messages, *args, **kwargs)]
 
         contract, request = guard.call(self, messages, args, kwargs)
-        pieces = await guard.session.arun(contract, request, body, kind="model", usage=_usage)
+        pieces = await guard.session.arun(contract, request, body, kind="model", answer=_answer)
         return _whole(pieces)
 
     return guarded
@@ -157,7 +161,7 @@ def _stream(
                 yield from method(self, messages, *args, **kwargs)
 
         contract, request = guard.call(self, messages, args, kwargs)
-        for piece in guard.session.stream(contract, request, body, kind="model", usage=_usage):
+        for piece in guard.session.stream(contract, request, body, kind="model", answer=_answer):
             yield _chunk(piece)
 
     return guarded
@@ -181,7 +185,7 @@ def _astream(
                     yield chunk
 
         contract, request = guard.call(self, messages, args, kwargs)
-        pieces = guard.session.astream(contract, request, body, kind="model", usage=_usage)
+        pieces = guard.session.astream(contract, request, body, kind="model", answer=_answer)
         async for piece in pieces:
             yield _chunk(piece)
 
@@ -212,19 +216,22 @@ def _chunk(piece: Piece) -> ChatGenerationChunk:
         return piece.model_copy(update={"message": piece.message.model_copy()})
     generation = piece.generations[0]
     message = generation.message
-    fields = {name: getattr(message, name) for name in type(message).model_fields if name != "type"}
-    fields["response_metadata"] = {**(piece.llm_output or {}), **message.response_metadata}
-    chunk = AIMessageChunk(**fields, chunk_position="last")
+    info = {**(piece.llm_output or {}), **message.response_metadata}
+    chunk = as_chunk(message.model_copy(update={"response_metadata": info}))
     return ChatGenerationChunk(message=chunk, generation_info=generation.generation_info)
 
 
-def _usage(pieces: list[Piece]) -> dict[str, int] | None:
-    """The tokens that an answer took, where the model says."""
-    found = {"input_tokens": 0, "output_tokens": 0}
+def _answer(pieces: list[Piece]) -> Answer:
+    """What a model answered, for readers without LangChain."""
+    if not pieces:
+        return Answer()
+    info: dict[str, Any] = {}
+    messages: list[Any] = []
     for piece in pieces:
-        for generation in piece.generations if isinstance(piece, ChatResult) else [piece]:
-            message = generation.message
-            if isinstance(message, AIMessage) and message.usage_metadata is not None:
-                found["input_tokens"] += message.usage_metadata["input_tokens"]
-                found["output_tokens"] += message.usage_metadata["output_tokens"]
-    return found if any(found.values()) else None
+        generation = piece.generations[0] if isinstance(piece, ChatResult) else piece
+        info |= (piece.llm_output or {}) if isinstance(piece, ChatResult) else {}
+        info |= generation.generation_info or {}
+        messages.append(generation.message)
+    # Chunks are added up, not made one message: only they hold what the model wrote, as it did.
+    message = functools.reduce(operator.add, messages)
+    return answer_of(message, info) if isinstance(message, AIMessage) else Answer(message.text)

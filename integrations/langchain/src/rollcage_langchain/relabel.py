@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from langchain_core.messages import ToolMessage
-
-from rollcage_langchain.shapes import is_command, is_list, is_object, is_tuple
+from langgraph.types import Command
+from rollcage.adapter import is_list, is_object, is_tuple
 
 __all__ = ["THIS_CALL", "call_id_around", "relabel"]
 
@@ -31,14 +31,18 @@ def relabel(value: Any, old: str, new: str) -> Any:
 
 
 def _is_answer(value: Any) -> bool:
-    return isinstance(value, ToolMessage) or is_command(value)
+    return isinstance(value, ToolMessage) or _is_command(value)
+
+
+def _is_command(value: Any) -> TypeGuard[Command[Any]]:
+    return isinstance(value, Command)
 
 
 def _relabel(value: Any, old: str, new: str) -> Any:
     if isinstance(value, ToolMessage):
         same = value.tool_call_id != old
         return value if same else value.model_copy(update={"tool_call_id": new})
-    if is_command(value):
+    if _is_command(value):
         return dataclasses.replace(value, update=_relabel(value.update, old, new))
     if is_object(value):
         return {name: _relabel(each, old, new) for name, each in value.items()}

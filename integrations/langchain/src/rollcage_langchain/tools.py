@@ -5,28 +5,29 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
+from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool, StructuredTool, Tool
 from rollcage import Contract, Session
-from rollcage.errors import ContractError
-
-from rollcage_langchain.contracts import (
+from rollcage.adapter import (
     Declarations,
-    Signature,
-    contract_for,
+    Effect,
+    Running,
+    check_names,
     declared_contract,
+    swapped,
     type_hints,
 )
-from rollcage_langchain.relabel import THIS_CALL, call_id_around, relabel
-from rollcage_langchain.running import Running
-from rollcage_langchain.swap import swapped
+from rollcage.errors import ContractError
 
-__all__ = ["as_tools", "guard_tools", "guarding"]
+from rollcage_langchain.contracts import Signature, contract_for
+from rollcage_langchain.relabel import THIS_CALL, call_id_around, relabel
+
+__all__ = ["as_tools", "guard_tools", "guarding", "running"]
 
 T = TypeVar("T", bound=BaseTool)
 
-Effect = Literal["pure", "read", "write", "scope"]
 _GUARD: Final = "__rollcage_guard__"
 _BODIES: Final = ("_run", "_arun")  # what subclasses of BaseTool override
 
@@ -54,7 +55,8 @@ def guard_tools(
             no tool, or a tool that another session guards.
     """
     effects, contracts = effects or {}, contracts or {}
-    _check_names(tools, effects=effects, contracts=contracts)
+    _check_tools(tools)
+    check_names((tool.name for tool in tools), effects=effects, contracts=contracts)
     return [
         _guarded(tool, session, effects.get(tool.name), contracts.get(tool.name)) for tool in tools
     ]
@@ -85,19 +87,13 @@ def guarding(tool: BaseTool) -> Session | None:
     return None
 
 
-def _check_names(tools: Sequence[BaseTool], **mappings: Mapping[str, Any]) -> None:
+def _check_tools(tools: Sequence[BaseTool]) -> None:
     for tool in tools:
         if not isinstance(tool, BaseTool):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
             raise ContractError(
                 f"{tool!r} is no tool of LangChain: as_tools makes one of a function declared with "
                 f"@rollcage.tool; what a provider runs itself can't be guarded"
             )
-    known = {tool.name for tool in tools}
-    for what, mapping in mappings.items():
-        unknown = sorted(mapping.keys() - known)
-        if unknown:
-            listed = ", ".join(sorted(known)) or "none"
-            raise ContractError(f"{what}= names {', '.join(unknown)}; the tools are: {listed}")
 
 
 def _as_tool(function: Callable[..., Any]) -> StructuredTool:
@@ -116,6 +112,11 @@ def _as_tool(function: Callable[..., Any]) -> StructuredTool:
 
 
 # --- guarding one tool ---------------------------------------------------------------------------
+
+
+def running() -> Running:
+    """The running bodies of a tool or model: LangChain sets another config around each call."""
+    return Running(var_child_runnable_config.get)
 
 
 class Guard:
@@ -192,7 +193,7 @@ def _with_functions(tool: Any, session: Session, effect: Effect | None, declared
     first = bodies["func"] or bodies["coroutine"]
     if first is None:
         raise ContractError(f"{tool.name} has neither a func nor a coroutine: nothing to guard")
-    guard = Guard(session, contract_for(tool, first, effect, declared), Running())
+    guard = Guard(session, contract_for(tool, first, effect, declared), running())
     makers = {"func": _function, "coroutine": _coroutine}
     update = {
         name: makers[name](guard, Signature(tool, body), _plain(body))
@@ -234,7 +235,7 @@ def _dressed(guarded: Any, body: Callable[..., Any], guard: Guard) -> Callable[.
 def _with_methods(tool: BaseTool, session: Session, effect: Effect | None, declared: Any) -> Any:
     """A copy of a subclass of its class, in which the body's methods are guarded."""
     run, arun = (getattr(type(tool), name) for name in _BODIES)
-    guard = Guard(session, contract_for(tool, run, effect, declared), Running())
+    guard = Guard(session, contract_for(tool, run, effect, declared), running())
     members = {_GUARD: guard, "_run": _method(guard, Signature(tool, run), run)}
     if arun is not getattr(BaseTool, "_arun"):  # noqa: B009 - protected, and no other way to tell
         members["_arun"] = _amethod(guard, Signature(tool, arun), arun)

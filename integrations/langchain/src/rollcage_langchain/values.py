@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
+import pydantic
 from langchain_core.documents import Document
 from langchain_core.messages import (
     AIMessage,
@@ -29,9 +30,8 @@ from langchain_core.messages import (
 )
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langgraph.types import Command, Send
+from rollcage.adapter import is_list, is_object, is_tuple
 from rollcage.trace import register_native
-
-from rollcage_langchain.shapes import is_list, is_object, is_tuple
 
 __all__ = ["register", "role_of"]
 
@@ -76,6 +76,7 @@ class _Messages:
     """Messages: role, content, tool calls and usage; under `langchain`, what only it knows."""
 
     name = "langchain.message"
+    portable = True
 
     def project(self, value: BaseMessage) -> dict[str, Any]:
         kind = value.type
@@ -87,6 +88,8 @@ class _Messages:
                 continue
             if name in _SHARED:
                 shared[_SHARED[name]] = each
+            elif name == "additional_kwargs":
+                own[name] = _as_data(each)
             else:
                 own[name] = each
         own |= value.model_extra or {}
@@ -102,8 +105,16 @@ class _Messages:
         fields |= {theirs: shared[ours] for theirs, ours in _SHARED.items() if ours in shared}
         return cls(**fields)
 
-    def neutral(self, data: Any) -> Any:
-        return {name: each for name, each in _an_object(data).items() if name != _OWN}
+
+def _as_data(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """What providers put beside a message, with the models that they parse an answer into as data.
+
+    LangChain makes the model of the data again.
+    """
+    parsed = kwargs.get("parsed")
+    if not isinstance(parsed, pydantic.BaseModel):
+        return kwargs
+    return {**kwargs, "parsed": parsed.model_dump(mode="json", by_alias=True)}
 
 
 def role_of(message: BaseMessage) -> str:
@@ -124,9 +135,15 @@ class _Plain:
     """A value that is made of few named parts: `parts` takes it apart, `make` joins them again."""
 
     def __init__(
-        self, name: str, parts: Callable[[Any], dict[str, Any]], make: Callable[..., Any]
+        self,
+        name: str,
+        parts: Callable[[Any], dict[str, Any]],
+        make: Callable[..., Any],
+        *,
+        portable: bool = True,
     ) -> None:
         self.name = name
+        self.portable = portable
         self._parts = parts
         self._make = make
 
@@ -138,9 +155,6 @@ class _Plain:
             return self._make(**_an_object(data))
         except TypeError as error:
             raise ValueError(f"no {self.name}: {error}") from None
-
-    def neutral(self, data: Any) -> Any:
-        return data
 
 
 def _command(
@@ -199,8 +213,8 @@ def register() -> None:
                 _document,
             ),
         ),
-        (Command, _Plain("langgraph.command", _command_parts, _command)),
-        (Send, _Plain("langgraph.send", _send_parts, _send)),
+        (Command, _Plain("langchain.command", _command_parts, _command, portable=False)),
+        (Send, _Plain("langchain.send", _send_parts, _send, portable=False)),
         (
             ChatResult,
             _Plain(

@@ -1,0 +1,123 @@
+"""A message of LangChain's as a neutral answer, and the other way round."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    InvalidToolCall,
+    ToolCall,
+)
+from langchain_core.messages.ai import UsageMetadata
+from rollcage.adapter import Answer, ToolRequest, is_list, is_object
+
+__all__ = ["answer_of", "as_chunk", "message_of"]
+
+
+def answer_of(message: AIMessage, beside: Mapping[str, Any]) -> Answer:
+    """What a message says, in the form that every framework understands.
+
+    `beside` is what the provider said beside it.
+    """
+    info = {**beside, **message.response_metadata}
+    usage = message.usage_metadata
+    return Answer(
+        text=str(message.text),
+        reasoning=_reasoning(message),
+        tool_calls=tuple(_requests(message)),
+        finish_reason=str(info.get("finish_reason") or info.get("stop_reason") or ""),
+        response_id=_response_id(message, info),
+        usage=usage
+        and {"input_tokens": usage["input_tokens"], "output_tokens": usage["output_tokens"]},
+    )
+
+
+def message_of(answer: Answer, place: int) -> AIMessage:
+    """The message for an answer; `place` tells its calls from those of others without an id."""
+    calls: list[ToolCall] = []
+    invalid: list[InvalidToolCall] = []
+    for slot, request in enumerate(answer.tool_calls):
+        call_id = request.id or f"call-{place}-{slot}"
+        try:
+            args = json.loads(request.arguments or "{}")
+        except ValueError:
+            args = None
+        if is_object(args):
+            calls.append(ToolCall(name=request.name, args=args, id=call_id))
+        else:
+            invalid.append(
+                InvalidToolCall(
+                    type="invalid_tool_call",
+                    name=request.name,
+                    args=request.arguments,
+                    id=call_id,
+                    error="these arguments are no JSON object",
+                )
+            )
+    return AIMessage(
+        content=answer.text,
+        additional_kwargs={"reasoning_content": answer.reasoning} if answer.reasoning else {},
+        tool_calls=calls,
+        invalid_tool_calls=invalid,
+        response_metadata={"finish_reason": answer.finish_reason} if answer.finish_reason else {},
+        usage_metadata=_usage(answer),
+        id=answer.response_id or None,
+    )
+
+
+def as_chunk(message: BaseMessage) -> AIMessageChunk:
+    """A whole message as the one chunk of a stream."""
+    fields = {name: getattr(message, name) for name in type(message).model_fields if name != "type"}
+    return AIMessageChunk(**fields, chunk_position="last")
+
+
+def _usage(answer: Answer) -> UsageMetadata | None:
+    if answer.usage is None:
+        return None
+    asked, said = (answer.usage.get(f"{which}_tokens", 0) for which in ("input", "output"))
+    return UsageMetadata(input_tokens=asked, output_tokens=said, total_tokens=asked + said)
+
+
+def _response_id(message: AIMessage, info: Mapping[str, Any]) -> str:
+    """The provider's own id; LangChain makes one up where there is none."""
+    own = message.id if message.id and not message.id.startswith(("lc_", "run-")) else ""
+    return str(info.get("id") or own)
+
+
+def _reasoning(message: AIMessage) -> str:
+    """What the model thought: providers put it into blocks of the content, or beside it."""
+    blocks: Any = message.content
+    thought = [
+        str(block.get("reasoning") or block.get("thinking") or "")
+        for block in (blocks if is_list(blocks) else [])
+        if is_object(block) and block.get("type") in ("reasoning", "thinking")
+    ]
+    return "".join(thought) or str(message.additional_kwargs.get("reasoning_content") or "")
+
+
+def _requests(message: AIMessage) -> list[ToolRequest]:
+    """The calls, with their arguments as the model wrote them where LangChain keeps that."""
+    raw: dict[Any, str] = {}
+    if isinstance(message, AIMessageChunk):
+        raw = {each["id"]: each["args"] or "" for each in message.tool_call_chunks}
+    told: Any = message.additional_kwargs.get("tool_calls")
+    for each in told if is_list(told) else []:
+        raw[each.get("id")] = each.get("function", {}).get("arguments", "")
+    requests = [
+        ToolRequest(
+            call["name"],
+            raw.get(call["id"]) or json.dumps(call["args"], ensure_ascii=False),
+            call["id"] or "",
+        )
+        for call in message.tool_calls
+    ]
+    requests += [
+        ToolRequest(call["name"] or "", call["args"] or "", call["id"] or "")
+        for call in message.invalid_tool_calls
+    ]
+    return requests

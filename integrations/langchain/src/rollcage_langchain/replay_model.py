@@ -1,0 +1,126 @@
+"""`ReplayModel`: the decisions of a recorded run, of whichever framework, drive an agent here."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from pydantic import PrivateAttr
+from rollcage.adapter import RecordedAnswers, Trace, is_object
+
+from rollcage_langchain.answers import as_chunk, message_of
+
+__all__ = ["ReplayModel"]
+
+
+class ReplayModel(BaseChatModel):
+    """A chat model that answers what the model of a recorded run answered, by position.
+
+    The run may have been recorded under any framework. Each call gets the next recorded answer: the
+    same text, and the same tool calls in the same turns. No model is asked.
+
+    Args:
+        trace: an entered session that replays the run, or the path of its trace.
+        agent: whose answers; None takes those of all agents but the ones inside of tools.
+        then: a live model that goes on where the recorded answers end.
+
+    Raises:
+        ReplayMiss: (when called) the agent asks for more than is recorded and nobody goes on, or
+            the answer asks for a tool that the agent does not have.
+    """
+
+    then: BaseChatModel | None = None
+    _answers: RecordedAnswers = PrivateAttr()
+    _places: Iterator[int] = PrivateAttr(default_factory=itertools.count)
+
+    def __init__(
+        self, trace: Trace, *, agent: str | None = None, then: BaseChatModel | None = None
+    ) -> None:
+        super().__init__()
+        self.then = then
+        self._answers = RecordedAnswers(trace, agent=agent)
+
+    @property
+    def _llm_type(self) -> str:
+        return "rollcage-replay"
+
+    def bind_tools(self, tools: Sequence[Any], *, tool_choice: Any = None, **kwargs: Any) -> Any:
+        """Remember the tools, as providers do: a recorded answer may ask for no others."""
+        offered = [convert_to_openai_tool(each) for each in tools]
+        return self.bind(tools=offered, tool_choice=tool_choice, **kwargs)
+
+    def _next(self, kwargs: dict[str, Any]) -> AIMessage | None:
+        tools = kwargs.get("tools")
+        names = None if tools is None else [_name(each) for each in tools]
+        answer = self._answers.next(names)
+        return None if answer is None else message_of(answer, next(self._places))
+
+    def _live(self, kwargs: dict[str, Any]) -> Any:
+        """The model that goes on, with the tools and options of this call."""
+        if self.then is None:
+            raise self._answers.used_up()
+        options = {name: each for name, each in kwargs.items() if each is not None}
+        tools = options.pop("tools", None)
+        return self.then.bind_tools(tools, **options) if tools else self.then.bind(**options)
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: Any = None,  # noqa: ARG002 - LangChain passes it by name
+        **kwargs: Any,
+    ) -> ChatResult:
+        message = self._next(kwargs)
+        if message is None:
+            message = self._live(kwargs).invoke(messages, stop=stop)
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: Any = None,  # noqa: ARG002 - LangChain passes it by name
+        **kwargs: Any,
+    ) -> ChatResult:
+        message = self._next(kwargs)
+        if message is None:
+            message = await self._live(kwargs).ainvoke(messages, stop=stop)
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: Any = None,  # noqa: ARG002 - LangChain passes it by name
+        **kwargs: Any,
+    ) -> Iterator[ChatGenerationChunk]:
+        message = self._next(kwargs)
+        if message is not None:
+            yield ChatGenerationChunk(message=as_chunk(message))
+            return
+        for chunk in self._live(kwargs).stream(messages, stop=stop):
+            yield ChatGenerationChunk(message=chunk)
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: Any = None,  # noqa: ARG002 - LangChain passes it by name
+        **kwargs: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        message = self._next(kwargs)
+        if message is not None:
+            yield ChatGenerationChunk(message=as_chunk(message))
+            return
+        async for chunk in self._live(kwargs).astream(messages, stop=stop):
+            yield ChatGenerationChunk(message=chunk)
+
+
+def _name(tool: Any) -> str:
+    function: Any = tool.get("function", tool) if is_object(tool) else {}
+    return str(function.get("name", ""))

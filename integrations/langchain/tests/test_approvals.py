@@ -1,0 +1,153 @@
+"""A rule asks: the graph is interrupted, and goes on with the decision."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage
+from langchain_core.tools import StructuredTool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.types import Command
+from rollcage import Approval, ApprovalRequired, Session, StepView, Verdict
+from rollcage_langchain import RollcageMiddleware, guard_tools, tool_node_wrappers
+
+if TYPE_CHECKING:
+    from .conftest import Lab
+
+QUESTION: Any = {"messages": [("user", "Go.")]}
+CONFIG: Any = {"configurable": {"thread_id": "1"}}
+BOTH = [("write", {"text": "safe"}), ("write", {"text": "risky"})]
+Invoke = Callable[[Any, Any], Any]
+
+
+def asks(step: StepView) -> Verdict | None:
+    return Verdict.ask("is that so?") if step.args.get("text") == "risky" else None
+
+
+@pytest.fixture(params=["sync", "async"])
+def invoke(request: pytest.FixtureRequest) -> Invoke:
+    """Invoke a graph, in both ways."""
+    if request.param == "sync":
+        return lambda graph, given: graph.invoke(given, CONFIG)
+    return lambda graph, given: asyncio.run(graph.ainvoke(given, CONFIG))
+
+
+def texts(state: Any) -> list[str]:
+    return [message.text for message in state["messages"] if message.type == "tool"]
+
+
+def agent_of(lab: Lab, session: Session, writer: StructuredTool, script: list[Any]) -> Any:
+    return create_agent(
+        lab.model(script),
+        guard_tools([writer], session),
+        middleware=[RollcageMiddleware(session, interrupt=True)],
+        checkpointer=InMemorySaver(),
+    )
+
+
+def test_an_approved_call_runs_and_its_sibling_ran_once(
+    lab: Lab, writer: StructuredTool, written: list[str], invoke: Invoke
+) -> None:
+    with lab.session(rules=[asks]) as session:
+        agent = agent_of(lab, session, writer, [BOTH, "done"])
+        paused = invoke(agent, QUESTION)
+        (asked,) = paused["__interrupt__"]
+        assert asked.value == {
+            "type": "tool_approval",
+            "tool_call_id": paused["messages"][1].tool_calls[1]["id"],
+            "name": "write",
+            "args": {"text": "risky"},
+            "description": "is that so?",
+        }
+        assert (written, session.halted) == (["safe"], None)
+        state = invoke(agent, Command(resume={"type": "approve", "by": "ann"}))
+    assert written == ["safe", "risky"]
+    assert state["messages"][-1].text == "done"
+    started = [e for e in lab.events(session.run_id) if e["event"] == "step.started"]
+    assert [(e["slot"], e.get("approved_by")) for e in started] == [(0, None), (1, "ann")]
+
+
+@pytest.mark.parametrize(
+    ("decision", "said"),
+    [
+        ({"type": "reject", "message": "not today"}, "not today"),
+        ({"type": "reject"}, "the call was not approved"),
+        ({"type": "edit"}, "the decision was neither approve nor reject"),
+        ("yes", "the decision was neither approve nor reject"),
+    ],
+)
+def test_anything_but_an_approval_refuses(
+    lab: Lab, writer: StructuredTool, written: list[str], decision: Any, said: str
+) -> None:
+    with lab.session(rules=[asks]) as session:
+        agent = agent_of(lab, session, writer, [BOTH, "done"])
+        agent.invoke(QUESTION, CONFIG)
+        state = agent.invoke(Command(resume=decision), CONFIG)
+    assert written == ["safe"]
+    assert texts(state) == ["wrote safe, number 1", said]
+
+
+def test_two_at_once_are_decided_one_by_one(
+    lab: Lab, writer: StructuredTool, written: list[str], invoke: Invoke
+) -> None:
+    def each(step: StepView) -> Verdict | None:
+        return Verdict.ask(str(step.args["text"]))
+
+    with lab.session(rules=[each]) as session:
+        agent = agent_of(lab, session, writer, [BOTH, "done"])
+        paused = invoke(agent, QUESTION)
+        decisions = {
+            asked.id: {"type": "approve" if asked.value["description"] == "risky" else "reject"}
+            for asked in paused["__interrupt__"]
+        }
+        assert len(decisions) == 2
+        invoke(agent, Command(resume=decisions))
+    assert written == ["risky"]
+
+
+def test_a_plain_tool_node_runs_no_sibling_again(
+    lab: Lab, writer: StructuredTool, written: list[str], invoke: Invoke
+) -> None:
+    message = AIMessage(
+        "",
+        id="m1",
+        tool_calls=[
+            {"name": name, "args": args, "id": f"c{i}"} for i, (name, args) in enumerate(BOTH)
+        ],
+    )
+    with lab.session(rules=[asks]) as session:
+        wrappers = tool_node_wrappers(session, interrupt=True)
+        graph = StateGraph(MessagesState)
+        graph.add_node("tools", ToolNode(guard_tools([writer], session), **wrappers))
+        graph.add_edge(START, "tools")
+        graph.add_edge("tools", END)
+        node = graph.compile(checkpointer=InMemorySaver())
+        invoke(node, {"messages": [message]})
+        assert written == ["safe"]
+        state = invoke(node, Command(resume={"type": "approve"}))
+    assert written == ["safe", "risky"]
+    assert texts(state) == ["wrote safe, number 1", "wrote risky, number 2"]
+    assert session.stats.misses == 2
+
+
+def test_the_sessions_approver_is_asked_where_the_graph_is_not(
+    lab: Lab, writer: StructuredTool, written: list[str]
+) -> None:
+    settings: dict[str, Any] = {"rules": [asks], "approver": lambda _: Approval(True, by="bob")}
+    ran = lab.run([writer], [BOTH, "done"], **settings)
+    assert ran.error is None
+    assert sorted(written) == ["risky", "safe"]
+
+
+def test_with_nobody_to_ask_the_agent_ends(
+    lab: Lab, writer: StructuredTool, written: list[str]
+) -> None:
+    ran = lab.run([writer], [[("write", {"text": "risky"})], "done"], rules=[asks])
+    assert isinstance(ran.error, ApprovalRequired)
+    assert (written, len(ran.model.seen)) == ([], 1)
