@@ -32,6 +32,8 @@ PACKAGES = {
     "cli": ["packages/cli", "packages/core"],
     "conformance": ["packages/conformance", "packages/core"],
     "langchain": ["integrations/langchain", "packages/conformance", "packages/core"],
+    "autogen": ["integrations/autogen", "packages/conformance", "packages/core"],
+    "crewai": ["integrations/crewai", "packages/conformance", "packages/core"],
 }
 ADAPTERS = [name for name, (folder, *_) in PACKAGES.items() if folder.startswith("integrations/")]
 EVERYTHING = ["packages/core", "packages/cli[demo]", "packages/conformance"]
@@ -46,6 +48,10 @@ def editable(*folders: str) -> list[str]:
 def groups(*names: str) -> list[str]:
     """The arguments that install these dependency groups, where they exist."""
     return [argument for name in names if name in GROUPS for argument in ("--group", name)]
+
+
+# What the adapters' own tests need: replay across frameworks plays with their harnesses.
+ADAPTERS_TESTS = groups("test", *(f"test-{adapter}" for adapter in ADAPTERS))
 
 
 def run_tests(session: nox.Session, folder: str) -> None:
@@ -90,15 +96,22 @@ def tests(session: nox.Session, package: str) -> None:
 @nox.session
 def cross(session: nox.Session) -> None:
     """What spans packages: layering, exports, packaging, examples, the docs' code blocks."""
-    session.install(*editable(*EVERYTHING), *groups("test"), *CONSTRAINTS)
+    session.install(*editable(*EVERYTHING), *ADAPTERS_TESTS, *CONSTRAINTS)
     run_tests(session, "tests")
 
 
 @nox.session
 def examples(session: nox.Session) -> None:
     """The examples alone (a part of `cross`)."""
-    session.install(*editable(*EVERYTHING), *groups("test"), *CONSTRAINTS)
+    session.install(*editable(*EVERYTHING), *groups("test", "examples"), *CONSTRAINTS)
     session.run("pytest", "tests/test_examples.py", *session.posargs)
+
+
+@nox.session
+def matrix(session: nox.Session) -> None:
+    """Record in each framework, replay in each, as a table (a part of `cross`)."""
+    session.install(*editable(*EVERYTHING), *ADAPTERS_TESTS, *CONSTRAINTS)
+    session.run("python", "tests/matrix.py", *(session.posargs or ["reference", *ADAPTERS]))
 
 
 @nox.session

@@ -21,6 +21,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all of it there too")
     parser.add_argument("--calls", type=int, nargs="+", metavar="N", help="calls a case")
     parser.add_argument("--peer-calls", type=int, metavar="N", help="calls a peer")
+    parser.add_argument(
+        "--agent-calls", type=int, metavar="N", help="calls of a framework's agents"
+    )
     parser.add_argument("--open-steps", type=int, metavar="N", help="steps of the opened source")
     parser.add_argument("--rounds", type=int, metavar="N", help="processes a case")
     parser.add_argument("--import-rounds", type=int, metavar="N", help="processes an import")
@@ -31,6 +34,7 @@ def main() -> None:
     given = {
         "sizes": asked.calls and sorted(asked.calls),
         "peer_calls": asked.peer_calls,
+        "agent_calls": asked.agent_calls,
         "open_steps": asked.open_steps,
         "rounds": asked.rounds,
         "import_rounds": asked.import_rounds,

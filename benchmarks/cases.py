@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Final
 
-Case = Callable[[int, Path], dict[str, float]]
-"""Takes the number of calls and an empty folder on the disk; gives back its measures by name."""
+Case = Callable[..., dict[str, float]]
+"""Takes the number of calls and an empty folder on the disk; gives back its measures by name.
+
+An agent's also takes how many calls its model asks for `together`.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +24,7 @@ class Spec:
         module: its module in this package.
         function: its function there.
         needs: the distribution that has to be installed for it; empty for our own.
+        together: how many calls an agent's model asks for at once; 0 where there is no agent.
         sourced: it resumes a recorded run, which is made once and given to each round.
     """
 
@@ -28,12 +32,13 @@ class Spec:
     module: str
     function: str
     needs: str = ""
+    together: int = 0
     sourced: bool = False
 
     def load(self) -> Case:
         """The function itself. Raises ImportError where its library is missing."""
         case: Case = getattr(importlib.import_module(f"benchmarks.{self.module}"), self.function)
-        return case
+        return functools.partial(case, together=self.together) if self.together else case
 
 
 OURS: Final[dict[str, Spec]] = {
@@ -60,8 +65,16 @@ PEERS: Final[dict[str, Spec]] = {
     "dbos": Spec("DBOS step, SQLite", "peers.dbos_step", "write", "dbos"),
     "dbos-hit": Spec("DBOS step found done", "peers.dbos_step", "hit", "dbos"),
 }
+FRAMEWORKS: Final[dict[str, Spec]] = {
+    f"{name}-{how}-{together}": Spec(
+        f"{label}, {told}, {how}", f"frameworks.{name}_agent", how, f"rollcage-{name}", together
+    )
+    for name, label in (("langchain", "LangChain"), ("autogen", "AutoGen"), ("crewai", "CrewAI"))
+    for together, told in ((1, "one by one"), (10, "ten at once"))
+    for how in ("bare", "guarded")
+}
 RECORD: Final = Spec("record a source", "ours", "record_source")
-ALL: Final = {**FLOOR, **OURS, **OPENING, **PEERS, "record": RECORD}
+ALL: Final = {**FLOOR, **OURS, **OPENING, **PEERS, **FRAMEWORKS, "record": RECORD}
 
 IMPORTS: Final[dict[str, str]] = {
     "rollcage": "import rollcage",
@@ -76,6 +89,7 @@ class Plan:
     Attributes:
         sizes: calls a case, from small to large.
         peer_calls: calls a peer.
+        agent_calls: calls of the tool of a framework's agents.
         open_steps: steps of the source that is opened.
         rounds: how many processes measure each case; the table shows their median.
         import_rounds: the same for the imports.
@@ -83,6 +97,7 @@ class Plan:
 
     sizes: Sequence[int] = (1_000, 10_000, 100_000)
     peer_calls: int = 1_000
+    agent_calls: int = 1_000
     open_steps: int = 100_000
     rounds: int = 5
     import_rounds: int = 15
@@ -90,4 +105,11 @@ class Plan:
     @classmethod
     def quick(cls) -> Plan:
         """A smoke run, in well under a minute."""
-        return cls((500, 2_000), peer_calls=100, open_steps=2_000, rounds=2, import_rounds=3)
+        return cls(
+            (500, 2_000),
+            peer_calls=100,
+            agent_calls=100,
+            open_steps=2_000,
+            rounds=2,
+            import_rounds=3,
+        )

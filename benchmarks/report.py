@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from benchmarks.cases import OURS, PEERS, Plan
+from benchmarks.cases import FRAMEWORKS, OURS, PEERS, Plan
 from benchmarks.runner import Series
 
 WRITE_FLOORS: Final = 3.0  # a recorded write, in floors
@@ -19,6 +19,7 @@ FLAT: Final = 1.25  # the largest size against the smallest
 OPEN_PARSES: Final = 4.0  # opening a source, against parsing its lines
 PEER_TIMES: Final = 10.0  # a peer's recorded call, against ours
 IMPORT_TIMES: Final = 1.5
+GUARDED_TIMES: Final = 1.2  # an agent's call of a guarded tool, against a bare one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +65,10 @@ def targets(series: Sequence[Series]) -> list[Target]:
             own = by["hit" if case.endswith("-hit") else "write", sizes[0]]
             ratio = _ratio(opening[case], own, "cpu_us")
             found.append(Target(f"{spec.label} to ours", ratio, PEER_TIMES, at_least=True))
+    for case, spec in FRAMEWORKS.items():
+        if spec.function == "guarded" and case in opening:
+            ratio = _ratio(opening[case], opening[case.replace("guarded", "bare")], "cpu_us")
+            found.append(Target(f"{spec.label} to bare", ratio, GUARDED_TIMES))
     ratio = _ratio(opening["rollcage"], opening["needed"], "cpu_s")
     return [*found, Target("import rollcage to what it needs", ratio, IMPORT_TIMES)]
 
@@ -104,7 +109,8 @@ def _calls(series: Sequence[Series]) -> Iterator[str]:
         if each.missing:
             yield f"| {each.label} | {each.missing} | | | |"
         elif "cpu_us" in each.rounds[0]:
-            size = f"{each.median('bytes'):.0f}" if each.median("bytes") else ""
+            measured = each.rounds[0].get("bytes")
+            size = f"{each.median('bytes'):.0f}" if measured else ""
             cpu = f"{each.median('cpu_us'):.1f} | {each.spread('cpu_us'):.0%}"
             yield f"| {each.label} | {each.calls:,} | {cpu} | {size} |"
 
@@ -134,6 +140,8 @@ def _targets(reached: Sequence[Target]) -> Iterator[str]:
 def as_data(plan: Plan, series: Sequence[Series], reached: Sequence[Target]) -> dict[str, Any]:
     """All of it as JSON data."""
     needed = ("rollcage", "pydantic", "orjson", *(spec.needs for spec in PEERS.values()))
+    needed += ("langchain", "autogen-agentchat", "crewai")
+
     versions: dict[str, str | None] = {}
     for name in dict.fromkeys(needed):
         try:

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.cases import FLOOR, IMPORTS, OPENING, OURS, PEERS, Plan, Spec
+from benchmarks.cases import ALL, FLOOR, FRAMEWORKS, IMPORTS, OPENING, OURS, PEERS, Plan, Spec
 
 ROOT: Final = Path(__file__).parents[1]
 _IMPORT: Final = "import time; t = time.process_time(); {}; print(time.process_time() - t)"
@@ -93,14 +93,14 @@ class Runner:
         ]
         series += [Series(name, spec.label, plan.open_steps) for name, spec in OPENING.items()]
         series += [Series(name, spec.label, plan.peer_calls) for name, spec in PEERS.items()]
-        specs = FLOOR | OURS | OPENING | PEERS
+        series += [Series(name, spec.label, plan.agent_calls) for name, spec in FRAMEWORKS.items()]
         for each in series:
-            each.missing = _missing(specs[each.case])
+            each.missing = _missing(ALL[each.case])
         for number in range(plan.rounds):
             for each in series:
                 if not each.missing:
                     self._tell(f"round {number + 1}/{plan.rounds}: {each.label}, {each.calls}")
-                    each.rounds.append(self._measure(specs[each.case], each.case, each.calls))
+                    each.rounds.append(self._measure(ALL[each.case], each.case, each.calls))
         return [*series, *self._imports()]
 
     def _measure(self, spec: Spec, name: str, calls: int) -> dict[str, float]:

@@ -9,6 +9,9 @@ from benchmarks.workload import Mail, mail
 
 WARM_UP = 200  # calls before the clock starts: caches, lazy imports, the interpreter's own adapting
 
+_WARM_AGENTS = 5
+AGENT_CALLS = 10  # calls of its tool that one agent makes, from its first message to its last
+
 
 def cpu_per_call(call: Callable[[Mail], object], calls: int) -> float:
     """Microseconds of CPU that each of `calls` calls took, after a warm-up."""
@@ -30,3 +33,23 @@ async def cpu_per_await(call: Callable[[Mail], Awaitable[object]], calls: int) -
     for arguments in todo[WARM_UP:]:
         await call(arguments)
     return (time.process_time_ns() - start) / calls / 1000
+
+
+def cpu_of_agents(run: Callable[[int], object], calls: int) -> float:
+    """Microseconds of CPU that an agent took for each call of its tool.
+
+    `run` runs one agent of `AGENT_CALLS` calls to its end; it is told the number of its first.
+    """
+    agents = max(1, calls // AGENT_CALLS)
+    for number in range(_WARM_AGENTS):
+        run(number * AGENT_CALLS)
+    start = time.process_time_ns()
+    for number in range(_WARM_AGENTS, _WARM_AGENTS + agents):
+        run(number * AGENT_CALLS)
+    return (time.process_time_ns() - start) / (agents * AGENT_CALLS) / 1000
+
+
+def messages(first: int, together: int) -> list[list[Mail]]:
+    """What an agent's model asks for, message by message: `together` calls in each."""
+    todo = [mail(number) for number in range(first, first + AGENT_CALLS)]
+    return [todo[at : at + together] for at in range(0, AGENT_CALLS, together)]

@@ -1,10 +1,12 @@
-"""What the tests of examples and documentation share: real processes, with no network."""
+"""What the tests of examples, documentation and commands share."""
 
+import importlib.util
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -53,3 +55,15 @@ def run_offline(tmp_path_factory: pytest.TempPathFactory) -> Run:
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def matrix_command() -> ModuleType:
+    """`tests/matrix.py`: the command is a script, and in no package."""
+    path = Path(__file__).with_name("matrix.py")
+    spec = importlib.util.spec_from_file_location("rollcage_matrix", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

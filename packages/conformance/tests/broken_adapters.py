@@ -6,18 +6,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import pytest
-from rollcage import Blocked, Contract, Session, SessionHalted
+from rollcage import ApprovalRequired, Blocked, Contract, Session, SessionHalted
 
 from rollcage_conformance import (
     AdapterSuite,
+    ApprovalSuite,
     GateSuite,
     Harness,
     IsolationSuite,
-    ModelSuite,
     OutcomeSuite,
     Performance,
     ReplaySuite,
     Result,
+    SecretSuite,
     Suite,
     ToolCall,
     ToolSpec,
@@ -182,6 +183,20 @@ class InjectsIntoKey(ReferenceHarness):
         return performance, name, arguments
 
 
+class RunIntoKey(ReferenceHarness):
+    """Takes what is another in each run for a part of the call."""
+
+    def guarded(self, session: Session, contract: Contract, arguments: Any, body: Body) -> Any:
+        contract = dataclasses.replace(contract, version=session.run_id)
+        return super().guarded(session, contract, arguments, body)
+
+    async def aguarded(
+        self, session: Session, contract: Contract, arguments: Any, body: Body, *, is_async: bool
+    ) -> Any:
+        contract = dataclasses.replace(contract, version=session.run_id)
+        return await super().aguarded(session, contract, arguments, body, is_async=is_async)
+
+
 class MixesSessions(ReferenceHarness):
     """Keeps the session in one place for all agents."""
 
@@ -249,20 +264,60 @@ class GuardsEveryAgent(ReferenceHarness):
         return performance
 
 
-class AsksTheModelAgain(ReferenceHarness):
-    """Asks the real model although its answer is recorded."""
+class RunsUnapproved(Unguarded):
+    """Takes a question for a yes."""
 
-    def ask(
-        self, performance: Performance, turn: int, results: Sequence[str]
-    ) -> tuple[Sequence[ToolCall] | str, tuple[str, ...]]:
-        plain = dataclasses.replace(performance, session=None)
-        return super().ask(plain, turn, results)
+    errors = (ApprovalRequired,)
 
-    async def aask(
-        self, performance: Performance, turn: int, results: Sequence[str]
-    ) -> tuple[Sequence[ToolCall] | str, tuple[str, ...]]:
-        plain = dataclasses.replace(performance, session=None)
-        return await super().aask(plain, turn, results)
+
+class ShowsHalts(ReferenceHarness):
+    """Shows the model what halted the session, as if it were an error of the tool."""
+
+    def check(self, performance: Performance) -> Session | None:
+        return performance.session
+
+    def told(self, error: Exception) -> str:
+        return f"error: {error}"
+
+
+class TriesAgain(ReferenceHarness):
+    """Runs a tool that failed once more, in the hope that it works then."""
+
+    def body(self, performance: Performance, spec: ToolSpec) -> Body:
+        body = super().body(performance, spec)
+        if spec.is_async:
+
+            async def aagain(**arguments: Any) -> Any:
+                try:
+                    return await body(**arguments)
+                except ValueError:
+                    return await body(**arguments)
+
+            return aagain
+
+        def again(**arguments: Any) -> Any:
+            try:
+                return body(**arguments)
+            except ValueError:
+                return body(**arguments)
+
+        return again
+
+
+class ForgetsSecrets(ReferenceHarness):
+    """Hands on the schema of a tool's parameters, and nothing else that is declared of them."""
+
+    def contract(self, spec: ToolSpec) -> Contract:
+        contract = super().contract(spec)
+        names = contract.parameter_names
+        plain = {"properties": {name: {"type": "string"} for name in names}}
+        secret: frozenset[str] = frozenset()
+        return dataclasses.replace(contract, parameters=plain, secret=secret)
+
+    def body(self, performance: Performance, spec: ToolSpec) -> Body:
+        body = super().body(performance, spec)
+        model: Any = spec.contract.parameters
+        return lambda **arguments: body(**dict(model.model_validate(arguments)))
 
 
 class Broken(Suite):
@@ -280,7 +335,7 @@ class TestSound(Broken, AdapterSuite):
     """The control: nothing is wrong with this one."""
 
 
-class TestRunsTwice(Broken, ReplaySuite):
+class TestRunsTwice(Broken, ReplaySuite, ApprovalSuite):
     adapter = RunsTwice
 
 
@@ -288,7 +343,7 @@ class TestRecordsText(Broken, ValueSuite, TraceSuite):
     adapter = RecordsText
 
 
-class TestSwallowsDeny(Broken, GateSuite):
+class TestSwallowsDeny(Broken, GateSuite, ApprovalSuite):
     adapter = SwallowsDeny
 
 
@@ -316,6 +371,10 @@ class TestInjectsIntoKey(Broken, ValueSuite):
     adapter = InjectsIntoKey
 
 
+class TestRunIntoKey(Broken, ReplaySuite, ApprovalSuite):
+    adapter = RunIntoKey
+
+
 class TestMixesSessions(Broken, IsolationSuite):
     adapter = MixesSessions
 
@@ -332,5 +391,17 @@ class TestGuardsEveryAgent(Broken, IsolationSuite):
     adapter = GuardsEveryAgent
 
 
-class TestAsksTheModelAgain(Broken, ModelSuite):
-    adapter = AsksTheModelAgain
+class TestRunsUnapproved(Broken, ApprovalSuite):
+    adapter = RunsUnapproved
+
+
+class TestShowsHalts(Broken, ReplaySuite, ApprovalSuite):
+    adapter = ShowsHalts
+
+
+class TestTriesAgain(Broken, OutcomeSuite):
+    adapter = TriesAgain
+
+
+class TestForgetsSecrets(Broken, SecretSuite):
+    adapter = ForgetsSecrets

@@ -11,12 +11,15 @@ from xml.etree import ElementTree as ET
 import pytest
 
 HERE = Path(__file__).parent
+FILES = [HERE / "broken_adapters.py", HERE / "broken_models.py"]
 
 # What finds each mistake. More may fail besides; nothing may fail for the sound adapter.
 FOUND_BY = {
     "TestRunsTwice": {
+        "test_an_approved_call_runs_once",
         "test_each_call_runs_once_and_is_recorded",
         "test_identical_calls_in_a_row_replay_in_their_order",
+        "test_an_identical_call_after_another_is_a_call_of_its_own",
     },
     "TestRecordsText": {
         "test_results_are_recorded_before_they_are_made_text",
@@ -25,6 +28,7 @@ FOUND_BY = {
     "TestSwallowsDeny": {
         "test_a_denied_call_runs_nothing_and_the_model_sees_why",
         "test_a_rule_that_raises_runs_nothing",
+        "test_a_rejected_call_runs_nothing_and_the_agent_goes_on",
     },
     "TestRunsAfterHalt": {
         "test_a_halted_session_runs_nothing",
@@ -46,15 +50,54 @@ FOUND_BY = {
         "test_calls_in_a_tool_body_are_nested_steps",
     },
     "TestInjectsIntoKey": {"test_what_is_injected_is_no_part_of_the_call"},
-    "TestMixesSessions": {"test_two_sessions_at_once_do_not_mix"},
+    "TestRunIntoKey": {
+        "test_replay_runs_nothing_and_the_model_sees_the_same",
+        "test_a_run_goes_on_once_nothing_asks_any_more",
+        "test_what_was_allowed_once_needs_no_approval_in_replay",
+    },
+    "TestMixesSessions": {
+        "test_two_sessions_at_once_do_not_mix",
+        "test_two_sessions_in_one_event_loop_do_not_mix",
+    },
     "TestForgetsAsync": {
         "test_each_call_runs_once_and_is_recorded[async]",
         "test_each_call_runs_once_and_is_recorded[sync-in-async]",
         "test_a_cancelled_write_is_unknown_and_halts",
     },
-    "TestGuardsOriginals": {"test_guarding_leaves_the_original_tools_as_they_were"},
+    "TestGuardsOriginals": {
+        "test_guarding_leaves_the_original_tools_as_they_were",
+        "test_the_tools_are_plain_again_after_a_session_that_ended_badly",
+    },
     "TestGuardsEveryAgent": {"test_a_plain_agent_beside_a_guarded_one_is_untouched"},
     "TestAsksTheModelAgain": {"test_a_replayed_model_is_not_asked"},
+    "TestRunsUnapproved": {
+        "test_a_call_that_needs_approval_halts_and_runs_nothing",
+        "test_a_call_that_needs_approval_beside_others",
+    },
+    "TestShowsHalts": {
+        "test_an_agent_ends_where_it_needs_approval",
+        "test_an_offline_miss_ends_the_agent",
+    },
+    "TestTriesAgain": {"test_a_failing_tool_runs_once_for_each_request"},
+    "TestForgetsSecrets": {
+        "test_a_secret_reaches_the_tool_and_no_file[sync-typed]",
+        "test_a_secret_reaches_the_tool_and_no_file[sync-declared]",
+        "test_the_secret_of_a_denied_call_is_in_no_file",
+        "test_another_secret_is_another_call",
+    },
+    "TestRecordsNoAnswers": {
+        "test_an_answer_is_recorded_in_a_neutral_form",
+        "test_recorded_decisions_drive_an_agent",
+    },
+    "TestForgetsUsage": {"test_what_an_answer_took_is_recorded_and_saved_in_replay"},
+    "TestMixesThoughtsIn": {"test_what_the_model_thought_is_recorded"},
+    "TestMendsArguments": {"test_an_answer_is_recorded_in_a_neutral_form"},
+    "TestLosesStreamedAnswers": {"test_a_streamed_answer_is_recorded_in_the_same_form"},
+    "TestDecidesItself": {
+        "test_recorded_decisions_drive_an_agent",
+        "test_decisions_of_a_trace_drive_an_agent_whose_tools_run",
+        "test_an_agent_that_asks_for_more_than_is_recorded_is_told",
+    },
 }
 
 
@@ -64,7 +107,7 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, set[str]]:
     report = tmp_path_factory.mktemp("broken") / "report.xml"
     command = [sys.executable, "-m", "pytest", "-q", "--tb=line", f"--junitxml={report}"]
     ended = subprocess.run(
-        [*command, str(HERE / "broken_adapters.py")],
+        [*command, *map(str, FILES)],
         cwd=HERE,
         capture_output=True,
         text=True,
@@ -90,6 +133,6 @@ def test_a_broken_adapter_is_found(failed: Mapping[str, set[str]], adapter: str)
 
 
 def test_no_broken_adapter_is_forgotten() -> None:
-    text = (HERE / "broken_adapters.py").read_text(encoding="utf-8")
+    text = "".join(path.read_text(encoding="utf-8") for path in FILES)
     written = re.findall(r"^class (Test\w+)", text, re.MULTILINE)
     assert set(written) == FOUND_BY.keys() | {"TestSound"}

@@ -90,7 +90,7 @@ class TestSmall(AdapterSuite):
     rounds = 2
     capabilities = Capabilities(
         asynchronous=False, streaming=False, parallel=False, injection=False, halting=False,
-        models=False,
+        models=False, usage=False, reasoning=False, replay_models=False,
     )
 
     @pytest.fixture
@@ -99,7 +99,8 @@ class TestSmall(AdapterSuite):
 """,
     )
     assert re.search(r"= \d+ passed, \d+ skipped in", said), said
-    for lacking in ("asynchronous", "streaming", "parallel", "injection", "halting", "models"):
+    lacks = ("asynchronous", "streaming", "parallel", "injection", "halting", "models")
+    for lacking in lacks:
         assert f"the adapter declares capabilities.{lacking} = False" in said
 
 

@@ -19,6 +19,7 @@ from rollcage.adapter import (
     check_names,
     declare,
     declared_contract,
+    guard_each,
     model_contract,
     model_request,
     swapped,
@@ -368,3 +369,64 @@ def test_a_body_that_calls_its_own_tool_is_running(tmp_path: Path) -> None:
     with Session("job", store=tmp_path):
         work()
     assert seen == [False, True, False, False]
+
+
+# --- guarding each -------------------------------------------------------------------------------
+
+
+class Native:
+    """A tool of a framework."""
+
+    def __init__(self, name: str, owner: Session | None = None) -> None:
+        self.name = name
+        self.owner = owner
+        self.declared: Any = None
+
+
+def guarded(tools: list[Any], session: Session, effects: Any = None, contracts: Any = None) -> Any:
+    def guard(tool: Native, effect: Any, declared: Any) -> Native:
+        twin = Native(tool.name, session)
+        twin.declared = effect, declared
+        return twin
+
+    return guard_each(
+        tools,
+        session,
+        effects,
+        contracts,
+        framework="Test",
+        kinds=Native,
+        instead="make one",
+        guarding=lambda tool: tool.owner,
+        guard=guard,
+    )
+
+
+def test_each_tool_is_guarded_with_what_is_declared_of_it(tmp_path: Path) -> None:
+    session = Session("job", store=tmp_path)
+    tools = [Native("a"), Native("b"), Native("c", session)]
+    first, second, third = guarded(tools, session, {"a": "read"}, {"b": {"risk": "low"}})
+    assert (first.declared, second.declared) == (("read", None), (None, {"risk": "low"}))
+    assert third is tools[2]
+
+
+@pytest.mark.parametrize(
+    ("tool", "effects", "said"),
+    [
+        ("a", {}, "'a' is no tool of Test: make one"),
+        (Native("a"), {"b": "read"}, "effects= names b; the tools are: a"),
+        (Native("a", Session("other")), {}, "a is guarded by another session already"),
+    ],
+    ids=["no tool", "no such tool", "another session's"],
+)
+def test_what_can_not_be_guarded_is_named(
+    tmp_path: Path, tool: Any, effects: Any, said: str
+) -> None:
+    with pytest.raises(ContractError, match=said):
+        guarded([tool], Session("job", store=tmp_path), effects)
+
+
+def test_a_guarded_tool_is_not_declared_anew(tmp_path: Path) -> None:
+    session = Session("job", store=tmp_path)
+    with pytest.raises(ContractError, match="a is guarded by this session already"):
+        guarded([Native("a", session)], session, {"a": "read"})

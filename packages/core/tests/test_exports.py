@@ -9,17 +9,18 @@ import rollcage
 from rollcage import adapter, errors, store, trace
 
 PUBLIC = [
-    "Approval", "ApprovalRequest", "ApprovalRequired", "Approver", "ArgumentsInvalid", "Blocked",
-    "Contract", "ContractError", "CurrentStep", "Diverged", "Forked", "Halt", "NotReplayable", "ReplayMiss", "ReplayedError", "RollcageError",
-    "Rule", "RunInUse", "RunNotFound", "Session", "SessionError", "SessionHalted", "SourceMissing",
-    "Stats", "StepView", "StoreError", "TraceCorrupt", "TraceUnwritable", "Unencodable",
+    "Approval", "ApprovalRequest", "ApprovalRequired", "Approver", "ArgumentsInvalid",
+    "Blocked", "Contract", "ContractError", "CurrentStep", "Diverged", "Forked", "Halt",
+    "NotReplayable", "ReplayMiss", "ReplayedError", "RollcageError", "Rule", "RunInUse",
+    "RunNotFound", "Session", "SessionError", "SessionHalted", "SourceMissing", "Stats",
+    "StepView", "StoreError", "TraceCorrupt", "TraceUnwritable", "Unencodable",
     "UnguardedCallWarning", "UnknownOutcome", "Verdict", "current_step", "tool",
 ]  # fmt: skip
 ADAPTER = [
     "HALTED", "REFUSED", "Answer", "Ask", "CallNumbers", "Declarations", "Effect",
     "RecordedAnswers", "Running", "ToolRequest", "Trace", "check_names", "declare",
-    "declared_contract", "is_list", "is_model_class", "is_object", "is_tuple", "model_contract",
-    "model_request", "option", "swapped", "type_hints",
+    "declared_contract", "guard_each", "is_list", "is_model_class", "is_object", "is_tuple",
+    "model_contract", "model_request", "option", "swapped", "type_hints",
 ]  # fmt: skip
 TRACE = [
     "CHAIN_START", "FORMAT", "TAG", "Native", "Tail", "Worlds", "check_events", "decode",

@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from langchain.agents.middleware import (
-    AgentMiddleware,
-    AgentState,
-    ModelRequest,
-    ModelResponse,
-    hook_config,
-)
+from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
+from langgraph.errors import GraphInterrupt
 from langgraph.prebuilt.tool_node import ToolCallRequest
-from langgraph.runtime import Runtime
 from rollcage import Session, current_step
 from rollcage.adapter import HALTED, REFUSED, Declarations, Effect
 from rollcage.errors import SessionHalted
@@ -30,7 +24,7 @@ class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
 
     It tells the session of each call's turn, slot, id and agent. A refusal is answered with a
     `ToolMessage(status="error")` that gives the reason. Once the session is halted, no tool and no
-    model is called any more: the agent ends as if it were done, and leaving the session raises the
+    model is called any more: the agent's graph is interrupted, and leaving the session raises the
     error that halted it. (An agent inside of a tool raises it at once, so that the tool's step is
     not taken for finished.)
 
@@ -101,24 +95,15 @@ class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
         with self.session.place(agent=agent_name()):
             return await handler(request)
 
-    @hook_config(can_jump_to=["end"])
-    def before_model(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any] | None:
-        """End the agent where the session is halted."""
-        del state, runtime
-        if self.session.halted is None:
-            return None
-        if current_step() is not None:
-            self._check_halted()
-        return {"jump_to": "end"}
-
-    @hook_config(can_jump_to=["end"])
-    async def abefore_model(
-        self, state: AgentState[Any], runtime: Runtime[Any]
-    ) -> dict[str, Any] | None:
-        """End the agent where the session is halted."""
-        return self.before_model(state, runtime)
-
     def _check_halted(self) -> None:
+        """End the agent where the session is halted.
+
+        The graph is interrupted: `invoke` gives back the state as it is, with no further message. A
+        hook before the model would do so too, as a node that each question has to go through.
+        """
         halted = self.session.halted
-        if halted is not None:
-            raise SessionHalted(f"the session was halted: {halted}") from halted
+        if halted is None:
+            return
+        if current_step() is None:
+            raise GraphInterrupt
+        raise SessionHalted(f"the session was halted: {halted}") from halted

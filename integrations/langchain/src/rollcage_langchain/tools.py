@@ -14,8 +14,8 @@ from rollcage.adapter import (
     Declarations,
     Effect,
     Running,
-    check_names,
     declared_contract,
+    guard_each,
     swapped,
     type_hints,
 )
@@ -54,12 +54,18 @@ def guard_tools(
         ContractError: a name that no tool has, a declaration that can't be used, something that is
             no tool, or a tool that another session guards.
     """
-    effects, contracts = effects or {}, contracts or {}
-    _check_tools(tools)
-    check_names((tool.name for tool in tools), effects=effects, contracts=contracts)
-    return [
-        _guarded(tool, session, effects.get(tool.name), contracts.get(tool.name)) for tool in tools
-    ]
+    return guard_each(
+        tools,
+        session,
+        effects,
+        contracts,
+        framework="LangChain",
+        kinds=BaseTool,
+        instead="as_tools makes one of a function declared with @rollcage.tool; what a provider "
+        "runs itself can't be guarded",
+        guarding=guarding,
+        guard=lambda tool, effect, declared: _guarded(tool, session, effect, declared),
+    )
 
 
 def as_tools(
@@ -85,15 +91,6 @@ def guarding(tool: BaseTool) -> Session | None:
         if isinstance(guard, Guard):
             return guard.session
     return None
-
-
-def _check_tools(tools: Sequence[BaseTool]) -> None:
-    for tool in tools:
-        if not isinstance(tool, BaseTool):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
-            raise ContractError(
-                f"{tool!r} is no tool of LangChain: as_tools makes one of a function declared with "
-                f"@rollcage.tool; what a provider runs itself can't be guarded"
-            )
 
 
 def _as_tool(function: Callable[..., Any]) -> StructuredTool:
@@ -168,15 +165,6 @@ class Guard:
 
 
 def _guarded(tool: T, session: Session, effect: Effect | None, declared: Any) -> T:
-    own = guarding(tool)
-    if own is session and effect is None and declared is None:
-        return tool
-    if own is not None:
-        whose = "this" if own is session else "another"
-        raise ContractError(
-            f"{tool.name} is guarded by {whose} session already: guard the original, and declare "
-            f"it there"
-        )
     by_function = isinstance(tool, (StructuredTool, Tool)) and not _overrides_body(tool)
     make = _with_functions if by_function else _with_methods
     return cast("T", make(tool, session, effect, declared))

@@ -17,7 +17,7 @@ import pytest
 
 pytest.register_assert_rewrite("rollcage_conformance.suites")
 
-from rollcage_conformance.golden import load_golden, normalise, steps  # noqa: E402 - see above
+from rollcage_conformance.golden import answers, load_golden, normalise, steps  # noqa: E402 - see above
 from rollcage_conformance.scenario import (  # noqa: E402 - see above
     Capabilities,
     Harness,
@@ -33,17 +33,20 @@ from rollcage_conformance.stage import Mode, Played, Stage  # noqa: E402 - see a
 from rollcage_conformance.suite import Suite, needs  # noqa: E402 - see above
 from rollcage_conformance.suites import (  # noqa: E402 - see above
     AdapterSuite,
+    ApprovalSuite,
     GateSuite,
     IsolationSuite,
     ModelSuite,
     OutcomeSuite,
     ReplaySuite,
+    SecretSuite,
     TraceSuite,
     ValueSuite,
 )
 
 __all__ = [
     "AdapterSuite",
+    "ApprovalSuite",
     "Capabilities",
     "GateSuite",
     "Harness",
@@ -58,12 +61,14 @@ __all__ = [
     "Result",
     "Scenario",
     "Script",
+    "SecretSuite",
     "Stage",
     "Suite",
     "ToolCall",
     "ToolSpec",
     "TraceSuite",
     "ValueSuite",
+    "answers",
     "load_golden",
     "needs",
     "normalise",

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import Any, Final
 
-__all__ = ["load_golden", "normalise", "steps"]
+__all__ = ["answers", "load_golden", "normalise", "steps"]
 
 Event = Mapping[str, Any]
 
@@ -15,6 +15,7 @@ _HOW: Final = {
     "step.blocked": "blocked",
 }
 _KEPT: Final = ("kind", "name", "version", "effect", "args", "slot", "position", "occurrence")
+_ANSWER: Final = ("text", "reasoning", "tool_calls", "usage")
 _OUTCOME: Final = ("status", "value", "typed", "lossy")
 
 
@@ -37,6 +38,25 @@ def steps(events: Iterable[Event], kind: str = "tool") -> list[dict[str, Any]]:
     return [{**chosen[n], "parent": places.get(chosen[n].get("parent", 0))} for n in order]
 
 
+def answers(events: Iterable[Event]) -> list[dict[str, Any]]:
+    """What the model answered, in the form that belongs to no framework, with its usage.
+
+    The arguments of calls are JSON that the model wrote; here they are read, for two models may
+    write one value in two ways. What differs from run to run (ids) is left out.
+    """
+    told: list[dict[str, Any]] = []
+    for step in steps(events, "model"):
+        outcome = step["outcome"]
+        said = dict(outcome.get("answer", {}))
+        if "tool_calls" in said:
+            calls = said["tool_calls"]
+            said["tool_calls"] = [[call["name"], json.loads(call["arguments"])] for call in calls]
+        if "usage" in outcome:
+            said["usage"] = outcome["usage"]
+        told.append({name: each for name, each in said.items() if name in _ANSWER})
+    return told
+
+
 def _place(found: Mapping[int, Event], number: int) -> tuple[tuple[int, int], ...]:
     """Where a step stands: its ancestors' places, then its own."""
     step = found[number]
@@ -48,8 +68,9 @@ def _place(found: Mapping[int, Event], number: int) -> tuple[tuple[int, int], ..
 def normalise(events: Iterable[Event]) -> dict[str, Any]:
     """A trace in the form that every adapter has in common.
 
-    Times, ids, hashes, call ids and agents' names are left out. So are model steps: their arguments
-    are a framework's own messages. Turns count from 0 within their branch.
+    Times, ids, hashes, call ids and agents' names are left out. Of model steps there is what the
+    model said and which calls it asked for: their arguments are a framework's own messages. Turns
+    count from 0 within their branch.
     """
     events = list(events)
     turns: dict[Any, list[int]] = {}
@@ -69,7 +90,9 @@ def normalise(events: Iterable[Event]) -> dict[str, Any]:
             record["outcome"] = _outcome(step["outcome"])
         told.append(record)
     finished = [event["status"] for event in events if event["event"] == "run.finished"]
-    return {"mode": events[0]["mode"], "status": "".join(finished), "steps": told}
+    normal = {"mode": events[0]["mode"], "status": "".join(finished), "steps": told}
+    said = [{n: each[n] for n in ("text", "tool_calls") if n in each} for each in answers(events)]
+    return {**normal, "answers": said} if said else normal
 
 
 def _outcome(outcome: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,22 +5,23 @@ It is also the shortest adapter there is, to read before writing one.
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import itertools
 import json
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any, Final, Protocol
 
 from pydantic import BaseModel
-from rollcage import Contract, Halt, Session, SessionHalted
+from rollcage import Contract, Session
+from rollcage.adapter import HALTED, Answer, RecordedAnswers, ToolRequest, Trace
 
 from rollcage_conformance.scenario import (
     Performance,
     Result,
     Scenario,
-    Script,
     ToolCall,
     ToolSpec,
 )
@@ -31,7 +32,30 @@ MODEL: Final = Contract(
     name="scripted",
     parameters={"properties": {"turn": {"type": "integer"}, "results": {"type": "array"}}},
     effect="read",
+    framework="reference",
 )
+
+
+class ReplayModel:
+    """The model of this framework that gives recorded answers."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.answers = RecordedAnswers(trace)
+
+    def pieces(self, offered: Collection[str]) -> Iterator[Any]:
+        """The next answer, in the pieces in which this framework's models answer.
+
+        Raises:
+            ReplayMiss: all are given, or it asks for a tool that is not offered.
+        """
+        answer = self.answers.next(offered)
+        if answer is None:
+            raise self.answers.used_up()
+        if answer.tool_calls:
+            yield [[call.name, json.loads(call.arguments)] for call in answer.tool_calls]
+        else:
+            yield answer.text
+        yield {"thought": answer.reasoning, "usage": answer.usage}
 
 
 class Slots(Protocol):
@@ -53,6 +77,10 @@ class ReferenceHarness:
     def tools(self, scenario: Scenario) -> dict[str, ToolSpec]:
         """A tool of this framework is a function with its declaration."""
         return {spec.name: spec for spec in scenario.tools}
+
+    def replay_model(self, trace: Trace) -> ReplayModel:
+        """This framework's model that gives recorded answers."""
+        return ReplayModel(trace)
 
     # --- the loop --------------------------------------------------------------------------------
 
@@ -89,24 +117,25 @@ class ReferenceHarness:
     ) -> tuple[Sequence[ToolCall] | str, tuple[str, ...]]:
         """The model's next message, and the pieces it came in."""
         session = self.check(performance)
-        body = _body(performance.script, turn, results)
+        body, contract = _model(performance, turn, results)
         if session is None or not performance.scenario.guarded_model:
             return _assembled(list(body()))
         arguments = {"turn": turn, "results": list(results)}
         if performance.stream:
-            return _assembled(list(session.stream(MODEL, arguments, body, kind="model")))
+            stream = session.stream(contract, arguments, body, kind="model", answer=self.answer)
+            return _assembled(list(stream))
 
         def call(**_: Any) -> list[Any]:
             return list(body())
 
-        return _assembled(session.run(MODEL, arguments, call, kind="model"))
+        return _assembled(session.run(contract, arguments, call, kind="model", answer=self.answer))
 
     async def aask(
         self, performance: Performance, turn: int, results: Sequence[str]
     ) -> tuple[Sequence[ToolCall] | str, tuple[str, ...]]:
         """The same in asyncio."""
         session = self.check(performance)
-        body = _body(performance.script, turn, results)
+        body, contract = _model(performance, turn, results)
         if session is None or not performance.scenario.guarded_model:
             return _assembled(list(body()))
         arguments = {"turn": turn, "results": list(results)}
@@ -120,9 +149,20 @@ class ReferenceHarness:
 
         if performance.stream:
             # The function itself is the body: calling it gives the iterator.
-            stream = session.astream(MODEL, arguments, astream, kind="model")
+            stream = session.astream(contract, arguments, astream, kind="model", answer=self.answer)
             return _assembled([piece async for piece in stream])
-        return _assembled(await session.arun(MODEL, arguments, acall, kind="model"))
+        return _assembled(
+            await session.arun(contract, arguments, acall, kind="model", answer=self.answer)
+        )
+
+    def answer(self, pieces: list[Any]) -> Answer:
+        """What the pieces of a message say, in the form that belongs to no framework."""
+        message, _ = _assembled(pieces)
+        more = {"reasoning": pieces[-1]["thought"], "usage": pieces[-1]["usage"]}
+        if isinstance(message, str):
+            return Answer(text=message, **more)
+        calls = [ToolRequest(name, json.dumps(arguments)) for name, arguments in message]
+        return Answer(tool_calls=tuple(calls), **more)
 
     def check(self, performance: Performance) -> Session | None:
         """End the agent where the session is halted."""
@@ -148,7 +188,7 @@ class ReferenceHarness:
         def one(slots: Slots, index: int, call: ToolCall) -> str:
             with slots.slot(index):
                 try:
-                    return text_of(self.call(performance, *call))
+                    return self.shown(self.call(performance, *call))
                 except Exception as error:  # noqa: BLE001 - this framework shows the model errors
                     return self.told(error)
 
@@ -167,7 +207,7 @@ class ReferenceHarness:
         async def one(slots: Slots, index: int, call: ToolCall) -> str:
             with slots.slot(index):
                 try:
-                    return text_of(await self.acall(performance, *call))
+                    return self.shown(await self.acall(performance, *call))
                 except Exception as error:  # noqa: BLE001 - this framework shows the model errors
                     return self.told(error)
 
@@ -175,9 +215,13 @@ class ReferenceHarness:
             running = [one(slots, index, call) for index, call in enumerate(calls)]
             return tuple(await asyncio.gather(*running))
 
+    def shown(self, value: Any) -> str:
+        """What the model is shown of a tool's result."""
+        return text_of(value)
+
     def told(self, error: Exception) -> str:
         """What the model is shown of an error; those that stop the run end the agent."""
-        if isinstance(error, (Halt, SessionHalted)):
+        if isinstance(error, HALTED):
             raise error
         return f"error: {error}"
 
@@ -189,7 +233,7 @@ class ReferenceHarness:
         body = self.body(performance, spec)
         if performance.session is None:
             return body(**_validated(spec, arguments))
-        return self.guarded(performance.session, spec.contract, arguments, body)
+        return self.guarded(performance.session, self.contract(spec), arguments, body)
 
     async def acall(self, performance: Performance, name: str, arguments: Any) -> Any:
         """The same in asyncio; a sync tool runs in a thread."""
@@ -197,10 +241,14 @@ class ReferenceHarness:
         body = self.body(performance, spec)
         if performance.session is not None:
             return await self.aguarded(
-                performance.session, spec.contract, arguments, body, is_async=spec.is_async
+                performance.session, self.contract(spec), arguments, body, is_async=spec.is_async
             )
         values = _validated(spec, arguments)
         return await body(**values) if spec.is_async else await asyncio.to_thread(body, **values)
+
+    def contract(self, spec: ToolSpec) -> Contract:
+        """What is declared of a tool; values of other frameworks come back as plain data."""
+        return dataclasses.replace(spec.contract, framework="reference")
 
     def body(self, performance: Performance, spec: ToolSpec) -> Callable[..., Any]:
         """The tool's own body, with what this framework injects."""
@@ -231,7 +279,9 @@ def text_of(value: Any) -> str:
     """A tool's result as this framework shows it to a model."""
     if isinstance(value, str):
         return value
-    return value.model_dump_json() if isinstance(value, BaseModel) else json.dumps(value)
+    return (
+        value.model_dump_json() if isinstance(value, BaseModel) else json.dumps(value, default=str)
+    )
 
 
 def _validated(spec: ToolSpec, arguments: Any) -> dict[str, Any]:
@@ -240,8 +290,22 @@ def _validated(spec: ToolSpec, arguments: Any) -> dict[str, Any]:
     return dict(model.model_validate(arguments))
 
 
-def _body(script: Script, turn: int, results: Sequence[str]) -> Callable[..., Iterator[Any]]:
-    """The model: the pieces of its text, or its calls as one piece."""
+def _model(
+    performance: Performance, turn: int, results: Sequence[str]
+) -> tuple[Callable[..., Iterator[Any]], Contract]:
+    """The model: what gives the pieces of its message, and its contract.
+
+    The pieces are those of its text, or its calls as one piece; then what else it says.
+    """
+    replay: ReplayModel | None = performance.replay_model
+    if replay is not None:
+        contract = dataclasses.replace(MODEL, source="live")  # it gives recorded answers itself
+
+        def recorded(**_: Any) -> Iterator[Any]:
+            return replay.pieces(performance.tools)
+
+        return recorded, contract
+    script = performance.script
 
     def pieces(**_: Any) -> Iterator[Any]:
         message = script.answer(turn, results)
@@ -249,11 +313,13 @@ def _body(script: Script, turn: int, results: Sequence[str]) -> Callable[..., It
             yield from script.pieces(message)
         else:
             yield [[name, dict(arguments)] for name, arguments in message]
+        yield {"thought": script.thought, "usage": dict(script.USAGE)}
 
-    return pieces
+    return pieces, MODEL
 
 
 def _assembled(pieces: list[Any]) -> tuple[Sequence[ToolCall] | str, tuple[str, ...]]:
-    if isinstance(pieces[0], str):
-        return "".join(pieces), tuple(pieces)
-    return [(name, arguments) for name, arguments in pieces[0]], ()
+    *said, _ = pieces
+    if isinstance(said[0], str):
+        return "".join(said), tuple(said)
+    return [(name, arguments) for name, arguments in said[0]], ()

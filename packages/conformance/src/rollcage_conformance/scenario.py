@@ -9,9 +9,10 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from rollcage import Contract, Session
+from rollcage.adapter import Trace
 
 __all__ = [
     "Capabilities",
@@ -44,6 +45,9 @@ class Capabilities:
         injection: a parameter can be filled by the framework, unseen by the model.
         halting: the agent ends when its session halts: its model is not asked again.
         models: model calls can be guarded too.
+        usage: a model says what its answers took.
+        reasoning: a model says what it thought.
+        replay_models: the decisions of a recorded run can drive an agent.
     """
 
     sync: bool = True
@@ -53,6 +57,9 @@ class Capabilities:
     injection: bool = True
     halting: bool = True
     models: bool = True
+    usage: bool = True
+    reasoning: bool = True
+    replay_models: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,6 +73,9 @@ class ToolSpec:
         raises: see `rollcage.Contract`.
         injected: the parameter that the framework fills with `Scenario.injected`; the model does
             not see it. Empty where there is none.
+        secret: see `rollcage.Contract`.
+        artifact: the body gives content for the model and an artifact that it does not see. A
+            framework that knows no artifacts has an ordinary tool, which gives a tuple of two.
     """
 
     function: Callable[..., Any]
@@ -73,6 +83,8 @@ class ToolSpec:
     idempotent: bool = False
     raises: tuple[type[Exception], ...] = ()
     injected: str = ""
+    secret: tuple[str, ...] = ()
+    artifact: bool = False
 
     @property
     def name(self) -> str:
@@ -85,6 +97,16 @@ class ToolSpec:
         return inspect.iscoroutinefunction(self.function)
 
     @property
+    def declared(self) -> dict[str, Any]:
+        """What is declared of it: a value of an adapter's `contracts=`."""
+        return {
+            "effect": self.effect,
+            "idempotent": self.idempotent,
+            "raises": self.raises,
+            "secret": frozenset(self.secret),
+        }
+
+    @property
     def contract(self) -> Contract:
         """The contract: the function's signature without the injected parameter."""
         visible = self.function
@@ -92,9 +114,7 @@ class ToolSpec:
             signature = inspect.signature(self.function)
             kept = [p for p in signature.parameters.values() if p.name != self.injected]
             visible = _like(self.function, signature.replace(parameters=kept))
-        return Contract.of(
-            visible, effect=self.effect, idempotent=self.idempotent, raises=self.raises
-        )
+        return Contract.of(visible, **self.declared)
 
     def annotated(self, annotation: Any) -> Callable[..., Any]:
         """The function with the injected parameter annotated as the framework wants it."""
@@ -139,12 +159,14 @@ class Scenario:
         script: what its model answers, message by message.
         guarded_model: whether the model's calls are recorded and replayed too.
         injected: the value for injected parameters; it differs from run to run.
+        thought: what its model says that it thought, with each message.
     """
 
     tools: Sequence[ToolSpec]
     script: Sequence[Message]
     guarded_model: bool = False
     injected: str = ""
+    thought: str = ""
 
 
 class Script:
@@ -154,10 +176,15 @@ class Script:
         asked: how many times it was really asked.
         seen: for each time but the very first message, the texts of the tool results that it saw
             since its last message, by slot.
+        thought: what it says that it thought, with each message; empty where it does not say.
     """
 
-    def __init__(self, messages: Sequence[Message]) -> None:
+    USAGE: ClassVar[Mapping[str, int]] = {"input_tokens": 11, "output_tokens": 7}
+    """What each of its answers took."""
+
+    def __init__(self, messages: Sequence[Message], thought: str = "") -> None:
         self.asked = 0
+        self.thought = thought
         self.seen: list[tuple[str, ...]] = []
         self._messages = messages
 
@@ -198,6 +225,8 @@ class Performance:
         tools: what `Harness.tools` gave for this scenario, unguarded.
         session: guard the agent with it; it is entered already. None: run it plainly.
         stream: use the framework's streaming calls; the text comes in `Script.pieces`.
+        replay_model: what `Harness.replay_model` gave: the agent's model instead of the scripted
+            one. None: the script is.
     """
 
     scenario: Scenario
@@ -205,6 +234,7 @@ class Performance:
     tools: Any
     session: Session | None
     stream: bool = False
+    replay_model: Any = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -238,4 +268,8 @@ class Harness(Protocol):
 
     async def arun(self, performance: Performance) -> Result:
         """The same in asyncio; when it is cancelled, the agent is."""
+        ...
+
+    def replay_model(self, trace: Trace) -> Any:
+        """The framework's own model that gives the answers which `trace` holds, by position."""
         ...

@@ -1,10 +1,11 @@
 """Where scenarios are played: it opens the session over a store of its own and reads the trace."""
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -12,7 +13,7 @@ from rollcage import Session, Stats
 from rollcage.store import JsonlStore, check_attested
 from rollcage.trace import check_events
 
-from rollcage_conformance.golden import steps
+from rollcage_conformance.golden import answers, steps
 from rollcage_conformance.scenario import (
     Harness,
     Performance,
@@ -29,12 +30,22 @@ Mode = Literal["sync", "async", "sync-in-async"]
 
 Replay = Literal["auto", "off", "resume", "offline", "verify"]
 
+Decisions = Path | Literal["source"] | None
+"""Whose answers drive an agent: a trace's, or those of the run that the session replays."""
+
 
 class Hold:
     """The body of an async tool that never ends: what is cancelled while it runs."""
 
     def __init__(self) -> None:
-        self.reached = asyncio.Event()
+        self._begun = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._reached = asyncio.Event()
+
+    async def reached(self) -> None:
+        """Wait until the body runs, in whichever thread and loop the framework runs it."""
+        self._loop = asyncio.get_running_loop()
+        await self._reached.wait()
 
     async def wait(self) -> str:
         """Say that the body runs, and wait for ever; the second time there is nothing to wait for.
@@ -42,9 +53,11 @@ class Hold:
         Raises:
             AssertionError: it runs again.
         """
-        if self.reached.is_set():
+        if self._begun:
             raise AssertionError("a body that was cancelled ran again")
-        self.reached.set()
+        self._begun = True
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._reached.set)
         await asyncio.Event().wait()
         return "never"
 
@@ -82,6 +95,11 @@ class Played:
         return steps(self.events)
 
     @property
+    def answers(self) -> list[dict[str, Any]]:
+        """What the model answered, in the trace's neutral form."""
+        return answers(self.events)
+
+    @property
     def how(self) -> list[str]:
         """How each tool step went: `ran`, `replayed` or `blocked`."""
         return [step["how"] for step in self.steps]
@@ -104,6 +122,7 @@ class Stage:
         stream: bool = False,
         tools: Any = None,
         hold: Hold | None = None,
+        decisions: Decisions = None,
         opened: Callable[[Session], object] = lambda _: None,
         make: Callable[..., Session] = Session,
         **settings: Any,
@@ -118,68 +137,70 @@ class Stage:
             stream: whether the framework's streaming calls are used.
             tools: the framework's tools, where those of an earlier `tools()` are used again.
             hold: cancel the agent once this tool's body runs (async only).
+            decisions: a recorded run whose answers drive the agent, instead of the script.
             opened: called with the session as soon as it is entered.
             make: makes the session.
             **settings: more of the session's arguments.
         """
         ran: list[str] = []
-        script = Script(scenario.script)
-        scenario = _rehearsed(scenario, mode, ran)
+        rehearsed = _rehearsed(scenario, mode, ran)
         session = make(name, store=self.store, replay=replay, **settings)
-        cast = self.harness.tools(scenario) if tools is None else tools
-        performance = Performance(scenario, script, cast, session, stream)
-        ended = _Ended()
-        try:
+        cast = self.harness.tools(rehearsed) if tools is None else tools
+        script = Script(scenario.script, scenario.thought)
+        take = _Take(self.harness, Performance(rehearsed, script, cast, session, stream), session)
+
+        def entered() -> None:
+            opened(session)
+            take.follow(decisions)
+
+        with take.ending():
             if mode == "sync":
                 with session:
-                    opened(session)
-                    ended.take(self.harness.run(performance))
+                    entered()
+                    take.end(self.harness.run(take.performance))
             else:
-                asyncio.run(self._aplay(performance, session, opened, hold, ended))
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the tests judge it
-            ended.error = error
+                asyncio.run(take.aplay(entered, hold))
+        return self._played(take, ran)
+
+    async def aplay(self, scenario: Scenario, *, name: str) -> Played:
+        """Play a scenario in the event loop that runs already, in a session of its own."""
+        ran: list[str] = []
+        rehearsed = _rehearsed(scenario, "async", ran)
+        session = Session(name, store=self.store)
+        script = Script(scenario.script, scenario.thought)
+        cast = self.harness.tools(rehearsed)
+        take = _Take(self.harness, Performance(rehearsed, script, cast, session), session)
+        with take.ending():
+            await take.aplay()
+        return self._played(take, ran)
+
+    def _played(self, take: "_Take", ran: list[str]) -> Played:
+        session = take.session
         if not session.run_id:
-            raise AssertionError("the session was not opened") from ended.error
+            raise AssertionError("the session was not opened") from take.error
         return Played(
-            ended.result,
-            script,
+            take.result,
+            take.performance.script,
             tuple(ran),
-            ended.error,
+            take.error,
             tuple(self.trace(session.run_id)),
             session.run_id,
             session.stats,
         )
 
-    async def _aplay(
-        self,
-        performance: Performance,
-        session: Session,
-        opened: Callable[[Session], object],
-        hold: Hold | None,
-        ended: "_Ended",
-    ) -> None:
-        async with session:
-            opened(session)
-            if hold is None:
-                ended.take(await self.harness.arun(performance))
-            else:
-                ended.take(await _cancelled(self.harness.arun(performance), hold))
-
     def plain(self, scenario: Scenario, mode: Mode, *, tools: Any = None) -> Played:
         """Play a scenario with an agent that nothing guards."""
         ran: list[str] = []
-        script = Script(scenario.script)
+        script = Script(scenario.script, scenario.thought)
         scenario = _rehearsed(scenario, mode, ran)
         cast = self.harness.tools(scenario) if tools is None else tools
         performance = Performance(scenario, script, cast, None)
         ended = _Ended()
-        try:
+        with ended.ending():
             if mode == "sync":
-                ended.take(self.harness.run(performance))
+                ended.end(self.harness.run(performance))
             else:
-                ended.take(asyncio.run(_awaited(self.harness.arun(performance))))
-        except Exception as error:  # noqa: BLE001 - the tests judge it
-            ended.error = error
+                ended.end(asyncio.run(_awaited(self.harness.arun(performance))))
         return Played(ended.result, script, tuple(ran), ended.error)
 
     def tools(self, scenario: Scenario, mode: Mode, ran: list[str]) -> Any:
@@ -200,11 +221,43 @@ class _Ended:
         self.result = Result()
         self.error: BaseException | None = None
 
-    def take(self, result: Result) -> None:
+    def end(self, result: Result) -> None:
         self.result = result
-        self.error = result.error
         if result.error is not None:
             raise result.error
+
+    @contextlib.contextmanager
+    def ending(self) -> Generator[None]:
+        """Around the agent and its session: what comes out of them is how it ended."""
+        try:
+            yield
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the tests judge it
+            self.error = error
+
+
+class _Take(_Ended):
+    """A performance in a session."""
+
+    def __init__(self, harness: Harness, performance: Performance, session: Session) -> None:
+        super().__init__()
+        self.harness = harness
+        self.performance = performance
+        self.session = session
+
+    def follow(self, decisions: Decisions) -> None:
+        """Let recorded answers drive the agent."""
+        if decisions is not None:
+            trace = self.session if decisions == "source" else decisions
+            model = self.harness.replay_model(trace)
+            self.performance = dataclasses.replace(self.performance, replay_model=model)
+
+    async def aplay(
+        self, entered: Callable[[], object] = lambda: None, hold: Hold | None = None
+    ) -> None:
+        async with self.session:
+            entered()
+            running = self.harness.arun(self.performance)
+            self.end(await (running if hold is None else _cancelled(running, hold)))
 
 
 async def _awaited(running: Coroutine[Any, Any, Result]) -> Result:
@@ -213,8 +266,8 @@ async def _awaited(running: Coroutine[Any, Any, Result]) -> Result:
 
 async def _cancelled(running: Coroutine[Any, Any, Result], hold: Hold) -> Result:
     """Cancel an agent as soon as the tool's body runs; if it ends first, that is its result."""
+    reached = asyncio.ensure_future(hold.reached())  # first: it says which loop is to be told
     agent = asyncio.ensure_future(running)
-    reached = asyncio.ensure_future(hold.reached.wait())
     await asyncio.wait({agent, reached}, return_when=asyncio.FIRST_COMPLETED)
     reached.cancel()
     agent.cancel()

@@ -14,7 +14,16 @@ __all__ = ["Suite", "needs"]
 
 F = TypeVar("F", bound=Callable[..., None])
 Capability = Literal[
-    "sync", "asynchronous", "streaming", "parallel", "injection", "halting", "models"
+    "sync",
+    "asynchronous",
+    "streaming",
+    "parallel",
+    "injection",
+    "halting",
+    "models",
+    "usage",
+    "reasoning",
+    "replay_models",
 ]
 _NEEDS = "__rollcage_needs__"
 _PACKAGE = __name__.partition(".")[0]

@@ -1,18 +1,20 @@
 """A session guards its own agent, all of what that does, and nothing else."""
 
+import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-from rollcage import current_step, tool
+from rollcage import ApprovalRequired, StepView, Verdict, current_step, tool
 
 from rollcage_conformance.scenario import Message, Scenario, ToolSpec
 from rollcage_conformance.stage import Mode, Played, Stage
-from rollcage_conformance.suite import Suite
-from rollcage_conformance.tools import notes
+from rollcage_conformance.suite import Suite, needs
+from rollcage_conformance.tools import Crash, notes
 
 __all__ = ["IsolationSuite"]
 
+YIELDS = 100_000  # turns of an event loop that an agent waits for another; it needs few
 PATIENCE = 60.0  # seconds until a broken adapter's agents no longer wait for each other
 
 
@@ -97,6 +99,22 @@ class IsolationSuite(Suite):
         assert denied.how == ["replayed", "replayed"]
         assert ran == ["send"] * 6
 
+    def test_the_tools_are_plain_again_after_a_session_that_ended_badly(
+        self, stage: Stage, mode: Mode
+    ) -> None:
+        ran: list[str] = []
+        scenario = notes("a", "b")
+        tools = stage.tools(scenario, mode, ran)
+        before = stage.plain(scenario, mode, tools=tools)
+        halted = stage.play(scenario, mode, tools=tools, rules=[ask_always])
+        crashed = stage.play(notes("a", end=Crash("power cut")), mode, tools=tools, name="other")
+        assert isinstance(halted.error, ApprovalRequired)
+        assert crashed.error is not None
+        ran.clear()
+        after = stage.plain(scenario, mode, tools=tools)
+        assert (after.error, after.seen, after.result) == (None, before.seen, before.result)
+        assert ran == ["send", "send"]
+
     def test_two_sessions_at_once_do_not_mix(self, stage: Stage, mode: Mode) -> None:
         together = Barrier(2)
 
@@ -114,10 +132,46 @@ class IsolationSuite(Suite):
 
         first, second = _at_once(lambda: agent("x"), lambda: agent("y"))
         for own, played in (("x", first), ("y", second)):
-            assert played.error is None
-            assert played.result.text == own
-            assert played.seen == [(f"{own}: {own}{i}",) for i in range(3)]
-            assert [s["args"]["text"] for s in played.steps] == [f"{own}{i}" for i in range(3)]
+            check_own(own, played)
+
+    @needs("asynchronous")
+    def test_two_sessions_in_one_event_loop_do_not_mix(self, stage: Stage) -> None:
+        async def agents() -> list[Played]:
+            here: dict[str, int] = {"x": 0, "y": 0}
+            playing = [stage.aplay(meeting(own, here), name=own) for own in here]
+            return list(await asyncio.gather(*playing))
+
+        for own, played in zip("xy", asyncio.run(agents()), strict=True):
+            check_own(own, played)
+
+
+def ask_always(step: StepView) -> Verdict:
+    """A rule that wants somebody to allow each call."""
+    return Verdict.ask(f"may {step.name} run?")
+
+
+def meeting(own: str, here: dict[str, int]) -> Scenario:
+    """An agent whose tool goes on once the other's has come as far (or never does)."""
+
+    async def meet(text: str) -> str:
+        """Wait until the other agent is here too."""
+        here[own] += 1
+        for _ in range(YIELDS):
+            if min(here.values()) >= here[own]:
+                break
+            await asyncio.sleep(0)
+        return f"{own}: {text}"
+
+    script: list[Message] = [*([("meet", {"text": f"{own}{i}"})] for i in range(3)), own]
+    return Scenario([ToolSpec(meet)], script)
+
+
+def check_own(own: str, played: Played) -> None:
+    """An agent saw its own answers, and its trace holds its own steps."""
+    assert played.error is None
+    assert played.result.text == own
+    assert played.seen == [(f"{own}: {own}{i}",) for i in range(3)]
+    assert [s["args"]["text"] for s in played.steps] == [f"{own}{i}" for i in range(3)]
 
 
 def _at_once(*jobs: Callable[[], Played]) -> list[Played]:

@@ -1,21 +1,32 @@
 """Model calls are recorded and replayed like tools, streamed or not."""
 
 import dataclasses
+import traceback
+from pathlib import Path
 
-from rollcage_conformance.golden import steps
+import pytest
+
+from rollcage_conformance.golden import normalise, steps
 from rollcage_conformance.scenario import Scenario, Script
-from rollcage_conformance.stage import Mode, Stage
+from rollcage_conformance.stage import Mode, Played, Stage
 from rollcage_conformance.suite import Suite, needs
-from rollcage_conformance.tools import Crash, notes
+from rollcage_conformance.tools import ORDER, SEND, Crash, notes
 
 __all__ = ["ModelSuite"]
 
 TEXT = "all of it is done"
+THOUGHT = "first one, then the other"
 
 
 def guarded(*texts: str, end: str | Exception = TEXT) -> Scenario:
     """An agent whose model calls are guarded too."""
     return dataclasses.replace(notes(*texts, end=end), guarded_model=True)
+
+
+def turns(played: Played) -> list[tuple[int, int, str, object]]:
+    """The tool calls of an agent: in which turn, in which slot, and what."""
+    told = normalise(played.events)["steps"]
+    return [(step["turn"], step["slot"], step["name"], step["args"]) for step in told]
 
 
 class ModelSuite(Suite):
@@ -52,6 +63,83 @@ class ModelSuite(Suite):
         assert replayed.error is None
         assert (replayed.script.asked, replayed.ran) == (0, ())
         assert replayed.result == recorded.result
+
+    @needs("models")
+    def test_an_answer_is_recorded_in_a_neutral_form(self, stage: Stage, mode: Mode) -> None:
+        calls = [("order", {"count": "3"}), ("send", {"text": "é"})]
+        played = stage.play(Scenario([ORDER, SEND], [calls, TEXT], guarded_model=True), mode)
+        assert played.error is None
+        asked, ended = played.answers
+        assert asked["tool_calls"] == [
+            list(call) for call in calls
+        ]  # as the model wrote them: not validated
+        assert asked.get("text", "") == ""
+        assert ended["text"] == TEXT
+        assert "tool_calls" not in ended
+
+    @needs("models", "streaming")
+    def test_a_streamed_answer_is_recorded_in_the_same_form(self, stage: Stage, mode: Mode) -> None:
+        scenario = dataclasses.replace(guarded("a"), thought=THOUGHT)
+        whole = stage.play(scenario, mode)
+        streamed = stage.play(scenario, mode, stream=True, name="streamed")
+        assert streamed.error is None
+        assert streamed.answers == whole.answers
+
+    @needs("models", "usage")
+    def test_what_an_answer_took_is_recorded_and_saved_in_replay(
+        self, stage: Stage, mode: Mode
+    ) -> None:
+        recorded = stage.play(guarded("a", "b"), mode)
+        assert recorded.stats is not None
+        assert recorded.stats.tokens_saved == 0
+        assert [answer.get("usage") for answer in recorded.answers] == [Script.USAGE] * 3
+        replayed = stage.play(guarded("a", "b"), mode, replay="offline")
+        assert replayed.error is None
+        assert replayed.stats is not None
+        assert replayed.stats.tokens_saved == 3 * sum(Script.USAGE.values())
+
+    @needs("models", "reasoning")
+    def test_what_the_model_thought_is_recorded(self, stage: Stage, mode: Mode) -> None:
+        scenario = dataclasses.replace(guarded("a"), thought=THOUGHT)
+        played = stage.play(scenario, mode)
+        assert played.error is None
+        assert [answer.get("reasoning") for answer in played.answers] == [THOUGHT] * 2
+        assert [answer.get("text", "") for answer in played.answers] == ["", TEXT]
+
+    @needs("models", "replay_models")
+    @pytest.mark.parametrize("model", ["plain", "guarded"])
+    def test_recorded_decisions_drive_an_agent(self, stage: Stage, mode: Mode, model: str) -> None:
+        recorded = stage.play(guarded("a", "b"), mode)
+        scenario = dataclasses.replace(notes("a", "b"), guarded_model=model == "guarded")
+        driven = stage.play(scenario, mode, replay="offline", decisions="source")
+        assert driven.error is None
+        assert (driven.script.asked, driven.ran) == (0, ())
+        assert driven.result.text == TEXT
+        assert driven.how == ["replayed"] * 2
+        assert turns(driven) == turns(recorded)
+
+    @needs("models", "replay_models")
+    def test_decisions_of_a_trace_drive_an_agent_whose_tools_run(
+        self, stage: Stage, mode: Mode
+    ) -> None:
+        recorded = stage.play(guarded("a", "b"), mode)
+        trace = Path(stage.store.read(recorded.run).where)
+        driven = stage.play(notes("a", "b"), mode, name="other", decisions=trace)
+        assert driven.error is None
+        assert driven.script.asked == 0
+        assert driven.ran == ("send",) * 2
+        assert driven.result.text == TEXT
+        assert turns(driven) == turns(recorded)
+
+    @needs("models", "replay_models")
+    def test_an_agent_that_asks_for_more_than_is_recorded_is_told(
+        self, stage: Stage, mode: Mode
+    ) -> None:
+        stage.play(guarded("a", "b", end=Crash("power cut")), mode)
+        driven = stage.play(notes("a", "b"), mode, replay="offline", decisions="source")
+        assert driven.ran == ()
+        assert driven.error is not None
+        assert "holds 2 answers" in "".join(traceback.format_exception(driven.error))
 
     @needs("streaming")
     def test_tools_are_guarded_while_the_model_streams(self, stage: Stage, mode: Mode) -> None:

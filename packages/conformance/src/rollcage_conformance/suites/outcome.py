@@ -1,6 +1,7 @@
 """How calls end: in an error, cancelled, or with nobody knowing."""
 
 import asyncio
+from typing import Literal
 
 import pytest
 from rollcage import UnknownOutcome
@@ -52,6 +53,15 @@ class OutcomeSuite(Suite):
         assert replayed.seen == plain.seen
         assert type(replayed.error) is type(plain.error)
         assert str(replayed.error) == str(plain.error)
+
+    @pytest.mark.parametrize("effect", ["read", "write"])
+    def test_a_failing_tool_runs_once_for_each_request(
+        self, stage: Stage, mode: Mode, effect: Literal["read", "write"]
+    ) -> None:
+        scenario = Scenario([ToolSpec(builtin, effect=effect)], [[("builtin", {})], "all done"])
+        played = stage.play(scenario, mode)
+        assert played.ran == ("builtin",)
+        assert [step["outcome"]["status"] for step in played.steps] == ["error"]
 
     def test_a_write_that_timed_out_is_unknown_and_halts(self, stage: Stage, mode: Mode) -> None:
         script: list[Message] = [[("late", {})], [("send", {"text": "b"})], "all done"]

@@ -98,6 +98,16 @@ class ReplaySuite(Suite):
         assert replayed.seen == expected
         assert replayed.ran == ()
 
+    def test_an_identical_call_after_another_is_a_call_of_its_own(
+        self, stage: Stage, mode: Mode
+    ) -> None:
+        script: list[Message] = [[("poll", {})], [("look", {"place": "x"})], [("poll", {})]]
+        scenario = Scenario([polling(), LOOK], [*script, "all done"])
+        recorded = stage.play(scenario, mode)
+        assert recorded.seen == [("answer 1",), ("saw x",), ("answer 2",)]
+        replayed = stage.play(scenario, mode, replay="offline")
+        assert (replayed.ran, replayed.seen) == ((), recorded.seen)
+
     @needs("parallel")
     def test_parallel_identical_calls_keep_their_slots(self, stage: Stage, mode: Mode) -> None:
         width = 3
@@ -132,3 +142,11 @@ class ReplaySuite(Suite):
         assert "(send)" in str(missed.error)
         assert "text" in str(missed.error)
         assert missed.events[-1]["status"] == "halted"
+
+    @needs("halting")
+    def test_an_offline_miss_ends_the_agent(self, stage: Stage, mode: Mode) -> None:
+        stage.play(notes("a", "b", "c"), mode)
+        missed = stage.play(notes("a", "x", "c"), mode, replay="offline")
+        assert isinstance(missed.error, ReplayMiss)
+        assert missed.script.asked == 2
+        assert missed.seen == [("sent a",)]

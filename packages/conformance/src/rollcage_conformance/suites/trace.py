@@ -71,6 +71,12 @@ def _nested(stage: Stage, mode: Mode) -> list[Played]:
     return [stage.play(Scenario([ToolSpec(work)], script), mode)]
 
 
+def _decided(stage: Stage, mode: Mode) -> list[Played]:
+    calls = [("send", {"text": "é"}), ("order", {"count": "3"})]
+    scenario = Scenario([SEND, ORDER], [calls, "all of it is done"], guarded_model=True)
+    return [stage.play(scenario, mode), stage.play(scenario, mode, replay="offline")]
+
+
 GOLDENS: Final[Mapping[str, Plot]] = {
     "sequence": _sequence,
     "crash": _crash,
@@ -79,7 +85,9 @@ GOLDENS: Final[Mapping[str, Plot]] = {
     "denied": _denied,
     "failed": _failed,
     "nested": _nested,
+    "decided": _decided,
 }
+_NEEDED: Final = {"parallel": {"parallel", "decided"}, "models": {"decided"}}
 
 
 def traces(name: str, stage: Stage, mode: Mode) -> list[dict[str, Any]]:
@@ -92,6 +100,7 @@ class TraceSuite(Suite):
 
     @pytest.mark.parametrize("golden", GOLDENS)
     def test_the_trace_is_the_golden_one(self, stage: Stage, mode: Mode, golden: str) -> None:
-        if golden == "parallel" and not self.capabilities.parallel:
-            pytest.skip("the adapter declares capabilities.parallel = False")
+        for capability, needing in _NEEDED.items():
+            if golden in needing and not getattr(self.capabilities, capability):
+                pytest.skip(f"the adapter declares capabilities.{capability} = False")
         assert traces(golden, stage, mode) == load_golden(golden)

@@ -10,6 +10,7 @@ from rollcage.adapter.declarations import (
     check_names,
     declare,
     declared_contract,
+    guard_each,
     type_hints,
 )
 from rollcage.adapter.models import CallNumbers, model_contract, model_request, option
@@ -42,6 +43,7 @@ __all__ = [
     "check_names",
     "declare",
     "declared_contract",
+    "guard_each",
     "is_list",
     "is_model_class",
     "is_object",

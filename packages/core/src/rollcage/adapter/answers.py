@@ -6,6 +6,7 @@ import dataclasses
 import os
 import re
 import threading
+import unicodedata
 from collections.abc import Collection
 from pathlib import Path
 from typing import Final
@@ -79,12 +80,12 @@ class RecordedAnswers:
     def _renamed(self, answer: Answer, place: int, offered: Collection[str]) -> Answer:
         plain: dict[str, str | None] = {}
         for name in offered:
-            form = _OTHER.sub("_", name.lower())
+            form = _form(name)
             plain[form] = None if form in plain else name  # two of a form: nobody can tell which
         calls: list[ToolRequest] = []
         for call in answer.tool_calls:
             same = call.name if call.name in offered else None
-            found = same or plain.get(_OTHER.sub("_", call.name.lower()))
+            found = same or plain.get(_form(call.name))
             if found is None:
                 listed = ", ".join(sorted(offered)) or "none"
                 raise ReplayMiss(
@@ -93,3 +94,9 @@ class RecordedAnswers:
                 )
             calls.append(dataclasses.replace(call, name=found))
         return dataclasses.replace(answer, tool_calls=tuple(calls))
+
+
+def _form(name: str) -> str:
+    """What every framework's form of a tool's name has in common: letters and digits."""
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    return _OTHER.sub("", plain.lower())

@@ -7,13 +7,23 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
-from rollcage.contract import Contract
+from rollcage.contract import Contract, Effect
 from rollcage.errors import ContractError
+from rollcage.session import Session
 
-__all__ = ["Declarations", "check_names", "declare", "declared_contract", "type_hints"]
+__all__ = [
+    "Declarations",
+    "check_names",
+    "declare",
+    "declared_contract",
+    "guard_each",
+    "type_hints",
+]
+
+T = TypeVar("T")
 
 Declarations = Mapping[str, Contract | Mapping[str, Any]]
 """By a tool's name: its contract, or the fields of one that are to be declared."""
@@ -68,6 +78,57 @@ def declare(
     if effect is not None:
         contract = dataclasses.replace(contract, effect=effect)
     return dataclasses.replace(contract, raises=(*contract.raises, *raises), framework=framework)
+
+
+def guard_each(
+    tools: Sequence[T],
+    session: Session,
+    effects: Mapping[str, Effect] | None,
+    contracts: Declarations | None,
+    *,
+    framework: str,
+    kinds: type | tuple[type, ...],
+    instead: str,
+    guarding: Callable[[T], Session | None],
+    guard: Callable[[T, Effect | None, Contract | Mapping[str, Any] | None], T],
+) -> list[T]:
+    """What each adapter's `guard_tools` does; a tool that this session guards already stays.
+
+    Args:
+        tools: the framework's own.
+        session: is to guard them.
+        effects: by a tool's name.
+        contracts: by a tool's name.
+        framework: how it calls itself, for the error's message.
+        kinds: the classes of the framework's tools.
+        instead: what to do with something else, for the same.
+        guarding: gives the session that guards a tool.
+        guard: guards a tool, with what is declared of it.
+
+    Raises:
+        ContractError: a name that no tool has, something that is no tool, or a tool that another
+            session guards.
+    """
+    effects, contracts = effects or {}, contracts or {}
+    for tool in tools:
+        if not isinstance(tool, kinds):
+            raise ContractError(f"{tool!r} is no tool of {framework}: {instead}")
+    names = [str(getattr(tool, "name")) for tool in tools]  # noqa: B009 - all of them have it
+    check_names(names, effects=effects, contracts=contracts)
+    guarded: list[T] = []
+    for name, tool in zip(names, tools, strict=True):
+        own, effect, declared = guarding(tool), effects.get(name), contracts.get(name)
+        if own is None:
+            guarded.append(guard(tool, effect, declared))
+        elif own is session and effect is None and declared is None:
+            guarded.append(tool)
+        else:
+            whose = "this" if own is session else "another"
+            raise ContractError(
+                f"{name} is guarded by {whose} session already: guard the original, and declare it "
+                f"there"
+            )
+    return guarded
 
 
 def check_names(tools: Iterable[str], **mappings: Mapping[str, Any]) -> None:

@@ -1,0 +1,77 @@
+"""CrewAI: a crew of one over a function tool, `kickoff` after `kickoff`."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from benchmarks.timing import cpu_of_agents, messages
+from benchmarks.workload import send_mail
+
+
+def bare(calls: int, folder: Path, together: int = 1) -> dict[str, float]:
+    """The framework alone."""
+    return _timed(None, calls, folder, together)
+
+
+def guarded(calls: int, folder: Path, together: int = 1) -> dict[str, float]:
+    """The same, recorded."""
+    from rollcage import Session
+
+    with Session("bench", store=folder) as session:
+        return _timed(session, calls, folder, together)
+
+
+def _timed(session: Any, calls: int, folder: Path, together: int) -> dict[str, float]:
+    os.environ |= {"XDG_DATA_HOME": str(folder), "CREWAI_DISABLE_TELEMETRY": "true"}
+    from crewai import Agent, Crew, Task
+    from crewai.llms.base_llm import BaseLLM
+    from crewai.tools import tool
+
+    class Scripted(BaseLLM):
+        """Asks for its calls, then ends."""
+
+        script: list[Any] = []  # noqa: RUF012 - Pydantic copies a default
+
+        def supports_function_calling(self) -> bool:
+            return True
+
+        def get_context_window_size(self) -> int:
+            return 1_000_000
+
+        def call(self, messages: Any, *_: Any, **__: Any) -> Any:
+            turn = sum(each["role"] == "assistant" for each in messages)
+            if turn == len(self.script):
+                return "done"
+            return [
+                {
+                    "id": f"{turn}-{slot}",
+                    "type": "function",
+                    "function": {"name": "send_mail", "arguments": json.dumps(args)},
+                }
+                for slot, args in enumerate(self.script[turn])
+            ]
+
+    model = Scripted(model="scripted")
+    agent = Agent(
+        role="sender",
+        goal="send",
+        backstory="A sender.",
+        llm=model,
+        tools=[tool("send_mail")(send_mail)],
+    )
+    task = Task(description="Go.", expected_output="A text.", agent=agent)
+    crew = Crew(agents=[agent], tasks=[task], tracing=False)
+    if session is not None:
+        from rollcage_crewai import guard_crew
+
+        crew = guard_crew(crew, session)
+
+    def run(first: int) -> None:
+        model.script = messages(first, together)
+        told: Any = crew.kickoff()
+        assert told.raw == "done"
+
+    return {"cpu_us": cpu_of_agents(run, calls)}

@@ -1,0 +1,66 @@
+"""LangChain: `create_agent` over a structured tool, `invoke` after `invoke`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from langchain.agents import create_agent
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.tools import StructuredTool
+from rollcage import Session
+from rollcage_langchain import RollcageMiddleware, guard_tools
+
+from benchmarks.timing import AGENT_CALLS, cpu_of_agents, messages
+from benchmarks.workload import send_mail
+
+
+class Scripted(BaseChatModel):
+    """Asks for its calls, then ends."""
+
+    script: list[Any] = []  # noqa: RUF012 - Pydantic copies a default
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+        """The script knows the tools."""
+        return self
+
+    def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
+        turn = sum(isinstance(message, AIMessage) for message in messages)
+        message = AIMessage("done")
+        if turn < len(self.script):
+            calls = [
+                {"name": "send_mail", "args": dict(args), "id": f"{turn}-{slot}"}
+                for slot, args in enumerate(self.script[turn])
+            ]
+            message = AIMessage("", tool_calls=calls)
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+def bare(calls: int, folder: Path, together: int = 1) -> dict[str, float]:
+    """The framework alone."""
+    return _timed([StructuredTool.from_function(send_mail)], [], calls, together)
+
+
+def guarded(calls: int, folder: Path, together: int = 1) -> dict[str, float]:
+    """The same, recorded."""
+    with Session("bench", store=folder) as session:
+        tools = guard_tools([StructuredTool.from_function(send_mail)], session)
+        return _timed(tools, [RollcageMiddleware(session)], calls, together)
+
+
+def _timed(tools: list[Any], middleware: list[Any], calls: int, together: int) -> dict[str, float]:
+    model = Scripted()
+    agent: Any = create_agent(model, tools, middleware=middleware)
+
+    def run(first: int) -> None:
+        model.script = messages(first, together)
+        state = agent.invoke({"messages": [("user", "Go.")]}, {"recursion_limit": 100})
+        assert len(state["messages"]) == AGENT_CALLS + AGENT_CALLS // together + 2
+
+    return {"cpu_us": cpu_of_agents(run, calls)}

@@ -1,0 +1,86 @@
+"""An answer of AutoGen's as a neutral one, and the other way round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from autogen_core import FunctionCall
+from autogen_core.models import CreateResult, RequestUsage
+from rollcage.adapter import Answer, ToolRequest
+
+__all__ = ["answer_of", "result_of", "whole"]
+
+_Finish = Literal["stop", "length", "function_calls", "content_filter", "unknown"]
+_FINISH: Final[dict[str, _Finish]] = {
+    "stop": "stop",
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "length": "length",
+    "max_tokens": "length",
+    "function_calls": "function_calls",
+    "tool_calls": "function_calls",
+    "tool_use": "function_calls",
+    "content_filter": "content_filter",
+}
+
+
+def whole(pieces: Sequence[str | CreateResult]) -> CreateResult:
+    """The result at the end of a stream, or the only piece of an answer that was not streamed.
+
+    Raises:
+        ValueError: there is none.
+    """
+    last = pieces[-1] if pieces else None
+    if not isinstance(last, CreateResult):
+        raise ValueError("an answer of a model ends with a CreateResult")
+    return last
+
+
+def answer_of(pieces: Sequence[str | CreateResult]) -> Answer:
+    """What a model said, in the form that every framework understands."""
+    if not pieces or isinstance(pieces[-1], str):  # a stream that was not read to its end
+        return Answer(text="".join(each for each in pieces if isinstance(each, str)))
+    result = whole(pieces)
+    text = isinstance(result.content, str)
+    usage = result.usage
+    taken = {"input_tokens": usage.prompt_tokens, "output_tokens": usage.completion_tokens}
+    return Answer(
+        text=str(result.content) if text else "",
+        reasoning=result.thought or "",
+        tool_calls=tuple(
+            ToolRequest(call.name, call.arguments, call.id)
+            for call in result.content
+            if isinstance(call, FunctionCall)
+        ),
+        finish_reason=result.finish_reason,
+        usage=taken if any(taken.values()) else None,
+    )
+
+
+def result_of(answer: Answer, place: int) -> CreateResult:
+    """The result for an answer; `place` tells its calls from those of others without an id.
+
+    Text beside calls goes to where AutoGen's own clients put it: to the thought.
+    """
+    calls = [
+        FunctionCall(
+            id=each.id or f"call-{place}-{slot}", arguments=each.arguments or "{}", name=each.name
+        )
+        for slot, each in enumerate(answer.tool_calls)
+    ]
+    thoughts = [answer.reasoning, answer.text if calls else ""]
+    usage = answer.usage or {}
+    otherwise: _Finish = "function_calls" if calls else "stop"
+    if answer.finish_reason:
+        otherwise = _FINISH.get(answer.finish_reason.lower(), "unknown")
+    return CreateResult(
+        finish_reason=otherwise,
+        content=calls or answer.text,
+        usage=RequestUsage(
+            prompt_tokens=usage.get("input_tokens", 0),
+            completion_tokens=usage.get("output_tokens", 0),
+        ),
+        cached=True,
+        thought="\n".join(each for each in thoughts if each) or None,
+    )

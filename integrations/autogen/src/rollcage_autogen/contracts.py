@@ -1,0 +1,112 @@
+"""What AutoGen knows of a tool, as a contract; and a call's arguments, which it has validated."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Self
+
+import pydantic
+from autogen_core.tools import BaseStreamTool, BaseTool
+from rollcage import Contract
+from rollcage.adapter import Declarations, declare, declared_contract, is_list
+
+from rollcage_autogen.values import Piece
+
+__all__ = ["Declarations", "Validated", "contract_for", "plain_function"]
+
+AnyTool = BaseTool[Any, Any]
+
+
+class Validated(dict[str, Any]):
+    """The arguments of a call after AutoGen has validated them: twice may fail, or change them."""
+
+    def __init__(self, model: pydantic.BaseModel) -> None:
+        super().__init__({name: getattr(model, name) for name in type(model).model_fields})
+        self.update(model.__pydantic_extra__ or {})
+        self.model = model
+
+
+class _Taking(pydantic.BaseModel):
+    """The base of what a tool's argument model becomes: it takes `Validated` ones as they are."""
+
+    @pydantic.model_validator(mode="wrap")
+    @classmethod
+    def rollcage_take(cls, data: Any, handler: pydantic.ModelWrapValidatorHandler[Self]) -> Self:
+        if not isinstance(data, Validated):
+            return handler(data)
+        taken: Any = copy.copy(data.model)
+        object.__setattr__(taken, "__class__", cls)
+        found: Self = taken
+        return found
+
+
+def _parameters(model: type[pydantic.BaseModel]) -> type[pydantic.BaseModel]:
+    with warnings.catch_warnings():  # a parameter may be called `copy` or `json`
+        warnings.simplefilter("ignore", UserWarning)
+        return pydantic.create_model(
+            model.__name__, __base__=(_Taking, model), __doc__=model.__doc__
+        )
+
+
+def plain_function(tool: AnyTool) -> Callable[..., Any] | None:
+    """The function behind a `FunctionTool`; None for any other tool."""
+    found = getattr(tool, "_func", None)
+    return found if callable(found) else None
+
+
+def contract_for(
+    tool: AnyTool, effect: Any = None, declared: Contract | Mapping[str, Any] | None = None
+) -> Contract:
+    """The contract of an AutoGen tool: what it says itself, then what is declared of it.
+
+    Raises:
+        ContractError: the declaration can't be used.
+    """
+
+    def said() -> Contract:
+        own = declared_contract(plain_function(tool))
+        parameters = _parameters(tool.args_type())
+        if own is not None:
+            return dataclasses.replace(own, parameters=parameters)
+        return Contract(
+            name=tool.name,
+            description=tool.description,
+            parameters=parameters,
+            returns=_returns(tool),
+        )
+
+    contract = declare(said, framework="autogen", effect=effect, declared=declared)
+    if isinstance(tool, BaseStreamTool):
+        returns = pydantic.PlainValidator(functools.partial(_pieces, _adapter(contract.returns)))
+        contract = dataclasses.replace(contract, returns=Annotated[list[Any], returns])
+    return contract
+
+
+def _returns(tool: AnyTool) -> Any:
+    """The type of a tool's results; its adapter for MCP does not say it."""
+    mcp: Any = sys.modules.get("mcp.types")
+    adapters = [each.__name__ for each in type(tool).__mro__]
+    if mcp is not None and "McpToolAdapter" in adapters:
+        blocks: Any = mcp.ContentBlock
+        return list[blocks]
+    return tool.return_type()
+
+
+def _adapter(returns: Any) -> pydantic.TypeAdapter[Any] | None:
+    try:
+        return pydantic.TypeAdapter(returns)
+    except pydantic.PydanticUserError:
+        return None  # a type that Pydantic can't build brings nothing back
+
+
+def _pieces(adapter: pydantic.TypeAdapter[Any] | None, value: Any) -> Any:
+    """A recorded stream, with its result in the type that the tool declares."""
+    if not is_list(value) or not value or adapter is None:
+        return value
+    *before, last = value
+    return [*before, Piece(adapter.validate_python(last.value, by_alias=False, by_name=True))]

@@ -1,0 +1,94 @@
+"""How a call may end without its agent waiting for ever.
+
+AutoGen's agents wait for all calls of a message, and never hear of one that ends with anything but
+a value or an `Exception`: not of a cancellation, not of a `SystemExit`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Generator
+from typing import Any
+
+from autogen_core import CancellationToken
+from rollcage import Session
+from rollcage.errors import Halt, ReplayedError
+
+__all__ = ["Answering", "cancelled", "instead_of"]
+
+
+class _Told(ReplayedError):
+    """A recorded error, whose text is what the model read when it was raised."""
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def cancelled(name: str) -> Exception:
+    """What the model reads of a call that its `CancellationToken` ended."""
+    return RuntimeError(f"{name} was cancelled")
+
+
+def instead_of(
+    error: BaseException, session: Session, name: str, token: CancellationToken | None
+) -> Exception:
+    """What to raise in the place of an error that came out of a guarded call.
+
+    An interrupt or an exit halts the session: leaving that raises it. A cancellation of the task
+    that makes the call goes on as it is; one by the token, or of the tool's own, is an error.
+
+    Raises:
+        BaseException: that cancellation, or the end of a generator.
+    """
+    if isinstance(error, ReplayedError):
+        return _Told(error.type_name, error.message)
+    if isinstance(error, Exception):
+        return error
+    if isinstance(error, GeneratorExit):
+        raise error
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        by_token = token is not None and token.is_cancelled()
+        if task is not None and task.cancelling() and not by_token:
+            raise error
+        return cancelled(name)
+    kind = type(error).__name__
+    halt = Halt(f"{name} raised {kind}, which ends more than a call: {error}")
+    halt.__cause__ = error
+    session.halt(halt)
+    return RuntimeError(f"{name} raised {kind}: {error}")
+
+
+class Answering(Coroutine[Any, Any, Any]):
+    """A call on its way, which answers its token even where it was cancelled before it began.
+
+    A task throws that cancellation into its coroutine before any line of it has run: no handler in
+    it could catch that.
+    """
+
+    def __init__(
+        self, call: Coroutine[Any, Any, Any], name: str, token: CancellationToken | None
+    ) -> None:
+        self._call = call
+        self._name = name
+        self._token = token
+        self._began = False
+
+    def send(self, value: Any) -> Any:
+        """Go on; see `Coroutine`."""
+        self._began = True
+        return self._call.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Raise in it; see `Coroutine`."""
+        if not self._began and self._token is not None and self._token.is_cancelled():
+            self._call.close()
+            raise cancelled(self._name)
+        return self._call.throw(*error)
+
+    def close(self) -> None:
+        """Give it up; see `Coroutine`."""
+        self._call.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._call.__await__()

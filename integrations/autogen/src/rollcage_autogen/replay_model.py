@@ -1,0 +1,149 @@
+"""`ReplayModel`: the decisions of a recorded run, of whichever framework, drive an agent here."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Final
+
+from autogen_core.models import (
+    ChatCompletionClient,
+    CreateResult,
+    LLMMessage,
+    ModelFamily,
+    ModelInfo,
+    RequestUsage,
+)
+from autogen_core.tools import Tool, ToolSchema
+from rollcage import Session
+from rollcage.adapter import RecordedAnswers, Trace
+
+from rollcage_autogen.answers import result_of
+from rollcage_autogen.calls import answered, check_halted
+from rollcage_autogen.requests import tool_names
+
+__all__ = ["ReplayModel"]
+
+_UNLIMITED: Final = 1_000_000_000  # tokens: nothing is sent to anybody
+
+
+class ReplayModel(ChatCompletionClient):
+    """A model client that answers what the model of a recorded run answered, by position.
+
+    The run may have been recorded under any framework. Each call gets the next recorded answer: the
+    same text, and the same tool calls in the same turns. No model is asked.
+
+    Args:
+        trace: an entered session that replays the run, or the path of its trace.
+        agent: whose answers; None takes those of all agents but the ones inside of tools.
+        then: a live client that goes on where the recorded answers end.
+
+    Raises:
+        ReplayMiss: (when called) the agent asks for more than is recorded and nobody goes on, or
+            the answer asks for a tool that the agent does not have.
+    """
+
+    def __init__(
+        self, trace: Trace, *, agent: str | None = None, then: ChatCompletionClient | None = None
+    ) -> None:
+        self.then = then
+        self._answers = RecordedAnswers(trace, agent=agent)
+        self._session = trace if isinstance(trace, Session) else None
+        self._places = itertools.count()
+
+    def _next(self, tools: Sequence[Tool | ToolSchema]) -> CreateResult | None:
+        """The next recorded answer; None where the live client is to be asked."""
+        if self._session is not None:
+            check_halted(self._session)
+        answer = self._answers.next(tool_names(tools))
+        if answer is not None:
+            result = result_of(answer, next(self._places))
+            answered(result)
+            return result
+        if self.then is None:
+            raise self._answers.used_up()
+        return None
+
+    async def create(
+        self,
+        messages: Sequence[LLMMessage],
+        *,
+        tools: Sequence[Tool | ToolSchema] = (),
+        **options: Any,
+    ) -> CreateResult:
+        """The next answer; `options` are for the live client."""
+        result = self._next(tools)
+        if result is None:
+            assert self.then is not None
+            result = await self.then.create(messages, tools=tools, **options)
+            answered(result)
+        return result
+
+    async def create_stream(
+        self,
+        messages: Sequence[LLMMessage],
+        *,
+        tools: Sequence[Tool | ToolSchema] = (),
+        **options: Any,
+    ) -> AsyncGenerator[str | CreateResult, None]:
+        """The next answer as a stream: its text in one piece, then the result."""
+        result = self._next(tools)
+        if result is not None:
+            if isinstance(result.content, str) and result.content:
+                yield result.content
+            yield result
+            return
+        assert self.then is not None
+        live = self.then.create_stream(messages, tools=tools, **options)
+        async with contextlib.aclosing(live):
+            async for piece in live:
+                if isinstance(piece, CreateResult):
+                    answered(piece)
+                yield piece
+
+    async def close(self) -> None:
+        """Close the live client, if there is one."""
+        if self.then is not None:
+            await self.then.close()
+
+    def actual_usage(self) -> RequestUsage:
+        """What the live client used; recorded answers use nothing."""
+        return RequestUsage(0, 0) if self.then is None else self.then.actual_usage()
+
+    def total_usage(self) -> RequestUsage:
+        """What the live client used; recorded answers use nothing."""
+        return RequestUsage(0, 0) if self.then is None else self.then.total_usage()
+
+    def count_tokens(
+        self, messages: Sequence[LLMMessage], *, tools: Sequence[Tool | ToolSchema] = ()
+    ) -> int:
+        """As the live client counts them; without one, nobody does: 0."""
+        return 0 if self.then is None else self.then.count_tokens(messages, tools=tools)
+
+    def remaining_tokens(
+        self, messages: Sequence[LLMMessage], *, tools: Sequence[Tool | ToolSchema] = ()
+    ) -> int:
+        """As the live client counts them; without one there is no limit."""
+        if self.then is None:
+            return _UNLIMITED
+        return self.then.remaining_tokens(messages, tools=tools)
+
+    @property
+    def capabilities(self) -> Any:
+        """The older form of `model_info`."""
+        return self.model_info
+
+    @property
+    def model_info(self) -> ModelInfo:
+        """What the live client can do; without one, everything: whatever was recorded."""
+        if self.then is not None:
+            return self.then.model_info
+        return ModelInfo(
+            vision=True,
+            function_calling=True,
+            json_output=True,
+            family=ModelFamily.UNKNOWN,
+            structured_output=True,
+            multiple_system_messages=True,
+        )

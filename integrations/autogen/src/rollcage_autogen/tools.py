@@ -1,0 +1,403 @@
+"""Guarded tools: each call is recorded and replayed at the tool's own body, with native values."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import inspect
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextvars import ContextVar
+from typing import Any, Final, TypeVar
+
+from autogen_core import CancellationToken
+from autogen_core.tools import BaseStreamTool, BaseTool, FunctionTool
+from rollcage import Contract, CurrentStep, Session, current_step
+from rollcage.adapter import (
+    Declarations,
+    Effect,
+    Running,
+    declared_contract,
+    guard_each,
+    is_model_class,
+    swapped,
+)
+from rollcage.errors import ContractError
+
+from rollcage_autogen.calls import before_question, lister, placed
+from rollcage_autogen.contracts import AnyTool, Validated, contract_for, plain_function
+from rollcage_autogen.endings import Answering, instead_of
+from rollcage_autogen.values import Piece, last_piece, register_messages
+
+__all__ = ["as_tools", "guard_tools", "guarding"]
+
+T = TypeVar("T", bound=AnyTool)
+
+_GUARD: Final = "__rollcage_guard__"
+
+
+def guard_tools(
+    tools: Sequence[T],
+    session: Session,
+    *,
+    effects: Mapping[str, Effect] | None = None,
+    contracts: Declarations | None = None,
+) -> list[T]:
+    """AutoGen tools of the same types, whose calls go through the session.
+
+    The originals stay as they are. A tool that this session guards already is given back as it is.
+    Whatever ends a call (a refusal, a halted session, a cancellation, an exit) reaches the agent as
+    an error result, for it would wait for ever otherwise.
+
+    Args:
+        tools: any `BaseTool`: function tools, subclasses, streaming ones, agents and teams as
+            tools. Declare an agent as a tool with `effects={"its_name": "scope"}`.
+        session: guards the calls; it must be entered before the first one.
+        effects: by a tool's name, its effect; a tool that is not named is a `write`.
+        contracts: by a tool's name, its `Contract`, or some fields of it:
+            `{"send_mail": {"idempotent": True, "secret": "password"}}`.
+
+    Raises:
+        ContractError: a name that no tool has, a declaration that can't be used, something that is
+            no tool, or a tool that another session guards.
+    """
+    register_messages()
+    return guard_each(
+        tools,
+        session,
+        effects,
+        contracts,
+        framework="AutoGen",
+        kinds=BaseTool,
+        instead="as_tools makes one of a function declared with @rollcage.tool, "
+        "FunctionTool(function, description=...) of any other; a workbench goes into "
+        "RollcageWorkbench",
+        guarding=guarding,
+        guard=lambda tool, effect, declared: _guarded(tool, session, effect, declared),
+    )
+
+
+def as_tools(
+    functions: Iterable[Callable[..., Any]], session: Session | None = None
+) -> list[FunctionTool]:
+    """AutoGen tools for functions declared with `@rollcage.tool`, sync or async.
+
+    Args:
+        functions: the declared functions.
+        session: guards the calls; by default it is the one that is open around each call.
+
+    Raises:
+        ContractError: a function without a declaration.
+    """
+    tools: list[FunctionTool] = [_DeclaredTool(function) for function in functions]
+    return tools if session is None else guard_tools(tools, session)
+
+
+def guarding(tool: AnyTool) -> Session | None:
+    """The session that guards a tool; None if there is none."""
+    guard = getattr(type(tool), _GUARD, None)
+    return guard.session if isinstance(guard, _Guard) else None
+
+
+class _DeclaredTool(FunctionTool):
+    """A tool for a declared function: the session around a call is around its body, too."""
+
+    component_provider_override = "autogen_core.tools.FunctionTool"
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        contract = declared_contract(function)
+        if contract is None or not is_model_class(contract.parameters):
+            raise ContractError(f"{function!r} is not declared: decorate it with @rollcage.tool")
+        # Not FunctionTool's own: it refuses annotations that the contract has understood.
+        base: Any = BaseTool
+        base.__init__(
+            self, contract.parameters, contract.returns, contract.name, contract.description
+        )
+        self._func = function
+        self._global_imports = ()
+        self._signature = inspect.signature(function)
+        self._has_cancellation_support = False
+
+    async def run(self, args: Any, cancellation_token: CancellationToken) -> Any:
+        call = _function_call(self, args, cancellation_token)
+        if inspect.iscoroutinefunction(self._func):
+            return await call()
+        body = asyncio.ensure_future(asyncio.to_thread(call))
+        return await cancellation_token.link_future(body)
+
+
+def _function_call(tool: AnyTool, args: Any, token: CancellationToken) -> functools.partial[Any]:
+    """What a `FunctionTool` calls; behind `@rollcage.tool`, where we guard it ourselves."""
+    function: Any = plain_function(tool)
+    names: Any = getattr(tool, "_signature").parameters  # noqa: B009 - protected, and no other way
+    arguments = {name: getattr(args, name) for name in names if hasattr(args, name)}
+    arguments |= args.__pydantic_extra__ or {}  # where it takes any further keyword
+    if "cancellation_token" in names:
+        arguments["cancellation_token"] = token
+    if guarding(tool) is not None and declared_contract(function) is not None:
+        function = getattr(function, "__wrapped__", function)
+    return functools.partial(function, **arguments)
+
+
+# --- guarding one tool ---------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _Call:
+    """A call as an agent makes it: by `run_json`, which alone is told its id."""
+
+    guard: _Guard
+    id: str
+    step: CurrentStep | None  # inside of which it is made
+    stream: Any = None  # what it opened: AutoGen leaves that open where its own is left early
+
+    async def close(self) -> None:
+        if self.stream is not None:
+            await self.stream.aclose()
+
+
+_call: ContextVar[_Call | None] = ContextVar("rollcage_autogen_call", default=None)
+
+
+class _Guard:
+    """What stands between one tool and its body."""
+
+    def __init__(self, session: Session, contract: Contract, name: str) -> None:
+        self.session = session
+        self.running = Running(_call.get)
+        self.name = name
+        self._contract = contract
+
+    @contextlib.contextmanager
+    def call(self, call_id: str | None) -> Generator[_Call]:
+        """Around a call by an agent."""
+        made = _Call(self, call_id or "", current_step())
+        token = _call.set(made)
+        try:
+            yield made
+        finally:
+            _call.reset(token)
+
+    def _called(self) -> _Call | None:
+        """The agent's call that comes to its body here; None where other code runs the body."""
+        call = _call.get()
+        if call is None or call.guard is not self or call.step != current_step():
+            return None
+        return call
+
+    def _placed(self) -> contextlib.AbstractContextManager[None]:
+        call = self._called()
+        return placed(self.session, "" if call is None else call.id)
+
+    async def run(
+        self, arguments: Mapping[str, Any], body: Callable[[], Any], *, is_async: bool = True
+    ) -> Any:
+        """Guard a body; a sync one runs in a thread."""
+        make = self._async_body if is_async else self._sync_body
+        with self._placed():
+            return await self.session.arun(self._contract, arguments, make(body), is_async=is_async)
+
+    def _async_body(self, body: Callable[[], Any]) -> Callable[..., Any]:
+        async def inside(**_: Any) -> Any:
+            with self.running.body():
+                return await body()
+
+        return inside
+
+    def _sync_body(self, body: Callable[[], Any]) -> Callable[..., Any]:
+        def inside(**_: Any) -> Any:
+            with self.running.body():
+                return body()
+
+        return inside
+
+    def stream(self, arguments: Mapping[str, Any], body: Callable[[], Any]) -> AsyncIterator[Any]:
+        """Guard a body that gives a stream; the call is placed now, not at its first piece."""
+
+        async def inside(**_: Any) -> AsyncIterator[Piece]:
+            with self.running.body():
+                async with contextlib.aclosing(body()) as given:
+                    async for each in given:
+                        yield Piece(each)
+
+        with self._placed():
+            stream = _opened(self.session.astream(self._contract, arguments, inside))
+        call = self._called()
+        if call is not None:
+            call.stream = stream
+        return stream
+
+
+def _guarded(tool: T, session: Session, effect: Effect | None, declared: Any) -> T:
+    guard = _Guard(session, contract_for(tool, effect, declared), tool.name)
+    cls: Any = type(tool)
+    members: dict[str, Any] = {_GUARD: guard, "schema": _schema(guard, cls)}
+    streams = isinstance(tool, BaseStreamTool)
+    if _is_plain_function(tool):
+        members["run"] = _function_run(guard)
+    else:
+        members["run"] = _run(guard, cls.run, streams=streams)
+    members["run_json"] = _run_json(guard, cls.run_json, streams=streams)
+    if streams:
+        members["run_stream"] = _run_stream(guard, cls.run_stream)
+        members["run_json_stream"] = _run_json_stream(guard, cls.run_json_stream)
+    return swapped(tool, members)
+
+
+def _is_plain_function(tool: AnyTool) -> bool:
+    """Whether its body is a sync function: AutoGen calls it in a thread without its context."""
+    if not isinstance(tool, FunctionTool) or type(tool).run not in _FUNCTION_RUNS:
+        return False
+    return not inspect.iscoroutinefunction(plain_function(tool))
+
+
+_FUNCTION_RUNS: Final[tuple[Any, ...]] = (FunctionTool.run, _DeclaredTool.run)
+
+
+def _schema(guard: _Guard, cls: Any) -> property:
+    """An agent reads the schemas of its tools before each question to its model."""
+
+    def schema(self: Any) -> Any:
+        if lister() == "question":
+            before_question(guard.session)
+        return cls.schema.__get__(self, cls)
+
+    return property(schema)
+
+
+# --- the bodies ----------------------------------------------------------------------------------
+
+
+def _run(guard: _Guard, body: Callable[..., Any], *, streams: bool) -> Callable[..., Any]:
+    @functools.wraps(body)
+    async def run(self: Any, args: Any, cancellation_token: CancellationToken) -> Any:
+        if guard.running.here:
+            return await body(self, args, cancellation_token)
+
+        async def inside() -> Any:
+            value = await body(self, args, cancellation_token)
+            return [Piece(value)] if streams else value
+
+        return last_piece(await guard.run(Validated(args), inside))
+
+    return run
+
+
+def _function_run(guard: _Guard) -> Callable[..., Any]:
+    async def run(self: Any, args: Any, cancellation_token: CancellationToken) -> Any:
+        call = _function_call(self, args, cancellation_token)
+        guarded = guard.run(Validated(args), call, is_async=False)
+        if "cancellation_token" in call.keywords:
+            return await guarded
+        value, exits = await cancellation_token.link_future(
+            asyncio.ensure_future(_without_exits(guarded))
+        )
+        if exits is not None:
+            raise exits
+        return value
+
+    return run
+
+
+async def _without_exits(call: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
+    """What a call gives; or how it wants to exit, which would end the event loop out of a task."""
+    try:
+        return await call, None
+    except (SystemExit, KeyboardInterrupt) as error:
+        return None, error
+
+
+def _run_stream(guard: _Guard, body: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(body)
+    def run_stream(
+        self: Any, args: Any, cancellation_token: CancellationToken
+    ) -> AsyncIterator[Any]:
+        def inside() -> AsyncIterator[Any]:
+            stream: AsyncIterator[Any] = body(self, args, cancellation_token)
+            return stream
+
+        if guard.running.here:
+            return inside()
+        return guard.stream(Validated(args), inside)
+
+    return run_stream
+
+
+async def _opened(pieces: Any) -> AsyncIterator[Any]:
+    async with contextlib.aclosing(pieces):
+        async for piece in pieces:
+            yield piece.value if isinstance(piece, Piece) else piece
+
+
+# --- as agents call them -------------------------------------------------------------------------
+
+
+def _run_json(guard: _Guard, method: Callable[..., Any], *, streams: bool) -> Callable[..., Any]:
+    base: Any = BaseTool
+    own = method is not base.run_json  # a body of its own, which may not use `run`
+
+    async def call(self: Any, args: Any, token: CancellationToken, call_id: str | None) -> Any:
+        async def inside() -> Any:
+            value = await method(self, args, token, call_id)
+            return [Piece(value)] if streams and own else value
+
+        try:
+            with guard.call(call_id):
+                return last_piece(await guard.run(args, inside)) if own else await inside()
+        except BaseException as error:  # noqa: BLE001 - what must go on as it is, does
+            instead = instead_of(error, guard.session, guard.name, token)
+        raise instead
+
+    @functools.wraps(method)
+    def run_json(
+        self: Any, args: Any, cancellation_token: CancellationToken, call_id: str | None = None
+    ) -> Answering:
+        running = call(self, args, cancellation_token, call_id)
+        return Answering(running, guard.name, cancellation_token)
+
+    return run_json
+
+
+def _run_json_stream(guard: _Guard, method: Callable[..., Any]) -> Callable[..., Any]:
+    base: Any = BaseStreamTool
+    own = method is not base.run_json_stream
+
+    def pieces(self: Any, args: Any, token: CancellationToken, call_id: str | None) -> Any:
+        def inside() -> Any:
+            return method(self, args, token, call_id)
+
+        return guard.stream(args, inside) if own else inside()
+
+    @functools.wraps(method)
+    async def run_json_stream(
+        self: Any, args: Any, cancellation_token: CancellationToken, call_id: str | None = None
+    ) -> AsyncIterator[Any]:
+        try:
+            async with contextlib.AsyncExitStack() as leaving:
+                with guard.call(call_id) as made:  # the consumer has this context, too: not longer
+                    leaving.push_async_callback(made.close)
+                    stream = pieces(self, args, cancellation_token, call_id)
+                    await leaving.enter_async_context(contextlib.aclosing(stream))
+                    first = await anext(stream, _END)
+                if first is not _END:
+                    yield first
+                    async for each in stream:
+                        yield each
+            return
+        except BaseException as error:  # noqa: BLE001 - what must go on as it is, does
+            instead = instead_of(error, guard.session, guard.name, cancellation_token)
+        raise instead
+
+    return run_json_stream
+
+
+_END: Final = object()

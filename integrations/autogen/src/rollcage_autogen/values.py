@@ -1,0 +1,158 @@
+"""AutoGen's own values in a trace: neutral data from which each comes back as itself.
+
+A closed set of types, revived from plain data by their own validating constructors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+from autogen_core import Image
+from autogen_core.models import CreateResult
+from autogen_core.tools import ImageResultContent, TextResultContent, ToolResult
+from rollcage.adapter import is_list, is_object
+from rollcage.trace import register_native
+
+__all__ = ["Piece", "last_piece", "register", "register_messages"]
+
+_OWN: Final = "autogen"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Piece:
+    """One of the things that a streaming tool gives; its last one is the result.
+
+    It tells a recorded stream from a result that is a list.
+    """
+
+    value: Any
+
+
+def last_piece(value: Any) -> Any:
+    """The result, where a stream is recorded; any other value as it is."""
+    if is_list(value) and value and all(isinstance(each, Piece) for each in value):
+        return value[-1].value
+    return value
+
+
+class _Plain:
+    """A value that is data after all: `parts` takes it apart, `make` validates them."""
+
+    portable = True
+
+    def __init__(
+        self, kind: str, parts: Callable[[Any], dict[str, Any]], make: Callable[[Any], Any]
+    ) -> None:
+        self.name = f"{_OWN}.{kind}"
+        self._parts = parts
+        self._make = make
+
+    def project(self, value: Any) -> dict[str, Any]:
+        return self._parts(value)
+
+    def revive(self, data: Any) -> Any:
+        if not is_object(data):
+            raise ValueError("a recorded value of AutoGen is an object")
+        return self._make(data)
+
+
+def _result_parts(value: CreateResult) -> dict[str, Any]:
+    return value.model_dump(mode="json", exclude_none=True)
+
+
+def _tool_result_parts(value: ToolResult) -> dict[str, Any]:
+    content = [
+        {"type": "text", "text": each.content}
+        if isinstance(each, TextResultContent)
+        else {"type": "image", "data": each.content.to_base64(), "mime_type": "image/png"}
+        for each in value.result
+    ]
+    return {"content": content, "is_error": value.is_error, _OWN: {"name": value.name}}
+
+
+def _tool_result(data: dict[str, Any]) -> ToolResult:
+    content = [
+        TextResultContent(content=each["text"])
+        if each["type"] == "text"
+        else ImageResultContent(content=Image.from_base64(each["data"]))
+        for each in data["content"]
+    ]
+    return ToolResult(name=data[_OWN]["name"], result=content, is_error=data["is_error"])
+
+
+@functools.cache
+def register() -> None:
+    """Teach the trace the types of autogen-core. Once is enough."""
+    plain: tuple[tuple[type, _Plain], ...] = (
+        (Piece, _Plain("piece", lambda v: {"value": v.value}, lambda data: Piece(data["value"]))),
+        (CreateResult, _Plain("create_result", _result_parts, CreateResult.model_validate)),
+        (ToolResult, _Plain("tool_result", _tool_result_parts, _tool_result)),
+        (
+            Image,
+            _Plain(
+                "image",
+                lambda v: {"data": v.to_base64(), "mime_type": "image/png"},
+                lambda data: Image.from_base64(data["data"]),
+            ),
+        ),
+    )
+    for cls, native in plain:
+        register_native([cls], native)
+
+
+# --- messages of agents --------------------------------------------------------------------------
+
+
+class _Messages:
+    """Messages and events: source and content; under `autogen`, what only it knows."""
+
+    name = "autogen.message"
+    portable = True
+
+    def __init__(self, types: dict[str, Any]) -> None:
+        self._types = types
+
+    def project(self, value: Any) -> dict[str, Any]:
+        parts = value.model_dump(mode="json", exclude_none=True)
+        shared = {name: parts.pop(name) for name in ("source", "content") if name in parts}
+        return {**shared, _OWN: parts}
+
+    def revive(self, data: Any) -> Any:
+        own: Any = data.get(_OWN) if is_object(data) else None
+        kind: Any = own.get("type") if is_object(own) else None
+        cls = self._types.get(kind) if isinstance(kind, str) else None
+        if cls is None:
+            raise ValueError(f"no message of AutoGen is called {kind!r}")
+        shared = {name: each for name, each in data.items() if name != _OWN}
+        return cls.model_validate({**own, **shared})
+
+
+def register_messages() -> None:
+    """Teach the trace the types of autogen-agentchat, as soon as somebody has imported it."""
+    if "autogen_agentchat.messages" in sys.modules and "autogen_agentchat.base" in sys.modules:
+        _register_messages()
+
+
+@functools.cache
+def _register_messages() -> None:
+    from autogen_agentchat import messages
+    from autogen_agentchat.base import TaskResult
+
+    bases = (messages.BaseAgentEvent, messages.BaseChatMessage)
+    types: dict[str, Any] = {
+        name: each
+        for name, each in vars(messages).items()
+        if isinstance(each, type) and issubclass(each, bases) and "type" in each.model_fields
+        if each.model_fields["type"].default == name
+    }
+    register_native(types.values(), _Messages(types))
+    native = _Plain(
+        "task_result",
+        lambda v: {"messages": list(v.messages), "stop_reason": v.stop_reason},
+        lambda data: TaskResult(messages=data["messages"], stop_reason=data["stop_reason"]),
+    )
+    register_native([TaskResult], native)

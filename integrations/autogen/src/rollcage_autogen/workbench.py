@@ -1,0 +1,319 @@
+"""`RollcageWorkbench`: any workbench of AutoGen's, whose calls go through the session."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from typing import Any, Final
+
+from autogen_core import CancellationToken
+from autogen_core.tools import (
+    ImageResultContent,
+    StaticStreamWorkbench,
+    StaticWorkbench,
+    TextResultContent,
+    ToolResult,
+    ToolSchema,
+    Workbench,
+)
+from pydantic import BaseModel
+from rollcage import Contract, Session
+from rollcage.adapter import Declarations, Effect, check_names, declare, is_list, is_object
+from rollcage.errors import ContractError
+
+from rollcage_autogen.calls import before_question, lister, placed
+from rollcage_autogen.endings import cancelled, instead_of
+from rollcage_autogen.tools import guard_tools
+from rollcage_autogen.values import Piece, last_piece, register_messages
+
+__all__ = ["RollcageWorkbench", "ToolFailed"]
+
+_NO_PARAMETERS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
+
+
+class ToolFailed(Exception):
+    """A workbench's tool ended with an error result, which is recorded as an error."""
+
+    @property
+    def result(self) -> ToolResult:
+        """That result."""
+        said: Any = self.args[0] if self.args else ""
+        return said if isinstance(said, ToolResult) else _text_result("", str(said), is_error=True)
+
+    def __str__(self) -> str:
+        return self.result.to_text()
+
+
+class RollcageWorkbench(StaticStreamWorkbench):
+    """Guards a workbench: `AssistantAgent(..., workbench=RollcageWorkbench(inner, session))`.
+
+    The tools of a static workbench are guarded at their own bodies, as `guard_tools` does. Those of
+    any other (of an MCP server, say) get a contract from the JSON Schema that it lists; their
+    `ToolResult` is what is recorded. Whatever ends a call is answered with a `ToolResult` that says
+    why: AutoGen's agents would wait for ever for anything else. Once the session is halted, the
+    agent ends at its next question to the model, be that guarded or not.
+
+    (`AssistantAgent` takes streams from a `StaticStreamWorkbench` only: so this is one.)
+
+    Args:
+        workbench: any workbench; it stays as it is.
+        session: guards the calls.
+        effects: by a tool's own name, its effect; a tool that is not named is a `write`.
+        contracts: by a tool's own name, its `Contract`, or some fields of it.
+
+    Raises:
+        ContractError: no workbench, or, for tools that can be listed only later when that is done,
+            a declaration that can't be used.
+    """
+
+    def __init__(
+        self,
+        workbench: Workbench,
+        session: Session,
+        *,
+        effects: Mapping[str, Effect] | None = None,
+        contracts: Declarations | None = None,
+    ) -> None:
+        super().__init__([])
+        if not isinstance(workbench, Workbench):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
+            raise ContractError(
+                f"{workbench!r} is no workbench of AutoGen: tools go to guard_tools"
+            )
+        register_messages()
+        self.session = session
+        self._effects = effects or {}
+        self._declared = contracts or {}
+        self._listed: dict[str, ToolSchema] = {}
+        self._contracts: dict[str, tuple[ToolSchema, Contract]] = {}
+        self._static = _is_static(workbench)
+        self._inner: Any = workbench
+        if self._static:
+            tools = _tools_of(workbench)
+            guarded = guard_tools(tools, session, effects=effects, contracts=contracts)
+            self._inner = copy.copy(workbench)
+            self._inner._tools = guarded  # noqa: SLF001 - protected, and no other way
+
+    # --- its tools -------------------------------------------------------------------------------
+
+    async def list_tools(self) -> list[ToolSchema]:
+        """The tools of the workbench.
+
+        Raises:
+            SessionHalted: an agent is about to ask its model, and the session is halted.
+            ContractError: something is declared of a tool that is not there.
+        """
+        purpose = lister()
+        if purpose == "question":
+            before_question(self.session)
+        try:
+            schemas: list[ToolSchema] = await self._inner.list_tools()
+        except Exception:
+            if purpose != "call":
+                raise
+            return list(self._listed.values())  # the call itself will say what is wrong
+        if not self._listed and not self._static and purpose != "call":
+            names = [self._own_name(schema["name"]) for schema in schemas]
+            check_names(names, effects=self._effects, contracts=self._declared)
+        self._listed = {schema["name"]: schema for schema in schemas}
+        return schemas
+
+    def _own_name(self, name: str) -> str:
+        """A tool's own name, where the workbench shows it to the model under another."""
+        overridden: Any = getattr(self._inner, "_override_name_to_original", {})
+        return str(overridden.get(name, name))
+
+    async def _contract(self, name: str) -> Contract | None:
+        schema = self._listed.get(name)
+        if schema is None:
+            await self.list_tools()
+            schema = self._listed.get(name)
+            if schema is None:
+                return None
+        known = self._contracts.get(name)
+        if known is not None and known[0] == schema:
+            return known[1]
+        own = self._own_name(name)
+        parameters: Any = schema.get("parameters") or _NO_PARAMETERS
+        contract = declare(
+            lambda: Contract(
+                name=own, description=schema.get("description", ""), parameters=dict(parameters)
+            ),
+            framework="autogen",
+            effect=self._effects.get(own),
+            declared=self._declared.get(own),
+            raises=(ToolFailed,),
+        )
+        self._contracts[name] = schema, contract
+        return contract
+
+    # --- calls -----------------------------------------------------------------------------------
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        cancellation_token: CancellationToken | None = None,
+        call_id: str | None = None,
+    ) -> ToolResult:
+        """Call a tool; whatever becomes of it, the answer is a result."""
+        token = cancellation_token or CancellationToken()
+        try:
+            if token.is_cancelled():
+                raise cancelled(name)
+            if self._static:
+                result: ToolResult = await self._inner.call_tool(name, arguments, token, call_id)
+                return result
+            contract = await self._contract(name)
+            if contract is None:
+                return _text_result(name, f"Tool {name} not found.", is_error=True)
+
+            async def body(**_: Any) -> Any:
+                given = await self._inner.call_tool(name, arguments, token, call_id)
+                return _checked([Piece(given)] if self._streams else given)
+
+            with placed(self.session, call_id or ""):
+                value = await self.session.arun(contract, arguments or {}, body)
+            return _result(name, last_piece(value))
+        except BaseException as error:  # noqa: BLE001 - what must go on as it is, does
+            return self._told(name, error, token)
+
+    async def call_tool_stream(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        cancellation_token: CancellationToken | None = None,
+        call_id: str | None = None,
+    ) -> AsyncGenerator[Any | ToolResult, None]:
+        """Call a tool: what it tells on the way, then its result, whatever becomes of it."""
+        token = cancellation_token or CancellationToken()
+        if not self._streams:
+            yield await self.call_tool(name, arguments, token, call_id)
+            return
+        try:
+            if token.is_cancelled():
+                raise cancelled(name)
+            stream = await self._stream(name, arguments, token, call_id)
+            async with contextlib.aclosing(stream):
+                async for each in stream:
+                    value = each.value if isinstance(each, Piece) else each
+                    yield _result(name, value) if isinstance(value, ToolResult) else value
+            return
+        except BaseException as error:  # noqa: BLE001 - what must go on as it is, does
+            result = self._told(name, error, token)
+        yield result
+
+    @property
+    def _streams(self) -> bool:
+        return hasattr(self._inner, "call_tool_stream")  # the protocol that says so is not public
+
+    async def _stream(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None,
+        token: CancellationToken,
+        call_id: str | None,
+    ) -> Any:
+        def inside() -> Any:
+            return self._inner.call_tool_stream(name, arguments, token, call_id)
+
+        if self._static:
+            return inside()
+        contract = await self._contract(name)
+        if contract is None:
+            raise ContractError(f"Tool {name} not found.")
+
+        async def body(**_: Any) -> AsyncIterator[Piece]:
+            async with contextlib.aclosing(inside()) as given:
+                async for each in given:
+                    yield _checked(Piece(each))
+
+        with placed(self.session, call_id or ""):
+            return self.session.astream(contract, arguments or {}, body)
+
+    def _told(self, name: str, error: BaseException, token: CancellationToken) -> ToolResult:
+        """The result that says why there is none."""
+        instead = instead_of(error, self.session, name, token)
+        if isinstance(instead, ToolFailed):
+            return _result(name, instead.result)
+        return _text_result(name, self._format_errors(instead), is_error=True)
+
+    # --- everything else is the workbench's own --------------------------------------------------
+
+    async def start(self) -> None:
+        """Start the workbench."""
+        await self._inner.start()
+
+    async def stop(self) -> None:
+        """Stop the workbench."""
+        await self._inner.stop()
+
+    async def reset(self) -> None:
+        """Reset the workbench."""
+        await self._inner.reset()
+
+    async def save_state(self) -> Mapping[str, Any]:
+        """The state of the workbench."""
+        state: Mapping[str, Any] = await self._inner.save_state()
+        return state
+
+    async def load_state(self, state: Mapping[str, Any]) -> None:
+        """Bring the workbench into a state that it saved."""
+        await self._inner.load_state(state)
+
+    def _to_config(self) -> Any:
+        raise ContractError(
+            "a guarded workbench belongs to its session and can't be made anew from a "
+            "configuration: dump the workbench inside of it"
+        )
+
+
+def _is_static(workbench: Workbench) -> bool:
+    """Whether all that it does is call the tools that it has."""
+    own: tuple[tuple[str, Callable[..., Any]], ...] = (
+        ("call_tool", StaticWorkbench.call_tool),
+        ("call_tool_stream", StaticStreamWorkbench.call_tool_stream),
+    )
+    if not isinstance(workbench, StaticWorkbench):
+        return False
+    return all(getattr(type(workbench), name, method) is method for name, method in own)
+
+
+def _tools_of(workbench: Any) -> list[Any]:
+    return list(workbench._tools)  # noqa: SLF001 - protected, and no other way
+
+
+def _checked(value: Any) -> Any:
+    """What a workbench gave; an error result is a failure, as any other tool's."""
+    given = last_piece([value] if isinstance(value, Piece) else value)
+    if isinstance(given, ToolResult) and given.is_error:
+        raise ToolFailed(given)
+    return value
+
+
+def _result(name: str, value: Any) -> ToolResult:
+    """A result, as this agent's workbench calls it; it may have been recorded elsewhere."""
+    if isinstance(value, ToolResult):
+        return value.model_copy(update={"name": name})
+    blocks = _blocks(value)
+    if blocks is not None:
+        return ToolResult(name=name, result=blocks)
+    return _text_result(
+        name, value.model_dump_json() if isinstance(value, BaseModel) else str(value)
+    )
+
+
+def _blocks(value: Any) -> list[TextResultContent | ImageResultContent] | None:
+    """Content blocks of another framework as AutoGen's, where all of them are text."""
+    if is_object(value) and "content" in value:
+        value = value["content"]
+    if not is_list(value) or not value:
+        return None
+    texts = [each.get("text") if is_object(each) else None for each in value]
+    if not all(isinstance(text, str) for text in texts):
+        return None
+    return [TextResultContent(content=str(text)) for text in texts]
+
+
+def _text_result(name: str, text: str, *, is_error: bool = False) -> ToolResult:
+    return ToolResult(name=name, result=[TextResultContent(content=text)], is_error=is_error)

@@ -1,0 +1,49 @@
+"""Rollcage for CrewAI.
+
+::
+
+    from crewai import Agent, Crew, Task
+    from rollcage import Session
+    from rollcage_crewai import guard_crew, guard_model
+
+    with Session("weekly report") as session:
+        writer = Agent(role="writer", ..., llm=guard_model(llm, session), tools=[FileReadTool()])
+        crew = Crew(agents=[writer], tasks=[Task(..., agent=writer)])
+        guard_crew(crew, session, effects={"Read a file's content": "read"}).kickoff()
+
+`guard_tools` records and replays each tool at its body, so that results stay what they are.
+`guard_crew` does so for all the tools of a crew, says where each call stands, sees to it that no
+retry of CrewAI's runs a tool again, and ends the crew when the session is halted. `guard_model`
+records and replays the model's own calls; `ReplayModel` drives a crew with the decisions of a
+recorded run.
+
+CrewAI takes seconds to import: it is imported where one of these names is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from rollcage_crewai.crews import guard_crew
+    from rollcage_crewai.models import guard_model
+    from rollcage_crewai.replay_model import ReplayModel
+    from rollcage_crewai.tools import as_tools, guard_tools
+
+__all__ = ["ReplayModel", "as_tools", "guard_crew", "guard_model", "guard_tools"]
+
+_MODULES: Final = {
+    "ReplayModel": "replay_model",
+    "as_tools": "tools",
+    "guard_crew": "crews",
+    "guard_model": "models",
+    "guard_tools": "tools",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import CrewAI only where it is used."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

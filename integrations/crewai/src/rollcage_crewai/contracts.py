@@ -1,0 +1,111 @@
+"""What CrewAI knows of a tool, as a contract; the arguments of a call, as its schema has them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import pydantic
+from crewai.tools.agent_tools.add_image_tool import AddImageTool
+from crewai.tools.agent_tools.base_agent_tools import BaseAgentTool
+from crewai.tools.agent_tools.read_file_tool import ReadFileTool
+from crewai.tools.memory_tools import RecallMemoryTool
+from rollcage import Contract
+from rollcage.adapter import (
+    Effect,
+    declare,
+    declared_contract,
+    is_model_class,
+    type_hints,
+)
+
+__all__ = ["arguments_of", "contract_for"]
+
+# What CrewAI's own tools do, where nobody declares it. Agents as tools act by guarded calls only.
+_OWN: Final[tuple[tuple[type, Effect], ...]] = (
+    (BaseAgentTool, "scope"),
+    (AddImageTool, "pure"),
+    (ReadFileTool, "read"),
+    (RecallMemoryTool, "read"),
+)
+_ANYTHING: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
+
+
+class Validated(dict[str, Any]):
+    """Arguments that were validated: doing it twice may fail, or change them."""
+
+
+def contract_for(
+    tool: Any,
+    body: Callable[..., Any],
+    effect: Effect | None,
+    declared: Contract | Mapping[str, Any] | None,
+) -> Contract:
+    """The contract of a tool of CrewAI's: what it says itself, then what is declared of it.
+
+    Raises:
+        ContractError: the declaration can't be used.
+    """
+    if effect is None and declared is None:
+        effect = next((own for kind, own in _OWN if isinstance(tool, kind)), None)
+
+    def said() -> Contract:
+        own = declared_contract(body)
+        if own is not None:
+            return own if not own.parameter_names else _like(own, tool)
+        return Contract(
+            name=tool.name,
+            description=tool.description,
+            parameters=_parameters(tool.args_schema),
+            returns=type_hints(body).get("return"),
+        )
+
+    return declare(said, framework="crewai", effect=effect, declared=declared)
+
+
+def _like(own: Contract, tool: Any) -> Contract:
+    return dataclasses.replace(own, parameters=_parameters(tool.args_schema))
+
+
+def arguments_of(
+    schema: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The arguments of a call, by name, in the types of the tool's schema.
+
+    CrewAI validates them, and hands the body what the model dumps to: by name, nested models as
+    dicts. So they are validated once more; what fails then is for the contract to refuse.
+    """
+    if not _has_fields(schema):
+        return dict(kwargs) if not args else {**kwargs, "args": list(args)}
+    named = {**dict(zip(schema.model_fields, args, strict=False)), **kwargs}
+    with contextlib.suppress(Exception):  # validators are the user's own, and may raise anything
+        return Validated(schema.model_validate(named, by_alias=True, by_name=True))
+    return named
+
+
+def _has_fields(schema: Any) -> bool:
+    return is_model_class(schema) and bool(schema.model_fields)
+
+
+def _parameters(schema: Any) -> type[pydantic.BaseModel] | Mapping[str, Any]:
+    """The tool's schema, in a form that takes `Validated` arguments as they are."""
+    if not _has_fields(schema):
+        return _ANYTHING  # CrewAI lets everything through as well
+
+    def take(cls: Any, data: Any, handler: Any) -> Any:
+        return cls.model_construct(**data) if isinstance(data, Validated) else handler(data)
+
+    around: Any = pydantic.model_validator(mode="wrap")
+    members: dict[str, Any] = {
+        "__module__": schema.__module__,
+        "__doc__": schema.__doc__,
+        "_take": around(classmethod(take)),
+    }
+    make: Callable[..., Any] = schema.__class__
+    with warnings.catch_warnings():  # a parameter may be called `copy` or `json`
+        warnings.simplefilter("ignore", UserWarning)
+        parameters: type[pydantic.BaseModel] = make(schema.__name__, (schema,), members)
+    return parameters

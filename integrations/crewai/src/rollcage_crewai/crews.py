@@ -1,0 +1,178 @@
+"""Guarded crews: all the tools of all agents, where each call stands, and how a crew ends."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from crewai import Crew
+from crewai.agents.cache.cache_handler import CacheHandler
+from rollcage import Session
+from rollcage.adapter import Declarations, Effect, is_list
+from rollcage.errors import ContractError
+
+from rollcage_crewai.executor import guarded_executor
+from rollcage_crewai.tools import guard_tools, guarding
+
+__all__ = ["guard_crew"]
+
+C = TypeVar("C", bound=Crew)
+
+_GUARD: Final = "__rollcage_guard__"
+
+
+def guard_crew(
+    crew: C,
+    session: Session,
+    *,
+    effects: Mapping[str, Effect] | None = None,
+    contracts: Declarations | None = None,
+) -> C:
+    """A crew of the same type, whose tool calls go through the session.
+
+    All tools that its agents ever get are guarded: theirs, those of tasks, and those that CrewAI
+    adds (delegation, memory, files, MCP, platform). It tells the session of each call's turn, slot,
+    id and agent. A refusal is handed to the model as a `ToolFailure`. A tool that raised is not run
+    again by CrewAI's retries; a task is not started over once a tool was called. When the session
+    halts, the crew ends, and leaving the session raises the error that halted it.
+
+    The original crew, its agents and its tasks stay as they are; the outputs of tasks are found at
+    the tasks of the guarded crew. Copies of it, which `kickoff_for_each` makes, are guarded too. It
+    starts with an empty tool cache. Its models are not guarded: see `guard_model`.
+
+    Args:
+        crew: any crew of CrewAI's own agents.
+        session: guards the calls; it must be entered before the first one.
+        effects: see `guard_tools`; for tools that are not guarded yet.
+        contracts: the same.
+
+    Raises:
+        ContractError: an agent of another framework, or a crew that another session guards.
+    """
+    own = vars(crew).get(_GUARD)
+    if isinstance(own, _CrewGuard):
+        if own.session is session and effects is None and contracts is None:
+            return crew
+        whose = "this" if own.session is session else "another"
+        raise ContractError(f"the crew is guarded by {whose} session already: guard the original")
+    twin: C = _CrewGuard(session, effects or {}, contracts or {}).twin(crew)
+    return twin
+
+
+class _CrewGuard:
+    """Makes guarded twins of a crew's parts, each once."""
+
+    def __init__(
+        self, session: Session, effects: Mapping[str, Effect], contracts: Declarations
+    ) -> None:
+        self.session = session
+        self._effects = effects
+        self._contracts = contracts
+        self._tools: dict[int, tuple[Any, Any]] = {}
+        self._lock = threading.Lock()
+
+    def twin(self, crew: Any) -> Any:
+        """The guarded twin of a crew."""
+        caches = _Caches()
+        agents = _Twins(functools.partial(self._agent, caches))
+        tasks = _Twins(functools.partial(_task, agents))
+        for task in crew.tasks:
+            if is_list(task.context):
+                tasks.of(task).context = [tasks.of(each) for each in task.context]
+        twin = crew.model_copy(
+            update={
+                "agents": [agents.of(agent) for agent in crew.agents],
+                "tasks": [tasks.of(task) for task in crew.tasks],
+                "manager_agent": crew.manager_agent and agents.of(crew.manager_agent),
+            }
+        )
+        twin._cache_handler = caches.of(crew._cache_handler)  # noqa: SLF001 - of the original's own run
+        cls: Any = crew.__class__
+
+        def copy() -> Any:
+            return self.twin(cls.copy(twin))
+
+        def create_manager_agent() -> None:
+            cls._create_manager_agent(twin)  # see test_facts
+            manager = agents.of(twin.manager_agent)
+            manager.crew = twin
+            twin.manager_agent = manager
+
+        members = {
+            _GUARD: self,
+            "copy": copy,
+            "_create_manager_agent": create_manager_agent,
+        }
+        for name, value in members.items():
+            object.__setattr__(twin, name, value)
+        return twin
+
+    def _agent(self, caches: _Caches, agent: Any) -> Any:
+        base = getattr(agent, "executor_class", None)
+        if base is None:
+            raise ContractError(
+                f"agent {agent.role!r} is a {type(agent).__name__}, which runs its tools itself: "
+                f"guard them with the adapter of its framework"
+            )
+        update = {
+            "agent_executor": None,
+            "executor_class": guarded_executor(base, self.session, self.tool),
+        }
+        handler = getattr(agent, "tools_handler", None)
+        if handler is not None:
+            cache = caches.of(handler.cache)
+            update["tools_handler"] = handler.model_copy(
+                update={"cache": cache, "last_used_tool": None}
+            )
+            update["cache_handler"] = caches.of(agent.cache_handler)
+        return agent.model_copy(update=update)
+
+    def tool(self, tool: Any) -> Any:
+        """The guarded form of a tool."""
+        own = guarding(tool)
+        if own is not None:
+            if own is not self.session:
+                raise ContractError(f"{tool.name} is guarded by another session than its crew")
+            return tool
+        with self._lock:
+            found = self._tools.get(id(tool))
+            if found is None:
+                name = tool.name
+                effects: dict[str, Effect] = {n: e for n, e in self._effects.items() if n == name}
+                contracts = {n: c for n, c in self._contracts.items() if n == name}
+                guarded = guard_tools([tool], self.session, effects=effects, contracts=contracts)
+                found = self._tools[id(tool)] = tool, guarded[0]
+            return found[1]
+
+
+class _Twins:
+    """The twins of some objects, and of no other: a twin is its own."""
+
+    def __init__(self, make: Callable[[Any], Any]) -> None:
+        self._make = make
+        self._made: dict[int, tuple[Any, Any]] = {}
+
+    def of(self, original: Any) -> Any:
+        found = self._made.get(id(original))
+        if found is None:
+            twin = self._make(original)
+            found = self._made[id(original)] = original, twin
+            self._made[id(twin)] = twin, twin
+        return found[1]
+
+
+class _Caches(_Twins):
+    """Empty tool caches, one for each: what an earlier run left is no part of this one."""
+
+    def __init__(self) -> None:
+        super().__init__(_empty)
+
+
+def _empty(cache: CacheHandler | None) -> CacheHandler | None:
+    return None if cache is None else CacheHandler()
+
+
+def _task(agents: _Twins, task: Any) -> Any:
+    return task.model_copy(update={"agent": task.agent and agents.of(task.agent)})

@@ -1,0 +1,247 @@
+"""Guarded executors: the loop in which one agent of a crew asks its model and runs its tools."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Callable, Generator
+from typing import Any
+
+from crewai.execution import get_execution_uuid
+from crewai.hooks.dispatch import HookAborted
+from crewai.utilities.agent_utils import is_inside_event_loop
+from crewai.utilities.string_utils import sanitize_tool_name
+from rollcage import Session
+
+from rollcage_crewai.tools import Awaiting, awaited, awaiting, this_call, untold
+
+__all__ = ["guarded_executor"]
+
+_BASE = "__rollcage_base__"
+
+
+def guarded_executor(base: Any, session: Session, guarded: Callable[[Any], Any]) -> Any:
+    """A subclass of an agent's class of executors, for this one agent.
+
+    Args:
+        base: its `executor_class`.
+        session: guards the calls.
+        guarded: gives the guarded form of a tool.
+    """
+    base = getattr(base, _BASE, base)
+    agent = _Agent(session, guarded)
+
+    def invoke(self: Any, inputs: dict[str, Any]) -> Any:
+        if is_inside_event_loop() and hasattr(base, "invoke_async"):
+            return base.invoke(self, inputs)  # gives back a coroutine of `invoke_async`
+        with agent.attempt(self):
+            return base.invoke(self, inputs)
+
+    def single(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with agent.placed_call(self, *args, **kwargs):
+            return base._execute_single_native_tool_call(self, *args, **kwargs)  # noqa: SLF001 - see test_facts
+
+    members: dict[str, Any] = {
+        "__module__": base.__module__,
+        "__qualname__": base.__qualname__,
+        "__doc__": base.__doc__,
+        _BASE: base,
+        "invoke": invoke,
+        "_execute_single_native_tool_call": single,
+    }
+    if hasattr(base, "flow_definition"):
+        members["_flow_definition"] = base.flow_definition()  # CrewAI reads it off one class only
+    for name in ("invoke_async", "ainvoke"):
+        if hasattr(base, name):
+            members[name] = _ainvoke(agent, getattr(base, name))
+    make: Callable[..., Any] = base.__class__
+    return make(base.__name__, (base,), members)
+
+
+def _ainvoke(agent: _Agent, method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    async def ainvoke(self: Any, inputs: dict[str, Any]) -> Any:
+        with agent.attempt(self):
+            try:
+                return await method(self, inputs)
+            except asyncio.CancelledError:
+                await agent.cancel()
+                raise
+
+    return ainvoke
+
+
+class _Attempt:
+    """One run of an agent at a task.
+
+    Attributes:
+        of: the kickoff and the task; CrewAI starts a task over within the same kickoff.
+        called: whether a tool was called.
+        error: what it ended with, after a tool was called.
+    """
+
+    def __init__(self, of: tuple[Any, ...]) -> None:
+        self.of = of
+        self.called = False
+        self.error: Exception | None = None
+        self.outcomes: dict[Any, tuple[bool, Any]] = {}
+        self.awaiting = Awaiting()
+
+
+class _Agent:
+    """What is known of one agent, across its attempts. It runs one at a time."""
+
+    def __init__(self, session: Session, guarded: Callable[[Any], Any]) -> None:
+        self._session = session
+        self._guarded = guarded
+        self._last: _Attempt | None = None
+        self._running = False
+
+    # --- attempts --------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def attempt(self, executor: Any) -> Generator[None]:
+        """Around one run of the agent.
+
+        CrewAI starts a task over when its model fails, from the beginning: the tools would run
+        once more. So once a tool was called, the attempt's error is the task's.
+        """
+        if self._running:  # one way to run an agent calls another
+            yield
+            return
+        of = (get_execution_uuid(), getattr(executor.task, "id", None))
+        last = self._last
+        if last is not None and last.error is not None and last.of == of:
+            raise last.error
+        self._last = attempt = _Attempt(of)
+        self._running = True
+        token = awaiting.set(attempt.awaiting)
+        try:
+            self._prepare(executor, attempt)
+            with self._branch(executor):
+                yield
+        except Exception as error:
+            if attempt.called:
+                attempt.error = error
+            raise
+        finally:
+            awaiting.reset(token)
+            self._running = False
+
+    @contextlib.contextmanager
+    def _branch(self, executor: Any) -> Generator[None]:
+        """A task that runs beside others has a world of its own; they are one turn of the crew."""
+        tasks: list[Any] = getattr(executor.crew, "tasks", None) or []
+        index = next((i for i, task in enumerate(tasks) if task is executor.task), None)
+        if index is None or not executor.task.async_execution:
+            yield
+            return
+        before = sum(not task.async_execution for task in tasks[:index])
+        together = "tasks at once", get_execution_uuid(), id(executor.crew), before
+        with (
+            self._session.place(turn=together),
+            self._session.branch(f"task {index + 1}"),
+        ):
+            yield
+
+    async def cancel(self) -> None:
+        """Cancel the async tools that are running; sync ones run to their end, unheard."""
+        if self._last is not None:
+            await self._last.awaiting.cancel()
+
+    def _prepare(self, executor: Any, attempt: _Attempt) -> None:
+        """Guard whatever tools the agent has by now, CrewAI's own included."""
+        tools = [self._guarded(tool) for tool in executor.original_tools]
+        structured: list[Any] = []
+        for tool in tools:
+            tool.current_usage_count = 0  # as CrewAI does it for each task
+            made = tool.to_structured_tool()
+            made.func = self._placed(executor, attempt, tool, told=made.func)
+            structured.append(made)
+        executor.original_tools = tools
+        executor.tools = structured
+        hooks: list[Any] = executor.before_llm_call_hooks
+        if self._check_halted not in hooks:
+            hooks.insert(0, self._check_halted)
+
+    def _check_halted(self, context: Any) -> None:
+        """End the agent where the session is halted; CrewAI lets this one error through."""
+        del context
+        halted = self._session.halted
+        if halted is not None:
+            raise HookAborted(f"the session was halted: {halted}", source="rollcage") from halted
+
+    # --- where calls stand -----------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def placed_call(self, executor: Any, *args: Any, **kwargs: Any) -> Generator[None]:
+        """Around one of the calls that a model's message issued."""
+        assert self._last is not None
+        self._last.called = True
+        call_id = kwargs.get("call_id") or (_info(args[0])[0] if args else "")
+        with self._place(executor, self._last, _slot(executor.messages, call_id), call_id):
+            yield
+
+    @contextlib.contextmanager
+    def _place(
+        self, executor: Any, attempt: _Attempt, slot: int | None, call_id: str = ""
+    ) -> Generator[None]:
+        turn = (attempt, executor.iterations)
+        role = getattr(executor.agent, "role", "")
+        token = this_call.set(object())
+        try:
+            with self._session.place(turn=turn, slot=slot, agent=role, call_id=call_id):
+                yield
+        finally:
+            this_call.reset(token)
+
+    def _placed(
+        self, executor: Any, attempt: _Attempt, tool: Any, told: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """The body for agents without native calls, which make one call a message.
+
+        CrewAI calls a tool that raised again, up to six times for one message: what it raised, or
+        gave, is the answer to each.
+        """
+        body = untold(tool)
+
+        def placed(*args: Any, **kwargs: Any) -> Any:
+            attempt.called = True
+            if _plans(executor):  # several calls to one iteration, in a loop of their own
+                return told(*args, **kwargs)
+            key = executor.iterations, tool.name
+            if key not in attempt.outcomes:
+                with self._place(executor, attempt, 0):
+                    try:
+                        attempt.outcomes[key] = False, awaited(body(*args, **kwargs))
+                    except Exception as error:  # noqa: BLE001 - raised below, each time
+                        attempt.outcomes[key] = True, error
+            failed, outcome = attempt.outcomes[key]
+            if failed:
+                raise outcome
+            return outcome
+
+        return placed
+
+
+def _plans(executor: Any) -> bool:
+    todos = getattr(getattr(executor, "state", None), "todos", None)
+    return bool(getattr(todos, "items", None))
+
+
+def _info(tool_call: Any) -> tuple[str, str]:
+    from crewai.utilities.agent_utils import extract_tool_call_info
+
+    info = extract_tool_call_info(tool_call)
+    return ("", "") if info is None else (info[0], sanitize_tool_name(info[1]))
+
+
+def _slot(messages: list[Any], call_id: str) -> int | None:
+    """The place of a call in the message that issued it; None where nobody can tell."""
+    for message in reversed(messages):
+        calls = message.get("tool_calls")
+        if calls:
+            slots = [index for index, call in enumerate(calls) if call.get("id") == call_id]
+            return slots[0] if len(slots) == 1 else None
+    return None

@@ -1,0 +1,339 @@
+"""Guarded tools: each call is recorded and replayed at the tool's own body, with native values."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextvars import ContextVar
+from typing import Any, Final, TypeVar
+
+from crewai.tools.base_tool import BaseTool, Tool
+from crewai.tools.structured_tool import CrewStructuredTool
+from crewai.tools.tool_failure import (
+    ToolFailure,
+    ToolFailurePolicy,
+    ToolFailureReason,
+    failure_from_exception,
+)
+from rollcage import Contract, Session
+from rollcage.adapter import (
+    HALTED,
+    REFUSED,
+    Declarations,
+    Effect,
+    Running,
+    declared_contract,
+    guard_each,
+)
+from rollcage.errors import ArgumentsInvalid, Blocked, ContractError, RollcageError
+
+from rollcage_crewai.contracts import arguments_of, contract_for
+from rollcage_crewai.values import register
+
+__all__ = [
+    "Awaiting",
+    "as_tools",
+    "awaited",
+    "awaiting",
+    "guard_tools",
+    "guarding",
+    "this_call",
+    "untold",
+]
+
+T = TypeVar("T", bound=BaseTool | CrewStructuredTool)
+
+_GUARD: Final = "__rollcage_guard__"
+_ANSWERED: Final = (*REFUSED, *HALTED)
+
+this_call: ContextVar[object] = ContextVar("rollcage_crewai_call", default=None)
+"""Set anew for each call that a guarded crew makes."""
+
+register()
+
+
+def guard_tools(
+    tools: Sequence[T],
+    session: Session,
+    *,
+    effects: Mapping[str, Effect] | None = None,
+    contracts: Declarations | None = None,
+) -> list[T]:
+    """CrewAI tools of the same types, whose calls go through the session.
+
+    The originals stay as they are. A tool that this session guards already is given back as it is.
+
+    Args:
+        tools: any `BaseTool`: of a class, of `@tool`, `Tool`; async ones too.
+        session: guards the calls; it must be entered before the first one.
+        effects: by a tool's name, its effect; a tool that is not named is a `write`.
+        contracts: by a tool's name, its `Contract`, or some fields of it:
+            `{"send_mail": {"idempotent": True, "secret": "password"}}`.
+
+    Raises:
+        ContractError: a name that no tool has, a declaration that can't be used, something that is
+            no tool, or a tool that another session guards.
+    """
+    return guard_each(
+        tools,
+        session,
+        effects,
+        contracts,
+        framework="CrewAI",
+        kinds=(BaseTool, CrewStructuredTool),
+        instead="as_tools makes one of a function declared with @rollcage.tool; what a provider "
+        "runs itself can't be guarded",
+        guarding=guarding,
+        guard=lambda tool, effect, declared: _guarded(tool, session, effect, declared),
+    )
+
+
+def as_tools(
+    functions: Iterable[Callable[..., Any]], session: Session | None = None
+) -> list[Tool[..., Any]]:
+    """CrewAI tools for functions declared with `@rollcage.tool`, sync or async.
+
+    Args:
+        functions: the declared functions.
+        session: guards the calls; by default it is the one that is open around each call.
+
+    Raises:
+        ContractError: a function without a declaration.
+    """
+    tools = [_as_tool(function) for function in functions]
+    if session is not None:
+        return guard_tools(tools, session)
+    return [tool.model_copy(update={"func": _answering(tool, tool.func)}) for tool in tools]
+
+
+def guarding(tool: Any) -> Session | None:
+    """The session that guards a tool; None if there is none."""
+    guard = getattr(tool, "__dict__", {}).get(_GUARD)
+    return guard.session if isinstance(guard, Guard) else None
+
+
+def untold(tool: BaseTool) -> Callable[..., Any]:
+    """The body of a guarded tool, which raises what the original raises."""
+    return tool._run  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - what tools override
+
+
+def awaited(value: Any) -> Any:
+    """A body's value; that of an async one is awaited here, as CrewAI does it."""
+    return asyncio.run(value) if asyncio.iscoroutine(value) else value
+
+
+def _as_tool(function: Callable[..., Any]) -> Tool[..., Any]:
+    contract = declared_contract(function)
+    if contract is None:
+        raise ContractError(f"{function!r} is not declared: decorate it with @rollcage.tool")
+    parameters: Any = contract.parameters  # CrewAI makes a model of a JSON Schema itself
+    return Tool(
+        name=contract.name,
+        description=contract.description or contract.name,
+        args_schema=parameters,
+        func=function,
+    )
+
+
+# --- guarding one tool ---------------------------------------------------------------------------
+
+
+class Guard:
+    """What stands between one tool and its body.
+
+    A refusal is no exception: CrewAI answers those by calling the tool again. The model reads the
+    reason in a `ToolFailure`; where the session is halted, the failure ends the agent.
+    """
+
+    def __init__(self, session: Session, contract: Contract, tool: Any) -> None:
+        self.session = session
+        self.tool = tool
+        self._contract = contract
+        self._running = Running(this_call.get)
+
+    def run(self, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Guard a sync body."""
+        if self._running.here:
+            return body(*args, **kwargs)
+
+        def inside(**_: Any) -> Any:
+            with self._running.body():
+                return awaited(body(*args, **kwargs))
+
+        arguments = arguments_of(self.tool.args_schema, args, kwargs)
+        try:
+            return self.session.run(self._contract, arguments, inside)
+        except _ANSWERED as error:
+            return refusal(error, self.tool)
+
+    async def arun(
+        self, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Guard an async body."""
+        if self._running.here:
+            return await body(*args, **kwargs)
+
+        async def inside(**_: Any) -> Any:
+            with self._running.body():
+                return await body(*args, **kwargs)
+
+        arguments = arguments_of(self.tool.args_schema, args, kwargs)
+        try:
+            with cancellable():
+                return await self.session.arun(self._contract, arguments, inside)
+        except _ANSWERED as error:
+            return refusal(error, self.tool)
+
+
+class Awaiting:
+    """The async bodies of one agent that are running now, each in a thread and loop of its own.
+
+    Whoever awaits the crew can't cancel those: CrewAI tells no thread.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[asyncio.Task[Any], tuple[asyncio.AbstractEventLoop, Future[None]]] = {}
+        self._cancelled = False
+
+    @contextlib.contextmanager
+    def body(self) -> Generator[None]:
+        """Around a body, in its own loop."""
+        task = asyncio.current_task()
+        assert task is not None
+        ended: Future[None] = Future()
+        self._running[task] = asyncio.get_running_loop(), ended
+        try:
+            if self._cancelled:
+                raise asyncio.CancelledError
+            yield
+        finally:
+            del self._running[task]
+            ended.set_result(None)
+
+    async def cancel(self) -> None:
+        """Cancel them all, and wait for their ends; none begins any more."""
+        self._cancelled = True
+        ends: list[asyncio.Future[None]] = []
+        for task, (loop, ended) in list(self._running.items()):
+            with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended meanwhile
+                loop.call_soon_threadsafe(task.cancel)
+                ends.append(asyncio.wrap_future(ended))
+        if ends:
+            await asyncio.wait(ends)
+
+
+awaiting: ContextVar[Awaiting | None] = ContextVar("rollcage_crewai_awaiting", default=None)
+"""The async bodies of the agent around."""
+
+
+def cancellable() -> contextlib.AbstractContextManager[None]:
+    """Around an async body: cancelling its agent cancels it."""
+    around = awaiting.get()
+    return contextlib.nullcontext() if around is None else around.body()
+
+
+def refusal(error: RollcageError, tool: Any) -> ToolFailure:
+    """The failure that answers a call which did not run; one that halts ends the agent, too."""
+    if isinstance(error, HALTED):
+        tool.tool_failure_policy = ToolFailurePolicy.RAISE
+    reason = ToolFailureReason.TOOL_REPORTED
+    if isinstance(error, ArgumentsInvalid):
+        reason = ToolFailureReason.INVALID_INPUT
+    code = error.verdict_code if isinstance(error, Blocked) else error.code
+    return ToolFailure(message=str(error), reason=reason, code=code or None)
+
+
+def _guarded(tool: T, session: Session, effect: Effect | None, declared: Any) -> T:
+    twin: Any = tool.model_copy()
+    by_function = isinstance(tool, (Tool, CrewStructuredTool))
+    first: Any = twin.func if by_function else twin.__class__._run  # noqa: SLF001 - what tools override
+    guard = Guard(session, contract_for(tool, first, effect, declared), twin)
+    _set(twin, _GUARD, guard)
+    if by_function:
+        twin.func = _around(guard, _plain(first))
+    if isinstance(tool, BaseTool):
+        _with_methods(twin.__class__, twin, guard)
+        make = type(tool).to_structured_tool
+        _set(twin, "to_structured_tool", lambda: _telling(make(twin)))
+    guarded: T = twin
+    return guarded
+
+
+def _with_methods(cls: Any, twin: Any, guard: Guard) -> None:
+    """Guard what the class of a tool overrides, on this one tool."""
+    base: Any = Tool if isinstance(twin, Tool) else BaseTool
+    for name in ("_run", "_arun", "run", "arun"):
+        method: Any = getattr(cls, name)
+        if method is not getattr(base, name):
+            _set(twin, name, _around(guard, functools.partial(method, twin)))
+
+
+def _around(guard: Guard, body: Callable[..., Any]) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(body):
+
+        async def aguarded(*args: Any, **kwargs: Any) -> Any:
+            return await guard.arun(body, args, kwargs)
+
+        return aguarded
+
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        return guard.run(body, args, kwargs)
+
+    return guarded
+
+
+def _plain(body: Callable[..., Any]) -> Callable[..., Any]:
+    """The body behind `@rollcage.tool`: it is guarded once, here."""
+    plain: Callable[..., Any] = body
+    if declared_contract(body) is not None:
+        plain = getattr(body, "__wrapped__", body)
+    return plain
+
+
+def _telling(structured: CrewStructuredTool) -> CrewStructuredTool:
+    """The form of a tool that agents without native calls have: it tells of an error, once.
+
+    CrewAI answers an exception by calling the tool again, five times more.
+    """
+    body: Callable[..., Any] = structured.func
+
+    def told(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return awaited(body(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - whatever the tool raises
+            return failure_from_exception(error)
+
+    structured.func = told
+    return structured
+
+
+def _answering(tool: Any, body: Callable[..., Any]) -> Callable[..., Any]:
+    """A declared function that answers a refusal as guarded tools do."""
+    if inspect.iscoroutinefunction(body):
+
+        @functools.wraps(body)
+        async def aanswering(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return await body(*args, **kwargs)
+            except _ANSWERED as error:
+                return refusal(error, tool)
+
+        return aanswering
+
+    @functools.wraps(body)
+    def answering(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return body(*args, **kwargs)
+        except _ANSWERED as error:
+            return refusal(error, tool)
+
+    return answering
+
+
+def _set(tool: Any, name: str, value: Any) -> None:
+    """Set what is no field of a tool: its class, and all other tools of it, stay as they are."""
+    object.__setattr__(tool, name, value)
