@@ -150,7 +150,7 @@ def wheel(session: nox.Session, package: str) -> None:
         session.run(*build, *CONSTRAINTS[2:], external=True)
     wheels = [str(path) for path in sorted(dist.glob("*/*/*.whl"))]
     session.install(*wheels, *groups("test", f"test-{package}"), *CONSTRAINTS)
-    session.run("pytest", f"{PACKAGES[package][0]}/tests", *session.posargs)
+    session.run("pytest", "-m", "not slow", f"{PACKAGES[package][0]}/tests", *session.posargs)
 
 
 @nox.session

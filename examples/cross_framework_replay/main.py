@@ -3,6 +3,7 @@
 import asyncio
 import os
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,7 @@ async def look_in_autogen() -> list[str]:
 
 def look_in_crewai() -> list[str]:
     """The same, with a crew of one."""
+    warnings.simplefilter("ignore")  # CrewAI warns of what it does itself
     from crewai import Agent, Crew, Task
     from rollcage_crewai import ReplayModel, as_tools, guard_crew
 

@@ -16,6 +16,8 @@ from rollcage.fingerprint import idempotency_key
 from rollcage.store import JsonlStore, RunInfo
 from rollcage.trace import check_events
 
+pytestmark = pytest.mark.slow
+
 KILLS = 250
 INTERRUPTS = 80
 FINISHED, UNKNOWN, INTERRUPTED = 0, 3, 4  # as `victim.py` exits

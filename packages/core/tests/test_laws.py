@@ -22,6 +22,8 @@ from rollcage import Halt, Session, SessionHalted, UnknownOutcome, tool
 from rollcage.store import JsonlStore
 from rollcage.trace import Worlds, check_events
 
+pytestmark = pytest.mark.slow
+
 CASES = 500  # per law
 
 
