@@ -21,6 +21,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all of it there too")
     parser.add_argument("--calls", type=int, nargs="+", metavar="N", help="calls a case")
     parser.add_argument("--peer-calls", type=int, metavar="N", help="calls a peer")
+    parser.add_argument("--frameworks", nargs="+", choices=Plan.frameworks, help="whose agents")
     parser.add_argument(
         "--agent-calls", type=int, metavar="N", help="calls of a framework's agents"
     )
@@ -34,6 +35,8 @@ def main() -> None:
     given = {
         "sizes": asked.calls and sorted(asked.calls),
         "peer_calls": asked.peer_calls,
+        "frameworks": asked.frameworks,
+        "agent_rounds": asked.rounds,
         "agent_calls": asked.agent_calls,
         "open_steps": asked.open_steps,
         "rounds": asked.rounds,

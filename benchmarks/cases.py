@@ -90,16 +90,20 @@ class Plan:
         sizes: calls a case, from small to large.
         peer_calls: calls a peer.
         agent_calls: calls of the tool of a framework's agents.
+        frameworks: whose agents.
         open_steps: steps of the source that is opened.
         rounds: how many processes measure each case; the table shows their median.
+        agent_rounds: the same for agents, whose frameworks take seconds to import.
         import_rounds: the same for the imports.
     """
 
     sizes: Sequence[int] = (1_000, 10_000, 100_000)
     peer_calls: int = 1_000
     agent_calls: int = 1_000
+    frameworks: Sequence[str] = ("langchain", "autogen", "crewai")
     open_steps: int = 100_000
     rounds: int = 5
+    agent_rounds: int = 5
     import_rounds: int = 15
 
     @classmethod
@@ -111,5 +115,6 @@ class Plan:
             agent_calls=100,
             open_steps=2_000,
             rounds=2,
+            agent_rounds=1,
             import_rounds=3,
         )

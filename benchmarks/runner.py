@@ -93,13 +93,18 @@ class Runner:
         ]
         series += [Series(name, spec.label, plan.open_steps) for name, spec in OPENING.items()]
         series += [Series(name, spec.label, plan.peer_calls) for name, spec in PEERS.items()]
-        series += [Series(name, spec.label, plan.agent_calls) for name, spec in FRAMEWORKS.items()]
+        series += [
+            Series(name, spec.label, plan.agent_calls)
+            for name, spec in FRAMEWORKS.items()
+            if name.partition("-")[0] in plan.frameworks
+        ]
         for each in series:
             each.missing = _missing(ALL[each.case])
-        for number in range(plan.rounds):
+        for number in range(max(plan.rounds, plan.agent_rounds)):
             for each in series:
-                if not each.missing:
-                    self._tell(f"round {number + 1}/{plan.rounds}: {each.label}, {each.calls}")
+                rounds = plan.agent_rounds if each.case in FRAMEWORKS else plan.rounds
+                if number < rounds and not each.missing:
+                    self._tell(f"round {number + 1}/{rounds}: {each.label}, {each.calls}")
                     each.rounds.append(self._measure(ALL[each.case], each.case, each.calls))
         return [*series, *self._imports()]
 

@@ -28,6 +28,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]
     folder = tmp_path_factory.mktemp("bench")
     sizes = [str(size) for size in SIZES]
     small = ["--calls", *sizes, "--peer-calls", "10", "--open-steps", "50", "--rounds", "1"]
+    small += ["--frameworks", "langchain", "--agent-calls", "10"]
     command = [sys.executable, "-m", "benchmarks", "--quick", *small, "--import-rounds", "1"]
     done = subprocess.run(
         [*command, "--dir", str(folder), "--json", str(folder / "out.json")],
@@ -72,6 +73,15 @@ def test_opening_and_importing_are_measured(said: tuple[str, dict[str, Any]]) ->
         assert measures(said[1], case)[50].keys() == {"cpu_s", "wall_s", "peak_mib", "steps"}
     for case in ("rollcage", "needed"):
         assert measures(said[1], case)[1]["cpu_s"]["median"] > 0
+
+
+def test_a_guarded_agent_is_held_against_a_bare_one(said: tuple[str, dict[str, Any]]) -> None:
+    targets = {each["what"] for each in said[1]["targets"]}
+    for told in ("one by one", "ten at once"):
+        assert f"LangChain, {told}, guarded to bare" in targets
+    for together in (1, 10):
+        for how in ("bare", "guarded"):
+            assert measures(said[1], f"langchain-{how}-{together}")[10]["cpu_us"]["median"] > 0
 
 
 @pytest.mark.parametrize("peer", PEERS)
