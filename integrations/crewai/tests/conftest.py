@@ -28,6 +28,8 @@ os.environ |= {
 with warnings.catch_warnings():
     # crewai.rag forbids to set attributes on it, and Python can't note its submodules there.
     warnings.simplefilter("ignore", ImportWarning)
+    # Older OpenTelemetry looks for entry points as Python did before 3.12.
+    warnings.simplefilter("ignore", DeprecationWarning)
     from crewai import Agent, Crew, Task
     from crewai.crews.crew_output import CrewOutput
     from crewai.llms.base_llm import BaseLLM

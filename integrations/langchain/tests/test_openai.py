@@ -116,6 +116,7 @@ def test_nothing_is_asked_over_http_offline(lab: Lab, ask: Callable[[Any], Any])
         assert len(server.requests) == 1
 
 
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # of older clients, of their own
 def test_structured_output_replays(lab: Lab) -> None:
     class Verdict(pydantic.BaseModel):
         good: bool
