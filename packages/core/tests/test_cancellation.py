@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
@@ -115,6 +115,15 @@ def test_a_scope_that_is_cut_off_is_entered_again(store: JsonlStore, events: Eve
     assert (again.stats.hits, again.stats.misses) == (1, 1)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT is an interrupt, also where the tests run in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_signal_in_the_middle_of_a_body_is_an_interrupt(
     store: JsonlStore, events: Events
 ) -> None:
