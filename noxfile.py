@@ -31,12 +31,13 @@ PACKAGES = {
     "core": ["packages/core"],
     "cli": ["packages/cli", "packages/core"],
     "conformance": ["packages/conformance", "packages/core"],
+    "toolbox": ["packages/toolbox", "packages/core"],
     "langchain": ["integrations/langchain", "packages/conformance", "packages/core"],
     "autogen": ["integrations/autogen", "packages/conformance", "packages/core"],
     "crewai": ["integrations/crewai", "packages/conformance", "packages/core"],
 }
 ADAPTERS = [name for name, (folder, *_) in PACKAGES.items() if folder.startswith("integrations/")]
-EVERYTHING = ["packages/core", "packages/cli[demo]", "packages/conformance"]
+EVERYTHING = ["packages/core", "packages/cli[demo]", "packages/conformance", "packages/toolbox"]
 EVERYTHING += [PACKAGES[adapter][0] for adapter in ADAPTERS]
 
 
@@ -61,8 +62,8 @@ def run_tests(session: nox.Session, folder: str) -> None:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """See it work: an agent that crashes, is resumed, is blocked, and whose trace is edited."""
-    folders = ["packages/core", "packages/cli[demo]", "integrations/langchain"]
+    """See it work: an agent that crashes, is resumed, is blocked, is caught out, and is undone."""
+    folders = ["packages/core", "packages/cli[demo]", "packages/toolbox", "integrations/langchain"]
     session.install(*editable(*folders), *CONSTRAINTS)
     session.run("rollcage", "demo", *session.posargs)
 
@@ -112,6 +113,22 @@ def matrix(session: nox.Session) -> None:
     """Record in each framework, replay in each, as a table (a part of `cross`)."""
     session.install(*editable(*EVERYTHING), *ADAPTERS_TESTS, *CONSTRAINTS)
     session.run("python", "tests/matrix.py", *(session.posargs or ["reference", *ADAPTERS]))
+
+
+@nox.session
+def undo(session: nox.Session) -> None:
+    """An agent of LangChain is undone where there is no framework (in `cross`, by a blocker)."""
+    needed = ("packages/core", "packages/cli", "packages/toolbox")
+    session.install(*editable(*needed), *CONSTRAINTS)
+    there = Path(session.create_tmp()).resolve() / "langchain"  # an environment of its own
+    python, folder = there / "bin" / "python", there / "agent"
+    session.run("uv", "venv", "--quiet", "--clear", str(there), external=True)
+    install = ("uv", "pip", "install", "--quiet", "--python", str(python))
+    with_langchain = editable(*needed, "integrations/langchain")
+    session.run(*install, *with_langchain, *CONSTRAINTS, external=True)
+    script = "tests/undo_elsewhere.py"
+    session.run(str(python), script, "record", str(folder), external=True)
+    session.run("python", script, "undo", str(folder))
 
 
 @nox.session

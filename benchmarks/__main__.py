@@ -26,6 +26,9 @@ def main() -> None:
         "--agent-calls", type=int, metavar="N", help="calls of a framework's agents"
     )
     parser.add_argument("--open-steps", type=int, metavar="N", help="steps of the opened source")
+    parser.add_argument(
+        "--undo-steps", type=int, nargs="+", metavar="N", help="steps of the runs that are undone"
+    )
     parser.add_argument("--rounds", type=int, metavar="N", help="processes a case")
     parser.add_argument("--import-rounds", type=int, metavar="N", help="processes an import")
     parser.add_argument(
@@ -39,6 +42,7 @@ def main() -> None:
         "agent_rounds": asked.rounds,
         "agent_calls": asked.agent_calls,
         "open_steps": asked.open_steps,
+        "undo_steps": asked.undo_steps and sorted(asked.undo_steps),
         "rounds": asked.rounds,
         "import_rounds": asked.import_rounds,
     }

@@ -44,10 +44,16 @@ class Spec:
 OURS: Final[dict[str, Spec]] = {
     "write": Spec("write", "ours", "write"),
     "awrite": Spec("write, async", "ours", "awrite"),
+    "undoable": Spec("write that can be undone", "undo", "write"),
+    "aundoable": Spec("write that can be undone, async", "undo", "awrite"),
     "read": Spec("read", "ours", "read"),
     "aread": Spec("read, async", "ours", "aread"),
     "hit": Spec("hit", "ours", "hit", sourced=True),
     "ahit": Spec("hit, async", "ours", "ahit", sourced=True),
+}
+UNDO: Final[dict[str, Spec]] = {
+    "undo": Spec("undo, of a live session", "undo", "live"),
+    "undo-run": Spec("undo, of a finished run", "undo", "finished"),
 }
 FLOOR: Final[dict[str, Spec]] = {"floor": Spec("floor", "floor", "write")}
 OPENING: Final[dict[str, Spec]] = {
@@ -74,7 +80,7 @@ FRAMEWORKS: Final[dict[str, Spec]] = {
     for how in ("bare", "guarded")
 }
 RECORD: Final = Spec("record a source", "ours", "record_source")
-ALL: Final = {**FLOOR, **OURS, **OPENING, **PEERS, **FRAMEWORKS, "record": RECORD}
+ALL: Final = {**FLOOR, **OURS, **UNDO, **OPENING, **PEERS, **FRAMEWORKS, "record": RECORD}
 
 IMPORTS: Final[dict[str, str]] = {
     "rollcage": "import rollcage",
@@ -92,6 +98,7 @@ class Plan:
         agent_calls: calls of the tool of a framework's agents.
         frameworks: whose agents.
         open_steps: steps of the source that is opened.
+        undo_steps: writes of the runs that are undone, from small to large.
         rounds: how many processes measure each case; the table shows their median.
         agent_rounds: the same for agents, whose frameworks take seconds to import.
         import_rounds: the same for the imports.
@@ -102,6 +109,7 @@ class Plan:
     agent_calls: int = 1_000
     frameworks: Sequence[str] = ("langchain", "autogen", "crewai")
     open_steps: int = 100_000
+    undo_steps: Sequence[int] = (100, 1_000)
     rounds: int = 5
     agent_rounds: int = 5
     import_rounds: int = 15

@@ -25,39 +25,42 @@ aread_mail: Body = tool(name="send_mail", effect="read")(asend_mail)
 
 def write(calls: int, folder: Path) -> dict[str, float]:
     """A recorded write."""
-    return _fresh(write_mail, calls, folder)
+    return fresh(write_mail, calls, folder)
 
 
 def read(calls: int, folder: Path) -> dict[str, float]:
     """A recorded read."""
-    return _fresh(read_mail, calls, folder)
+    return fresh(read_mail, calls, folder)
 
 
 def awrite(calls: int, folder: Path) -> dict[str, float]:
     """A recorded write of an async tool."""
-    return asyncio.run(_afresh(awrite_mail, calls, folder))
+    return asyncio.run(afresh(awrite_mail, calls, folder))
 
 
 def aread(calls: int, folder: Path) -> dict[str, float]:
     """A recorded read of an async tool."""
-    return asyncio.run(_afresh(aread_mail, calls, folder))
+    return asyncio.run(afresh(aread_mail, calls, folder))
 
 
-def _fresh(body: Body, calls: int, folder: Path) -> dict[str, float]:
+def fresh(body: Body, calls: int, folder: Path) -> dict[str, float]:
+    """CPU (µs) and bytes of a recorded call of a tool."""
     with Session("bench", store=folder, replay="off") as session:
         cpu = cpu_per_call(lambda arguments: body(**arguments), calls)
-        size = _trace(folder, session.run_id).stat().st_size
+        size = trace(folder, session.run_id).stat().st_size
     return {"cpu_us": cpu, "bytes": size / (WARM_UP + calls)}
 
 
-async def _afresh(body: Body, calls: int, folder: Path) -> dict[str, float]:
+async def afresh(body: Body, calls: int, folder: Path) -> dict[str, float]:
+    """The same of an async tool."""
     async with Session("bench", store=folder, replay="off") as session:
         cpu = await cpu_per_await(lambda arguments: body(**arguments), calls)
-        size = _trace(folder, session.run_id).stat().st_size
+        size = trace(folder, session.run_id).stat().st_size
     return {"cpu_us": cpu, "bytes": size / (WARM_UP + calls)}
 
 
-def _trace(folder: Path, run: str) -> Path:
+def trace(folder: Path, run: str) -> Path:
+    """The file of a run in a store."""
     return folder / "runs" / f"{run}.jsonl"
 
 
@@ -96,7 +99,7 @@ def _of_hits(session: Session, cpu: float, calls: int, folder: Path) -> dict[str
     stats = session.stats
     if stats.hits != WARM_UP + calls:
         raise AssertionError(f"not what was to be measured: {stats}")
-    size = _trace(folder, session.run_id).stat().st_size
+    size = trace(folder, session.run_id).stat().st_size
     return {"cpu_us": cpu, "bytes": size / (WARM_UP + calls)}
 
 

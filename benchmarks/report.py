@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from benchmarks.cases import FRAMEWORKS, OURS, PEERS, Plan
+from benchmarks.cases import FRAMEWORKS, OURS, PEERS, UNDO, Plan
 from benchmarks.runner import Series
 
 WRITE_FLOORS: Final = 3.0  # a recorded write, in floors
@@ -53,10 +53,8 @@ def targets(series: Sequence[Series]) -> list[Target]:
     by = {(each.case, each.calls): each for each in series if each.rounds}
     sizes = sorted({calls for case, calls in by if case == "floor"})
     found = list(_against_floor(by, sizes))
-    if len(sizes) > 1:
-        for case in OURS:
-            ratio = _ratio(by[case, sizes[-1]], by[case, sizes[0]], "cpu_us")
-            found.append(Target(f"{case}: {sizes[-1]:,} calls to {sizes[0]:,}", ratio, FLAT))
+    found += [each for case in OURS for each in _growth(by, case, "calls")]
+    found += [each for case in UNDO for each in _growth(by, case, "steps")]
     opening = {case: each for (case, _), each in by.items()}
     ratio = _ratio(opening["open"], opening["parse"], "cpu_s")
     found.append(Target("opening a source to parsing its lines", ratio, OPEN_PARSES))
@@ -78,6 +76,14 @@ def _against_floor(by: dict[tuple[str, int], Series], sizes: list[int]) -> Itera
         for size in sizes:
             ratio = _ratio(by[case, size], by["floor", size], "cpu_us")
             yield Target(f"{case} to floor, {size:,} calls", ratio, limit)
+
+
+def _growth(by: dict[tuple[str, int], Series], case: str, of: str) -> Iterator[Target]:
+    """What one of many costs, against one of few."""
+    sizes = sorted(calls for name, calls in by if name == case)
+    if len(sizes) > 1:
+        ratio = _ratio(by[case, sizes[-1]], by[case, sizes[0]], "cpu_us")
+        yield Target(f"{case}: {sizes[-1]:,} {of} to {sizes[0]:,}", ratio, FLAT)
 
 
 def _ratio(one: Series, other: Series, measure: str) -> float:

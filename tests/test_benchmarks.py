@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PEERS = {"failcore": "failcore", "langgraph": "langgraph.checkpoint.sqlite", "dbos": "dbos"}
 SIZES = [20, 40]
+UNDO_SIZES = [5, 10]
 
 
 def installed(module: str) -> bool:
@@ -28,6 +29,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]
     folder = tmp_path_factory.mktemp("bench")
     sizes = [str(size) for size in SIZES]
     small = ["--calls", *sizes, "--peer-calls", "10", "--open-steps", "50", "--rounds", "1"]
+    small += ["--undo-steps", *(str(size) for size in UNDO_SIZES)]
     small += ["--frameworks", "langchain", "--agent-calls", "10"]
     command = [sys.executable, "-m", "benchmarks", "--quick", *small, "--import-rounds", "1"]
     done = subprocess.run(
@@ -52,7 +54,8 @@ def test_the_json_says_what_was_measured_and_on_what(said: tuple[str, dict[str, 
     assert data["python"] == sys.version.split()[0]
     assert {"platform", "cores"} <= data.keys()
     assert data["versions"]["rollcage"]
-    for case in ("floor", "write", "awrite", "read", "aread", "hit", "ahit"):
+    ours = ("write", "awrite", "undoable", "aundoable", "read", "aread", "hit", "ahit")
+    for case in ("floor", *ours):
         each = measures(data, case)
         assert list(each) == SIZES
         for found in each.values():
@@ -66,6 +69,15 @@ def test_the_floor_writes_as_much_as_we_do(said: tuple[str, dict[str, Any]]) -> 
         measures(said[1], case)[SIZES[0]]["bytes"]["median"] for case in ("floor", "write")
     )
     assert floor == pytest.approx(ours, rel=0.1)
+
+
+def test_an_undo_is_measured_by_its_steps(said: tuple[str, dict[str, Any]]) -> None:
+    assert said[1]["plan"]["undo_steps"] == UNDO_SIZES
+    for case in ("undo", "undo-run"):
+        each = measures(said[1], case)
+        assert list(each) == UNDO_SIZES
+        assert all(found["cpu_us"]["median"] > 0 for found in each.values())
+        assert f"{case}: 10 steps to 5" in {target["what"] for target in said[1]["targets"]}
 
 
 def test_opening_and_importing_are_measured(said: tuple[str, dict[str, Any]]) -> None:

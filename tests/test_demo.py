@@ -36,28 +36,33 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def test_it_says_what_happens(played: tuple[Path, str]) -> None:
     said = played[1]
     assert len(re.findall(r"^ +\d+ +hit ", said, re.MULTILINE)) == 8
-    assert len(re.findall(r"^ +\d+ +ran ", said, re.MULTILINE)) == 8 + 2 + 1
+    assert len(re.findall(r"^ +\d+ +ran ", said, re.MULTILINE)) == 8 + 2 + 1 + 6
     assert "8 steps were replayed: nothing ran" in said
     assert "embedded null byte" in said
     assert "the model was told why: ../salaries.txt is outside of the workspace" in said
     assert "its hash does not follow from the lines before it" in said
+    assert "$ rollcage undo" in said
+    assert said.count("reversible") == 6
+    assert len(re.findall(r"^ +step \d \(\w+\): verified$", said, re.MULTILINE)) == 6
+    assert "6 effects were taken back, and each was looked at" in said
     assert "✗" not in said
     assert not re.search(r"[\x00-\x09\x0b-\x1f]", said)
 
 
 def test_the_traces_say_the_same(played: tuple[Path, str]) -> None:
     store = JsonlStore(played[0] / ".rollcage")
-    crashed, resumed, blocked = store.runs()
-    assert [crashed.status, resumed.status, blocked.status] == ["error", "ok", "ok"]
+    crashed, resumed, blocked, wrecked = runs = store.runs()
+    assert [each.status for each in runs] == ["error", "ok", "ok", "undone"]
     assert resumed.source == crashed.run
     kinds = {}
-    for info in (crashed, resumed, blocked):
+    for info in runs:
         trace = store.read(info.run)
         kinds[info.run] = [e["event"] for e in check_events(trace.data, trace.where)]
     assert kinds[crashed.run].count("step.finished") == 9
     assert kinds[resumed.run].count("step.replayed") == 8
     assert kinds[resumed.run].count("step.finished") == 2
     assert kinds[blocked.run].count("step.blocked") == 1
+    assert kinds[wrecked.run].count("undo.finished") == 6
 
 
 def test_the_world_holds_each_write_once(played: tuple[Path, str]) -> None:
@@ -70,17 +75,26 @@ def test_the_world_holds_each_write_once(played: tuple[Path, str]) -> None:
     assert sent.read_text() == (workspace / "report.md").read_text()
 
 
+def test_what_the_agent_wrecked_is_as_it_was(played: tuple[Path, str]) -> None:
+    folder = played[0]
+    assert "1,Ann,120.50\n" in (folder / "workspace" / "orders.csv").read_text()
+    with closing(sqlite3.connect(folder / "orders.db")) as connection:
+        rows = connection.execute("SELECT * FROM customers ORDER BY id").fetchall()
+    assert rows == [(1, "Ann", "ann@example.org"), (2, "Bob", "bob@example.org"), (3, "Cid", None)]
+
+
 def test_the_commands_that_it_prints_work(played: tuple[Path, str]) -> None:
     folder, said = played
     commands = re.findall(r"^ +rollcage (.*)$", said, re.MULTILINE)
     results = [rollcage(folder.parent, *command.split()) for command in commands]
     assert [command.split()[0] for command in commands] == [
-        "runs", "show", "diff", "show", "verify",
+        "runs", "show", "diff", "show", "verify", "show",
     ]  # fmt: skip
-    assert [result.returncode for result in results] == [0, 0, 1, 0, 3]
+    assert [result.returncode for result in results] == [0, 0, 1, 0, 3, 0]
     assert "8 hit" in results[1].stdout
     assert "path_escape" in results[3].stdout
     assert "line 5" in results[4].stdout
+    assert "ran, undone" in results[5].stdout
 
 
 def test_for_machines(tmp_path: Path) -> None:
@@ -88,7 +102,7 @@ def test_for_machines(tmp_path: Path) -> None:
     assert result.returncode == 0
     data = json.loads(result.stdout)
     assert data.keys() == {"folder", "store", "runs", "claims"}
-    assert data["runs"].keys() == {"crashed", "resumed", "blocked"}
+    assert data["runs"].keys() == {"crashed", "resumed", "blocked", "wrecked"}
     assert all(claim["true"] for claim in data["claims"])
     assert (tmp_path / "here" / ".rollcage").is_dir()
 
@@ -124,3 +138,24 @@ def test_what_its_traces_do_not_show_it_does_not_claim(
     assert "claim_failed" in result.stderr
     assert "Traceback" not in result.stderr
     assert {"said": "eight steps ran", "true": True} not in json.loads(result.stdout)["claims"]
+
+
+MEDDLER = """
+import sys
+from pathlib import Path
+
+if "undo" in sys.orig_argv:
+    Path("workspace/orders.csv").write_text("somebody else's")
+"""
+
+
+def test_what_is_not_brought_back_it_does_not_claim(tmp_path: Path) -> None:
+    """Somebody changes a file between the agent and the undo."""
+    (tmp_path / "sitecustomize.py").write_text(MEDDLER)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    result = rollcage(tmp_path, "demo", PYTHONPATH=path)
+    assert result.returncode == 1
+    assert "somebody else has changed it since" in re.sub(r"\s+", " ", result.stdout)
+    assert "Nothing is changed: settle the conflict first." in result.stdout
+    assert "✗ 0 effects were taken back" in result.stdout
+    assert "does not show this: 0 effects were taken back" in result.stderr

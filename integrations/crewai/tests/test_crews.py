@@ -427,3 +427,26 @@ def test_declarations_reach_the_tools(lab: Lab, write: BaseTool) -> None:
         ).kickoff()
     (started,) = [e for e in lab.events(session) if e["event"] == "step.started"]
     assert (started["effect"], started["version"]) == ("read", "2")
+
+
+def test_a_name_that_no_tool_of_the_crew_has_is_refused(lab: Lab, write: BaseTool) -> None:
+    """A misspelt name would leave a secret undeclared."""
+    crew = lab.crew(lab.agent(lab.model("done"), write))
+    with lab.session() as session:
+        with pytest.raises(ContractError, match="contracts= names wirte"):
+            guard_crew(crew, session, contracts={"wirte": {"secret": "text"}})
+        guard_crew(crew, session, effects={"write": "read", "Search memory": "read"})
+        crew.agents[0].mcps = ["https://example.invalid/mcp"]  # its tools are known later
+        guard_crew(crew, session, effects={"look": "read"})
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_the_tools_own_failure_policy_does_not_keep_a_halted_agent_going(
+    lab: Lab, write: BaseTool, written: list[str], *, native: bool
+) -> None:
+    write.tool_failure_policy = ToolFailurePolicy.IGNORE
+    call: Any = [("write", {"text": "b"})] if native else lab.act("write", text="b")
+    model = lab.model(call, DONE, native=native)
+    with pytest.raises(ApprovalRequired), lab.session(rules=[ask]) as session:
+        lab.crew(lab.agent(model, *guard_tools([write], session))).kickoff()
+    assert (len(model.asked), written) == (1, [])

@@ -128,3 +128,11 @@ def test_a_guarded_one_gives_its_own_answers(lab: Lab, write: BaseTool, written:
             ["ok"] * 2 if calls else ["replayed"] * 2
         )
     assert sorted(written) == ["a", "b"]
+
+
+def test_tokens_are_counted_by_the_live_model_only(lab: Lab) -> None:
+    with lab.session() as session:
+        guard_model(lab.model("done"), session).call([{"role": "user", "content": "Go."}])
+    with lab.session(replay="offline") as session:
+        assert ReplayModel(session).get_input_tokens_count("Go.") == 0
+        assert ReplayModel(session, then=lab.model()).get_input_tokens_count("Go.") == 0

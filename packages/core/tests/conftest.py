@@ -1,5 +1,6 @@
 """What core's tests share: a store, the events of a run, and processes of their own."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -104,3 +105,15 @@ def python(tmp_path: Path) -> Python:
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def files() -> Any:
+    """The tools of `file_tools.py`."""
+    path = Path(__file__).with_name("file_tools.py")
+    spec = importlib.util.spec_from_file_location("file_tools", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

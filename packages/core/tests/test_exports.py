@@ -10,11 +10,14 @@ from rollcage import adapter, errors, store, trace
 
 PUBLIC = [
     "Approval", "ApprovalRequest", "ApprovalRequired", "Approver", "ArgumentsInvalid",
-    "Blocked", "Contract", "ContractError", "CurrentStep", "Diverged", "Forked", "Halt",
-    "NotReplayable", "ReplayMiss", "ReplayedError", "RollcageError", "Rule", "RunInUse",
+    "Blocked", "CaptureFailed", "Compensation", "Contract", "ContractError", "CurrentStep",
+    "DidNotHappen", "Diverged", "Forked", "Halt", "Happened", "NotReplayable", "PlannedCall",
+    "PlannedStep", "ReplayMiss", "ReplayedError", "RollcageError", "Rule", "RunInUse",
     "RunNotFound", "Session", "SessionError", "SessionHalted", "SourceMissing", "Stats",
-    "StepView", "StoreError", "TraceCorrupt", "TraceUnwritable", "Unencodable",
-    "UnguardedCallWarning", "UnknownOutcome", "Verdict", "current_step", "tool",
+    "StepView", "StoreError", "ToolMissing", "TraceCorrupt", "TraceUnwritable",
+    "UndoIncomplete", "UndoPlan", "UndoReport", "UndoneStep", "Unencodable",
+    "UnguardedCallWarning", "UnknownOutcome", "Verdict", "aplan_undo", "aundo_run",
+    "compensate", "current_step", "plan_undo", "tool", "undo_run",
 ]  # fmt: skip
 ADAPTER = [
     "HALTED", "REFUSED", "Answer", "Ask", "CallNumbers", "Declarations", "Effect",

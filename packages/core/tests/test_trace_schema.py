@@ -7,7 +7,7 @@ from typing import Any
 import jsonschema
 import orjson
 import pytest
-from rollcage import Blocked, NotReplayable, Session, StepView, Verdict, tool
+from rollcage import Blocked, NotReplayable, Session, StepView, Verdict, compensate, tool
 from rollcage.store import JsonlStore
 from rollcage.trace import FORMAT, json_schema
 
@@ -96,6 +96,27 @@ def every_kind_of_line(store: Path) -> list[dict[str, Any]]:
             raise KeyboardInterrupt
 
         session.call(cut)
+    with Session("taken back", store=store) as session:
+        box: dict[str, str] = {}
+
+        @tool(effect="write", name="schema.take")
+        def take(what: str) -> None:
+            del box[what]
+
+        @tool(
+            effect="write",
+            name="schema.put",
+            observe=lambda args: {"box": dict(box), "size": len(box)},
+            undo=lambda args: [compensate(take, what=args["what"])],
+        )
+        def put(what: str) -> None:
+            box[what] = what
+
+        put("a")
+        assert session.undo().complete
+        with pytest.raises(KeyError), session.transaction():
+            put("b")
+            raise KeyError
     files = JsonlStore(store)
     lines = [files.read(info.run).data.splitlines() for info in files.runs()]
     return [orjson.loads(line) for each in lines for line in each]

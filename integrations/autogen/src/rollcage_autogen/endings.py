@@ -14,7 +14,7 @@ from autogen_core import CancellationToken
 from rollcage import Session
 from rollcage.errors import Halt, ReplayedError
 
-__all__ = ["Answering", "cancelled", "instead_of"]
+__all__ = ["Answering", "cancelled", "instead_of", "linked"]
 
 
 class _Told(ReplayedError):
@@ -30,12 +30,13 @@ def cancelled(name: str) -> Exception:
 
 
 def instead_of(
-    error: BaseException, session: Session, name: str, token: CancellationToken | None
+    error: BaseException, session: Session | None, name: str, token: CancellationToken | None
 ) -> Exception:
     """What to raise in the place of an error that came out of a guarded call.
 
-    An interrupt or an exit halts the session: leaving that raises it. A cancellation of the task
-    that makes the call goes on as it is; one by the token, or of the tool's own, is an error.
+    An interrupt or an exit halts the session, where it is known: leaving that raises it. A
+    cancellation of the task that makes the call goes on as it is; one by the token, or of the
+    tool's own, is an error.
 
     Raises:
         BaseException: that cancellation, or the end of a generator.
@@ -53,10 +54,28 @@ def instead_of(
             raise error
         return cancelled(name)
     kind = type(error).__name__
+    if session is None:
+        return RuntimeError(f"{name} raised {kind}: {error}")
     halt = Halt(f"{name} raised {kind}, which ends more than a call: {error}")
     halt.__cause__ = error
     session.halt(halt)
     return RuntimeError(f"{name} raised {kind}: {error}")
+
+
+async def linked(call: Coroutine[Any, Any, Any], token: CancellationToken) -> Any:
+    """What a call gives, unless its token ends it before."""
+    value, exits = await token.link_future(asyncio.ensure_future(_without_exits(call)))
+    if exits is not None:
+        raise exits
+    return value
+
+
+async def _without_exits(call: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
+    """What a call gives; or how it wants to exit, which would end the event loop out of a task."""
+    try:
+        return await call, None
+    except (SystemExit, KeyboardInterrupt) as error:
+        return None, error
 
 
 class Answering(Coroutine[Any, Any, Any]):

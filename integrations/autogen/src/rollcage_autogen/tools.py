@@ -10,7 +10,6 @@ import inspect
 from collections.abc import (
     AsyncIterator,
     Callable,
-    Coroutine,
     Generator,
     Iterable,
     Mapping,
@@ -35,7 +34,7 @@ from rollcage.errors import ContractError
 
 from rollcage_autogen.calls import before_question, lister, placed
 from rollcage_autogen.contracts import AnyTool, Validated, contract_for, plain_function
-from rollcage_autogen.endings import Answering, instead_of
+from rollcage_autogen.endings import Answering, instead_of, linked
 from rollcage_autogen.values import Piece, last_piece, register_messages
 
 __all__ = ["as_tools", "guard_tools", "guarding"]
@@ -131,8 +130,20 @@ class _DeclaredTool(FunctionTool):
         call = _function_call(self, args, cancellation_token)
         if inspect.iscoroutinefunction(self._func):
             return await call()
-        body = asyncio.ensure_future(asyncio.to_thread(call))
-        return await cancellation_token.link_future(body)
+        return await linked(asyncio.to_thread(call), cancellation_token)
+
+    def run_json(
+        self, args: Any, cancellation_token: CancellationToken, call_id: str | None = None
+    ) -> Any:
+        running = self._answered(args, cancellation_token, call_id)
+        return Answering(running, self.name, cancellation_token)
+
+    async def _answered(self, args: Any, token: CancellationToken, call_id: str | None) -> Any:
+        try:
+            return await super().run_json(args, token, call_id)
+        except BaseException as error:  # noqa: BLE001 - what must go on as it is, does
+            instead = instead_of(error, None, self.name, token)
+        raise instead
 
 
 def _function_call(tool: AnyTool, args: Any, token: CancellationToken) -> functools.partial[Any]:
@@ -144,7 +155,9 @@ def _function_call(tool: AnyTool, args: Any, token: CancellationToken) -> functo
     if "cancellation_token" in names:
         arguments["cancellation_token"] = token
     if guarding(tool) is not None and declared_contract(function) is not None:
-        function = getattr(function, "__wrapped__", function)
+        plain = getattr(function, "__wrapped__", function)
+        if declared_contract(plain) is None:  # else it is a user's wrapper around a declared one
+            function = plain
     return functools.partial(function, **arguments)
 
 
@@ -298,22 +311,9 @@ def _function_run(guard: _Guard) -> Callable[..., Any]:
         guarded = guard.run(Validated(args), call, is_async=False)
         if "cancellation_token" in call.keywords:
             return await guarded
-        value, exits = await cancellation_token.link_future(
-            asyncio.ensure_future(_without_exits(guarded))
-        )
-        if exits is not None:
-            raise exits
-        return value
+        return await linked(guarded, cancellation_token)
 
     return run
-
-
-async def _without_exits(call: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
-    """What a call gives; or how it wants to exit, which would end the event loop out of a task."""
-    try:
-        return await call, None
-    except (SystemExit, KeyboardInterrupt) as error:
-        return None, error
 
 
 def _run_stream(guard: _Guard, body: Callable[..., Any]) -> Callable[..., Any]:
@@ -343,7 +343,8 @@ async def _opened(pieces: Any) -> AsyncIterator[Any]:
 
 def _run_json(guard: _Guard, method: Callable[..., Any], *, streams: bool) -> Callable[..., Any]:
     base: Any = BaseTool
-    own = method is not base.run_json  # a body of its own, which may not use `run`
+    # A body of its own, which may not use `run`.
+    own = method not in (base.run_json, _DeclaredTool.run_json)
 
     async def call(self: Any, args: Any, token: CancellationToken, call_id: str | None) -> Any:
         async def inside() -> Any:

@@ -9,8 +9,13 @@ from typing import Any, Final, TypeVar
 
 from crewai import Crew
 from crewai.agents.cache.cache_handler import CacheHandler
+from crewai.skills.tool import LoadSkillTool
+from crewai.tools.agent_tools.add_image_tool import AddImageTool
+from crewai.tools.agent_tools.agent_tools import AgentTools
+from crewai.tools.agent_tools.read_file_tool import ReadFileTool
+from crewai.tools.memory_tools import RecallMemoryTool, RememberTool
 from rollcage import Session
-from rollcage.adapter import Declarations, Effect, is_list
+from rollcage.adapter import Declarations, Effect, check_names, is_list
 from rollcage.errors import ContractError
 
 from rollcage_crewai.executor import guarded_executor
@@ -21,6 +26,9 @@ __all__ = ["guard_crew"]
 C = TypeVar("C", bound=Crew)
 
 _GUARD: Final = "__rollcage_guard__"
+
+_ADDED: Final = (LoadSkillTool, ReadFileTool, RecallMemoryTool, RememberTool)  # CrewAI's own
+_LATER: Final = ("apps", "mcps")  # bring tools that nobody knows yet
 
 
 def guard_crew(
@@ -49,7 +57,8 @@ def guard_crew(
         contracts: the same.
 
     Raises:
-        ContractError: an agent of another framework, or a crew that another session guards.
+        ContractError: an agent of another framework, a crew that another session guards, or a name
+            that no tool has; tools that an MCP server or a platform brings are known only later.
     """
     own = vars(crew).get(_GUARD)
     if isinstance(own, _CrewGuard):
@@ -57,8 +66,21 @@ def guard_crew(
             return crew
         whose = "this" if own.session is session else "another"
         raise ContractError(f"the crew is guarded by {whose} session already: guard the original")
+    _check_declared(crew, effects=effects or {}, contracts=contracts or {})
     twin: C = _CrewGuard(session, effects or {}, contracts or {}).twin(crew)
     return twin
+
+
+def _check_declared(crew: Crew, **declared: Mapping[str, Any]) -> None:
+    """Refuse names that no tool of the crew has: what is declared of a tool has to reach it."""
+    agents: list[Any] = [*crew.agents, *filter(None, [crew.manager_agent])]
+    agents += [task.agent for task in crew.tasks if task.agent is not None]
+    if any(getattr(agent, name, None) for agent in agents for name in _LATER):
+        return
+    own: list[Any] = [*AgentTools(agents=agents).tools(), AddImageTool()]
+    tools = [tool for holder in (*agents, *crew.tasks) for tool in holder.tools or ()]
+    added = [str(cls.model_fields["name"].default) for cls in _ADDED]
+    check_names([*added, *(tool.name for tool in [*own, *tools])], **declared)
 
 
 class _CrewGuard:
@@ -175,4 +197,5 @@ def _empty(cache: CacheHandler | None) -> CacheHandler | None:
 
 
 def _task(agents: _Twins, task: Any) -> Any:
-    return task.model_copy(update={"agent": task.agent and agents.of(task.agent)})
+    agent = task.agent and agents.of(task.agent)
+    return task.model_copy(update={"agent": agent, "processed_by_agents": set[str]()})

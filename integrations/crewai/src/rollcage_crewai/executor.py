@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Callable, Generator
+from contextvars import ContextVar
 from typing import Any
 
 from crewai.execution import get_execution_uuid
@@ -42,6 +43,18 @@ def guarded_executor(base: Any, session: Session, guarded: Callable[[Any], Any])
         with agent.placed_call(self, *args, **kwargs):
             return base._execute_single_native_tool_call(self, *args, **kwargs)  # noqa: SLF001 - see test_facts
 
+    def assign(self: Any, name: str, value: Any) -> None:
+        """CrewAI hands an executor its tools anew for each task, even while it is running."""
+        if name == "original_tools":
+            value = [guarded(tool) for tool in value]
+        elif name == "tools":
+            value = [agent.structured(self, tool) for tool in value]
+        base.__setattr__(self, name, value)
+
+    async def round_of(self: Any, *args: Any, **kwargs: Any) -> Any:
+        agent.begin_round()
+        return await base.kickoff_async(self, *args, **kwargs)
+
     members: dict[str, Any] = {
         "__module__": base.__module__,
         "__qualname__": base.__qualname__,
@@ -49,6 +62,8 @@ def guarded_executor(base: Any, session: Session, guarded: Callable[[Any], Any])
         _BASE: base,
         "invoke": invoke,
         "_execute_single_native_tool_call": single,
+        "__setattr__": assign,
+        "kickoff_async": round_of,
     }
     if hasattr(base, "flow_definition"):
         members["_flow_definition"] = base.flow_definition()  # CrewAI reads it off one class only
@@ -76,27 +91,35 @@ class _Attempt:
     """One run of an agent at a task.
 
     Attributes:
+        agent: whose it is.
         of: the kickoff and the task; CrewAI starts a task over within the same kickoff.
+        rounds: how often its loop was begun: what a human says of an answer begins another, whose
+            iterations are counted from the start.
         called: whether a tool was called.
         error: what it ended with, after a tool was called.
     """
 
-    def __init__(self, of: tuple[Any, ...]) -> None:
+    def __init__(self, agent: _Agent, of: tuple[Any, ...]) -> None:
+        self.agent = agent
         self.of = of
+        self.rounds = 0
         self.called = False
         self.error: Exception | None = None
         self.outcomes: dict[Any, tuple[bool, Any]] = {}
         self.awaiting = Awaiting()
 
 
+_around: ContextVar[_Attempt | None] = ContextVar("rollcage_crewai_attempt", default=None)
+"""The attempt around: tasks at once may have the same agent."""
+
+
 class _Agent:
-    """What is known of one agent, across its attempts. It runs one at a time."""
+    """What is known of one agent, across its attempts. CrewAI refuses to run two at a time."""
 
     def __init__(self, session: Session, guarded: Callable[[Any], Any]) -> None:
         self._session = session
         self._guarded = guarded
         self._last: _Attempt | None = None
-        self._running = False
 
     # --- attempts --------------------------------------------------------------------------------
 
@@ -107,18 +130,18 @@ class _Agent:
         CrewAI starts a task over when its model fails, from the beginning: the tools would run
         once more. So once a tool was called, the attempt's error is the task's.
         """
-        if self._running:  # one way to run an agent calls another
-            yield
-            return
         of = (get_execution_uuid(), getattr(executor.task, "id", None))
+        around = _around.get()
+        if around is not None and around.agent is self and around.of == of:
+            yield  # one way to run an agent calls another
+            return
         last = self._last
         if last is not None and last.error is not None and last.of == of:
             raise last.error
-        self._last = attempt = _Attempt(of)
-        self._running = True
-        token = awaiting.set(attempt.awaiting)
+        self._last = attempt = _Attempt(self, of)
+        token, outer = awaiting.set(attempt.awaiting), _around.set(attempt)
         try:
-            self._prepare(executor, attempt)
+            self._prepare(executor)
             with self._branch(executor):
                 yield
         except Exception as error:
@@ -127,7 +150,7 @@ class _Agent:
             raise
         finally:
             awaiting.reset(token)
-            self._running = False
+            _around.reset(outer)
 
     @contextlib.contextmanager
     def _branch(self, executor: Any) -> Generator[None]:
@@ -145,22 +168,28 @@ class _Agent:
         ):
             yield
 
+    @property
+    def _attempt(self) -> _Attempt:
+        around = _around.get()
+        if around is not None and around.agent is self:
+            return around
+        assert self._last is not None  # a thread without the context of the attempt
+        return self._last
+
+    def begin_round(self) -> None:
+        """The loop of the agent begins, maybe once more."""
+        self._attempt.rounds += 1
+
     async def cancel(self) -> None:
         """Cancel the async tools that are running; sync ones run to their end, unheard."""
-        if self._last is not None:
-            await self._last.awaiting.cancel()
+        await self._attempt.awaiting.cancel()
 
-    def _prepare(self, executor: Any, attempt: _Attempt) -> None:
+    def _prepare(self, executor: Any) -> None:
         """Guard whatever tools the agent has by now, CrewAI's own included."""
-        tools = [self._guarded(tool) for tool in executor.original_tools]
-        structured: list[Any] = []
-        for tool in tools:
+        executor.original_tools = executor.original_tools
+        for tool in executor.original_tools:
             tool.current_usage_count = 0  # as CrewAI does it for each task
-            made = tool.to_structured_tool()
-            made.func = self._placed(executor, attempt, tool, told=made.func)
-            structured.append(made)
-        executor.original_tools = tools
-        executor.tools = structured
+        executor.tools = [tool.to_structured_tool() for tool in executor.original_tools]
         hooks: list[Any] = executor.before_llm_call_hooks
         if self._check_halted not in hooks:
             hooks.insert(0, self._check_halted)
@@ -177,17 +206,17 @@ class _Agent:
     @contextlib.contextmanager
     def placed_call(self, executor: Any, *args: Any, **kwargs: Any) -> Generator[None]:
         """Around one of the calls that a model's message issued."""
-        assert self._last is not None
-        self._last.called = True
+        attempt = self._attempt
+        attempt.called = True
         call_id = kwargs.get("call_id") or (_info(args[0])[0] if args else "")
-        with self._place(executor, self._last, _slot(executor.messages, call_id), call_id):
+        with self._place(executor, attempt, _slot(executor.messages, call_id), call_id):
             yield
 
     @contextlib.contextmanager
     def _place(
         self, executor: Any, attempt: _Attempt, slot: int | None, call_id: str = ""
     ) -> Generator[None]:
-        turn = (attempt, executor.iterations)
+        turn = (attempt, attempt.rounds, executor.iterations)
         role = getattr(executor.agent, "role", "")
         token = this_call.set(object())
         try:
@@ -196,21 +225,22 @@ class _Agent:
         finally:
             this_call.reset(token)
 
-    def _placed(
-        self, executor: Any, attempt: _Attempt, tool: Any, told: Callable[..., Any]
-    ) -> Callable[..., Any]:
-        """The body for agents without native calls, which make one call a message.
+    def structured(self, executor: Any, tool: Any) -> Any:
+        """The form of a tool for agents without native calls, which make one call a message.
 
         CrewAI calls a tool that raised again, up to six times for one message: what it raised, or
         gave, is the answer to each.
         """
-        body = untold(tool)
+        guarded = self._guarded(tool._original_tool)  # noqa: SLF001 - see test_facts
+        made = guarded.to_structured_tool()
+        body, told = untold(guarded), made.func
 
         def placed(*args: Any, **kwargs: Any) -> Any:
+            attempt = self._attempt
             attempt.called = True
             if _plans(executor):  # several calls to one iteration, in a loop of their own
                 return told(*args, **kwargs)
-            key = executor.iterations, tool.name
+            key = attempt.rounds, executor.iterations, guarded.name
             if key not in attempt.outcomes:
                 with self._place(executor, attempt, 0):
                     try:
@@ -222,7 +252,8 @@ class _Agent:
                 raise outcome
             return outcome
 
-        return placed
+        made.func = placed
+        return made
 
 
 def _plans(executor: Any) -> bool:

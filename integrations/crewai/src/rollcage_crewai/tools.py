@@ -105,9 +105,7 @@ def as_tools(
         ContractError: a function without a declaration.
     """
     tools = [_as_tool(function) for function in functions]
-    if session is not None:
-        return guard_tools(tools, session)
-    return [tool.model_copy(update={"func": _answering(tool, tool.func)}) for tool in tools]
+    return [_answering(tool) for tool in tools] if session is None else guard_tools(tools, session)
 
 
 def guarding(tool: Any) -> Session | None:
@@ -257,8 +255,7 @@ def _guarded(tool: T, session: Session, effect: Effect | None, declared: Any) ->
         twin.func = _around(guard, _plain(first))
     if isinstance(tool, BaseTool):
         _with_methods(twin.__class__, twin, guard)
-        make = type(tool).to_structured_tool
-        _set(twin, "to_structured_tool", lambda: _telling(make(twin)))
+        _set_structured(twin, type(tool))
     guarded: T = twin
     return guarded
 
@@ -287,11 +284,14 @@ def _around(guard: Guard, body: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _plain(body: Callable[..., Any]) -> Callable[..., Any]:
-    """The body behind `@rollcage.tool`: it is guarded once, here."""
-    plain: Callable[..., Any] = body
-    if declared_contract(body) is not None:
-        plain = getattr(body, "__wrapped__", body)
-    return plain
+    """The body behind `@rollcage.tool`: it is guarded once, here; not behind a user's wrapper."""
+    plain: Callable[..., Any] = getattr(body, "__wrapped__", body)
+    bare = declared_contract(body) is not None and declared_contract(plain) is None
+    return plain if bare else body
+
+
+def _set_structured(tool: BaseTool, cls: type[BaseTool]) -> None:
+    _set(tool, "to_structured_tool", lambda: _telling(cls.to_structured_tool(tool)))
 
 
 def _telling(structured: CrewStructuredTool) -> CrewStructuredTool:
@@ -300,6 +300,7 @@ def _telling(structured: CrewStructuredTool) -> CrewStructuredTool:
     CrewAI answers an exception by calling the tool again, five times more.
     """
     body: Callable[..., Any] = structured.func
+    structured.tool_failure_policy = None  # that of the tool itself counts: see `refusal`
 
     def told(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -311,27 +312,31 @@ def _telling(structured: CrewStructuredTool) -> CrewStructuredTool:
     return structured
 
 
-def _answering(tool: Any, body: Callable[..., Any]) -> Callable[..., Any]:
-    """A declared function that answers a refusal as guarded tools do."""
-    if inspect.iscoroutinefunction(body):
+def _answering(tool: Tool[..., Any]) -> Tool[..., Any]:
+    """A declared function that answers a refusal as guarded tools do, in whichever session."""
+    body, policy = tool.func, tool.tool_failure_policy
 
-        @functools.wraps(body)
-        async def aanswering(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return await body(*args, **kwargs)
-            except _ANSWERED as error:
-                return refusal(error, tool)
-
-        return aanswering
+    @functools.wraps(body)
+    async def aanswering(*args: Any, **kwargs: Any) -> Any:
+        tool.tool_failure_policy = policy  # an earlier session may have been halted
+        try:
+            return await body(*args, **kwargs)
+        except _ANSWERED as error:
+            return refusal(error, tool)
 
     @functools.wraps(body)
     def answering(*args: Any, **kwargs: Any) -> Any:
+        tool.tool_failure_policy = policy
         try:
             return body(*args, **kwargs)
         except _ANSWERED as error:
             return refusal(error, tool)
 
-    return answering
+    own: Any = aanswering if inspect.iscoroutinefunction(body) else answering
+    own.__wrapped__ = _plain(body)  # what `guard_tools` guards: itself, and once
+    tool.func = own
+    _set_structured(tool, type(tool))
+    return tool
 
 
 def _set(tool: Any, name: str, value: Any) -> None:

@@ -1,8 +1,8 @@
 """The `rollcage` command: its parts, and how every error reaches the user as one line.
 
-Exit codes: 0 done; 1 runs differ, or the demo found less than it promises; 2 the request makes no
-sense, or what it asks for does not exist; 3 a trace is damaged; 4 a run is in use; 5 the store
-can't be used, or something unexpected; 130 interrupted.
+Exit codes: 0 done; 1 runs differ, not everything is taken back, or the demo found less than it
+promises; 2 the request makes no sense, or what it asks for does not exist; 3 a trace is damaged;
+4 a run is in use; 5 the store can't be used, or something unexpected; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from rollcage_cli.output import console, print_json, visible
 from rollcage_cli.resolve import resolve
 from rollcage_cli.runs import runs
 from rollcage_cli.show import show
+from rollcage_cli.undo import undo
 from rollcage_cli.verify import verify
 
 __all__ = ["main", "rollcage"]
@@ -44,7 +45,7 @@ rollcage = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (demo, runs, show, verify, diff, resolve, export):
+for _command in (demo, runs, show, verify, diff, resolve, undo, export):
     rollcage.command()(_command)
 
 

@@ -7,6 +7,7 @@
     │   ├── RunAmbiguous         more than one run is meant                  (run_ambiguous)
     │   ├── StepNotFound         the run has no such step                    (step_not_found)
     │   ├── StepNotUnknown       the step's outcome is in no doubt           (step_not_unknown)
+    │   ├── ToolsUnusable        what --tools names can't be loaded          (tools_unusable)
     │   └── DemoUnavailable      the demo lacks a library, or a free folder  (demo_unavailable)
     └── ClaimFailed              the demo found less than it promises        (claim_failed)
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rollcage.errors import RollcageError, RunInUse, RunNotFound, TraceCorrupt
+from rollcage.errors import RollcageError, RunInUse, RunNotFound, SessionError, TraceCorrupt
 
 __all__ = [
     "CORRUPT",
@@ -29,6 +30,7 @@ __all__ = [
     "RunAmbiguous",
     "StepNotFound",
     "StepNotUnknown",
+    "ToolsUnusable",
     "UsageError",
     "exit_code",
 ]
@@ -65,6 +67,12 @@ class StepNotUnknown(UsageError):
     code = "step_not_unknown"
 
 
+class ToolsUnusable(UsageError):
+    """What `--tools` or the project's setting names can't be loaded, or is no tool."""
+
+    code = "tools_unusable"
+
+
 class DemoUnavailable(UsageError):
     """The demo can't begin: a library is missing, or its folder is taken."""
 
@@ -80,6 +88,7 @@ class ClaimFailed(RollcageError):
 _CODES: Final[tuple[tuple[type[RollcageError], int], ...]] = (
     (RunNotFound, USAGE),
     (UsageError, USAGE),
+    (SessionError, USAGE),
     (TraceCorrupt, CORRUPT),
     (RunInUse, IN_USE),
     (ClaimFailed, DIFFERENT),

@@ -78,6 +78,7 @@ class Redaction:
             event = event | {"drift": self._text(event["drift"])}
         if event.get("error"):
             event = event | {"error": self._error(event["error"])}
+        event = self._undo(event)
         if event != before:
             self.redacted = True
         if "outcome" in event and event["outcome"] != before["outcome"]:
@@ -85,6 +86,18 @@ class Redaction:
         return self._rename(event) if self._names or self._all else event
 
     # --- values ----------------------------------------------------------------------------------
+
+    def _undo(self, event: Event) -> Event:
+        """What stands of an undo: states are values, and so are their digests."""
+        if event.get("reason"):
+            event = event | {"reason": self._text(event["reason"])}
+        if self._names or self._all:
+            return {name: value for name, value in event.items() if name not in _OF_UNDO}
+        if event.get("before"):
+            event = event | {"before": self._value(event["before"])}
+        if event.get("plan"):
+            event = event | {"plan": self._value(event["plan"])}
+        return event
 
     def _arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
         if self._all:
@@ -218,6 +231,9 @@ class Redaction:
         return hmac.new(self._key, b"rollcage export" + bytes.fromhex(digest), "sha256").hexdigest()
 
 
+_OF_UNDO: Final = frozenset({"before", "plan", "after", "reversible", "differs"})
+
+
 def _fingerprint_of(event: Event) -> str:
     """DESIGN §2: sha256(key | world | occurrence)."""
     hashed = sha256(bytes.fromhex(event["key"]) + bytes.fromhex(event["world"]))
@@ -229,5 +245,8 @@ def _fingerprint_of(event: Event) -> str:
 def _parts(event: Event) -> Iterable[Any]:
     """Where an event holds values."""
     yield event.get("args")
+    yield event.get("before")
+    for call in event.get("plan") or ():
+        yield call.get("args")
     outcome: Event = event.get("outcome") or {}
     yield outcome.get("value")

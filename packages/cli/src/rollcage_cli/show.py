@@ -114,6 +114,8 @@ def state_text(row: StepRow) -> Text:
     text = Text(row.state.replace("_", " "), style=_STYLES[row.state])
     if row.state == "hit" and row.outcome is not None and row.outcome["status"] != "ok":
         text.append(f" ({row.outcome['status']})", style="red")
+    if row.undone in ("verified", "compensated"):
+        text.append(", undone")
     return text
 
 
@@ -171,6 +173,8 @@ def _name(row: StepRow) -> str:
     name = visible(row.name)
     if row.kind == "branch":
         return f"join of {name}"
+    if row.undoes is not None:
+        return f"  ↺ {name}"
     return f"  ↳ {name}" if row.parent is not None else name
 
 
@@ -248,6 +252,8 @@ def _print_step(out: Console, row: StepRow) -> None:
         ("took", _duration_text(row.duration)),
         ("tokens", str(row.tokens or "")),
         ("first ran", f"step {row.origin[1]} of run {row.origin[0]}" if row.origin else ""),
+        ("takes back", f"step {row.undoes[1]} of run {row.undoes[0]}" if row.undoes else ""),
+        ("undo", visible(row.undone or "")),
         ("key", row.key),
     ]
     for name, fact in facts:

@@ -23,7 +23,10 @@ STATES: Final[tuple[State, ...]] = get_args(State)
 
 @dataclasses.dataclass(slots=True)
 class StepRow:
-    """A step. Times are Unix µs, durations µs; `origin` is where a hit first ran."""
+    """A step. Times are Unix µs, durations µs; `origin` is where a hit first ran.
+
+    `undoes` is the step that it was made to take back; `undone` what became of its own undo.
+    """
 
     step: int
     kind: str
@@ -44,6 +47,8 @@ class StepRow:
     duration: int | None = None
     origin: list[Any] | None = None
     resolved_by: str | None = None
+    undoes: list[Any] | None = None
+    undone: str | None = None
     drift: str | None = None
 
     @property
@@ -126,9 +131,20 @@ def from_events(events: Iterable[dict[str, Any]]) -> RunView:
             row = rows.get(event["step"])
             if row is not None:  # else `verify` says so
                 _end(row, event)
-        else:
+        elif kind == "undo.finished":
+            _undo(event, rows, started)
+        elif kind not in ("undo.started", "run.rewound"):
             rows[event["step"]] = _begin(event)
     return RunView(started, finished, list(rows.values()), last)
+
+
+def _undo(event: dict[str, Any], rows: dict[int, StepRow], started: dict[str, Any]) -> None:
+    """Take in what became of the undo of a step, which may be the replay of another run's."""
+    of: list[Any] = event["of"]
+    for row in rows.values():
+        own = row.origin[:2] if row.origin else [started.get("run"), row.step]
+        if own == of:
+            row.undone = event["status"]
 
 
 def _begin(event: dict[str, Any]) -> StepRow:
@@ -152,6 +168,7 @@ def _begin(event: dict[str, Any]) -> StepRow:
         state=_without_end(kind, effect),
         verdict=event.get("verdict"),
         origin=event.get("origin"),
+        undoes=event.get("undoes"),
         drift=event.get("drift"),
     )
     if joined:

@@ -30,6 +30,7 @@ __all__ = ["Finding", "Report", "verify", "verify_trace"]
 
 _LONG: Final = 5000  # lines from which on the progress is shown
 _EVERY: Final = 500  # lines between two steps of the bar
+_UNDO: Final = ("undo.started", "undo.finished", "run.rewound")
 _WORD: Final = b'{"event":"step.resolved"'  # what may come behind the end of a run
 _MAX_64: Final = 2**64 - 1  # a hostile count must not raise
 
@@ -157,6 +158,7 @@ class _Check:
         self._blobs: dict[str, bytes | None] = {}
         self._started: dict[str, Any] = {}
         self._finished: dict[str, Any] | None = None
+        self._undoing = False  # the run was undone behind its end
 
     def found(self, code: str, message: str) -> None:
         """Note what is wrong with the present line."""
@@ -171,7 +173,8 @@ class _Check:
             self.found("schema", f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
             return False
         kind = event["event"]
-        if self._finished is not None and kind != "step.resolved":
+        self._undoing = self._undoing or (self._finished is not None and kind in _UNDO)
+        if self._finished is not None and kind != "step.resolved" and not self._undoing:
             self.found("order", f"{kind} after the run finished")
         if kind == "run.started":
             self._run_started(event)
@@ -179,7 +182,7 @@ class _Check:
             self._finished = event
         elif kind in ("step.finished", "step.resolved"):
             self._end(event)
-        else:
+        elif kind not in _UNDO:
             self._begin(event)
         said = self._worlds.follow(event)
         if said is not None:
@@ -189,7 +192,7 @@ class _Check:
     def end(self, trace: RunTrace) -> None:
         """Check what only shows at the end, and say what can't be known."""
         info = trace.info
-        word = trace.torn[: len(_WORD)] == _WORD[: len(trace.torn)]
+        word = trace.torn[: len(_WORD)] == _WORD[: len(trace.torn)] or self._undoing
         if trace.torn and self._finished is not None and not word:
             self.found("torn", f"{len(trace.torn)} bytes stand behind the last line")
         elif trace.torn:
@@ -211,9 +214,10 @@ class _Check:
         else:
             behind = 0 if info is None or info.count is None else self.line - info.count
             if behind:
+                what = "line(s) of an undo" if self._undoing else "word(s) on unknown steps"
                 self.notes.append(
-                    f"{behind} word(s) on unknown steps stand behind the end that the index "
-                    f"attests: whoever said them was cut off"
+                    f"{behind} {what} stand behind the end that the index attests: whoever wrote "
+                    f"them was cut off"
                 )
         if info is not None:
             for field in ("name", "mode", "source", "time"):
@@ -245,6 +249,8 @@ class _Check:
         if kind == "branch.joined":
             return  # its key is its name's, its place the branches'
         self._key(event)
+        if kind == "step.started":
+            self._undo_values(event)
         if kind == "step.started" and "supersedes" not in event:  # else its origin's fingerprint
             self._fingerprint(event)
 
@@ -262,6 +268,15 @@ class _Check:
         if sha256(orjson.dumps(outcome)).hexdigest() != event["digest"]:
             self.found("digest", f"step {event['step']}: its digest is not its outcome's")
         self._blob(outcome.get("value"))
+        self._undo_values(event)
+
+    def _undo_values(self, event: dict[str, Any]) -> None:
+        """Large values of what an undo needs."""
+        calls: list[dict[str, Any]] = event.get("plan") or []
+        before: dict[str, Any] = event.get("before") or {}
+        for values in (before, *(call["args"] for call in calls)):
+            for value in values.values():
+                self._blob(value)
 
     def _key(self, event: dict[str, Any]) -> None:
         """DESIGN §2: key = sha256(JCS([format, kind, name, version, canonical arguments]))."""

@@ -15,12 +15,14 @@
 Run it again after a crash: what happened is given back from the trace, the rest runs.
 """
 
+from rollcage.compensation import Compensation, DidNotHappen, Happened, PlannedCall, compensate
 from rollcage.contract import Contract
 from rollcage.declare import tool
 from rollcage.errors import (
     ApprovalRequired,
     ArgumentsInvalid,
     Blocked,
+    CaptureFailed,
     ContractError,
     Diverged,
     Forked,
@@ -35,8 +37,10 @@ from rollcage.errors import (
     SessionHalted,
     SourceMissing,
     StoreError,
+    ToolMissing,
     TraceCorrupt,
     TraceUnwritable,
+    UndoIncomplete,
     Unencodable,
     UnguardedCallWarning,
     UnknownOutcome,
@@ -45,6 +49,8 @@ from rollcage.gate import Approval, ApprovalRequest, Approver, Rule, StepView, V
 from rollcage.scope import CurrentStep, current_step
 from rollcage.session import Session
 from rollcage.step import Stats
+from rollcage.undo import PlannedStep, UndoneStep, UndoPlan, UndoReport
+from rollcage.undoing import aplan_undo, aundo_run, plan_undo, undo_run
 
 __all__ = [
     "Approval",
@@ -53,13 +59,19 @@ __all__ = [
     "Approver",
     "ArgumentsInvalid",
     "Blocked",
+    "CaptureFailed",
+    "Compensation",
     "Contract",
     "ContractError",
     "CurrentStep",
+    "DidNotHappen",
     "Diverged",
     "Forked",
     "Halt",
+    "Happened",
     "NotReplayable",
+    "PlannedCall",
+    "PlannedStep",
     "ReplayMiss",
     "ReplayedError",
     "RollcageError",
@@ -73,12 +85,22 @@ __all__ = [
     "Stats",
     "StepView",
     "StoreError",
+    "ToolMissing",
     "TraceCorrupt",
     "TraceUnwritable",
+    "UndoIncomplete",
+    "UndoPlan",
+    "UndoReport",
+    "UndoneStep",
     "Unencodable",
     "UnguardedCallWarning",
     "UnknownOutcome",
     "Verdict",
+    "aplan_undo",
+    "aundo_run",
+    "compensate",
     "current_step",
+    "plan_undo",
     "tool",
+    "undo_run",
 ]

@@ -6,32 +6,36 @@ import asyncio
 import contextlib
 import contextvars
 import dataclasses
+import functools
 import inspect
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from hashlib import sha256
 from types import CoroutineType
-from typing import Any, Final, assert_never
+from typing import Any, assert_never
 
 import orjson
 
 from rollcage._effects import (
     Admit,
-    Approve,
+    Consult,
     Effect,
     Execute,
     Flow,
     GetBlob,
+    KeepBlob,
     Note,
     PutBlob,
     Raised,
+    Recall,
     Resolve,
     Returned,
     Settle,
     Stop,
     Sync,
+    Tell,
 )
 from rollcage.errors import (
     Forked,
@@ -43,12 +47,11 @@ from rollcage.errors import (
     TraceUnwritable,
 )
 from rollcage.ledger import Ledger
+from rollcage.recording import Lineage
 from rollcage.step import Admission, Call, Step
 from rollcage.store.protocol import Reader, Store, Writer
 
-__all__ = ["Clock", "Driver"]
-
-_END: Final = object()
+__all__ = ["Clock", "Driver", "aconsult", "caught", "unwrap"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,7 +66,8 @@ class Clock:
 class Driver:
     """Performs the effects of one session's flows.
 
-    `enter` and `leave` are called around a body, in its own context, with its step.
+    `enter` and `leave` are called around a body, in its own context, with its step. `recall` reads
+    what the session's run and its lineage hold.
     """
 
     def __init__(
@@ -75,6 +79,7 @@ class Driver:
         clock: Clock,
         enter: Callable[[Step], contextvars.Token[Any]],
         leave: Callable[[contextvars.Token[Any]], None],
+        recall: Callable[[], Lineage],
     ) -> None:
         self.ledger = ledger
         self.writer = writer
@@ -85,6 +90,7 @@ class Driver:
         self._clock = clock
         self._enter = enter
         self._leave = leave
+        self._recall = recall
 
     # --- the loops -------------------------------------------------------------------------------
 
@@ -109,13 +115,13 @@ class Driver:
                     self._settle(effect)
                     call = None
                 elif type(effect) is Sync:
-                    answer = self._sync()
+                    answer = self.sync()
                 else:
-                    answer = self._perform(effect)
+                    answer = self.perform(effect)
         except BaseException:
             self._abandon(call)
             raise
-        return _unwrap(answer)  # outside of the handler: an error keeps its own context
+        return unwrap(answer)  # outside of the handler: an error keeps its own context
 
     async def arun(self, flow: Flow, *, is_async: bool) -> Any:
         """Drive a flow to its end in this task; a sync body and the disk wait in a thread."""
@@ -129,7 +135,10 @@ class Driver:
                     answer = stop.value
                     break
                 if type(effect) is Execute:
-                    answer = await self._aexecute(effect, is_async=is_async)
+                    said = effect.is_async
+                    answer = await self._aexecute(
+                        effect, is_async=is_async if said is None else said
+                    )
                 elif type(effect) is Admit:
                     call = effect.call
                     answer = self._admit(effect)
@@ -138,130 +147,18 @@ class Driver:
                     self._settle(effect)
                     call = None
                 elif type(effect) is Sync:
-                    answer = await _caught(asyncio.to_thread(self._sync))
-                elif type(effect) is Approve:
-                    answer = await _aasked(effect)
+                    answer = await caught(asyncio.to_thread(self.sync))
+                elif type(effect) is Consult:
+                    self.ended(effect)
+                    answer = await aconsult(effect)
                 else:
-                    answer = self._perform(effect)
+                    answer = self.perform(effect)
         except BaseException:
             self._abandon(call)
             raise
-        return _unwrap(answer)
+        return unwrap(answer)
 
-    def stream(  # noqa: C901, PLR0912 - a generator's exit reaches its own frame only
-        self, flow: Flow
-    ) -> Iterator[Any]:
-        """Drive a flow whose body gives an iterator: its chunks, live or recorded.
-
-        The step's value is the list of its chunks. A consumer that stops early cuts a write off;
-        of anything else what it took is recorded, and no more of it can be replayed.
-        """
-        answer: Any = None
-        live = False
-        ended: GeneratorExit | None = None  # the consumer wants no more
-        with self._driven() as calls:
-            while True:
-                try:
-                    effect = flow.send(answer)
-                except StopIteration as stop:
-                    answer = stop.value
-                    break
-                if type(effect) is Execute:
-                    live = True
-                    answer = self._refusal()
-                    chunks: list[Any] = []
-                    source: Any = None
-                    try:
-                        while answer is None:
-                            with self._inside(effect.step):
-                                if source is None:
-                                    source = iter(effect.body(**effect.step.call.arguments.values))
-                                chunk = next(source, _END)
-                            if chunk is _END:
-                                answer = Returned(chunks)
-                            else:
-                                chunks.append(chunk)
-                                yield chunk
-                    except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
-                        answer = _cut_off(error, effect.step, chunks)
-                        if source is not None and hasattr(source, "close"):
-                            with contextlib.suppress(Exception), self._inside(effect.step):
-                                source.close()
-                        if isinstance(error, GeneratorExit):
-                            ended = error
-                elif type(effect) is Sync:
-                    answer = self._sync()
-                else:
-                    if type(effect) is Admit:
-                        calls.append(effect.call)
-                    answer = self._perform(effect)
-                    if type(effect) is Settle:
-                        calls.clear()
-        if ended is not None:
-            raise ended
-        value = _unwrap(answer, stream=True)
-        if not live:
-            yield from value
-            if answer.cut:
-                raise self._beyond_cut()
-
-    async def astream(  # noqa: C901, PLR0912, PLR0915 - as `stream`
-        self, flow: Flow
-    ) -> AsyncIterator[Any]:
-        """`stream` for a body that gives an async iterator."""
-        answer: Any = None
-        live = False
-        ended: GeneratorExit | None = None  # the consumer wants no more
-        with self._driven() as calls:
-            while True:
-                try:
-                    effect = flow.send(answer)
-                except StopIteration as stop:
-                    answer = stop.value
-                    break
-                if type(effect) is Execute:
-                    live = True
-                    answer = self._refusal()
-                    chunks: list[Any] = []
-                    source: Any = None
-                    try:
-                        while answer is None:
-                            with self._inside(effect.step):
-                                if source is None:
-                                    source = aiter(effect.body(**effect.step.call.arguments.values))
-                                chunk = await anext(source, _END)
-                            if chunk is _END:
-                                answer = Returned(chunks)
-                            else:
-                                chunks.append(chunk)
-                                yield chunk
-                    except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
-                        answer = _cut_off(error, effect.step, chunks)
-                        if source is not None and hasattr(source, "aclose"):
-                            with contextlib.suppress(Exception), self._inside(effect.step):
-                                await source.aclose()
-                        if isinstance(error, GeneratorExit):
-                            ended = error
-                elif type(effect) is Sync:
-                    answer = await _caught(asyncio.to_thread(self._sync))
-                elif type(effect) is Approve:
-                    answer = await _aasked(effect)
-                else:
-                    if type(effect) is Admit:
-                        calls.append(effect.call)
-                    answer = self._perform(effect)
-                    if type(effect) is Settle:
-                        calls.clear()
-        if ended is not None:
-            raise ended
-        value = _unwrap(answer, stream=True)
-        if not live:
-            for chunk in value:
-                yield chunk
-            if answer.cut:
-                raise self._beyond_cut()
-
-    def _beyond_cut(self) -> NotReplayable:
+    def beyond_cut(self) -> NotReplayable:
         error = NotReplayable("the recorded stream was not read any further than this")
         self._stop(error)
         return error
@@ -276,7 +173,7 @@ class Driver:
             self.ledger.abandon(call)
 
     @contextlib.contextmanager
-    def _driven(self) -> Generator[list[Call]]:
+    def driven(self) -> Generator[list[Call]]:
         """Abandon the calls that are still listed when the block is broken off."""
         calls: list[Call] = []
         try:
@@ -289,17 +186,17 @@ class Driver:
     # --- bodies ----------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _inside(self, step: Step) -> Generator[None]:
+    def inside(self, step: Step) -> Generator[None]:
         token = self._enter(step)
         try:
             yield
         finally:
             self._leave(token)
 
-    def _refusal(self) -> Raised | None:
+    def refusal(self, step: Step) -> Raised | None:
         """Why a body must not begin any more: it may have waited for the disk, or for a thread."""
         halted = self.ledger.halted
-        if halted is not None:
+        if halted is not None and self.ledger.stops(step.call):
             error: Exception = SessionHalted(f"the session was halted: {halted}")
             error.__cause__ = halted
             return Raised(error, began=False)
@@ -308,7 +205,7 @@ class Driver:
         return None
 
     def _execute(self, effect: Execute) -> Returned | Raised:
-        refused = self._refusal()
+        refused = self.refusal(effect.step)
         if refused is not None:
             return refused
         token = self._enter(effect.step)
@@ -327,7 +224,7 @@ class Driver:
     async def _aexecute(self, effect: Execute, *, is_async: bool) -> Returned | Raised:
         if not is_async:
             return await self._in_thread(effect)
-        refused = self._refusal()
+        refused = self.refusal(effect.step)
         if refused is not None:
             return refused
         token = self._enter(effect.step)
@@ -368,7 +265,9 @@ class Driver:
 
     # --- everything else -------------------------------------------------------------------------
 
-    def _perform(self, effect: Effect) -> Any:
+    def perform(  # noqa: C901, PLR0912 - one case an effect
+        self, effect: Effect
+    ) -> Any:
         self.check_process()
         match effect:
             case Admit():
@@ -380,6 +279,7 @@ class Driver:
             case Stop(error=error):
                 return self._stop(error)
             case Note(event=event):
+                event.setdefault("time", self._clock.wall() // 1000)
                 with self.lock:
                     self.ledger.stats.drifted += "drift" in event
                     return self.append(event)
@@ -387,8 +287,16 @@ class Driver:
                 return self._halting(self._store.put_blob, digest, data)
             case GetBlob(digest=digest):
                 return self._get_blob(digest)
-            case Approve():
-                return _asked(effect)
+            case Consult():
+                self.ended(effect)
+                return _consult(effect)
+            case KeepBlob(digest=digest):
+                return None if self._source is self._store else self._get_blob(digest)
+            case Recall():
+                return self._recalled()
+            case Tell(word=word):
+                with self.lock:
+                    return word(self.ledger)
             case Execute() | Sync():
                 raise AssertionError("performed by the loops")
             case _:
@@ -409,9 +317,20 @@ class Driver:
             step.began = self._clock.monotonic()
         return admission
 
+    def ended(self, effect: Consult) -> None:
+        """Where a body has ended, looking at what it changed is no part of its duration."""
+        if effect.after is not None:
+            effect.after.ended = self._clock.monotonic()
+
+    def _recalled(self) -> Lineage | Raised:
+        try:
+            return self._recall()
+        except StoreError as error:
+            return Raised(error)
+
     def _settle(self, effect: Settle) -> None:
-        ended = self._clock.monotonic()
         step = effect.step
+        ended = step.ended or self._clock.monotonic()
         self.check_process()
         with self.lock:
             event = self.ledger.settle(
@@ -422,6 +341,8 @@ class Driver:
                 self._clock.wall() // 1000,
             )
             event["outcome"] = orjson.Fragment(effect.encoded)
+            if effect.marks:
+                event |= effect.marks
             if effect.halt is not None and self.ledger.halted is None:
                 self.ledger.halted = effect.halt
             if self.closed and effect.outcome["status"] == "not_started":
@@ -448,6 +369,7 @@ class Driver:
             "by": "body",
             "outcome": orjson.Fragment(effect.encoded),
             "digest": sha256(effect.encoded).hexdigest(),
+            **(effect.marks or {}),
         }
         with self.lock:
             if not self.closed:
@@ -483,15 +405,18 @@ class Driver:
             )
 
     def _get_blob(self, digest: str) -> bytes | Raised:
+        if self._source is not self._store:  # the replay outlives its source
+            with contextlib.suppress(StoreError):
+                return self._store.get_blob(digest)
         try:
             data = self._source.get_blob(digest)
         except StoreError as error:
             return Raised(error)
-        if self._source is not self._store:  # the replay outlives its source
+        if self._source is not self._store:
             self._store.put_blob(digest, data)
         return data
 
-    def _sync(self) -> Returned | Raised:
+    def sync(self) -> Returned | Raised:
         try:
             self._halting(self.writer.sync)
         except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
@@ -499,44 +424,33 @@ class Driver:
         return Returned(None)
 
 
-def _cut_off(error: BaseException, step: Step, chunks: list[Any]) -> Returned | Raised:
-    """How a stream ends that was not read to its end."""
-    if isinstance(error, GeneratorExit) and not step.world_effect:
-        return Returned(chunks, cut=True)
-    return Raised(error)
-
-
-def _asked(effect: Approve) -> Returned | Raised:
-    """Ask an approver, in this thread."""
+def _consult(effect: Consult) -> Returned | Raised:
+    """Call what a user declared, in this thread."""
     try:
-        answer: Any = effect.ask.approver(effect.request)
+        answer: Any = effect.function(*effect.positional, **effect.words)
     except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
         return Raised(error)
     if not inspect.isawaitable(answer):
         return Returned(answer)
     if type(answer) is CoroutineType:
         answer.close()
-    name = effect.request.name
-    return Raised(
-        SessionError(f"the approver is async, the call of {name} is not: await acall(...)")
-    )
+    return Raised(SessionError(f"{effect.what} is async, this call is not: await it"))
 
 
-async def _aasked(effect: Approve) -> Returned | Raised:
-    """Ask an approver; a sync one must not keep the loop waiting, so it is asked in a thread."""
+async def aconsult(effect: Consult) -> Returned | Raised:
+    """Call what a user declared; a sync one must not keep the loop waiting: it gets a thread."""
+    function = functools.partial(effect.function, *effect.positional, **effect.words)
     try:
-        if inspect.iscoroutinefunction(effect.ask.approver):
-            return Returned(await effect.ask.approver(effect.request))
-        if effect.ask.pauses:  # a framework's own: it looks at its context, and does not wait
-            answer: Any = effect.ask.approver(effect.request)
-        else:
-            answer = await asyncio.to_thread(effect.ask.approver, effect.request)
+        if inspect.iscoroutinefunction(effect.function):
+            return Returned(await function())
+        answer: Any = function() if effect.here else await asyncio.to_thread(function)
         return Returned(await answer if inspect.isawaitable(answer) else answer)
     except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
         return Raised(error)
 
 
-def _unwrap(result: Returned | Raised, *, stream: bool = False) -> Any:
+def unwrap(result: Returned | Raised, *, stream: bool = False) -> Any:
+    """What a flow gave, or its error raised; a stream's own loop tells where it was cut."""
     if type(result) is Returned:
         if result.cut and not stream:
             raise NotReplayable("the recorded stream was not read to its end")
@@ -548,7 +462,8 @@ def _unwrap(result: Returned | Raised, *, stream: bool = False) -> Any:
         del result  # no cycle of the error with its own traceback
 
 
-async def _caught(waiting: Any) -> Returned | Raised:
+async def caught(waiting: Any) -> Returned | Raised:
+    """What this waits for, cancellation included, as data."""
     try:
         answer: Returned | Raised = await waiting
     except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again

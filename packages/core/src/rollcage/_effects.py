@@ -6,24 +6,28 @@ import dataclasses
 from collections.abc import Callable, Generator
 from typing import Any
 
-from rollcage.gate import ApprovalRequest, Ask, Verdict
+from rollcage.gate import Verdict
+from rollcage.ledger import Ledger
 from rollcage.step import Arrival, Call, Step
 
 __all__ = [
     "Admit",
-    "Approve",
+    "Consult",
     "Effect",
     "Execute",
     "Flow",
     "GetBlob",
+    "KeepBlob",
     "Note",
     "PutBlob",
     "Raised",
+    "Recall",
     "Resolve",
     "Returned",
     "Settle",
     "Stop",
     "Sync",
+    "Tell",
 ]
 
 
@@ -31,7 +35,7 @@ __all__ = [
 class Admit:
     """Place and match a call, and write what comes of it. Answered by an `Admission`.
 
-    With its `arrival`, a call that waited for its approval comes again.
+    With its `arrival`, a call comes again that something had to be done for first.
     """
 
     call: Call
@@ -40,11 +44,38 @@ class Admit:
 
 
 @dataclasses.dataclass(slots=True)
-class Approve:
-    """Ask whether a call may run. Answered by `Returned` with an `Approval`, or `Raised`."""
+class Consult:
+    """Call what a user declared beside a tool: an approver, or what observes or probes.
 
-    ask: Ask
-    request: ApprovalRequest
+    Answered by `Returned` or `Raised`. A sync one is called in a thread where the loop must not
+    wait for it; not one that looks at its context, `here`.
+    """
+
+    function: Callable[..., Any]
+    what: str  # in a message
+    positional: tuple[Any, ...] = ()
+    words: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    here: bool = False
+    after: Step | None = None  # whose body has ended just now
+
+
+@dataclasses.dataclass(slots=True)
+class Recall:
+    """Read what the session's run and its lineage hold. Answered by a `Lineage`, or `Raised`."""
+
+
+@dataclasses.dataclass(slots=True)
+class Tell:
+    """Tell the ledger of an undo: answered by what that gives back."""
+
+    word: Callable[[Ledger], Any]
+
+
+@dataclasses.dataclass(slots=True)
+class KeepBlob:
+    """See that a large value of the source is in the own store, too."""
+
+    digest: str
 
 
 @dataclasses.dataclass(slots=True)
@@ -57,6 +88,7 @@ class Execute:
     step: Step
     body: Callable[..., Any]
     late: Callable[[Returned | Raised], Flow]
+    is_async: bool | None = None  # None: as the drive is
 
 
 @dataclasses.dataclass(slots=True)
@@ -67,6 +99,7 @@ class Settle:
     outcome: dict[str, Any]
     encoded: bytes  # the outcome as the trace holds it
     halt: Exception | None = None
+    marks: dict[str, Any] | None = None  # what else is written
 
 
 @dataclasses.dataclass(slots=True)
@@ -76,6 +109,7 @@ class Resolve:
     step: Step
     outcome: dict[str, Any]
     encoded: bytes
+    marks: dict[str, Any] | None = None
 
 
 @dataclasses.dataclass(slots=True)
@@ -128,5 +162,19 @@ class Raised:
     began: bool = True  # False: cut off before the body's first instruction
 
 
-Effect = Admit | Approve | Execute | Settle | Resolve | Stop | Note | Sync | PutBlob | GetBlob
+Effect = (
+    Admit
+    | Consult
+    | Execute
+    | Settle
+    | Resolve
+    | Stop
+    | Note
+    | Sync
+    | PutBlob
+    | GetBlob
+    | KeepBlob
+    | Recall
+    | Tell
+)
 Flow = Generator[Effect, Any, Returned | Raised]

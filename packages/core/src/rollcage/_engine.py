@@ -9,19 +9,31 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import orjson
 
+from rollcage._capture import (
+    LARGE,
+    Setting,
+    capture,
+    keep,
+    keep_large,
+    observed,
+    plan_late,
+    probed,
+    revived,
+    settled_marks,
+)
 from rollcage._effects import (
     Admit,
-    Approve,
+    Consult,
     Effect,
     Execute,
     Flow,
     GetBlob,
+    KeepBlob,
     Note,
-    PutBlob,
     Raised,
     Resolve,
     Returned,
@@ -30,20 +42,21 @@ from rollcage._effects import (
     Sync,
 )
 from rollcage.answer import Answer
+from rollcage.compensation import DidNotHappen, Happened, digests_of
 from rollcage.contract import Contract
-from rollcage.errors import Halt, NotReplayable, SessionHalted, UnknownOutcome
+from rollcage.errors import Diverged, Halt, NotReplayable, SessionHalted, UnknownOutcome
+from rollcage.fingerprint import idempotency_key
 from rollcage.gate import Approval, ApprovalRequest, Verdict, approval_of
 from rollcage.replay import UNKNOWN, Entry
-from rollcage.step import Admission, Arrival, Call, Step
-from rollcage.trace.codec import Seal, encode_result, same_encoding, survey, tagged
+from rollcage.step import Admission, Call, Need, Step, Told
+from rollcage.trace.codec import Seal, encode_result, same_encoding, survey
 from rollcage.trace.decoding import decode
 from rollcage.trace.exceptions import decode_exception, encode_exception
 
-__all__ = ["run_step"]
+__all__ = ["Read", "happened", "run_step"]
 
 _log: Final = logging.getLogger("rollcage")
 
-LARGE: Final = 64 * 1024  # bytes of JSON from which a value is kept as a blob
 _UNKNOWN: Final = orjson.dumps(UNKNOWN)
 _NOT_STARTED: Final[dict[str, Any]] = {"status": "not_started"}
 
@@ -55,21 +68,24 @@ def run_step(
     call: Call,
     verdict: Verdict,
     body: Callable[..., Any],
-    seal: Seal,
+    setting: Setting,
     *,
-    durable: bool,
     read: Read | None = None,
+    waits: bool = False,
+    is_async: bool | None = None,
 ) -> Flow:
     """The flow of one call, from its verdict on.
 
-    `durable` waits for the disk before a write runs and before its outcome counts. `read` reads
-    a model's answer off its value.
+    `read` reads a model's answer off its value. `waits` says that async functions can be called,
+    `is_async` what the body is, where that is not
+    what the flow's drive is.
     """
+    seal = setting.seal
     if len(call.arguments.digest_input) >= LARGE:
-        yield from _keep_large_arguments(call)
+        call.shown = call.compared = yield from keep_large(call.arguments.canonical)
     admission: Admission = yield Admit(call, verdict)
-    if admission.asks is not None:
-        admission = yield from _approved(call, verdict, admission.asks)
+    if admission.need is not None:
+        admission = yield from _prepared(call, verdict, admission.need, setting, waits=waits)
     if admission.error is not None:
         return Raised(admission.error)
     step, entry = admission.step, admission.entry
@@ -78,29 +94,88 @@ def run_step(
         return (yield from _recorded(call.contract, entry))
     if entry is not None:
         return (yield from _compared(admission, step, entry, body, seal))
-    wait = durable and step.world_effect
+    wait = setting.durable and step.world_effect
     if wait:
         synced = yield Sync()
         if isinstance(synced, Raised):  # cancelled, or no disk: before anything happened
             yield Settle(step, _NOT_STARTED, orjson.dumps(_NOT_STARTED))
             return synced
-    answer: Returned | Raised = yield Execute(step, body, lambda end: _late(step, end, seal, read))
-    if isinstance(answer, Raised):
-        yield _failure(step, answer, seal)
-        return answer
-    outcome, encoded = _outcome(call.contract, answer, seal, read)
-    if len(encoded) >= LARGE:
-        outcome, encoded = yield from _keep_large_value(outcome)
-    yield Settle(step, outcome, encoded)
-    if wait:
+    answer: Returned | Raised = yield Execute(
+        step, body, lambda end: _late(step, end, setting, read), is_async
+    )
+    settled = _settled(step, answer, seal, read)
+    if call.captured is not None or len(settled.encoded) >= LARGE:
+        answer = yield from _whole(settled, answer, setting)
+    yield settled
+    if wait and isinstance(answer, Returned):
         synced = yield Sync()
         if isinstance(synced, Raised):
             return synced
     return answer
 
 
-def _approved(call: Call, verdict: Verdict, arrival: Arrival) -> Generator[Effect, Any, Admission]:
-    """Ask, then place the call anew: it may run now, or is refused."""
+def _settled(step: Step, answer: Returned | Raised, seal: Seal, read: Read | None) -> Settle:
+    """How a step has ended."""
+    if isinstance(answer, Raised):
+        return _failure(step, answer, seal)
+    outcome, encoded = _outcome(step.call.contract, answer, seal, read)
+    return Settle(step, outcome, encoded)
+
+
+def _whole(settled: Settle, answer: Returned | Raised, setting: Setting) -> Flow:
+    """Keep a large value, and what a step that may have to be taken back has changed."""
+    step, status = settled.step, settled.outcome["status"]
+    if status == "ok" and len(settled.encoded) >= LARGE:
+        settled.outcome, settled.encoded = yield from _keep_large_value(settled.outcome)
+    if step.call.captured is not None and status in ("ok", "error"):
+        settled.marks, interrupt = yield from settled_marks(step, answer, setting)
+        if interrupt is not None:
+            return Raised(interrupt)
+    return answer
+
+
+# --- before it may run ---------------------------------------------------------------------------
+
+
+def _prepared(
+    call: Call, verdict: Verdict, need: Need, setting: Setting, *, waits: bool
+) -> Generator[Effect, Any, Admission]:
+    """Do what has to be done first, then place the call anew: it may run now, or is refused."""
+    while True:
+        stopped: BaseException | None = None
+        match need.what:
+            case "approve":
+                verdict, stopped = yield from _approved(call, verdict)
+            case "tell":
+                assert need.entry is not None
+                stopped = yield from _told(call, need.entry, setting)
+            case "undo":
+                left = yield from setting.take_back(need.orphans, waits)
+                if left:
+                    origins = tuple((e.run, e.step) for e in need.orphans)
+                    halt = Diverged(
+                        f"a new write would leave recorded effects behind, and they could not all "
+                        f"be taken back: {left}",
+                        origins,
+                    )
+                    yield Stop(halt)
+                    stopped = halt
+            case "capture":
+                stopped = yield from capture(call, need.entry, setting)
+            case _:
+                assert_never(need.what)
+        if stopped is not None:
+            return Admission(None, error=stopped)  # nothing happened, nothing is written
+        admission: Admission = yield Admit(call, verdict, need.arrival)
+        if admission.need is None:
+            return admission
+        need = admission.need
+
+
+def _approved(
+    call: Call, verdict: Verdict
+) -> Generator[Effect, Any, tuple[Verdict, BaseException | None]]:
+    """Ask; the verdict after that, or the pause that ends this attempt."""
     assert call.ask is not None
     request = ApprovalRequest(
         call.kind,
@@ -111,20 +186,62 @@ def _approved(call: Call, verdict: Verdict, arrival: Arrival) -> Generator[Effec
         call.key.hex(),
         verdict,
     )
-    answer: Returned | Raised = yield Approve(call.ask, request)
+    answer: Returned | Raised = yield Consult(
+        call.ask.approver, "the approver", (request,), here=bool(call.ask.pauses)
+    )
     if isinstance(answer, Returned):
         approval = approval_of(answer.value)
     elif isinstance(answer.error, call.ask.pauses) or not isinstance(answer.error, Exception):
-        return Admission(None, error=answer.error)  # nothing happened, nothing is written
+        return verdict, answer.error
     else:
         approval = Approval(False, reason=f"the approver failed: {type(answer.error).__name__}")
     if approval.approved:
         call.approved = approval
+        return verdict, None
+    reason = approval.reason or "the call was not approved"
+    return Verdict("deny", reason, "approval_rejected", verdict.rule), None
+
+
+def _told(
+    call: Call, entry: Entry, setting: Setting
+) -> Generator[Effect, Any, BaseException | None]:
+    """Find out what became of a recorded step, and let the call know."""
+    contract, values = call.contract, call.arguments.values
+    key = idempotency_key(setting.root, entry.branch, entry.fingerprint)
+    said = yield from probed(contract, values, key, entry.undo, setting.seal)
+    if isinstance(said, BaseException):
+        return said
+    if isinstance(said, DidNotHappen):
+        call.told = Told(False)
+    elif isinstance(said, Happened):
+        call.told = yield from happened(contract, values, entry.undo, said, setting)
     else:
-        reason = approval.reason or "the call was not approved"
-        verdict = Verdict("deny", reason, "approval_rejected", verdict.rule)
-    admission: Admission = yield Admit(call, verdict, arrival)
-    return admission
+        call.told = Told(None)
+    return None
+
+
+def happened(
+    contract: Contract,
+    arguments: dict[str, Any],
+    undo: dict[str, Any] | None,
+    said: Happened,
+    setting: Setting,
+) -> Generator[Effect, Any, Told]:
+    """What a probe's word makes of a step of unknown outcome."""
+    answer = Returned(said.result)
+    outcome, encoded = _outcome(contract, answer, setting.seal, None)
+    if len(encoded) >= LARGE:
+        outcome, encoded = yield from _keep_large_value(outcome)
+    states: dict[str, Any] = {}
+    if undo is not None and "before" in undo:
+        states = yield from revived(undo["before"])
+    before = {resource: decode(state) for resource, state in states.items()}
+    undoing = yield from plan_late(contract, arguments, before, said.result, setting)
+    if contract.observe is not None:  # from here on, what somebody else changes will show
+        now = yield from observed(contract, arguments, setting.seal)
+        if not isinstance(now, Raised):
+            undoing["after"] = digests_of(now)
+    return Told(True, outcome, sha256(encoded).hexdigest(), undoing)
 
 
 # --- how a body ended ----------------------------------------------------------------------------
@@ -166,16 +283,20 @@ def _outcome(
     return outcome, encoded
 
 
-def _late(step: Step, answer: Returned | Raised, seal: Seal, read: Read | None) -> Flow:
+def _late(step: Step, answer: Returned | Raised, setting: Setting, read: Read | None) -> Flow:
     """Record the end of a body that outlived its cancelled call."""
-    if isinstance(answer, Raised):
-        settled = _failure(step, answer, seal)
-        outcome, encoded = settled.outcome, settled.encoded
-    else:
-        outcome, encoded = _outcome(step.call.contract, answer, seal, read)
+    marks: dict[str, Any] = {}
+    call = step.call
+    settled = _settled(step, answer, setting.seal, read)
+    outcome, encoded = settled.outcome, settled.encoded
+    if isinstance(answer, Returned):
         if len(encoded) >= LARGE:
             outcome, encoded = yield from _keep_large_value(outcome)
-    yield Resolve(step, outcome, encoded)
+        if call.captured is not None:
+            marks = yield from plan_late(
+                call.contract, call.arguments.values, call.captured.before, answer.value, setting
+            )
+    yield Resolve(step, outcome, encoded, marks)
     return answer
 
 
@@ -226,6 +347,8 @@ def _failure(step: Step, raised: Raised, seal: Seal) -> Settle:
 def _recorded(contract: Contract, entry: Entry) -> Flow:
     """Give back what a recorded step gave."""
     try:
+        if entry.undo is not None:
+            yield from _keep_undo(entry.undo)
         if entry.status == "error":
             error = decode_exception(entry.outcome["error"], contract.raises)
             return Raised(error)
@@ -247,11 +370,22 @@ def _recorded(contract: Contract, entry: Entry) -> Flow:
         return Raised(stop)
 
 
+def _keep_undo(undo: dict[str, Any]) -> Generator[Effect, Any, None]:
+    """A replay outlives its source, and so does what it needs to be taken back."""
+    calls: list[dict[str, Any]] = undo.get("plan") or []
+    for values in (undo.get("before") or {}, *(each["args"] for each in calls)):
+        for value in values.values():
+            if isinstance(value, dict) and value.get("$rollcage") == "blob":
+                kept = yield KeepBlob(value["sha256"])
+                if isinstance(kept, Raised):
+                    raise ValueError(str(kept.error))
+
+
 def _compared(
     admission: Admission, step: Step, entry: Entry, body: Callable[..., Any], seal: Seal
 ) -> Flow:
     """Run a recorded read or pure call again and tell the difference; the recorded value counts."""
-    answer: Returned | Raised = yield Execute(step, body, lambda end: _late(step, end, seal, None))
+    answer: Returned | Raised = yield Execute(step, body, _forgotten)
     event = admission.event
     assert event is not None
     recorded = yield from _recorded(step.call.contract, entry)
@@ -270,6 +404,12 @@ def _compared(
     return recorded
 
 
+def _forgotten(answer: Returned | Raised) -> Flow:
+    """The late end of a comparison says nothing."""
+    yield from ()
+    return answer
+
+
 def _same(one: Any, other: Any, seal: Seal) -> bool:
     """Whether two values would be recorded alike: 1 is not True, and nan is nan."""
     old, new = encode_result(one, seal, typed=True), encode_result(other, seal, typed=True)
@@ -279,26 +419,11 @@ def _same(one: Any, other: Any, seal: Seal) -> bool:
 # --- large values --------------------------------------------------------------------------------
 
 
-def _keep(data: bytes) -> Generator[Effect, Any, dict[str, Any]]:
-    digest = sha256(data).hexdigest()
-    yield PutBlob(digest, data)
-    return {**tagged("blob", None), "sha256": digest, "size": len(data)}
-
-
 def _keep_large_value(
     outcome: dict[str, Any],
 ) -> Generator[Effect, Any, tuple[dict[str, Any], bytes]]:
     for field in ("value", "answer"):
         data = orjson.dumps(outcome.get(field))
         if len(data) >= LARGE:
-            outcome[field] = yield from _keep(data)
+            outcome[field] = yield from keep(data)
     return outcome, orjson.dumps(outcome)
-
-
-def _keep_large_arguments(call: Call) -> Generator[Effect, Any, None]:
-    shown = dict(call.arguments.canonical)
-    for name, value in shown.items():
-        data = orjson.dumps(value)
-        if len(data) >= LARGE:
-            shown[name] = yield from _keep(data)
-    call.shown = call.compared = shown

@@ -59,6 +59,15 @@ class Contract:
         on_miss: see `OnMiss`; None leaves it to the session's replay mode.
         source: see `Source`.
         framework: whose native values its results may be; see `rollcage.trace.decode`.
+        undo: gives the compensating calls of a call (see `rollcage.compensate`), or None where it
+            can't be taken back. It is called with those of `args`, `before` and `result` that its
+            signature names; without `result` it is planned before the effect.
+        observe: told the arguments, gives by resource the state that the tool changes; sync or
+            async. It is called before and after the effect, and around its undo.
+        probe: asked whether a call of unknown outcome happened: gives `rollcage.Happened`,
+            `rollcage.DidNotHappen`, or None where it can't tell; sync or async. It is called with
+            those of `args`, `key` (the idempotency key) and `before` that its signature names.
+        captures: whether one of the three is declared.
     """
 
     name: str
@@ -75,6 +84,10 @@ class Contract:
     on_miss: OnMiss | None = None
     source: Source = "recorded"
     framework: str = ""
+    undo: Callable[..., Any] | None = None
+    observe: Callable[[dict[str, Any]], Any] | None = None
+    probe: Callable[..., Any] | None = None
+    captures: bool = dataclasses.field(init=False, repr=False, compare=False, default=False)
 
     def __post_init__(self) -> None:
         self._check()
@@ -88,6 +101,8 @@ class Contract:
         object.__setattr__(self, "_wide", frozenset(wide))
         object.__setattr__(self, "_checks", checks)
         object.__setattr__(self, "_return_adapter", _adapter(self.returns))
+        said = (self.undo, self.observe, self.probe)
+        object.__setattr__(self, "captures", any(each is not None for each in said))
 
     _wide: frozenset[str] = dataclasses.field(init=False, repr=False, compare=False)
     _checks: dict[str, Callable[[Any], bool]] = dataclasses.field(
@@ -124,6 +139,26 @@ class Contract:
                 f"{self.name}: secret={sorted(unknown)} names no parameter; "
                 f"it has {sorted(self.parameter_names)}"
             )
+
+        self._check_undo()
+
+    def _check_undo(self) -> None:
+        """Refuse what says how to take back something that changes nothing."""
+        for field, words in _ABOUT_EFFECTS.items():
+            function = getattr(self, field)
+            if function is None:
+                continue
+            if self.effect != "write":
+                raise ContractError(
+                    f"{self.name}: {field}= is for writes; a {self.effect!r} has nothing of its "
+                    f"own to take back"
+                )
+            if not callable(function):
+                raise ContractError(f"{self.name}: {field}={function!r} can't be called")
+            if words:
+                _words(self.name, field, function, words)
+        if self.undo is not None and inspect.iscoroutinefunction(self.undo):
+            raise ContractError(f"{self.name}: undo= is async; it plans only, and must not wait")
 
     def _check_schema(self, schema: Mapping[str, Any]) -> None:
         properties: Any = schema.get("properties", {})
@@ -284,6 +319,23 @@ class Contract:
                 }
         return names
 
+    # --- undo ------------------------------------------------------------------------------------
+
+    @property
+    def reversible(self) -> bool:
+        """Whether its effect can be taken back; what changes nothing needs not."""
+        return self.undo is not None or self.effect != "write"
+
+    @functools.cached_property
+    def undo_words(self) -> frozenset[str]:
+        """With which of `args`, `before` and `result` its undo is called."""
+        return _words(self.name, "undo", self.undo, _ABOUT_EFFECTS["undo"])
+
+    @functools.cached_property
+    def probe_words(self) -> frozenset[str]:
+        """With which of `args`, `key` and `before` its probe is called."""
+        return _words(self.name, "probe", self.probe, _ABOUT_EFFECTS["probe"])
+
     # --- results ---------------------------------------------------------------------------------
 
     @property
@@ -335,6 +387,30 @@ _DECLARABLE: Final = frozenset(
     field.name for field in dataclasses.fields(Contract) if field.init
 ) - {"parameters", "returns", "framework"}  # fmt: skip
 _SAYABLE: Final = {"missing": "Field required"}  # kinds of errors that tell nothing of a value
+
+
+_ABOUT_EFFECTS: Final[dict[str, tuple[str, ...]]] = {
+    "undo": ("args", "before", "result"), "observe": (), "probe": ("args", "key", "before"),
+}  # fmt: skip
+
+
+def _words(name: str, field: str, function: Any, known: tuple[str, ...]) -> frozenset[str]:
+    """The keywords of `known` that a function's signature names."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        raise ContractError(f"{name}: {field}= has no signature to go by") from None
+    words: set[str] = set()
+    for each in parameters:
+        if each.kind is each.VAR_KEYWORD:
+            return frozenset(known)
+        if each.name in known and each.kind is not each.POSITIONAL_ONLY:
+            words.add(each.name)
+        elif each.default is each.empty and each.kind is not each.VAR_POSITIONAL:
+            raise ContractError(
+                f"{name}: {field}= wants {each.name!r}; it is called with {', '.join(known)}"
+            )
+    return frozenset(words)
 
 
 def _is_text(contract: Contract, field: str, value: Any) -> None:

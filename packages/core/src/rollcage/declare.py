@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
 
+from rollcage.compensation import declared_tools
 from rollcage.contract import Contract, Effect, OnMiss, Source
 from rollcage.errors import ContractError, UnguardedCallWarning
 from rollcage.scope import Guard, here
@@ -34,6 +36,9 @@ class Declared(TypedDict, total=False):
     secret: Sequence[str]
     on_miss: OnMiss | None
     source: Source
+    undo: Callable[..., Any] | None
+    observe: Callable[[dict[str, Any]], Any] | None
+    probe: Callable[..., Any] | None
 
 
 _CONTRACT: Final = "__rollcage_contract__"
@@ -80,7 +85,10 @@ def tool(function: Any = None, /, **declared: Any) -> Any:
 
 def _declare(function: Callable[..., Any], declared: dict[str, Any]) -> Callable[..., Any]:
     contract = Contract.of(function, **declared)
-    return guarded(function, contract, lambda: _session_here(contract))
+    wrapper = guarded(function, contract, lambda: _session_here(contract))
+    written = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
+    declared_tools.setdefault(contract.name, {})[written] = weakref.ref(wrapper)
+    return wrapper
 
 
 def guarded(

@@ -7,15 +7,18 @@
     ├── ArgumentsInvalid              refused by the tool's own schema          (arguments_invalid)
     ├── Unencodable                   a value that has no encoding              (value_unencodable)
     ├── Blocked                       a rule said no; the tool did not run      (the verdict's code)
+    │   └── CaptureFailed             its undo can't be prepared; it did not run (capture_failed)
     ├── ReplayedError                 a recorded exception of a type that the reader does not know
     ├── SessionError                  the session can't be used like this       (session_misused)
     │   ├── SessionHalted             the session was halted before this call   (session_halted)
-    │   └── Forked                    used in a forked child of its process     (session_forked)
+    │   ├── Forked                    used in a forked child of its process     (session_forked)
+    │   └── ToolMissing               an undo needs a tool that is not here     (tool_missing)
     ├── Halt                          ends the session: nothing runs after it
     │   ├── ApprovalRequired          a rule asks, and nobody can answer        (approval_required)
     │   ├── ReplayMiss                replay found no recorded step             (replay_miss)
     │   ├── NotReplayable             a recorded write that can't be given back (not_replayable)
     │   ├── Diverged                  recorded effects would be left behind     (diverged)
+    │   ├── UndoIncomplete            not everything could be taken back        (undo_incomplete)
     │   ├── UnknownOutcome            nobody can tell whether a write happened  (outcome_unknown)
     │   └── TraceUnwritable           the trace can't be written                (trace_unwritable)
     └── StoreError                    the store or a trace in it
@@ -36,6 +39,7 @@ __all__ = [
     "ApprovalRequired",
     "ArgumentsInvalid",
     "Blocked",
+    "CaptureFailed",
     "ContractError",
     "Diverged",
     "Forked",
@@ -50,8 +54,10 @@ __all__ = [
     "SessionHalted",
     "SourceMissing",
     "StoreError",
+    "ToolMissing",
     "TraceCorrupt",
     "TraceUnwritable",
+    "UndoIncomplete",
     "Unencodable",
     "UnguardedCallWarning",
     "UnknownOutcome",
@@ -105,6 +111,15 @@ class Blocked(RollcageError):
         self.verdict_code = code
 
 
+class CaptureFailed(Blocked):
+    """The undo of a call can't be prepared, so the tool did not run; nothing happened."""
+
+    code = "capture_failed"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, rule="", code="capture_failed")
+
+
 class ReplayedError(RollcageError):
     """A recorded exception whose type is neither a builtin nor declared in `raises=`.
 
@@ -142,6 +157,20 @@ class Forked(SessionError):
     code = "session_forked"
 
 
+class ToolMissing(SessionError):
+    """An undo needs a tool that is not here, or is another version; nothing was changed.
+
+    Attributes:
+        tool: its name.
+    """
+
+    code = "tool_missing"
+
+    def __init__(self, message: str, tool: str) -> None:
+        super().__init__(message)
+        self.tool = tool
+
+
 class Halt(RollcageError):
     """A condition that stops the run: the session is halted, whoever swallows this error."""
 
@@ -177,6 +206,12 @@ class Diverged(Halt):
     def __init__(self, message: str, orphans: tuple[tuple[str, int], ...]) -> None:
         super().__init__(message)
         self.orphans = orphans
+
+
+class UndoIncomplete(Halt):
+    """What a transaction had done could not all be taken back; the message says what is left."""
+
+    code = "undo_incomplete"
 
 
 class UnknownOutcome(Halt):

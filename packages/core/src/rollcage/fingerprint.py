@@ -22,6 +22,7 @@ __all__ = [
     "key_digest",
     "link",
     "next_world",
+    "undo_world",
     "uuid7",
     "world_zero",
 ]
@@ -79,6 +80,11 @@ def branch_world(world: bytes, name: str) -> bytes:
 def child_world(parent_fingerprint: bytes) -> bytes:
     """The world in which the calls of a tool's own body start."""
     return sha256(parent_fingerprint).digest()
+
+
+def undo_world(undone_fingerprint: bytes, attempt: int) -> bytes:
+    """The world in which the calls start that take a step back, at the n-th attempt (from 0)."""
+    return sha256(b"rollcage/1 undo" + undone_fingerprint + attempt.to_bytes(8, "big")).digest()
 
 
 def fingerprint(key: bytes, world: bytes, rank: int, slot: int, again: int = 0) -> bytes:

@@ -22,8 +22,11 @@ def started(number: int, arrival: Arrival, place: Place) -> Event:
     event["fingerprint"] = place.fingerprint.hex()
     if arrival.verdict.rule:
         event["verdict"] = arrival.verdict.as_data()
-    if arrival.call.approved is not None:
-        event["approved_by"] = arrival.call.approved.by
+    call = arrival.call
+    if call.approved is not None:
+        event["approved_by"] = call.approved.by
+    if call.captured is not None:
+        event |= call.captured.marks
     return event
 
 
@@ -39,6 +42,10 @@ def replayed(number: int, arrival: Arrival, place: Place, entry: Entry) -> Event
     event["duration"] = entry.duration
     if arrival.verdict.decision != "allow":
         event["verdict"] = arrival.verdict.as_data()
+    if entry.undo is not None:
+        event |= entry.undo
+    if entry.probed:
+        event["probed"] = True
     return event
 
 
@@ -110,6 +117,8 @@ def _call(name: str, number: int, arrival: Arrival) -> Event:
         event["call_id"] = call.call_id
     if call.parent is not None:
         event["parent"] = call.parent.number
+    if call.undoes is not None:
+        event["undoes"] = list(call.undoes)
     return event
 
 

@@ -9,26 +9,37 @@ from __future__ import annotations
 from typing import Any, Final, Literal
 
 from rollcage import journal
+from rollcage.contract import Contract
 from rollcage.errors import (
     ApprovalRequired,
     Blocked,
     Diverged,
+    Halt,
     NotReplayable,
     ReplayMiss,
     RollcageError,
     SessionHalted,
+    TraceUnwritable,
     UnknownOutcome,
 )
-from rollcage.fingerprint import branch_world, child_world, key_digest, link, world_zero
+from rollcage.fingerprint import (
+    branch_world,
+    child_world,
+    key_digest,
+    link,
+    undo_world,
+    world_zero,
+)
 from rollcage.gate import Verdict
-from rollcage.replay import UNKNOWN_DIGEST, Entry, Path, Recording, nearest
-from rollcage.step import Admission, Arrival, Call, Stats, Step
+from rollcage.recording import Recording
+from rollcage.replay import UNKNOWN_DIGEST, Entry, Path, nearest
+from rollcage.step import Admission, Arrival, Call, Need, Stats, Step, Told
 from rollcage.world import Branch, Place, Turn, union
 
 __all__ = ["Ledger", "Mode", "OnDivergence"]
 
 Mode = Literal["record", "resume", "offline", "verify"]
-OnDivergence = Literal["halt", "warn"]
+OnDivergence = Literal["halt", "warn", "undo"]
 Event = dict[str, Any]
 
 _NOT_COMPARABLE: Final = "not comparable: recorded writes came after this read"
@@ -55,6 +66,8 @@ class Ledger:
         chain: Literal["effects", "all"],
         on_divergence: OnDivergence,
         seed: str,
+        steps: int = 0,
+        turns: int = 0,
     ) -> None:
         self.stats = Stats()
         self.halted: BaseException | None = None
@@ -64,11 +77,12 @@ class Ledger:
         self._recording = recording
         self._strict = chain == "all"
         self._on_divergence: OnDivergence = on_divergence
-        self._steps = 0
-        self._turns = 0
+        self._steps = steps  # how many the run has already, and turns
+        self._turns = turns
         self._implicit: tuple[Turn, Branch] | None = None  # of the last call that brought no turn
         self._branches: dict[str, Branch] = {}
         self._open: dict[int, Step] = {}
+        self._undo_paths: dict[str, Path] = {}  # of what earlier undos did
         self._open_branch("", world_zero(seed), follows=True)
 
     # --- branches and turns ----------------------------------------------------------------------
@@ -84,8 +98,8 @@ class Ledger:
         return self._steps
 
     def _open_branch(self, name: str, world: bytes, *, follows: bool) -> Branch:
-        path = None
-        if self._recording is not None:
+        path = self._undo_paths.get(name)
+        if self._recording is not None and path is None:
             path = self._recording.paths.get(name) or Path([], strict=self._strict)
             if name and follows and path.entries:
                 # Where it was forked inside a batch, the recorded world says how much was done.
@@ -162,9 +176,9 @@ class Ledger:
     ) -> Admission:
         """Place a call, match it with the recording, and say what happens with it.
 
-        One that waited for its approval comes again with its `arrival`.
+        One that something had to be done for first comes again with its `arrival`.
         """
-        if self.halted is not None:
+        if self.halted is not None and self.stops(call):
             error = SessionHalted(f"the session was halted: {self.halted}")
             error.__cause__ = self.halted
             return Admission(None, error=error)
@@ -180,10 +194,15 @@ class Ledger:
             if verdict.decision == "deny" and self._mode != "offline":
                 refusal = Blocked(verdict.reason, rule=verdict.rule, code=verdict.code)
                 raise _Refused(refusal, halts=False)
+            if call.refused is not None:
+                raise _Refused(call.refused, halts=False)
             start = branch.arrive(turn)[1] if arrival.placed else 0
             entry = self._match(arrival, start)
-            if verdict.decision == "ask" and self._must_ask(arrival, entry):
-                return Admission(None, asks=arrival)
+            contract = arrival.contract
+            if verdict.decision == "ask" or contract.captures or self._on_divergence == "undo":
+                need = self._need(arrival, entry)
+                if need is not None:
+                    return Admission(None, need=need)
             if entry is not None:
                 return self._answer(arrival, entry)
             self._check_miss(arrival)
@@ -191,9 +210,17 @@ class Ledger:
         except _Refused as refused:
             return self._refuse(arrival, refused)
 
+    def stops(self, call: Call) -> bool:
+        """Whether a halted session refuses this call too; an undo may go on where it was safe."""
+        safe = isinstance(self.halted, Halt) and not isinstance(self.halted, TraceUnwritable)
+        return call.undoes is None or not safe
+
     def _match(self, arrival: Arrival, start: int) -> Entry | None:
         """The recorded step that stands for a call, if any."""
         recording = self._recording
+        if arrival.call.undoes is not None:
+            path = arrival.branch.path
+            return None if path is None else path.find(arrival.call.key.hex(), start, arrival.slot)
         if recording is None or arrival.contract.source == "live":
             return None
         branch, key = arrival.branch, arrival.call.key.hex()
@@ -209,19 +236,50 @@ class Ledger:
             return None
         return branch.path.find(key, start, arrival.slot)
 
-    def _must_ask(self, arrival: Arrival, entry: Entry | None) -> bool:
-        """Whether somebody has to be asked, and can be: the call would run."""
-        call = arrival.call
-        if call.ask is None or call.approved is not None:
-            return False
+    def _need(self, arrival: Arrival, entry: Entry | None) -> Need | None:
+        """What has to be done before a call may run, if it would."""
+        call, contract = arrival.call, arrival.contract
         if entry is None:
             self._check_miss(arrival)
-            return True
-        if entry.status == "blocked" or not self._runs_again(arrival, entry):
-            return False
-        if entry.kind == "model":
-            entry.used = False  # it is looked for again, once that is decided
-        return True
+        elif entry.status == "unknown" and self._live and contract.effect == "write":
+            if call.told is None and _can_tell(contract, entry):
+                return Need("tell", arrival, entry)
+            if call.told is not None and call.told.happened:
+                _believe(entry, call.told)
+        if entry is not None and (
+            entry.status == "blocked" or not self._runs_again(arrival, entry)
+        ):
+            return None
+        if arrival.verdict.decision == "ask" and call.ask is not None and call.approved is None:
+            if entry is not None and entry.kind == "model":
+                entry.used = False  # it is looked for again, once that is decided
+            return Need("approve", arrival)
+        if arrival.verdict.decision == "ask" and call.approved is None:
+            return None  # refused further on
+        if self._on_divergence == "undo" and call.undoes is None:
+            orphans = self._behind(arrival, entry)
+            if orphans:
+                return Need("undo", arrival, entry, tuple(orphans))
+        if contract.captures and call.captured is None and call.kind == "tool":
+            return Need("capture", arrival, entry)
+        return None
+
+    def _behind(self, arrival: Arrival, entry: Entry | None) -> list[Entry]:
+        """The recorded effects that a call would leave behind, if it runs."""
+        path = arrival.branch.path
+        if path is None or not arrival.advances or self._recording is None:
+            return []
+        if arrival.call.undoes is not None:
+            return []
+        if entry is not None:
+            if arrival.branch.following and entry.status == "error" and path.advances(entry):
+                return [e for e in path.later(entry) if e.has_effect]
+            return []
+        if arrival.contract.effect not in ("write", "scope"):
+            return []
+        self._check_version(arrival, path)
+        orphans = _orphans(arrival, path)
+        return orphans if path.entries else orphans + self._unopened(arrival.branch.name)
 
     def _refuse(self, arrival: Arrival, refused: _Refused) -> Admission:
         self.stats.blocked += 1
@@ -277,10 +335,11 @@ class Ledger:
         if self._live:
             if status == "not_started" or (status == "unknown" and contract.effect == "scope"):
                 return True
-            if status == "unknown" and not contract.idempotent:
-                raise _Refused(_unknown(entry.run, entry.step, entry.name))
             if status == "unknown":
-                return True
+                told = arrival.call.told
+                if contract.idempotent or (told is not None and told.happened is False):
+                    return True
+                raise _Refused(_unknown(entry.run, entry.step, entry.name))
             if status == "error" and entry.frontier and entry.effect in ("write", "scope"):
                 return True
         if entry.flaw is None or status != "ok":
@@ -360,11 +419,7 @@ class Ledger:
             self._check_effect(arrival, self._recording, path)
         if path is not None and arrival.advances:
             if arrival.contract.effect in ("write", "scope"):
-                self._check_version(arrival, path)
-                orphans = _orphans(arrival, path)
-                if not path.entries:
-                    orphans += self._unopened(branch.name)
-                marks = self._check_orphans(orphans)
+                marks = self._check_orphans(self._behind(arrival, None))
             if branch.leave_path(arrival.turn):
                 marks["leaves"] = True
         if path is not None and path.ahead and arrival.placed:
@@ -446,7 +501,7 @@ class Ledger:
         if not orphans or self._recording is None:
             return {}
         self.stats.orphans += len(orphans)
-        if self._on_divergence == "halt":
+        if self._on_divergence != "warn":
             listed = ", ".join(f"step {e.step} ({e.name})" for e in orphans[:5])
             more = f" and {len(orphans) - 5} more" if len(orphans) > 5 else ""
             raise _Refused(
@@ -460,6 +515,36 @@ class Ledger:
         for entry in orphans:
             self._recording.paths[entry.branch].acknowledge(entry)
         return {"orphans": [[e.run, e.step] for e in orphans]}
+
+    # --- undo ------------------------------------------------------------------------------------
+
+    def begin_undo(self, paths: dict[str, Path]) -> None:
+        """An undo begins; `paths` say what earlier ones have done."""
+        self._undo_paths = paths
+
+    def undo_branch(self, fingerprint: str, attempt: int) -> str:
+        """Open the branch in which a step is taken back, from its start; its name."""
+        name = f"#{fingerprint}#undo{attempt or ''}"
+        self._open_branch(name, undo_world(bytes.fromhex(fingerprint), attempt), follows=True)
+        return name
+
+    def taken_back(self, run: str, step: int) -> None:
+        """A step was taken back: where its recording lies ahead, it holds no longer."""
+        if self._recording is not None:
+            for path in self._recording.paths.values():
+                path.take_back(run, step)
+
+    def rewind(self) -> None:
+        """What is recorded holds no longer: the world is not the one that it was recorded in."""
+        if self._recording is None:
+            return
+        self._recording.models.clear()
+        for name, path in self._recording.paths.items():
+            branch = self._branches.get(name)
+            if branch is None:
+                path.close()
+            else:
+                branch.leave_path(self.new_turn())
 
     # --- a step ends -----------------------------------------------------------------------------
 
@@ -513,6 +598,22 @@ class Ledger:
     def in_flight(self) -> list[Step]:
         """The writes that have begun and not ended."""
         return list(self._open.values())
+
+
+def _can_tell(contract: Contract, entry: Entry) -> bool:
+    """Whether a tool has a way to find out what became of a call of unknown outcome."""
+    known = entry.undo is not None and "before" in entry.undo
+    return contract.probe is not None or (contract.observe is not None and known)
+
+
+def _believe(entry: Entry, told: Told) -> None:
+    """A recorded step of unknown outcome happened, its probe says."""
+    assert told.outcome is not None
+    entry.status, entry.outcome, entry.digest = "ok", told.outcome, told.digest
+    entry.flaw = told.outcome.get("lossy")
+    entry.probed = True
+    if told.undo:
+        entry.undo = {**(entry.undo or {}), **told.undo}
 
 
 def _orphans(arrival: Arrival, path: Path) -> list[Entry]:

@@ -14,7 +14,7 @@ import orjson
 from rollcage.answer import Answer
 from rollcage.errors import RunNotFound, SessionError, SourceMissing, TraceCorrupt
 from rollcage.ledger import Mode
-from rollcage.replay import Recording, load
+from rollcage.recording import Recording, load
 from rollcage.store.jsonl import JsonlStore, open_trace
 from rollcage.store.protocol import (
     Lock,
@@ -28,7 +28,7 @@ from rollcage.store.protocol import (
 from rollcage.trace.codec import TAG
 from rollcage.trace.reader import read_events
 
-__all__ = ["Replay", "Source", "find_source", "read_answers", "read_lineage"]
+__all__ = ["Replay", "Source", "find_source", "read_answers", "read_lineage", "read_traces"]
 
 Replay = Literal["auto", "off", "resume", "offline", "verify"]
 """How a session treats what is recorded: see `Session`."""
@@ -103,6 +103,33 @@ def read_lineage(
         StoreError: one of them is gone, in use or corrupt.
         SessionError: one of them was recorded with other settings.
     """
+    traces = read_traces(reader, run, locks=locks if live else None, settings=settings, whole=live)
+    collecting = gc.isenabled()
+    gc.disable()  # all that is made here is kept: looking it over again and again takes a third
+    try:
+        return load(traces, offline=not live, retry_failed=retry_failed)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def read_traces(
+    reader: Reader,
+    run: str,
+    *,
+    locks: list[Lock] | None,
+    settings: Mapping[str, Any] | None = None,
+    whole: bool = False,
+) -> list[tuple[str, bytes]]:
+    """The traces of a run and of all that it builds on, oldest first: a name for each, its lines.
+
+    Args:
+        reader: where they come from.
+        run: the newest of them.
+        locks: where given, each is locked, into it.
+        settings: what they must have been recorded with.
+        whole: what an unfinished run builds on must be there.
+    """
     lineage: list[tuple[str, bytes]] = []
     seen: set[str] = set()
     wanted: str | None = run
@@ -110,13 +137,13 @@ def read_lineage(
     while wanted is not None:
         seen.add(wanted)
         try:
-            if live:
+            if locks is not None:
                 locks.append(reader.lock(wanted))
             trace = reader.read(wanted)
         except RunNotFound:
             if not lineage:
                 raise
-            if live and not finished:
+            if whole and not finished:
                 raise SourceMissing(
                     f"run {run} did not finish, and run {wanted} that it builds on is gone: what "
                     f'that one had done can\'t be known. Bring it back, or use replay="offline"'
@@ -128,17 +155,12 @@ def read_lineage(
         lineage.append((trace.where, trace.data))
         finished = finished or _ended_well(trace)
         started = next(read_events(trace.data, trace.where))[1]
-        _check_settings(started, wanted, settings)
+        _check_settings(started, wanted, settings or {})
         wanted = started.get("source")
         if wanted in seen:
             raise TraceCorrupt(trace.where, 1, f"run {wanted} would be its own source")
-    collecting = gc.isenabled()
-    gc.disable()  # all that is made here is kept: looking it over again and again takes a third
-    try:
-        return load(reversed(lineage), offline=not live, retry_failed=retry_failed)
-    finally:
-        if collecting:
-            gc.enable()
+    lineage.reverse()
+    return lineage
 
 
 def read_answers(reader: Reader, run: str, agent: str | None) -> list[Answer]:
@@ -191,5 +213,6 @@ def _check_settings(started: Mapping[str, Any], run: str, settings: Mapping[str,
 
 
 def _ended_well(trace: RunTrace) -> bool:
-    last = trace.data[trace.data.rfind(b"\n", 0, -1) + 1 :]
-    return last.startswith(b'{"event":"run.finished"') and b'"status":"ok"' in last
+    """Whether the session was left as it should be; an undo may have come behind that."""
+    start = trace.data.rfind(b'\n{"event":"run.finished"') + 1
+    return start > 0 and b'"status":"ok"' in trace.data[start : trace.data.find(b"\n", start)]

@@ -7,28 +7,24 @@ after n batches of writes. Every step holds over an interval of positions:
 * a read from where its turn started up to the end of the batch it was concurrent with, once;
 * a pure step everywhere, any number of times; a model step everywhere, once, first in first out.
 
-`Path` is one branch's recorded order with what of it has been taken; `load` makes the paths of a
-whole lineage of traces. Nothing here does I/O.
+`Path` is one branch's recorded order with what of it has been taken; `recording.load` makes the
+paths of a whole lineage of traces. Nothing here does I/O.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from itertools import accumulate, islice
 from typing import Any, Final, Literal
 
-from rollcage.errors import TraceCorrupt
 from rollcage.trace.codec import TAG
-from rollcage.trace.reader import read_events
 
-__all__ = ["Entry", "Path", "Recording", "Status", "load", "nearest"]
+__all__ = ["Entry", "Path", "Status", "nearest"]
 
 Status = Literal["ok", "error", "unknown", "not_started", "blocked"]
 UNKNOWN: Final[dict[str, Any]] = {"status": "unknown"}
 UNKNOWN_DIGEST: Final = sha256(b'{"status":"unknown"}').hexdigest()
-_TURNS: Final = 1 << 40  # turns of one generation: more than any run has
 
 
 class Entry:
@@ -36,8 +32,9 @@ class Entry:
 
     __slots__ = (
         "abandoned", "args", "branch", "digest", "duration", "effect", "end", "era", "fingerprint",
-        "flaw", "frontier", "group", "joined", "key", "kind", "name", "outcome", "position", "run",
-        "seat", "since", "slot", "status", "step", "turn", "used", "version", "world",
+        "flaw", "frontier", "generation", "group", "joined", "key", "kind", "name", "number",
+        "outcome", "position", "probed", "run", "seat", "since", "slot", "status", "step", "turn",
+        "undo", "undoes", "undone", "used", "version", "world",
     )  # fmt: skip
 
     run: str
@@ -68,11 +65,23 @@ class Entry:
     frontier: bool  # no later tool call in its branch, but for other slots of its turn
     used: bool
     abandoned: bool  # a later run of the lineage left the path before it: an orphan, no candidate
+    number: int  # its own in the trace where it was read last
+    generation: int  # which trace of the lineage that is, from 0 for the oldest
+    undo: dict[str, Any] | None  # what stands of its undo: before, plan, after, reversible
+    undoes: tuple[str, int] | None  # the step (run, step) that it was made to take back
+    undone: bool  # it was taken back: no candidate, no effect
+    probed: bool  # its outcome is what a probe said
 
     @property
     def has_effect(self) -> bool:
         """Whether it changed the world, or may have."""
-        return self.effect in ("write", "scope") and self.status in ("ok", "unknown")
+        changes = self.effect in ("write", "scope") and self.status in ("ok", "unknown")
+        return changes and not self.undone
+
+    @property
+    def half_done(self) -> bool:
+        """Whether it failed, and may have changed something that it can tell of."""
+        return self.status == "error" and self.undo is not None and not self.undone
 
 
 class Path:
@@ -89,8 +98,11 @@ class Path:
         self._remaining: dict[int, int] = {}
         self._fingerprints: set[str] | None = None
         for entry in entries:
+            if entry.undone:
+                entry.used = True
+                continue
             if entry.abandoned:
-                self.ahead += 1
+                self.ahead += entry.has_effect
                 continue
             self._queues.setdefault(entry.key, []).append(entry)
             if self.advances(entry):
@@ -98,6 +110,9 @@ class Path:
                 self._remaining[at] = self._remaining.get(at, 0) + 1
                 self.length = max(self.length, at + 1)
                 self.ahead += entry.has_effect
+        gone = {entry.position for entry in entries if entry.undone or entry.abandoned}
+        while self.position in gone and self.exhausted():  # what the run did began behind an undo
+            self.position += 1
         # From here on in a queue, the earliest position that any entry holds at.
         self._lowest = {
             key: list(accumulate((e.since for e in reversed(queue)), min))[::-1]
@@ -181,6 +196,23 @@ class Path:
         orphan.used = True
         self.ahead -= 1
 
+    def take_back(self, run: str, step: int) -> None:
+        """An effect that lies ahead, or was left behind, was taken back."""
+        for entry in self.entries:
+            if entry.run == run and entry.step == step:
+                entry.undone = True
+                if not entry.used and self.advances(entry):
+                    entry.used = True
+                    self.ahead -= 1
+                return
+
+    def close(self) -> None:
+        """Let nothing of it be taken any more: its effects are left behind."""
+        self._queues.clear()
+        self._lowest.clear()
+        self._remaining.clear()
+        self.position = self.length = 0
+
     def other_version(self, name: str, args: Mapping[str, Any], version: str) -> Entry | None:
         """A recorded write, not taken, of the same call under another contract version."""
         for entry in self.entries:
@@ -193,280 +225,6 @@ class Path:
             ):
                 return entry
         return None
-
-
-class Recording:
-    """What a lineage of traces holds for a session to replay.
-
-    Attributes:
-        paths: by branch.
-        pure: by key; holds in any world, any number of times.
-        models: by key; in any world, once each, first in first out: those used are at the end.
-    """
-
-    def __init__(self) -> None:
-        self.paths: dict[str, Path] = {}
-        self.pure: dict[str, Entry] = {}
-        self.models: dict[str, deque[Entry]] = {}
-        self.run_settings: dict[str, Any] = {}
-
-    def next_answer(self, key: str) -> Entry | None:
-        """The next recorded step of a model call; None where all of them were given."""
-        queue = self.models.get(key)
-        if not queue or queue[0].used:
-            return None
-        entry = queue[0]
-        entry.used = True
-        queue.rotate(-1)
-        return entry
-
-
-# --- loading -------------------------------------------------------------------------------------
-
-
-class _Generation:
-    """One trace of a lineage, read over what the older ones left."""
-
-    def __init__(self, number: int, older: dict[tuple[str, int], Entry]) -> None:
-        self.number = number
-        self.older = older
-        self.entries: list[Entry] = []
-        self.by_step: dict[int, Entry] = {}
-        # Branches that have left the older path: at which position, and in which turn.
-        self.left: dict[str, tuple[int, int]] = {}
-        self.settings: dict[str, Any] = {}
-        self.run = ""
-        # Reads, pure and model calls that just run again: the new ones stand in their places.
-        self.unfinished: dict[tuple[str, str], deque[tuple[str, int]]] = {}
-        for at, entry in older.items():
-            whole = entry.status in ("ok", "blocked") and "cut" not in entry.outcome
-            if entry.effect in ("pure", "read") and not whole:
-                self.unfinished.setdefault((entry.branch, entry.key), deque()).append(at)
-
-    def read(self, event: dict[str, Any]) -> None:
-        kind = event["event"]
-        if kind == "step.finished":
-            self._outcome(self.by_step[event["step"]], event)
-        elif kind == "step.started":
-            self._started(event)
-        elif kind == "step.replayed":
-            entry = self._entry(event)
-            entry.run, entry.step, entry.turn = event["origin"]
-            self._outcome(entry, event)
-            self._replace(entry, (entry.run, entry.step))
-        elif kind == "step.blocked":
-            entry = self._entry(event)
-            entry.status, entry.outcome = "blocked", event["verdict"]
-        elif kind == "step.resolved":
-            self._outcome(self.by_step[event["step"]], {"duration": 0, **event})
-        elif kind == "branch.joined":
-            entry = self._entry({**_JOIN, **event})
-            entry.status, entry.digest = "ok", event["digest"]
-            if "origin" in event:
-                entry.run, entry.step, entry.turn = event["origin"]
-                self.older.pop((entry.run, entry.step), None)
-            elif "leaves" in event:
-                self.left[entry.branch] = entry.position, entry.group
-        elif kind == "run.started":
-            self.settings, self.run = event, event["run"]
-        elif kind != "run.finished":
-            raise ValueError(f"no event is called {kind!r}")
-
-    def _started(self, event: dict[str, Any]) -> None:
-        entry = self._entry(event)
-        self.by_step[entry.step] = entry
-        replaced = event.get("supersedes")
-        if replaced is None and entry.effect in ("pure", "read"):
-            again = self.unfinished.get((entry.branch, entry.key))
-            replaced = again.popleft() if again else None
-        if replaced is not None:
-            self._replace(entry, (replaced[0], replaced[1]))
-        if "leaves" in event:
-            self.left[entry.branch] = entry.position, entry.group
-        for run, step in event.get("orphans") or ():  # said and accepted: not listed again
-            self.older.pop((run, step), None)
-
-    def _replace(self, entry: Entry, older: tuple[str, int]) -> None:
-        """A step that stands in the place of an older one."""
-        before = self.older.pop(older, None)
-        if before is not None:
-            entry.era, entry.seat = before.era, before.seat
-
-    def _entry(self, event: dict[str, Any]) -> Entry:
-        get = event.get
-        entry = Entry()
-        entry.run = self.run
-        entry.step = event["step"]
-        entry.turn = turn = event["turn"]
-        entry.group = entry.era = self.number * _TURNS + turn
-        entry.slot = entry.seat = event["slot"]
-        entry.branch = get("branch", "")
-        entry.kind = event["kind"]
-        entry.name = event["name"]
-        entry.version = event["version"]
-        entry.args = event["args"]
-        entry.effect = event["effect"]
-        entry.key = event["key"]
-        entry.fingerprint = get("fingerprint", "")
-        entry.world = get("world", "")
-        entry.position = position = event["position"]
-        entry.since = get("since", position)
-        entry.joined = get("joined", False)
-        for number in (entry.step, turn, entry.slot, position, entry.since):
-            if type(number) is not int or number < 0:
-                raise ValueError(f"{number!r} is no number of a place")
-        if position > len(self.by_step) + len(self.entries) + len(self.older):
-            raise ValueError(f"position {position} is beyond all that was written")
-        for digest in (entry.fingerprint, entry.world):
-            bytes.fromhex(digest)  # or it is refused here
-        entry.end = position + entry.joined
-        entry.status = "unknown"
-        entry.outcome = UNKNOWN
-        entry.digest = UNKNOWN_DIGEST
-        entry.duration = 0
-        entry.flaw = None
-        entry.frontier = entry.used = entry.abandoned = False
-        self.entries.append(entry)
-        return entry
-
-    @staticmethod
-    def _outcome(entry: Entry, event: dict[str, Any]) -> None:
-        outcome = event["outcome"]
-        usage = outcome.get("usage")
-        if type(event["duration"]) is not int or outcome["status"] not in _STATUSES:
-            raise ValueError("an outcome of another form")
-        if usage is not None and not all(type(each) is int for each in usage.values()):
-            raise ValueError("tokens are counted in integers")
-        bytes.fromhex(event["digest"])
-        entry.outcome = outcome
-        entry.status = outcome["status"]
-        entry.digest = event["digest"]
-        entry.duration = event["duration"]
-        entry.flaw = outcome.get("lossy")
-
-    def merged(self) -> list[Entry]:
-        """This trace's steps, then what the older ones left and still holds."""
-        last: dict[str, int] = {}
-        for entry in self.entries:
-            if entry.kind != "model" and entry.status != "blocked":
-                last[entry.branch] = max(last.get(entry.branch, 0), entry.group)
-        for entry in self.older.values():
-            left = self.left.get(entry.branch)
-            gone = left is not None and entry.effect != "pure" and entry.kind == "tool"
-            if left is not None and entry.since <= left[0] <= entry.position:
-                if gone and last[entry.branch] == left[1]:
-                    gone = False  # of the turn that left, which was cut off in its middle
-                    entry.group, entry.position = left[1], left[0]
-                entry.end = max(entry.end, entry.position)
-            entry.abandoned = entry.abandoned or gone
-            if not gone or entry.has_effect:
-                self.entries.append(entry)
-        return self.entries
-
-
-_STATUSES: Final = frozenset({"ok", "error", "unknown", "not_started"})
-_JOIN: Final[dict[str, Any]] = {
-    "kind": "branch", "version": "", "args": {}, "effect": "write",
-}  # fmt: skip
-
-
-def load(
-    lineage: Iterable[tuple[str, bytes]], *, offline: bool, retry_failed: bool | None
-) -> Recording:
-    """The recording of a lineage, given as (name for messages, whole lines), oldest first.
-
-    Raises:
-        TraceCorrupt: a line that breaks the chain, or is no event of this format.
-    """
-    entries: list[Entry] = []
-    settings: dict[str, Any] = {}
-    for number, (where, data) in enumerate(lineage):
-        generation = _Generation(number, {(e.run, e.step): e for e in entries})
-        for line, event in read_events(data, where):
-            try:
-                generation.read(event)
-            except (LookupError, TypeError, ValueError, AttributeError) as error:
-                raise TraceCorrupt(where, line, f"not an event of this format: {error!r}") from None
-        entries, settings = generation.merged(), generation.settings
-    recording = Recording()
-    recording.run_settings = settings
-    strict = settings.get("chain") == "all"
-    branches: dict[str, list[Entry]] = {}
-    for entry in entries:
-        branches.setdefault(entry.branch, []).append(entry)
-    for steps in branches.values():
-        _mark_frontier(steps, retry_failed=retry_failed)
-    for entry in entries:
-        if entry.kind == "model" and _holds(entry, offline=offline):
-            recording.models.setdefault(entry.key, deque()).append(entry)
-        elif not strict and _is_pure(entry) and entry.status in ("ok", "error"):
-            known = recording.pure.get(entry.key)
-            if known is None or known.status == "error":
-                recording.pure[entry.key] = entry
-    for branch, steps in branches.items():
-        recording.paths[branch] = Path(
-            [
-                entry
-                for entry in _with_ends(steps)
-                if entry.kind != "model"
-                and (strict or not _is_pure(entry))
-                and _holds(entry, offline=offline)
-            ],
-            strict=strict,
-        )
-    return recording
-
-
-def _is_pure(entry: Entry) -> bool:
-    """Whether a step is found by its key alone, in any world."""
-    return entry.kind == "tool" and entry.effect == "pure" and entry.status != "blocked"
-
-
-def _mark_frontier(steps: list[Entry], *, retry_failed: bool | None) -> None:
-    """Mark the steps that no tool call of a later turn, or of their own slot, came after."""
-    if retry_failed is not None:
-        for entry in steps:
-            entry.frontier = retry_failed
-        return
-    last: int | None = None
-    seats: set[int] = set()
-    for entry in reversed(steps):
-        if entry.status == "blocked" or entry.abandoned:
-            continue
-        if entry.kind == "model":
-            entry.frontier = last is None
-        elif entry.kind == "tool":
-            if last is not None and entry.era != last:
-                break
-            last = entry.era
-            entry.frontier = entry.seat not in seats  # else it was retried in its own slot
-            seats.add(entry.seat)
-
-
-def _with_ends(steps: list[Entry]) -> list[Entry]:
-    """Let each read hold up to the end of the batch that its turn wrote in."""
-    last: dict[int, int] = {}
-    for entry in steps:
-        if entry.effect in ("write", "scope") and entry.status != "blocked":
-            last[entry.group] = max(last.get(entry.group, 0), entry.position + 1)
-    if last:
-        for entry in steps:
-            if entry.effect not in ("write", "scope") or entry.status == "blocked":
-                entry.end = max(entry.end, last.get(entry.group, 0))
-    return steps
-
-
-def _holds(entry: Entry, *, offline: bool) -> bool:
-    """Whether a recorded step can be a candidate at all."""
-    if entry.status == "blocked":
-        return offline  # today's gate decides anew
-    if entry.effect in ("pure", "read"):
-        if entry.status in ("unknown", "not_started"):
-            return False  # it just runs again
-        # What failed at the frontier runs again, and a stream that was left there is read anew.
-        cut = entry.status == "error" or "cut" in entry.outcome
-        return offline or not (cut and entry.frontier)
-    return True
 
 
 # --- saying what is missing ----------------------------------------------------------------------

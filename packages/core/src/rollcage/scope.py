@@ -143,12 +143,15 @@ class CurrentStep:
         name: the tool's name.
         idempotency_key: the same whenever this step is run again in a resume of the run (64 hex
             digits); hand it to the service that the tool calls.
+        before: what the tool's `observe` saw, for its undo; None where it declares none. A body
+            that locks what it changes can refuse where somebody else has changed it since.
     """
 
     run: str
     number: int
     name: str
     idempotency_key: str
+    before: Mapping[str, Any] | None = None
 
 
 def current_step() -> CurrentStep | None:
@@ -157,11 +160,13 @@ def current_step() -> CurrentStep | None:
     if scope is None or scope.step is None:
         return None
     step = scope.step
+    contract, captured = step.call.contract, step.call.captured
     return CurrentStep(
         step.run,
         step.number,
-        step.call.contract.name,
+        contract.name,
         idempotency_key(scope.session.root, step.branch.name, step.fingerprint.hex()),
+        captured.before if captured is not None and contract.observe is not None else None,
     )
 
 
@@ -202,6 +207,11 @@ class Branch:
 
     def __init__(self, scope: Scope) -> None:
         self._at = scope
+
+    @property
+    def name(self) -> str:
+        """Its full name, as the trace has it."""
+        return self._at.branch
 
     def call(self, tool: Callable[..., R], /, **arguments: Any) -> R:
         """Like `Session.call`, in this branch, from whichever thread."""

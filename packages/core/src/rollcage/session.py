@@ -15,6 +15,7 @@ from collections.abc import (
     Callable,
     Coroutine,
     Generator,
+    Iterable,
     Iterator,
     Mapping,
     Sequence,
@@ -22,32 +23,49 @@ from collections.abc import (
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Literal, Self, TypeVar, Unpack, cast, overload
 
+from rollcage._capture import Setting
 from rollcage._drive import Clock, Driver
-from rollcage._effects import Flow, Raised, Returned
+from rollcage._effects import Effect, Flow, Raised, Returned
 from rollcage._engine import Read, run_step
+from rollcage._streams import astream, stream
+from rollcage._undo import Order, take_back, undo_steps
 from rollcage.answer import Answer
+from rollcage.compensation import Tool, Tools, ToolSource
 from rollcage.contract import Contract
 from rollcage.declare import Declared, declaration, guarded, open_sessions, tool
 from rollcage.errors import (
     ArgumentsInvalid,
     Blocked,
     Halt,
+    RunNotFound,
     SessionError,
     StoreError,
     TraceUnwritable,
     UnknownOutcome,
 )
 from rollcage.fingerprint import uuid7
-from rollcage.gate import ALLOWED, Approver, Ask, Rule, StepView, decide, rule_name
+from rollcage.gate import ALLOWED, Approver, Ask, Rule, StepView, Verdict, decide, rule_name
+from rollcage.generation import Origin
 from rollcage.ledger import Ledger, OnDivergence
-from rollcage.lineage import MODES, Replay, Source, find_source, read_answers, read_lineage
-from rollcage.replay import Recording
+from rollcage.lineage import (
+    MODES,
+    Replay,
+    Source,
+    find_source,
+    read_answers,
+    read_lineage,
+    read_traces,
+)
+from rollcage.recording import Lineage, Recording, read
+from rollcage.replay import Entry
 from rollcage.scope import Branch, Nesting, Scope, TurnHandle, around, enter_body, in_scope
 from rollcage.step import Call, Stats
 from rollcage.store.jsonl import JsonlStore
 from rollcage.store.protocol import Lock, Store
 from rollcage.trace.events import FORMAT
 from rollcage.trace.exceptions import encode_exception
+from rollcage.transaction import Transaction
+from rollcage.undo import InDoubt, UndoReport
 from rollcage.world import Turn
 
 __all__ = ["Session"]
@@ -80,11 +98,13 @@ class Session:
         chain: `"effects"`: writes move the world on; `"all"`: every tool step does.
         durability: `"os"`: what is recorded survives the death of the process; `"disk"`: and of
             the machine.
-        on_divergence: what a new write does when recorded effects are still ahead: `"halt"`, or
-            `"warn"` and go on without them.
+        on_divergence: what a new write does when recorded effects are still ahead: `"halt"`;
+            `"undo"` takes them back first; `"warn"` goes on without them.
         seed: sets this job's worlds apart from those of another seed.
         retry_failed: which recorded failures run again: None, those that nothing came after;
             True, all; False, none.
+        tools: the tools that undo plans name, where they are not those of this process: functions
+            declared with `@rollcage.tool`, and contracts of a framework's tools.
 
     Raises:
         StoreError: on entering: the store, the source or its trace can't be used.
@@ -104,6 +124,7 @@ class Session:
         on_divergence: OnDivergence = "halt",
         seed: str = "",
         retry_failed: bool | None = None,
+        tools: Mapping[str, ToolSource] | Iterable[ToolSource] | None = None,
         _clock: Clock = Clock(),  # noqa: B008 - immutable
     ) -> None:
         if not name:
@@ -111,7 +132,7 @@ class Session:
         _check("replay", replay, tuple(MODES))
         _check("chain", chain, ("effects", "all"))
         _check("durability", durability, ("os", "disk"))
-        _check("on_divergence", on_divergence, ("halt", "warn"))
+        _check("on_divergence", on_divergence, ("halt", "warn", "undo"))
         if source is not None and replay == "off":
             raise SessionError('replay="off" records afresh: it takes no source')
         self.name = name
@@ -134,6 +155,8 @@ class Session:
         self._turns: dict[Any, Turn] = {}
         self._ended: OrderedDict[Any, Returned | Raised] = OrderedDict()
         self._key: bytes | None = None
+        self._setting: Setting | None = None
+        self._tools = Tools(tools)
         self.nesting = Nesting()
 
     # --- entering and leaving --------------------------------------------------------------------
@@ -227,8 +250,20 @@ class Session:
         writer = self.store.create(started)
         enter = functools.partial(enter_body, self)
         self._driver = Driver(
-            ledger, writer, self.store, source.reader, self._clock, enter, around.reset
+            ledger,
+            writer,
+            self.store,
+            source.reader,
+            self._clock,
+            enter,
+            around.reset,
+            self._recall,
         )
+        self._setting = self._share()
+
+    def _share(self) -> Setting:
+        """What the flows of this session share."""
+        return Setting(self._seal, self._durable, self.root, self._tools, self._take_back)
 
     def _finish(self, driver: Driver, error: BaseException | None) -> None:
         ledger = driver.ledger
@@ -367,7 +402,7 @@ class Session:
         answer: Read | None = None,
     ) -> Any:
         """`run` for an async body, or with `is_async=False` for a sync one in a thread."""
-        flow = self._flow(contract, arguments, body, kind, answer)
+        flow = self._flow(contract, arguments, body, kind, answer, waits=True)
         return await self._active().arun(flow, is_async=is_async)
 
     def stream(
@@ -384,7 +419,7 @@ class Session:
         The step's value is the list of its chunks. A consumer that stops early cuts the step off.
         """
         flow = self._flow(contract, arguments, body, kind, answer)
-        return self._active().stream(flow)
+        return stream(self._active(), flow)
 
     def astream(
         self,
@@ -396,8 +431,8 @@ class Session:
         answer: Read | None = None,
     ) -> AsyncIterator[Any]:
         """`stream` for a body that gives an async iterator."""
-        flow = self._flow(contract, arguments, body, kind, answer)
-        return self._active().astream(flow)
+        flow = self._flow(contract, arguments, body, kind, answer, waits=True)
+        return astream(self._active(), flow)
 
     def _flow(
         self,
@@ -406,6 +441,8 @@ class Session:
         body: Callable[..., Any],
         kind: Literal["tool", "model"],
         answer: Read | None,
+        *,
+        waits: bool = False,
     ) -> Flow:
         scope = around.get()
         if scope is None or scope.session is not self:
@@ -423,18 +460,26 @@ class Session:
             call_id=scope.call_id,
             parent=step,
             ask=scope.ask or self._ask,
+            undoes=None if step is None else step.call.undoes,
         )
-        verdict = ALLOWED
-        if self._rules:
-            calls = self._active().ledger.stats.calls
-            view = StepView(
-                kind, contract, MappingProxyType(bound.values), scope.agent, scope.branch, calls
-            )
-            verdict = decide(view, self._rules)
-        flow = run_step(call, verdict, body, self._seal, durable=self._durable, read=answer)
+        verdict = self._verdict(call) if self._rules else ALLOWED
+        setting = self._setting
+        if setting is None:
+            self._active()
+            raise AssertionError("an entered session has it")
+        if contract.captures:
+            self._tools.add(contract)
+        flow = run_step(call, verdict, body, setting, read=answer, waits=waits)
         if scope.once is None or verdict.decision == "deny":
             return flow
         return self._only_once(call, flow, failed=scope.once)
+
+    def _verdict(self, call: Call) -> Verdict:
+        """What the rules say of a call."""
+        calls = self._active().ledger.stats.calls
+        values = MappingProxyType(call.arguments.values)
+        view = StepView(call.kind, call.contract, values, call.agent, call.branch, calls)
+        return decide(view, self._rules)
 
     def _only_once(self, call: Call, flow: Flow, *, failed: bool) -> Flow:
         """Give a call that its turn and slot name its outcome again, where it is made again."""
@@ -449,6 +494,90 @@ class Session:
             while len(self._ended) > _REMEMBERED:
                 self._ended.popitem(last=False)
         return answer
+
+    # --- undo ------------------------------------------------------------------------------------
+
+    def undo(self, to: int | None = None, *, in_doubt: InDoubt = "list") -> UndoReport:
+        """Take back what this run did behind step `to`, the newest effect first.
+
+        Effects of its source are included, whether they were replayed by now or not. Everything is
+        looked at before anything is changed: where somebody else changed a state since, nothing is.
+
+        Args:
+            to: the last step that stays; None takes everything back.
+            in_doubt: what is done with a step of which nobody can tell whether it happened:
+                `"list"` it, or `"restore"` what was before, where its plan was made by then.
+
+        Raises:
+            ToolMissing: a tool that is needed is not here, or is another version.
+            SessionError: it can't be done here; nothing was changed.
+        """
+        report: UndoReport = self._active().run(
+            self._undo(Order(self.run_id, to, in_doubt=in_doubt))
+        )
+        return report
+
+    async def aundo(self, to: int | None = None, *, in_doubt: InDoubt = "list") -> UndoReport:
+        """`undo` for async tools, or sync ones in threads."""
+        order = Order(self.run_id, to, in_doubt=in_doubt, is_async=True)
+        report: UndoReport = await self._active().arun(self._undo(order), is_async=True)
+        return report
+
+    def transaction(self, name: str = "transaction") -> Transaction:
+        """A block that takes back what was done in it when it raises; `with` or `async with`.
+
+        It is a branch: its calls have a world of their own, which comes back when the block ends
+        well. Nested ones are taken back with the one around them. Where not everything can be taken
+        back, the error says so in a note, and the session halts with `UndoIncomplete`.
+        """
+        return Transaction(self, name)
+
+    def undo_branch(self, name: str) -> UndoReport:
+        """Take back what was done in the branch of this full name, and below. See `undo`."""
+        report: UndoReport = self._active().run(self._undo(Order(self.run_id, branch=name)))
+        return report
+
+    async def aundo_branch(self, name: str) -> UndoReport:
+        """`undo_branch` for async tools."""
+        order = Order(self.run_id, branch=name, is_async=True)
+        report: UndoReport = await self._active().arun(self._undo(order), is_async=True)
+        return report
+
+    def _undo(self, order: Order) -> Flow:
+        assert self._setting is not None
+        if self._found is not None and self._found.mode in ("offline", "verify"):
+            raise SessionError(f"replay={self._replay!r} changes nothing, so it undoes nothing")
+        scope = around.get()
+        if not order.branch and scope is not None and scope.session is self and scope.step:
+            raise SessionError(f"{scope.step.call.contract.name} can't undo the run that it is in")
+        return undo_steps(order, self._setting, self)
+
+    def _take_back(
+        self,
+        orphans: tuple[Entry, ...],
+        waits: bool,  # noqa: FBT001 - the engine calls it
+    ) -> Generator[Effect, Any, str]:
+        """Undo what a new write would leave behind."""
+        assert self._setting is not None
+        order = Order(self.run_id, only=orphans, is_async=waits)
+        return take_back(order, self._setting, self)
+
+    def compensating(
+        self, tool: Tool, arguments: Mapping[str, Any], branch: str, origin: Origin
+    ) -> tuple[Call, Verdict]:
+        """A compensating call, and what the rules say of it; for an undo."""
+        bound = tool.contract.bind(arguments, self._seal)
+        call = Call("tool", tool.contract, bound, branch=branch, ask=self._ask, undoes=origin)
+        return call, self._verdict(call) if self._rules else ALLOWED
+
+    def _recall(self) -> Lineage:
+        """What the run and its lineage hold."""
+        own = self.store.read(self.run_id)
+        traces = [(own.where, own.data)]
+        if self._found is not None and self._found.run is not None:
+            with contextlib.suppress(RunNotFound):  # what was replayed of it is in the own one
+                traces = read_traces(self._found.reader, self._found.run, locks=None) + traces
+        return read(traces)
 
     # --- where calls stand -----------------------------------------------------------------------
 

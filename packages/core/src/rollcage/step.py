@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import orjson
 
+from rollcage.compensation import Captured
 from rollcage.contract import Arguments, Contract
+from rollcage.errors import CaptureFailed
 from rollcage.fingerprint import key_digest
 from rollcage.gate import Approval, Ask, Verdict
 from rollcage.replay import Entry
 from rollcage.world import Branch, Place, Turn
 
-__all__ = ["Admission", "Arrival", "Call", "Stats", "Step"]
+__all__ = ["Admission", "Arrival", "Call", "Need", "Stats", "Step", "Told"]
 
 
 @dataclasses.dataclass(slots=True)
@@ -43,12 +45,27 @@ class Stats:
     tokens_saved: int = 0
 
 
+class Told(NamedTuple):
+    """What was found out about a recorded step of unknown outcome.
+
+    Attributes:
+        happened: None where nobody can tell.
+        outcome: where it happened, as the trace holds it, and its digest (hex).
+        undo: what that adds to what stands of its undo.
+    """
+
+    happened: bool | None
+    outcome: dict[str, Any] | None = None
+    digest: str = ""
+    undo: dict[str, Any] | None = None
+
+
 class Call:
     """What is requested: a contract with its arguments, and where the call comes from."""
 
     __slots__ = (
-        "agent", "approved", "arguments", "ask", "branch", "call_id", "compared", "contract", "key",
-        "kind", "parent", "shown", "slot", "turn",
+        "agent", "approved", "arguments", "ask", "branch", "call_id", "captured", "compared",
+        "contract", "key", "kind", "parent", "refused", "shown", "slot", "told", "turn", "undoes",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +81,7 @@ class Call:
         call_id: str = "",
         parent: Step | None = None,
         ask: Ask | None = None,
+        undoes: tuple[str, int] | None = None,
     ) -> None:
         self.kind = kind
         self.contract = contract
@@ -78,7 +96,11 @@ class Call:
         self.call_id = call_id
         self.parent = parent
         self.ask = ask
+        self.undoes = undoes
         self.approved: Approval | None = None
+        self.captured: Captured | None = None
+        self.told: Told | None = None
+        self.refused: CaptureFailed | None = None
 
 
 class Arrival:
@@ -120,7 +142,7 @@ class Step:
     """A call that runs, between its step.started and its step.finished."""
 
     __slots__ = (
-        "advances", "began", "branch", "call", "fingerprint", "link_at", "number", "run",
+        "advances", "began", "branch", "call", "ended", "fingerprint", "link_at", "number", "run",
         "world_effect",
     )  # fmt: skip
 
@@ -134,18 +156,35 @@ class Step:
         self.fingerprint = place.fingerprint
         self.world_effect = call.kind == "tool" and call.contract.effect == "write"
         self.advances = False
-        self.began = 0  # monotonic, ns; the driver's
+        self.began = self.ended = 0  # monotonic, ns; the driver's
+
+
+class Need(NamedTuple):
+    """What has to be done before a call may run; then it comes again with its `arrival`.
+
+    Attributes:
+        what: somebody has to `approve` it; the recorded step is unknown and its tool may `tell`
+            what became of it; recorded effects are to be taken back first (`undo`); the states
+            that it will change have to be kept (`capture`).
+        entry: the recorded step that stands for it, if any.
+        orphans: the effects to take back.
+    """
+
+    what: Literal["approve", "tell", "undo", "capture"]
+    arrival: Arrival
+    entry: Entry | None = None
+    orphans: tuple[Entry, ...] = ()
 
 
 class Admission(NamedTuple):
-    """The ledger's answer to a call: one of step, entry and error, and what is to be written.
+    """The ledger's answer to a call: one of step, entry, error and need, and what is written.
 
     With both a step and an entry, the tool runs only to be compared (`verify`), and the event is
-    written once that is done. With `asks`, somebody has to approve the call first.
+    written once that is done.
     """
 
     event: dict[str, Any] | None
     step: Step | None = None
     entry: Entry | None = None
     error: BaseException | None = None
-    asks: Arrival | None = None
+    need: Need | None = None

@@ -59,7 +59,7 @@ class Branch:
         self.path = path
         self.following = path is not None
         self.closer: Turn | None = None  # the turn that left the path: its other calls may follow
-        self.position = 0
+        self.position = 0 if path is None else path.position
         self.world = world
         self.world_hex = world.hex()
         self.forks: dict[str, int] = {}

@@ -15,7 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 from rollcage import Session, StepView, Verdict
 
-from rollcage_cli.demo.job import EFFECTS, ESCAPE, NAME_ESCAPE, NAME_REPORT, Ask, Scene, report
+from rollcage_cli.demo.job import (
+    EFFECTS,
+    ESCAPE,
+    NAME_ESCAPE,
+    NAME_REPORT,
+    NAME_WRECK,
+    WRECK,
+    Ask,
+    Scene,
+    report,
+)
+from rollcage_cli.demo.tools import for_agents
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -25,7 +36,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Play the acts one after the other: `slip`, `resume`, `escape`."""
+    """Play the acts one after the other: `slip`, `resume`, `escape`, `wreck`."""
     folder, *acts = arguments
     for act in acts:
         answer = _play(Scene(Path(folder)), act)
@@ -37,43 +48,55 @@ def _play(scene: Scene, act: str) -> str:
     if act == "escape":
         asks: Sequence[Ask] = ESCAPE
         session = Session(NAME_ESCAPE, store=scene.store, rules=[_inside(scene.workspace)])
+    elif act == "wreck":
+        asks = WRECK
+        session = Session(NAME_WRECK, store=scene.store)
     else:
         asks = report(slip=act == "slip")
         session = Session(NAME_REPORT, store=scene.store)
     model = _scripted_model(asks)
     with session:
-        return _run_agent(model, _tools(scene, model), session)
+        if act == "wreck":
+            tools = _own_tools(scene, session)
+        else:
+            tools = _others_tools(scene, model, session)
+        return _run_agent(model, tools, session)
 
 
 def _run_agent(model: BaseChatModel, tools: Sequence[BaseTool], session: Session) -> str:
-    """The agent, as anybody would write it; two names are Rollcage's."""
+    """The agent, as anybody would write it; its tools are guarded, and one name is Rollcage's."""
     from langchain.agents import (
         create_agent,  # pyright: ignore[reportUnknownVariableType] - partly untyped there
     )
-    from rollcage_langchain import RollcageMiddleware, guard_tools
+    from rollcage_langchain import RollcageMiddleware
 
-    agent: Any = create_agent(
-        model,
-        guard_tools(tools, session, effects=EFFECTS),
-        middleware=[RollcageMiddleware(session)],
-    )
-    question = {"role": "user", "content": "Write the weekly report."}
+    agent: Any = create_agent(model, tools, middleware=[RollcageMiddleware(session)])
+    question = {"role": "user", "content": f"Do this: {session.name}."}
     state = agent.invoke({"messages": [question]}, {"recursion_limit": 100})
     return str(state["messages"][-1].content)
 
 
-def _tools(scene: Scene, model: BaseChatModel) -> list[BaseTool]:
-    """The tools of two of langchain-community's toolkits, as they are."""
+def _own_tools(scene: Scene, session: Session) -> Sequence[BaseTool]:
+    """The tools of our toolbox, which know how to take back what they do."""
+    from rollcage_langchain import as_tools
+
+    return as_tools(for_agents(scene), session)
+
+
+def _others_tools(scene: Scene, model: BaseChatModel, session: Session) -> Sequence[BaseTool]:
+    """The tools of two of langchain-community's toolkits, as they are, and guarded."""
     with warnings.catch_warnings():
         # The package announces on import that it will be split up; nobody watching can act on it.
         warnings.simplefilter("ignore", DeprecationWarning)
         from langchain_community.agent_toolkits import FileManagementToolkit, SQLDatabaseToolkit
         from langchain_community.utilities import SQLDatabase
+    from rollcage_langchain import guard_tools
     from sqlalchemy import create_engine
 
     files = FileManagementToolkit(root_dir=str(scene.workspace))
     database = SQLDatabase(create_engine(f"sqlite:///{scene.database}"))
-    return [*files.get_tools(), *SQLDatabaseToolkit(db=database, llm=model).get_tools()]
+    tools = [*files.get_tools(), *SQLDatabaseToolkit(db=database, llm=model).get_tools()]
+    return guard_tools(tools, session, effects=EFFECTS)
 
 
 def _inside(workspace: Path) -> Any:

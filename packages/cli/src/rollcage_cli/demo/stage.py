@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,15 @@ from rich.console import Console
 from rich.text import Text
 from rollcage.store import JsonlStore
 
-from rollcage_cli.demo.job import NAME_ESCAPE, NAME_REPORT, Scene, prepare
+from rollcage_cli.demo.job import (
+    NAME_ESCAPE,
+    NAME_REPORT,
+    NAME_WRECK,
+    WRECK,
+    Scene,
+    prepare,
+)
+from rollcage_cli.demo.tools import SETTING
 from rollcage_cli.errors import ClaimFailed, DemoUnavailable
 from rollcage_cli.options import OFF, JsonOption
 from rollcage_cli.output import arguments_text, console, print_json, visible
@@ -26,7 +35,9 @@ from rollcage_cli.verify import verify_trace
 
 __all__ = ["demo", "folder_for"]
 
-_NEEDED: Final = ("langchain", "langchain_community", "rollcage_langchain", "sqlalchemy")
+_NEEDED: Final = (
+    "langchain", "langchain_community", "rollcage_langchain", "rollcage_toolbox", "sqlalchemy",
+)  # fmt: skip
 _FOLDER: Final = Path("rollcage-demo")
 _EDIT: Final = (b"120.50", b"920.50")  # what somebody writes into the record of what was done
 
@@ -76,10 +87,11 @@ def demo(
     ] = None,
     as_json: JsonOption = OFF,
 ) -> None:
-    """See it work: an agent crashes and resumes.
+    """See it work: an agent crashes, is resumed, and is undone.
 
     Ten steps of a LangChain agent with real tools and a scripted model, offline: it dies at the
-    ninth, a second process replays eight and goes on. Then a blocked call and an edited trace.
+    ninth, a second process replays eight and goes on. Then a blocked call, an edited trace, and
+    an agent that wrecks its folder and its database: `rollcage undo` brings both back.
     """
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
@@ -115,7 +127,7 @@ def folder_for(folder: Path | None) -> Scene:
 
 
 class _Stage:
-    """The four acts, told as they happen."""
+    """The five acts, told as they happen."""
 
     def __init__(self, scene: Scene, out: Console) -> None:
         self.claims: list[Claim] = []
@@ -140,6 +152,12 @@ class _Stage:
             self._escape(agent)
             self._check()
         self._edit()
+        self._check()
+        before = self._digests()
+        with self._agent("wreck") as agent:
+            self._wreck(agent, before)
+            self._check()
+        self._undo(before)
         self._check()
         self._farewell()
 
@@ -208,6 +226,51 @@ class _Stage:
         said = f"line {findings[0].line}: {findings[0].message}" if findings else "nothing"
         self._claim(f"in the copy it finds {visible(said)}", [f.line for f in findings] == [line])
 
+    def _wreck(self, agent: _Agent, before: dict[str, str]) -> None:
+        self._title(
+            "5", "An agent cleans up: it wrecks its folder and its database. Then it is undone."
+        )
+        agent.act(self._teller("wrecked", NAME_WRECK))
+        states = [row.state for row in self._view("wrecked", agent).steps]
+        self._claim(f"{len(states)} writes ran", states == ["ran"] * len(WRECK))
+        self._claim("the agent is gone", agent.wait() == 0)
+        for what, now in self._digests().items():
+            said = f"the {what} is wrecked: {before[what][:16]}… became {now[:16]}…"
+            self._claim(said, now != before[what])
+
+    def _undo(self, before: dict[str, str]) -> None:
+        """Undo, in a process that knows the run's id and no more."""
+        run = self.runs["wrecked"]
+        (self._scene.folder / "pyproject.toml").write_text(SETTING, encoding="utf-8")
+        self._out.print(f"    $ rollcage undo {run[-12:]} --yes", soft_wrap=True)
+        code = self._rollcage("undo", run[-12:], "--yes")
+        rows = view(self._store.read(run)).steps
+        ends = [row.undone for row in rows if row.undoes is None]
+        self._claim(
+            f"{ends.count('verified')} effects were taken back, and each was looked at",
+            code == 0 and ends == ["verified"] * len(WRECK),
+        )
+        for what, now in self._digests().items():
+            self._claim(f"the {what} is as it was: {now[:16]}…", now == before[what])
+
+    def _digests(self) -> dict[str, str]:
+        """What is there, looked at by the demo itself."""
+        scene = self._scene
+        return {"folder": scene.folder_digest(), "database": scene.database_digest()}
+
+    def _rollcage(self, *arguments: str) -> int:
+        """Run a command in the demo's folder, and show what it says; its exit code."""
+        command = [sys.executable, "-m", "rollcage", *arguments]
+        with (self._scene.folder / f"{arguments[0]}.log").open("wb") as errors:
+            ended = subprocess.run(  # noqa: S603 - our own program
+                command, cwd=self._scene.folder, stdout=subprocess.PIPE, stderr=errors,
+                env=os.environ | {"COLUMNS": str(self._out.width - 4)}, encoding="utf-8",
+                check=False,
+            )  # fmt: skip
+        for line in ended.stdout.splitlines():
+            self._out.print(f"    {visible(line.rstrip())}", soft_wrap=True)
+        return ended.returncode
+
     # --- what its processes leave ----------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -270,6 +333,7 @@ class _Stage:
             f"rollcage diff {run['crashed'][-12:]} {run['resumed'][-12:]} --store {store}",
             f"rollcage show {run['blocked'][-12:]} --step 2 --store {store}",
             f"rollcage verify {run['crashed'][-12:]} --store {self._scene.edited}",
+            f"rollcage show {run['wrecked'][-12:]} --store {store}",
         ]
         out.print()
         out.print(Text("Look at the traces:", style="bold"))

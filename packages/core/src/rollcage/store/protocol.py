@@ -77,8 +77,8 @@ class RunTrace:
 def check_attested(trace: RunTrace) -> None:
     """Hold a finished run's trace against the count and head in the store's index.
 
-    Behind that head, `step.resolved` events may stand: whoever says what became of a step may be
-    killed between the trace and the index.
+    Behind that head, `step.resolved` events and an undo may stand: whoever says what became of a
+    step, or takes some back, may be killed before the index is written.
 
     Raises:
         TraceCorrupt: lines are missing from its end, or others were added to it.
@@ -101,8 +101,11 @@ def check_attested(trace: RunTrace) -> None:
     if not behind:
         return
     attested = tail_of(trace.data[:end])
+    undoing = False
     for line, event in read_events(trace.data[end:], trace.where, after=attested):
-        if event.get("event") != "step.resolved":
+        kind = str(event.get("event"))
+        undoing = undoing or kind.startswith("undo.")
+        if kind != "step.resolved" and (not undoing or kind in ("run.started", "run.finished")):
             said = f"the run finished with {info.count} lines, this is another end"
             raise TraceCorrupt(trace.where, line, said)
 

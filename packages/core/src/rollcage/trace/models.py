@@ -12,7 +12,9 @@ __all__ = [
     "BranchJoined",
     "Event",
     "Outcome",
+    "PlannedCallData",
     "RunFinished",
+    "RunRewound",
     "RunStarted",
     "StepBlocked",
     "StepFinished",
@@ -20,6 +22,8 @@ __all__ = [
     "StepResolved",
     "StepStarted",
     "ToolRequestData",
+    "UndoFinished",
+    "UndoStarted",
     "VerdictData",
     "adapter",
 ]
@@ -27,6 +31,8 @@ __all__ = [
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Microseconds = Annotated[int, Field(ge=0)]
 StepNumber = Annotated[int, Field(ge=1)]
+Origin = tuple[str, StepNumber]
+Digests = dict[str, Digest | dict[str, Digest]]
 
 
 class _Model(BaseModel):
@@ -94,7 +100,7 @@ class RunStarted(_Event):
     root: str = Field(description="the first run of the lineage")
     seed: str
     chain: Literal["effects", "all"]
-    on_divergence: Literal["halt", "warn"]
+    on_divergence: Literal["halt", "warn", "undo"]
     durability: Literal["os", "disk"]
     rules: list[str]
     redacted: bool = Field(False, description="values were taken out by an export")
@@ -114,6 +120,23 @@ class _Call(_Event):
     agent: str = ""
     call_id: str = Field("", description="the framework's id of the call (gen_ai.tool.call.id)")
     parent: StepNumber | None = Field(None, description="the step whose body made the call")
+    undoes: Origin | None = Field(None, description="the step (run, step) that it takes back")
+
+
+class PlannedCallData(_Model):
+    """A compensating call."""
+
+    name: str
+    version: str
+    args: dict[str, Any]
+
+
+class _Undoable(_Model):
+    before: dict[str, Any] | None = Field(
+        None, description="by resource, the state that the call would change"
+    )
+    plan: list[PlannedCallData] | None = Field(None, description="the calls that take it back")
+    reversible: bool = Field(False, description="it has a plan, or gets one when it ends")
 
 
 class _Placed(_Call):
@@ -128,7 +151,7 @@ class _Placed(_Call):
     fingerprint: Digest
 
 
-class StepStarted(_Placed):
+class StepStarted(_Placed, _Undoable):
     """A call is about to run; written before it does."""
 
     event: Literal["step.started"]
@@ -152,9 +175,15 @@ class StepFinished(_Event):
     outcome: Outcome
     digest: Digest = Field(description="of the outcome")
     duration: Microseconds
+    after: Digests | None = Field(
+        None, description="by resource, the digest of the state behind it, or of each field"
+    )
+    plan: list[PlannedCallData] | None = Field(
+        None, description="where it needed the result; null where it can't be taken back"
+    )
 
 
-class StepReplayed(_Placed):
+class StepReplayed(_Placed, _Undoable):
     """A recorded outcome stood for the call; nothing ran."""
 
     event: Literal["step.replayed"]
@@ -163,6 +192,8 @@ class StepReplayed(_Placed):
     digest: Digest
     duration: Microseconds = Field(description="what it took where it ran")
     verdict: VerdictData | None = Field(None, description="today's, where it differs (offline)")
+    after: Digests | None = Field(None, description="as its step.finished said")
+    probed: bool = Field(False, description="its outcome is what a probe said")
     drift: str | None = Field(None, description="how a fresh execution differed (verify)")
 
 
@@ -200,9 +231,39 @@ class StepResolved(_Event):
 
     event: Literal["step.resolved"]
     step: StepNumber
-    by: Literal["operator", "body"]
+    by: Literal["operator", "body", "probe"]
     outcome: Outcome
     digest: Digest
+    after: Digests | None = Field(None, description="as in step.finished")
+    plan: list[PlannedCallData] | None = Field(None, description="as in step.finished")
+
+
+class UndoStarted(_Event):
+    """A step is about to be taken back."""
+
+    event: Literal["undo.started"]
+    of: Origin = Field(description="run and step where it ran")
+    calls: int = Field(ge=0, description="how many compensating calls that takes")
+
+
+class UndoFinished(_Event):
+    """What became of the undo of a step."""
+
+    event: Literal["undo.finished"]
+    of: Origin
+    status: Literal["verified", "compensated", "conflict", "irreversible", "unknown", "failed"]
+    reason: str = ""
+    differs: dict[str, list[str]] | None = Field(
+        None, description="resources that are not as they should be, with the fields, where told"
+    )
+
+
+class RunRewound(_Event):
+    """What was recorded before this line and behind a step, or in a branch, holds no longer."""
+
+    event: Literal["run.rewound"]
+    to: int = Field(ge=0, description="the last step of this trace that still holds; 0: none")
+    branch: str = Field("", description="only what is in this branch and below; empty: all")
 
 
 class RunFinished(_Event):
@@ -222,6 +283,9 @@ Event = Annotated[
     | StepBlocked
     | StepResolved
     | BranchJoined
+    | UndoStarted
+    | UndoFinished
+    | RunRewound
     | RunFinished,
     Field(discriminator="event"),
 ]

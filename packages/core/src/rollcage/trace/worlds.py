@@ -49,6 +49,8 @@ class Worlds:
     def follow(self, event: dict[str, Any]) -> str | None:
         """What is wrong with the world of the next event, which has passed the schema; or None."""
         kind = event["event"]
+        if "undoes" in event:
+            return None  # its world follows from the step that it takes back, attempt by attempt
         if kind == "run.started":
             self.followed = event["mode"] == "record" and not event.get("redacted", False)
             self._strict = event["chain"] == "all"

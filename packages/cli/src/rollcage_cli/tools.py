@@ -1,0 +1,103 @@
+"""The tools that an undo calls: what `--tools`, or the project's own setting, names."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from rollcage import Contract
+from rollcage.errors import RollcageError
+
+from rollcage_cli.errors import ToolsUnusable
+from rollcage_cli.output import visible
+from rollcage_cli.values import items_of
+
+__all__ = ["any_async", "load_tools"]
+
+Source = Callable[..., Any] | Contract
+
+
+def load_tools(named: Sequence[str] | None) -> list[Source]:
+    """The tools that are named as `module:attribute` or `module`, else those of the project.
+
+    The project's are in `tool.rollcage.tools` of the `pyproject.toml` in the working directory.
+    Modules are looked for there, too.
+
+    Raises:
+        ToolsUnusable: one can't be loaded, or is no tool; says which.
+    """
+    specs = list(named or _setting(Path("pyproject.toml")))
+    here = str(Path.cwd())
+    if specs and here not in sys.path:
+        sys.path.insert(0, here)
+    return [tool for spec in specs for tool in _load(spec)]
+
+
+def any_async(tools: Iterable[Source]) -> bool:
+    """Whether one of them, or what it declares beside itself, has to be awaited."""
+    for each in tools:
+        contract: Any = getattr(each, "__rollcage_contract__", each)
+        body = getattr(each, "__wrapped__", each)
+        if any(map(inspect.iscoroutinefunction, (body, contract.observe, contract.probe))):
+            return True
+    return False
+
+
+def _setting(path: Path) -> list[str]:
+    try:
+        data: Any = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise ToolsUnusable(f"{path} can't be read: {error}") from None
+    said = items_of(data.get("tool", {}).get("rollcage", {}).get("tools", []))
+    if said is None or not all(isinstance(each, str) for each in said):
+        raise ToolsUnusable(f"tool.rollcage.tools in {path} is no list of module:attribute")
+    return said
+
+
+def _load(spec: str) -> list[Source]:
+    module_name, _, attribute = spec.partition(":")
+    try:
+        module: Any = importlib.import_module(module_name)
+        if not attribute:
+            named = cast("dict[str, Any]", vars(module))
+            return [each for each in named.values() if _is_tool(each)]
+        found: Any = module
+        for name in attribute.split("."):
+            found = getattr(found, name)
+        if callable(found) and not _is_tool(found):
+            found = found()  # it makes them
+    except RollcageError:
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        raise ToolsUnusable(f"tools {visible(spec)!r} can't be loaded: {visible(said)}") from error
+    return _several(spec, found)
+
+
+def _is_tool(each: object) -> bool:
+    return isinstance(each, Contract) or isinstance(
+        getattr(each, "__rollcage_contract__", None), Contract
+    )
+
+
+def _several(spec: str, found: Any) -> list[Source]:
+    if _is_tool(found):
+        return [found]
+    if isinstance(found, Mapping):
+        found = cast("Mapping[object, Any]", found).values()
+    several = isinstance(found, Iterable)
+    tools: list[Any] = [*cast("Iterable[Any]", found)] if several else [found]
+    wrong = [each for each in tools if not _is_tool(each)]
+    if wrong:
+        raise ToolsUnusable(
+            f"tools {visible(spec)!r}: {visible(repr(wrong[0])[:80])} is no tool; declare it with "
+            f"@rollcage.tool"
+        )
+    return tools

@@ -1,0 +1,202 @@
+"""`rollcage undo`: takes back what a run did, once somebody has seen what that means."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from rollcage import (
+    PlannedCall,
+    PlannedStep,
+    UndoneStep,
+    UndoPlan,
+    UndoReport,
+    aplan_undo,
+    aundo_run,
+    plan_undo,
+    undo_run,
+)
+from rollcage.errors import ToolMissing
+from rollcage.store import JsonlStore
+
+from rollcage_cli.errors import DIFFERENT, UsageError
+from rollcage_cli.lookup import find
+from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
+from rollcage_cli.output import arguments_text, console, print_json, visible
+from rollcage_cli.tools import Source, any_async, load_tools
+
+__all__ = ["undo"]
+
+_STYLES: Final = {
+    "reversible": "green", "nothing": "dim", "conflict": "bold red", "irreversible": "yellow",
+    "unknown": "bold yellow", "verified": "green", "compensated": "green", "failed": "bold red",
+}  # fmt: skip
+
+
+def undo(
+    run: RunArgument,
+    to: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="STEP", help="Only what came behind this step."),
+    ] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Show what would be done, no more.")] = OFF,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = OFF,
+    tools: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE[:ATTRIBUTE]",
+            help="Where the tools are; else tool.rollcage.tools in pyproject.toml says it.",
+        ),
+    ] = None,
+    restore: Annotated[
+        bool, typer.Option("--restore", help="Also restore what was before unknown steps.")
+    ] = OFF,
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = OFF,
+) -> None:
+    """Take back what a run did, the newest effect first.
+
+    Shows first what is reversible, unknown, in conflict and irreversible, and asks. Nothing is
+    changed where somebody else has changed a state since. Exits with 1 if anything is left.
+    """
+    if as_json and not (plan or yes):
+        raise UsageError("--json asks nothing: say --plan, or --yes to undo")
+    found = find(store, run)
+    if not isinstance(found.reader, JsonlStore):
+        raise UsageError(f"{visible(run)} is a file outside of a store; undo it in its store")
+    work = _Work(found.reader, found.run, to, load_tools(tools), restore=restore)
+    planned = work.plan()
+    if not as_json:
+        _print_plan(console(), planned)
+    if plan or not planned.steps:
+        if as_json:
+            print_json({"plan": _plan_data(planned)})
+        raise typer.Exit(0 if planned.complete else DIFFERENT)
+    if planned.conflicts and not as_json:
+        console().print("Nothing is changed: settle the conflict first.")
+        raise typer.Exit(DIFFERENT)
+    if not yes and not typer.confirm("Undo this?"):
+        raise typer.Exit(DIFFERENT)
+    report = work.undo()
+    if as_json:
+        print_json({"plan": _plan_data(planned), "report": _report_data(report)})
+    else:
+        _print_report(console(), report)
+    if not report.complete:
+        raise typer.Exit(DIFFERENT)
+
+
+class _Work:
+    """One undo: sync where no tool has to be awaited, so that tools stay in their thread."""
+
+    def __init__(
+        self, store: JsonlStore, run: str, to: int | None, tools: list[Source], *, restore: bool
+    ) -> None:
+        self._options: dict[str, Any] = {
+            "to": to, "tools": tools, "in_doubt": "restore" if restore else "list",
+        }  # fmt: skip
+        self._where = store, run
+        self._waits = any_async(tools)
+
+    def plan(self) -> UndoPlan:
+        """What would be done."""
+        try:
+            if self._waits:
+                return asyncio.run(aplan_undo(*self._where, **self._options))
+            return plan_undo(*self._where, **self._options)
+        except ToolMissing as error:
+            said = "say where it is with --tools MODULE, or in tool.rollcage.tools"
+            raise ToolMissing(f"{error} ({said})", error.tool) from error
+
+    def undo(self) -> UndoReport:
+        """Do it."""
+        if self._waits:
+            return asyncio.run(aundo_run(*self._where, **self._options))
+        return undo_run(*self._where, **self._options)
+
+
+# --- for people ----------------------------------------------------------------------------------
+
+
+def _print_plan(out: Console, plan: UndoPlan) -> None:
+    if not plan.steps:
+        out.print("There is nothing to undo.")
+        return
+    table = Table(box=None, pad_edge=False)
+    for title in ("step", "call", "undo", "by"):
+        table.add_column(title, overflow="fold" if title == "by" else "ellipsis")
+    for step in plan.steps:
+        table.add_row(
+            _number(step, plan.run),
+            Text(f"{visible(step.name)}({arguments_text(step.args)})"),
+            Text(step.state, style=_STYLES[step.state]),
+            Text(_by(step)),
+        )
+    out.print(table)
+
+
+def _number(step: PlannedStep | UndoneStep, run: str) -> Text:
+    return Text(str(step.step) if step.run == run else f"{step.step} of {visible(step.run)[-12:]}")
+
+
+def _by(step: PlannedStep) -> str:
+    said = [_call_text(call) for call in step.calls]
+    said += [visible(step.reason)] if step.reason else []
+    return "; ".join([*said, *_differences(step)])
+
+
+def _call_text(call: PlannedCall) -> str:
+    return f"{visible(call.name)}({arguments_text(call.args)})"
+
+
+def _differences(step: PlannedStep | UndoneStep) -> list[str]:
+    return [
+        f"{visible(resource)} differs" + (f" in {visible(', '.join(fields))}" if fields else "")
+        for resource, fields in step.differs.items()
+    ]
+
+
+def _print_report(out: Console, report: UndoReport) -> None:
+    for step in report.steps:
+        text = Text("step ").append_text(_number(step, report.run))
+        text.append(f" ({visible(step.name)}): ").append(step.status, style=_STYLES[step.status])
+        said = ([visible(step.reason)] if step.reason else []) + _differences(step)
+        text.append(f": {'; '.join(said)}" if said else "")
+        out.print(text, soft_wrap=True)
+    for run, number, name in report.left:
+        where = "" if run == report.run else f" of {visible(run)}"
+        out.print(f"step {number}{where} ({visible(name)}): not tried", soft_wrap=True)
+    if report.complete:
+        out.print(Text(f"{len(report.steps)} effects taken back", style="green"))
+        out.print("The next session of this name resumes from there.")
+
+
+# --- for machines --------------------------------------------------------------------------------
+
+
+def _plan_data(plan: UndoPlan) -> dict[str, Any]:
+    return {
+        "run": plan.run, "to": plan.to, "complete": plan.complete, "conflicts": plan.conflicts,
+        "steps": _steps_data(plan.steps),
+    }  # fmt: skip
+
+
+def _report_data(report: UndoReport) -> dict[str, Any]:
+    left = [{"run": run, "step": step, "name": name} for run, step, name in report.left]
+    return {
+        "run": report.run, "to": report.to, "complete": report.complete,
+        "steps": _steps_data(report.steps), "left": left,
+    }  # fmt: skip
+
+
+def _steps_data(steps: Sequence[PlannedStep | UndoneStep]) -> list[dict[str, Any]]:
+    return [
+        dataclasses.asdict(step) | {"calls": [call.as_data() for call in step.calls]}
+        for step in steps
+    ]

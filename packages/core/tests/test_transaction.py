@@ -1,0 +1,212 @@
+"""`with session.transaction():` keeps all of a block's effects, or none."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rollcage import (
+    Diverged,
+    Session,
+    TraceUnwritable,
+    UndoIncomplete,
+    UnknownOutcome,
+    compensate,
+    tool,
+)
+from rollcage.store import JsonlStore
+
+Events = Callable[[str], list[dict[str, Any]]]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    """A folder that tools work in."""
+    (tmp_path / "disk").mkdir()
+    return tmp_path / "disk"
+
+
+def content(disk: Path) -> dict[str, str]:
+    """The texts of the files in it."""
+    return {p.name: p.read_text() for p in disk.iterdir() if p.name != "effects"}
+
+
+class Broken(Exception):
+    """What breaks a block."""
+
+
+def put(files: Any, disk: Path, *names: str) -> None:
+    for name in names:
+        files.put_file(path=str(disk / name), text=name)
+
+
+def test_a_block_that_ends_well_is_kept(store: JsonlStore, files: Any, disk: Path) -> None:
+    hits: list[int] = []
+    modes: list[Any] = ["off", "resume"]
+    for replay in modes:
+        with Session("job", store=store, replay=replay) as session:
+            put(files, disk, "a")
+            with session.transaction():
+                put(files, disk, "b", "c")
+            put(files, disk, "d")
+            hits.append(session.stats.hits)
+    assert hits == [0, 4]
+    assert content(disk) == {"a": "a", "b": "b", "c": "c", "d": "d"}
+
+
+def test_a_block_that_raises_is_taken_back(store: JsonlStore, files: Any, disk: Path) -> None:
+    with Session("job", store=store) as session:
+        put(files, disk, "a")
+        with pytest.raises(Broken) as caught, session.transaction():
+            put(files, disk, "b", "c")
+            raise Broken
+        assert not hasattr(caught.value, "__notes__")
+        put(files, disk, "d")
+    assert content(disk) == {"a": "a", "d": "d"}
+
+
+def test_a_job_with_a_block_that_was_taken_back_is_resumed(
+    store: JsonlStore, files: Any, disk: Path
+) -> None:
+    def work(session: Session, *, breaks: bool) -> None:
+        put(files, disk, "a")
+        try:
+            with session.transaction():
+                put(files, disk, "b")
+                if breaks:
+                    raise Broken
+        except Broken:
+            pass
+        put(files, disk, "d")
+
+    with pytest.raises(KeyError), Session("job", store=store) as session:
+        work(session, breaks=True)
+        raise KeyError
+    with pytest.raises(KeyError), Session("job", store=store) as session:
+        work(session, breaks=True)
+        assert (session.stats.hits, session.stats.misses) == (2, 2), "b ran, and was taken back"
+        raise KeyError
+    assert content(disk) == {"a": "a", "d": "d"}
+    with pytest.raises(Diverged, match="put_file"), Session("job", store=store) as session:
+        work(session, breaks=False)  # then what came behind it holds no longer
+
+
+def test_retried_blocks_have_worlds_of_their_own(store: JsonlStore, files: Any, disk: Path) -> None:
+    with Session("job", store=store) as session:
+        for attempt in range(3):
+            try:
+                with session.transaction():
+                    put(files, disk, "a")
+                    if attempt < 2:
+                        raise Broken
+            except Broken:
+                assert content(disk) == {}
+    lines = [line for line in (disk / "effects").read_text().splitlines() if " put " in line]
+    assert len({line.split()[0] for line in lines}) == 3
+    assert content(disk) == {"a": "a"}
+
+
+def test_nested_blocks(store: JsonlStore, files: Any, disk: Path) -> None:
+    with Session("job", store=store) as session:
+        with session.transaction():
+            put(files, disk, "a")
+            with pytest.raises(Broken), session.transaction():
+                put(files, disk, "b")
+                raise Broken
+            assert content(disk) == {"a": "a"}
+            with session.transaction():
+                put(files, disk, "c")
+        assert content(disk) == {"a": "a", "c": "c"}
+        with pytest.raises(Broken), session.transaction():
+            put(files, disk, "d")
+            with session.transaction("inner"):
+                put(files, disk, "e")
+            with session.branch("side"):
+                put(files, disk, "f")
+            files.both(one=str(disk / "g"), two=str(disk / "h"))
+            raise Broken
+    assert content(disk) == {"a": "a", "c": "c"}
+
+
+async def test_async_and_in_parallel(store: JsonlStore, files: Any, disk: Path) -> None:
+    async with Session("job", store=store) as session:
+        with pytest.raises(Broken):
+            async with session.transaction() as block:
+                with session.turn():
+                    await asyncio.gather(
+                        *(session.acall(files.aput_file, path=str(disk / n), text=n) for n in "abc")
+                    )
+                await asyncio.to_thread(block.call, files.put_file, path=str(disk / "d"), text="d")
+                raise Broken
+        assert content(disk) == {}
+        async with session.transaction():
+            await files.aput_file(path=str(disk / "a"), text="a")
+    assert content(disk) == {"a": "a"}
+
+
+async def test_a_cancelled_block(store: JsonlStore, files: Any, disk: Path) -> None:
+    started = asyncio.Event()
+
+    async def job(session: Session) -> None:
+        async with session.transaction():
+            await files.aput_file(path=str(disk / "a"), text="a")
+            started.set()
+            await asyncio.Event().wait()
+
+    async with Session("job", store=store) as session:
+        task = asyncio.create_task(job(session))
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert content(disk) == {}
+
+
+def test_what_can_not_be_taken_back_halts(store: JsonlStore, files: Any, disk: Path) -> None:
+    opened = Session("job", store=store)
+    with pytest.raises(UndoIncomplete, match="mail") as halted, opened as session:
+        with pytest.raises(Broken) as caught, session.transaction():
+            put(files, disk, "a")
+            files.mail(to="ann")
+            raise Broken
+        assert "irreversible" in caught.value.__notes__[0]
+        assert isinstance(session.halted, UndoIncomplete)
+    assert "rollcage undo" in str(halted.value)
+    assert content(disk) == {}
+
+
+def test_a_block_with_a_write_of_unknown_outcome(store: JsonlStore, files: Any, disk: Path) -> None:
+    @tool(effect="write", observe=files.observe, undo=files.restore)
+    def cut(path: str) -> None:
+        raise TimeoutError
+
+    opened = Session("job", store=store)
+    with pytest.raises(UnknownOutcome), opened as session, session.transaction():
+        put(files, disk, "a")
+        cut(path=str(disk / "b"))
+    assert content(disk) == {}, "a look showed that it had not happened: all is taken back"
+
+
+def test_a_block_in_a_session_that_was_stopped(store: JsonlStore, files: Any, disk: Path) -> None:
+    with pytest.raises(TraceUnwritable), Session("job", store=store) as session:
+        with pytest.raises(Broken) as caught, session.transaction():
+            put(files, disk, "a")
+            session.halt(TraceUnwritable("the disk is full"))
+            raise Broken
+        assert "could not be taken back whole" in caught.value.__notes__[0]
+    assert content(disk) == {"a": "a"}
+
+
+def test_an_async_tool_needs_an_async_block(store: JsonlStore, disk: Path) -> None:
+    @tool(effect="write", name="test_transaction.atake")
+    async def take() -> None: ...
+
+    @tool(effect="write", undo=lambda: [compensate(take)])
+    def give() -> None: ...
+
+    block = Session("job", store=store)
+    with pytest.raises(UndoIncomplete, match="is async"), block as session:  # noqa: SIM117 - nested
+        with pytest.raises(Broken), session.transaction():
+            give()
+            raise Broken

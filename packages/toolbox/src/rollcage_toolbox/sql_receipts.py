@@ -1,0 +1,94 @@
+"""Receipts: which rows an insert made, where the database gave them their keys.
+
+A row whose key the database gives out has no name before it exists, so nothing could tell later
+which row a call made: its contents change. A receipt, written in the same transaction as the row,
+can. It is what undo finds such rows by, and what a probe goes by.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import sqlalchemy as sa
+
+from rollcage_toolbox.sql_tables import Row, key_text
+
+__all__ = ["Receipts", "call_of"]
+
+
+class Receipts:
+    """A table of receipts.
+
+    Args:
+        name: the table's name. It is made when it is first needed, and may be emptied when the
+            runs that it is about will not be undone any more.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._table = sa.Table(
+            name,
+            sa.MetaData(),
+            sa.Column("call_digest", sa.String(64), primary_key=True),
+            sa.Column("number", sa.Integer, primary_key=True),
+            sa.Column("table_name", sa.Text, nullable=False),
+            sa.Column("row_key", sa.Text, nullable=False),
+        )
+
+    def make(self, connection: sa.Connection) -> None:
+        """Make the table, where it is not there yet."""
+        self._table.create(connection, checkfirst=True)
+
+    def keys(self, connection: sa.Connection, call: str) -> list[dict[str, Any]]:
+        """The keys of the rows that calls like this one made, the oldest first."""
+        if not sa.inspect(connection).has_table(self.name):
+            return []
+        columns = self._table.c
+        wanted = sa.select(columns.row_key).where(columns.call_digest == call)
+        found = connection.execute(wanted.order_by(columns.number))
+        return [_key(str(text)) for text in found.scalars()]
+
+    def keep(self, connection: sa.Connection, call: str, table: str, keys: Sequence[Row]) -> None:
+        """Write down the rows that a call made."""
+        columns = self._table.c
+        last = sa.select(sa.func.max(columns.number)).where(columns.call_digest == call)
+        first = (connection.execute(last).scalar() or 0) + 1
+        for number, key in enumerate(keys, first):
+            connection.execute(
+                self._table.insert().values(
+                    call_digest=call, number=number, table_name=table, row_key=key_text(key)
+                )
+            )
+
+    def drop(self, connection: sa.Connection, table: str, keys: Iterable[Row]) -> None:
+        """Forget rows that were taken back."""
+        if not sa.inspect(connection).has_table(self.name):
+            return
+        columns = self._table.c
+        for key in keys:
+            connection.execute(
+                self._table.delete().where(
+                    columns.table_name == table, columns.row_key == key_text(key)
+                )
+            )
+
+
+def call_of(table: str, rows: Sequence[Row]) -> str:
+    """What identifies calls that insert the same into the same table."""
+    text = json.dumps([table, [key_text(row) for row in rows]])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _key(text: str) -> dict[str, Any]:
+    told: Mapping[str, Any] = json.loads(text)
+    return {
+        name: bytes.fromhex(cast("Mapping[str, str]", value)["hex"]) if _is_bytes(value) else value
+        for name, value in told.items()
+    }
+
+
+def _is_bytes(value: object) -> bool:
+    return isinstance(value, dict)

@@ -1,0 +1,365 @@
+"""One name in one open directory: everything that touches a file goes through it.
+
+No path is ever given to the operating system: only single names, relative to a directory that is
+held open (`dir_fd`), and never through a symbolic link (`O_NOFOLLOW`). What is swapped in between
+two steps is either what was looked at, or is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import hashlib
+import os
+import stat
+import unicodedata
+from collections.abc import Iterator
+from typing import Final
+
+from rollcage_toolbox.errors import LimitExceeded, PathRefused
+from rollcage_toolbox.workspace.images import ABSENT, Image, Settings, dir_image, file_image
+from rollcage_toolbox.workspace.names import TEMPORARY, folded
+
+__all__ = ["Place", "enter", "remove_tree", "sweep"]
+
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_LOCK: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_PRIVILEGED: Final = stat.S_ISUID | stat.S_ISGID
+_CHUNK: Final = 2**20
+
+
+def enter(fd: int, name: str, path: str) -> int:
+    """Open a directory of that name in an open directory.
+
+    Raises:
+        FileNotFoundError: there is none.
+        NotADirectoryError: it is something else.
+        PathRefused: it is a symbolic link, or another directory's name in other letters.
+    """
+    try:
+        inner = os.open(name, _DIRECTORY, dir_fd=fd)
+    except FileNotFoundError:
+        _refuse_twin(fd, name, path)
+        raise FileNotFoundError(errno.ENOENT, "no such directory in the workspace", path) from None
+    except OSError as error:
+        if error.errno not in {errno.ENOTDIR, errno.ELOOP}:
+            raise
+        with contextlib.suppress(FileNotFoundError):
+            _refuse_special(os.stat(name, dir_fd=fd, follow_symlinks=False), path)
+        raise NotADirectoryError(errno.ENOTDIR, "not a directory", path) from None
+    try:
+        _refuse_inexact(fd, name, os.fstat(inner), path)
+    except BaseException:
+        os.close(inner)
+        raise
+    return inner
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A name in an open directory.
+
+    Attributes:
+        fd: the directory.
+        name: one name in it.
+        path: the whole path, for messages and keys.
+        settings: of the workspace.
+    """
+
+    fd: int
+    name: str
+    path: str
+    settings: Settings
+
+    # --- looking ---------------------------------------------------------------------------------
+
+    def status(self) -> os.stat_result | None:
+        """What is there, which is a regular file or a directory; None if nothing is.
+
+        Raises:
+            PathRefused: it is anything else, or another file's name in other letters.
+        """
+        try:
+            found = os.stat(self.name, dir_fd=self.fd, follow_symlinks=False)
+        except FileNotFoundError:
+            _refuse_twin(self.fd, self.name, self.path)
+            return None
+        _refuse_special(found, self.path)
+        _refuse_inexact(self.fd, self.name, found, self.path)
+        return found
+
+    @contextlib.contextmanager
+    def opened(self, *, reading: bool) -> Iterator[tuple[int, os.stat_result]]:
+        """The regular file that is there, opened to be read.
+
+        Args:
+            reading: whether it is only read; what is to be changed may have no second name.
+        """
+        status = self.status()
+        if status is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file in the workspace", self.path)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, "a directory, not a file", self.path)
+        try:
+            fd = os.open(self.name, _FILE, dir_fd=self.fd)
+        except OSError as error:
+            if error.errno in {errno.ELOOP, errno.ENXIO}:  # swapped since it was looked at
+                raise _refusal("a symbolic link or a device", self.path, "path_symlink") from None
+            raise
+        try:
+            yield fd, self._sound(os.fstat(fd), reading=reading)
+        finally:
+            os.close(fd)
+
+    def _sound(self, status: os.stat_result, *, reading: bool) -> os.stat_result:
+        if not stat.S_ISREG(status.st_mode):
+            raise _refusal("no regular file", self.path, "path_special")
+        if status.st_nlink > 1 and not (reading and self.settings.read_hard_links):
+            raise _refusal("a file with a second name (hard link)", self.path, "path_hard_link")
+        if status.st_mode & _PRIVILEGED and not reading:
+            raise _refusal("a set-user-id or set-group-id file", self.path, "path_special")
+        return status
+
+    def read(self, limit: int, *, reading: bool) -> tuple[bytes, int]:
+        """The content and the mode of the file that is there.
+
+        Raises:
+            LimitExceeded: it has more than `limit` bytes.
+        """
+        with self.opened(reading=reading) as (fd, status):
+            data = bytearray()
+            while chunk := os.read(fd, min(_CHUNK, limit + 1 - len(data))):
+                data += chunk
+                if len(data) > limit:
+                    raise LimitExceeded(
+                        f"{self.path!r} has more than {limit} bytes, which is the limit here"
+                    )
+            return bytes(data), stat.S_IMODE(status.st_mode)
+
+    def digest(self, limit: int) -> tuple[str, int]:
+        """The SHA-256 and the size of the file that is there, read piece by piece."""
+        digest, size = hashlib.sha256(), 0
+        with self.opened(reading=True) as (fd, _):
+            while chunk := os.read(fd, _CHUNK):
+                size += len(chunk)
+                if size > limit:
+                    raise LimitExceeded(f"{self.path!r} has more than {limit} bytes")
+                digest.update(chunk)
+        return digest.hexdigest(), size
+
+    def image(self, *, reading: bool = False) -> Image:
+        """What is there, as data."""
+        status = self.status()
+        if status is None:
+            return ABSENT
+        if stat.S_ISDIR(status.st_mode):
+            return dir_image(stat.S_IMODE(status.st_mode))
+        return file_image(*self.read(self.settings.limits.file_bytes, reading=reading))
+
+    # --- changing --------------------------------------------------------------------------------
+
+    @property
+    def temporary(self) -> str:
+        """The name of what is not finished yet: one for each name, so that it can be found."""
+        return TEMPORARY + hashlib.sha256(self.name.encode()).hexdigest()[:32]
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[int]:
+        """Keep all other changes of this name out; gives the file to write the new content into.
+
+        A lock ends with its process. What a killed one left is taken over, or swept.
+        """
+        fd = self._take_lock()
+        try:
+            remove_tree(self.fd, self.temporary + ".d")
+            yield fd
+        finally:
+            self._drop(fd)
+
+    def _take_lock(self) -> int:
+        while True:
+            fd = os.open(self.temporary, _LOCK | os.O_CREAT, 0o600, dir_fd=self.fd)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                status = os.fstat(fd)
+                if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+                    raise _refusal("kept by a foreign file", self.path, "path_hard_link")
+                if _is_called(self.fd, self.temporary, status):
+                    return fd
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(fd)  # renamed or swept while we waited for it
+
+    def _drop(self, fd: int) -> None:
+        try:
+            if _is_called(self.fd, self.temporary, os.fstat(fd)):
+                os.unlink(self.temporary, dir_fd=self.fd)
+        finally:
+            os.close(fd)
+
+    def sweep(self) -> None:
+        """Take away what a killed process left unfinished here; what is alive is let be."""
+        sweep(self.fd, self.temporary)
+
+    def replace(self, temporary: int, data: bytes, mode: int) -> None:
+        """Put a file there in one step: whoever looks sees the old one or the new one, whole."""
+        os.ftruncate(temporary, 0)
+        _write(temporary, data)
+        os.fchmod(temporary, mode)
+        if self.settings.sync:
+            os.fsync(temporary)
+        os.rename(self.temporary, self.name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+        self.synced()
+
+    def become(self, temporary: int | None, was: Image, will: Image) -> None:
+        """Turn what was there into what will be; `temporary` is what `locked` gave.
+
+        Raises:
+            OSError: a directory that is not empty can't go; kinds do not turn into each other.
+        """
+        if was == will:
+            return
+        kinds = was["kind"], will["kind"]
+        if kinds in {("dir", "file"), ("file", "dir")}:
+            raise FileExistsError(errno.EEXIST, f"there is a {was['kind']} in its place", self.path)
+        if will["kind"] == "file":
+            assert temporary is not None
+            self.replace(temporary, will["data"], will["mode"])
+            return
+        if kinds == ("file", "absent"):
+            os.unlink(self.name, dir_fd=self.fd)
+        elif kinds == ("dir", "absent"):
+            self._remove_directory()
+        else:
+            if was["kind"] == "absent":
+                os.mkdir(self.name, 0o700, dir_fd=self.fd)
+            inner = enter(self.fd, self.name, self.path)
+            try:
+                os.fchmod(inner, will["mode"])
+            finally:
+                os.close(inner)
+        self.synced()
+
+    def _remove_directory(self) -> None:
+        try:
+            os.rmdir(self.name, dir_fd=self.fd)
+        except OSError as error:
+            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+                raise
+            raise OSError(errno.ENOTEMPTY, "the directory is not empty", self.path) from None
+
+    def make(self, image: Image) -> None:
+        """Put something there in a directory that nobody else knows of yet."""
+        if image["kind"] == "dir":
+            self.become(None, ABSENT, image)
+            return
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(self.name, flags, 0o600, dir_fd=self.fd)
+        try:
+            _write(fd, image["data"])
+            os.fchmod(fd, image["mode"])
+            if self.settings.sync:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def synced(self) -> None:
+        """Flush the directory to the disk, where the workspace is to survive a power loss."""
+        if self.settings.sync:
+            os.fsync(self.fd)
+
+
+def sweep(fd: int, temporary: str) -> None:
+    """Take away what a killed process left under this temporary name in an open directory."""
+    try:
+        left = os.open(temporary, _LOCK, dir_fd=fd)
+    except OSError:
+        return  # there is none, or it is none of ours
+    try:
+        fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        status = os.fstat(left)
+        ours = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+        if ours and _is_called(fd, temporary, status):
+            remove_tree(fd, temporary + ".d")
+            os.unlink(temporary, dir_fd=fd)
+    except BlockingIOError:
+        pass  # its process is alive
+    finally:
+        os.close(left)
+
+
+def _is_called(fd: int, name: str, status: os.stat_result) -> bool:
+    try:
+        named = os.stat(name, dir_fd=fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(named, status)
+
+
+def _write(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def remove_tree(fd: int, name: str) -> None:
+    """Remove one of our own unfinished directories, whatever is in it, following no link."""
+    try:
+        inner: int = os.open(name, _DIRECTORY, dir_fd=fd)
+    except OSError:
+        return  # there is none; a file or a link of that name is none of ours
+    try:
+        for each in os.listdir(inner):
+            if stat.S_ISDIR(os.stat(each, dir_fd=inner, follow_symlinks=False).st_mode):
+                remove_tree(inner, each)
+            else:
+                os.unlink(each, dir_fd=inner)
+    finally:
+        os.close(inner)
+    os.rmdir(name, dir_fd=fd)
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+def _refusal(what: str, path: str, code: str) -> PathRefused:
+    return PathRefused(f"{path!r} is {what}: tools of a workspace do not touch it", code)
+
+
+def _refuse_special(status: os.stat_result, path: str) -> None:
+    if stat.S_ISLNK(status.st_mode):
+        raise _refusal("a symbolic link", path, "path_symlink")
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        raise _refusal("a device, pipe or socket", path, "path_special")
+
+
+def _refuse_twin(fd: int, name: str, path: str) -> None:
+    """Refuse a name that some file systems take for one that is there."""
+    shape = folded(name)
+    for each in os.listdir(fd):
+        if each != name and folded(each) == shape:
+            raise PathRefused(
+                f"{path!r}: {each!r} is there, which differs in case or Unicode form only",
+                "path_case",
+            )
+
+
+def _refuse_inexact(fd: int, name: str, found: os.stat_result, path: str) -> None:
+    """Refuse what was found under a name that it does not have.
+
+    A file system that takes no notice of case finds `notes` as `NOTES`, and a rule about the one
+    would not hold for the other. It finds it by a third spelling as well: that tells it.
+    """
+    other = unicodedata.normalize("NFD", name).swapcase()
+    if other == name:
+        return
+    try:
+        twin = os.stat(other, dir_fd=fd, follow_symlinks=False)
+    except OSError:
+        return
+    if os.path.samestat(twin, found) and name not in os.listdir(fd):
+        raise PathRefused(f"{path!r} is there in other letters; use its own", "path_case")
