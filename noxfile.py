@@ -132,6 +132,23 @@ def undo(session: nox.Session) -> None:
 
 
 @nox.session
+def escapes(session: nox.Session) -> None:
+    """Hostile paths and addresses, and their benign twins, as tables (a part of `tests`)."""
+    session.install(*editable(*PACKAGES["toolbox"]), *groups("test", "test-toolbox"), *CONSTRAINTS)
+    for corpus in ("escapes.py", "hostile_urls.py"):
+        session.run("python", f"packages/toolbox/tests/{corpus}", *session.posargs)
+
+
+@nox.session
+def chaos(session: nox.Session) -> None:
+    """Runs that fail or are killed anywhere: `-- rollback`, `-- crash` (a part of `cross`)."""
+    folders = ["packages/core", "packages/toolbox"]
+    session.install(*editable(*folders), *groups("test"), *CONSTRAINTS)
+    for each in [session.posargs] if session.posargs else [["rollback"], ["crash"]]:
+        session.run("python", "-m", "tests.chaos", *each)
+
+
+@nox.session
 @nox.parametrize("adapter", ADAPTERS, ids=ADAPTERS)
 def conformance(session: nox.Session, adapter: str) -> None:
     """An adapter's conformance suite alone (a part of `tests`)."""

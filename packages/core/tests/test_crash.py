@@ -185,4 +185,5 @@ def test_a_process_may_end_at_any_moment(yard: Yard, by: signal.Signals, enough:
     if by == signal.SIGKILL:  # an interrupt lets most bodies end
         assert yard.unknown > 0
     for path, torn in yard.torn.items():
-        assert path.read_bytes().startswith(torn)
+        # In front of ours may stand what a kill in the middle of a write left.
+        assert torn in path.read_bytes()

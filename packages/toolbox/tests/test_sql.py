@@ -731,3 +731,22 @@ def test_a_key_that_is_given_out_again(
         report = session.undo()
     assert {each.status for each in report.steps} == {"verified"}
     assert direct("SELECT * FROM tree ORDER BY id") == [(1, None), (2, None)]
+
+
+def test_a_key_that_was_given_out_again_is_taken_back_twice(tmp_path: Path) -> None:
+    path = tmp_path / "again.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, text TEXT)")
+        connection.execute("INSERT INTO t VALUES (1, 'first')")
+    connection.close()
+    with (
+        Database(f"sqlite:///{path}", receipts="receipts") as database,
+        Session("again", store=tmp_path / "store") as session,
+    ):
+        for text in ("second", "second", "third"):
+            database.insert_rows(table="t", rows=[{"text": text}])
+            database.delete_rows(table="t", where=[{"id": 2}])
+        report = session.undo()
+        assert report.complete, str(report)
+        assert database.query("SELECT * FROM t")["rows"] == [[1, "first"]]
+        assert database.query("SELECT count(*) FROM receipts")["rows"] == [[0]]

@@ -421,9 +421,12 @@ class Database:
                 self._dialect.defer_constraints(connection)
                 split = [(found.split(each["key"])[0], each["row"]) for each in rows]
                 wanted = {found.resource(key): (key, row) for key, row in split}
+                going = [key for key, row in split if row is None]
+                there = sql_rows.images(connection, found, going) if going else {}
                 sql_rows.restore(connection, found, wanted)
-                if self._receipts is not None:
-                    self._receipts.drop(connection, table, [k for k, row in split if row is None])
+                if self._receipts is not None:  # once: done again, it finds no row
+                    gone = [key for key in going if there[found.resource(key)] is not None]
+                    self._receipts.drop(connection, table, gone)
             return {"restored": len(rows)}
 
         return restore

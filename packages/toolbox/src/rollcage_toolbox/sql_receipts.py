@@ -54,8 +54,7 @@ class Receipts:
     def keep(self, connection: sa.Connection, call: str, table: str, keys: Sequence[Row]) -> None:
         """Write down the rows that a call made."""
         columns = self._table.c
-        last = sa.select(sa.func.max(columns.number)).where(columns.call_digest == call)
-        first = (connection.execute(last).scalar() or 0) + 1
+        first = (connection.execute(sa.select(sa.func.max(columns.number))).scalar() or 0) + 1
         for number, key in enumerate(keys, first):
             connection.execute(
                 self._table.insert().values(
@@ -64,16 +63,18 @@ class Receipts:
             )
 
     def drop(self, connection: sa.Connection, table: str, keys: Iterable[Row]) -> None:
-        """Forget rows that were taken back."""
+        """Forget rows that were taken back.
+
+        A key that was given out again has older receipts, of rows that are gone: those stay, for
+        the undo of what came before.
+        """
         if not sa.inspect(connection).has_table(self.name):
             return
         columns = self._table.c
         for key in keys:
-            connection.execute(
-                self._table.delete().where(
-                    columns.table_name == table, columns.row_key == key_text(key)
-                )
-            )
+            of_key = (columns.table_name == table) & (columns.row_key == key_text(key))
+            newest = sa.select(sa.func.max(columns.number)).where(of_key).scalar_subquery()
+            connection.execute(self._table.delete().where(of_key, columns.number == newest))
 
 
 def call_of(table: str, rows: Sequence[Row]) -> str:

@@ -1,0 +1,31 @@
+"""The chaos commands on a few runs: what fails is taken back, nothing is lost or done twice."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def chaos(*arguments: str) -> dict[str, Any]:
+    command = [sys.executable, "-W", "error", "-m", "tests.chaos", *arguments, "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout, done.stderr
+    figures: dict[str, Any] = json.loads(done.stdout)
+    assert figures["wrong"] == []
+    assert done.returncode == 0, done.stderr
+    return figures
+
+
+def test_runs_that_fail_somewhere_are_taken_back() -> None:
+    figures = chaos("rollback", "--runs", "40", "--at-once", "4", "--seed", "4")
+    assert 0 < figures["injected"] == figures["restored"]
+    assert 0 < figures["clean"] == figures["kept"]
+
+
+def test_runs_that_are_killed_anywhere_are_recovered() -> None:
+    figures = chaos("crash", "--runs", "16", "--seed", "4")
+    assert figures["recoveries"]["kills"] > 0
+    assert figures["lost"] == figures["ran twice"] == figures["left unlisted"] == 0
