@@ -13,6 +13,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -39,6 +40,7 @@ _IDEMPOTENT: Final = frozenset(
     {"restore_file", "restore_dir", "remove_entry", "remove_unpacked"}
     | {"sql_restore", "http_compensate", "mail_compensate"}
 )
+_UNKNOWN: Final = re.compile(r"step (\d+) \(\w+\) of run (\S+): unknown")
 _KILLS: Final = 3  # of one run, at most
 
 
@@ -113,9 +115,11 @@ def _work(place: Place, job: Job, do: Do, moment: Moment) -> int:
             place.said.write_text(json.dumps([str(report), sorted(listed)]))
             return FINISHED if report.complete else LISTED
     except (UnknownOutcome, UndoIncomplete, Diverged) as error:
+        told = "".join(traceback.format_exception(error))
         if isinstance(error, UnknownOutcome):
             listed = {(error.run, error.step)}
-        told = "".join(traceback.format_exception(error))
+        else:  # what a user reads of a transaction that could not be taken back whole
+            listed = {(run, int(step)) for step, run in _UNKNOWN.findall(str(error))}
         place.said.write_text(json.dumps([told, sorted(listed)]))
         return LISTED
     except BaseException:  # noqa: BLE001 - told to the parent, which reports it
@@ -313,7 +317,8 @@ class _Judged:
         }
         for event in self.events:
             step = event["in"], event.get("step")
-            if event["event"] == "step.finished" and step in writes - ended:
+            ok = event["event"] == "step.finished" and event["outcome"]["status"] == "ok"
+            if ok and step in writes - ended:
                 yield f"lost: {step}, {event['outcome']['status']}"
 
     def _in_doubt(self) -> list[Line]:

@@ -219,7 +219,7 @@ def _known(
     if "before" in undo:
         before = yield from revived(undo["before"])
         task.was = digests_of(before)
-        task.after = undo.get("after")
+        task.after = undo.get("after", task.after)
         task.now = yield from _now(task, setting)
 
 
@@ -257,6 +257,7 @@ def _asked(
     told = Told(False, outcome)
     if isinstance(said, Happened):
         told = yield from happened(contract, task.values, entry.undo, said, setting)
+        task.after = (told.undo or {}).get("after")
     elif not isinstance(said, DidNotHappen):
         return None
     if tell and entry.run == lineage.runs[-1] and told.outcome is not None:
