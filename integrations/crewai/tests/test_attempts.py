@@ -15,6 +15,8 @@ from crewai.tools import BaseTool
 from rollcage_crewai import guard_crew
 
 if TYPE_CHECKING:
+    from rollcage import Session
+
     from .conftest import Lab, Scripted
 
 DONE = "Thought: I now can give a great answer\nFinal Answer: done"
@@ -59,19 +61,24 @@ def test_what_a_human_asks_for_is_done_and_not_answered_from_before(
     def call(text: str) -> Any:
         return [("write", {"text": text})] if native else lab.act("write", text=text)
 
-    for replay in ("off", "offline"):
+    def kickoff(session: Session | None) -> str:
         model = in_order(lab, call("a"), DONE, call(second), DONE, native=native)
+        crew = lab.crew(lab.agent(model, write), task={"human_input": True})
         token = set_provider(Human("once more"))
         try:
-            with lab.session(replay=replay) as session:
-                crew = lab.crew(lab.agent(model, write), task={"human_input": True})
-                guard_crew(crew, session).kickoff()
+            (crew if session is None else guard_crew(crew, session)).kickoff()
         finally:
             reset_provider(token)
-        said = "\n".join(str(message["content"]) for message in model.asked[-1])
-        assert f"wrote {second}, number 2" in said
-        assert len(lab.steps(session)) == 2
-    assert written == ["a", second]
+        return "\n".join(str(message["content"]) for message in model.asked[-1])
+
+    bare, done = kickoff(None), written[:]  # some versions refuse the same input by themselves
+    written.clear()
+    for replay in ("off", "offline"):
+        with lab.session(replay=replay) as session:
+            assert kickoff(session) == bare
+        assert len(lab.steps(session)) == len(done)
+    assert written == done
+    assert len(done) == 2 or "reusing the same input" in bare
 
 
 @pytest.mark.parametrize("native", [True, False])
