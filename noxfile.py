@@ -141,10 +141,14 @@ def escapes(session: nox.Session) -> None:
 
 @nox.session
 def chaos(session: nox.Session) -> None:
-    """Runs that fail or are killed anywhere: `-- rollback`, `-- crash` (a part of `cross`)."""
+    """Runs that fail, are killed or are interfered with (a part of `cross`).
+
+    One of them: `-- rollback`, `-- crash`, `-- conflicts`.
+    """
     folders = ["packages/core", "packages/toolbox"]
     session.install(*editable(*folders), *groups("test"), *CONSTRAINTS)
-    for each in [session.posargs] if session.posargs else [["rollback"], ["crash"]]:
+    every = [["rollback"], ["crash"], ["conflicts"]]
+    for each in [session.posargs] if session.posargs else every:
         session.run("python", "-m", "tests.chaos", *each)
 
 

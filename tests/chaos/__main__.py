@@ -2,6 +2,7 @@
 
     python -m tests.chaos rollback [--runs 1000] [--at-once 20] [--seed N] [--json]
     python -m tests.chaos crash [--runs 200] [--at-once 2] [--seed N] [--json]
+    python -m tests.chaos conflicts [--runs 8] [--at-once 2] [--seed N] [--json]
 
 It prints its figures, and exits with 1 where anything was not as it must be.
 """
@@ -14,6 +15,7 @@ import secrets
 import sys
 from typing import Any
 
+from tests.chaos.conflicts import conflicts
 from tests.chaos.crash import crash
 from tests.chaos.rollback import rollback
 
@@ -22,15 +24,18 @@ SHOWN = 5  # violations that are told in full
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("what", choices=["rollback", "crash"])
-    parser.add_argument("--runs", type=int, help="1000 rollbacks, or 200 crashes")
-    parser.add_argument("--at-once", type=int, help="20 rollbacks, or 2 crashes")
+    parser.add_argument("what", choices=["rollback", "crash", "conflicts"])
+    parser.add_argument("--runs", type=int, help="1000 rollbacks, 200 crashes, 8 of each conflict")
+    parser.add_argument("--at-once", type=int, help="20 rollbacks, 2 crashes, or 2 conflicts")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     if given.what == "rollback":
         runs, at_once = given.runs or 1000, given.at_once or 20
         figures, wrong = rollback(runs=runs, at_once=at_once, seed=given.seed)
+    elif given.what == "conflicts":
+        runs, at_once = given.runs or 8, given.at_once or 2
+        figures, wrong = conflicts(runs=runs, at_once=at_once, seed=given.seed)
     else:
         runs, at_once = given.runs or 200, given.at_once or 2
         figures, wrong = crash(runs=runs, at_once=at_once, seed=given.seed)
@@ -48,9 +53,9 @@ def _print(figures: dict[str, Any]) -> None:
         if isinstance(figure, dict):
             print(name)
             for each, count in figure.items():
-                print(f"    {each:32}{count:>10}")
+                print(f"    {each:40}{count:>10}")
         else:
-            print(f"{name:36}{figure:>10}")
+            print(f"{name:44}{figure:>10}")
 
 
 if __name__ == "__main__":

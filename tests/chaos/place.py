@@ -111,7 +111,7 @@ class Place:
         )
         database = Database(f"sqlite:///{self.database}", receipts=_RECEIPTS)
         found: list[Iterable[Tool]] = [Workspace(self.work), database, posts, mail]
-        return {_name(each): each for some in found for each in some}
+        return {name_of(each): each for some in found for each in some}
 
     def arguments(self, tool: str, args: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of a planned call, with the address of this place."""
@@ -144,6 +144,7 @@ class Place:
         return Happened({"status": 201, "url": args["url"], "headers": headers, "text": ""})
 
 
-def _name(tool: Any) -> str:
+def name_of(tool: Any) -> str:
+    """The name under which a tool is declared."""
     name: str = tool.__rollcage_contract__.name
     return name

@@ -1,8 +1,8 @@
 """A service over real sockets, in a process of its own, with a namespace for each run.
 
 `POST /NAMESPACE/items` makes an item, once for each `Idempotency-Key`; `DELETE` of its address
-takes it away. Requests are served one after the other: whoever got an answer knows that all that
-came before it is dealt with, requests of killed clients included.
+takes it away, `PUT` changes it. Requests are served one after the other: whoever got an answer
+knows that all that came before it is dealt with, requests of killed clients included.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         fault, kept.fault = kept.fault, ""
         key = self.headers.get("idempotency-key", "")
-        made = kept.made.setdefault(key, [])
+        made = kept.made.setdefault(key, []) if key else []
         if fault in ("refused", "lost"):
             if fault == "refused":
                 self._answer(500)
@@ -87,6 +87,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(500)
         elif fault != "silent":
             self._answer(201, location=made[-1])
+
+    def do_PUT(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length", 0))).decode()
+        self._namespace.items[self.path] = body
+        self._answer(204)
 
     def do_DELETE(self) -> None:
         gone = self._namespace.items.pop(self.path, None)
@@ -123,6 +128,16 @@ def asked(port: int, namespace: str) -> dict[str, Any]:
 def post(port: int, namespace: str, body: str) -> None:
     """Make an item."""
     _request(port, "POST", f"/{namespace}{ITEMS}", body)
+
+
+def change(port: int, address: str, body: str) -> None:
+    """Change an item."""
+    _request(port, "PUT", address, body)
+
+
+def remove(port: int, address: str) -> None:
+    """Take an item away."""
+    _request(port, "DELETE", address)
 
 
 def arm(port: int, namespace: str, fault: str) -> None:

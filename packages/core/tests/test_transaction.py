@@ -66,30 +66,80 @@ def test_a_block_that_raises_is_taken_back(store: JsonlStore, files: Any, disk: 
     assert content(disk) == {"a": "a", "d": "d"}
 
 
-def test_a_job_with_a_block_that_was_taken_back_is_resumed(
+def job_with_a_block(
+    session: Session, files: Any, disk: Path, *, way: str = "raises", behind: bool = True
+) -> list[object]:
+    """A write, a block that looks, writes and is taken back, and a write behind it."""
+    seen: list[object] = []
+    put(files, disk, "a")
+    try:
+        with session.transaction():
+            seen.append(files.read_file(path=str(disk / "a")))
+            put(files, disk, "b" if way != "writes more" else "c")
+            if way != "ends well":
+                raise Broken
+    except Broken:
+        pass
+    if behind:
+        put(files, disk, "d")
+    return seen
+
+
+def effects(disk: Path) -> int:
+    return len((disk / "effects").read_text().splitlines())
+
+
+def test_a_block_that_the_job_has_left_behind_is_told_as_it_was(
     store: JsonlStore, files: Any, disk: Path
 ) -> None:
-    def work(session: Session, *, breaks: bool) -> None:
-        put(files, disk, "a")
-        try:
-            with session.transaction():
-                put(files, disk, "b")
-                if breaks:
-                    raise Broken
-        except Broken:
-            pass
-        put(files, disk, "d")
-
     with pytest.raises(KeyError), Session("job", store=store) as session:
-        work(session, breaks=True)
+        seen = job_with_a_block(session, files, disk)
         raise KeyError
-    with pytest.raises(KeyError), Session("job", store=store) as session:
-        work(session, breaks=True)
-        assert (session.stats.hits, session.stats.misses) == (2, 2), "b ran, and was taken back"
-        raise KeyError
+    there = effects(disk)
+    for _ in range(2):  # the trace of a resume tells it as well
+        with pytest.raises(KeyError), Session("job", store=store) as session:
+            assert job_with_a_block(session, files, disk) == seen
+            assert (session.stats.hits, session.stats.misses) == (4, 0)
+            raise KeyError
+    with Session("job", store=store, replay="offline") as session:
+        assert job_with_a_block(session, files, disk) == seen
+    assert effects(disk) == there
     assert content(disk) == {"a": "a", "d": "d"}
-    with pytest.raises(Diverged, match="put_file"), Session("job", store=store) as session:
-        work(session, breaks=False)  # then what came behind it holds no longer
+
+
+@pytest.mark.parametrize("way", ["ends well", "writes more"])
+@pytest.mark.parametrize("policy", ["halt", "warn", "undo"])
+def test_a_block_that_was_told_as_it_was_can_take_no_other_way(
+    store: JsonlStore, files: Any, disk: Path, way: str, policy: Any
+) -> None:
+    with pytest.raises(KeyError), Session("job", store=store) as session:
+        job_with_a_block(session, files, disk)
+        raise KeyError
+    there = effects(disk)
+    session = Session("job", store=store, on_divergence=policy)
+    with pytest.raises(Diverged, match="the run went on behind that"), session:
+        job_with_a_block(session, files, disk, way=way)
+    assert effects(disk) == there, "what it had done before is not there: nothing new may come"
+
+
+def test_a_block_that_nothing_came_behind_is_run_again(
+    store: JsonlStore, files: Any, disk: Path
+) -> None:
+    with pytest.raises(KeyError), Session("job", store=store) as session:
+        job_with_a_block(session, files, disk, behind=False)
+        raise KeyError
+    with Session("job", store=store, replay="offline") as session:
+        job_with_a_block(session, files, disk, behind=False)
+        assert session.stats.hits == 3, "what is only looked at is told as it was"
+    with pytest.raises(KeyError), Session("job", store=store) as session:
+        job_with_a_block(session, files, disk, way="ends well")
+        assert (session.stats.hits, session.stats.misses) == (1, 3)
+        raise KeyError
+    assert content(disk) == {"a": "a", "b": "b", "d": "d"}
+    with Session("job", store=store) as session:
+        job_with_a_block(session, files, disk, way="ends well")
+        assert (session.stats.hits, session.stats.misses) == (4, 0)
+    assert content(disk) == {"a": "a", "b": "b", "d": "d"}
 
 
 def test_retried_blocks_have_worlds_of_their_own(store: JsonlStore, files: Any, disk: Path) -> None:

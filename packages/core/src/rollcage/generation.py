@@ -31,12 +31,14 @@ class Undone:
         done: they were taken back.
         begun: an undo of them began and has not come to an end, or failed on its way.
         attempts: how often their undo was carried out and did not bring back what was before.
+        rolled: the branches that were taken back whole, as a transaction that raises is.
     """
 
     def __init__(self) -> None:
         self.done: set[Origin] = set()
         self.begun: set[Origin] = set()
         self.attempts: dict[Origin, int] = {}
+        self.rolled: set[str] = set()
 
     def read(self, event: dict[str, Any]) -> bool:
         """Take an event of an undo in; whether it says that a step was taken back."""
@@ -63,6 +65,7 @@ class Generation:
         self.cuts: dict[str, int] = {}
         self.replaced: set[int] = set()  # own steps, by number, that own ones stand in place of
         self.older = older
+        self.joins = {e.name: e for e in older.values() if e.kind == "branch"}  # by the branch
         self.entries: list[Entry] = []
         self.by_step: dict[int, Entry] = {}
         self.replays: dict[Origin, Entry] = {}
@@ -72,9 +75,11 @@ class Generation:
         self.run = ""
         # Reads, pure and model calls that just run again: the new ones stand in their places.
         self.unfinished: dict[tuple[str, str], deque[tuple[str, int]]] = {}
+        self.of_branch: dict[str, list[Entry]] = {}  # older ones, until it is written to
         for at, entry in older.items():
+            self.of_branch.setdefault(entry.branch, []).append(entry)
             whole = entry.status in ("ok", "blocked") and "cut" not in entry.outcome
-            if entry.effect in ("pure", "read") and not whole:
+            if entry.effect in ("pure", "read") and not whole and not entry.undone:
                 self.unfinished.setdefault((entry.branch, entry.key), deque()).append(at)
 
     def read(self, event: dict[str, Any]) -> None:
@@ -112,11 +117,12 @@ class Generation:
         origin = entry.run, entry.step
         entry.undone = origin in self.undone.done
         self.replays[origin] = entry
-        self._replace(entry, origin)
+        self._replace(entry, origin, undone=True)  # of a branch that is told as it was
 
     def _joined(self, event: dict[str, Any]) -> None:
         entry = self._entry({**_JOIN, **event})
         entry.status, entry.digest = "ok", event["digest"]
+        self.joins[entry.name] = entry
         if "origin" in event:
             entry.run, entry.step, entry.turn = event["origin"]
             self.older.pop((entry.run, entry.step), None)
@@ -146,17 +152,26 @@ class Generation:
             replaced = again.popleft() if again else None
         if replaced is not None:
             self._replace(entry, (replaced[0], replaced[1]))
+        if entry.branch in self.of_branch and entry.effect in ("write", "scope"):
+            self._begun_anew(entry.branch)
         if "leaves" in event:
             self.left[entry.branch] = entry.position, entry.group
         for run, step in event.get("orphans") or ():  # said and accepted: not listed again
             self.older.pop((run, step), None)
 
-    def _replace(self, entry: Entry, older: tuple[str, int]) -> None:
+    def _begun_anew(self, branch: str) -> None:
+        """A branch is run again from where it was taken back: what that was is told no longer."""
+        self.undone.rolled.discard(branch)
+        for each in self.of_branch.pop(branch, ()):
+            each.past = each.past or each.undone
+
+    def _replace(self, entry: Entry, older: tuple[str, int], *, undone: bool = False) -> None:
         """A step that stands in the place of an older one."""
         if older[0] == self.run:  # an undo that is continued
             self.replaced.add(older[1])
         known = self.older.get(older)
-        before = None if known is None or known.undone else self.older.pop(older)
+        gone = known is None or (known.undone and not undone)
+        before = None if gone else self.older.pop(older)
         if before is not None:
             entry.era, entry.seat = before.era, before.seat
 
@@ -195,6 +210,7 @@ class Generation:
         entry.duration = 0
         entry.flaw = None
         entry.frontier = entry.used = entry.abandoned = entry.undone = entry.probed = False
+        entry.past = False
         entry.undo = entry.undoes = None
         if "undoes" in event:
             run, step = event["undoes"]
@@ -226,11 +242,11 @@ class Generation:
         entry = self.older.get(origin) or self.replays.get(origin)
         if entry is None and origin[0] == self.run:
             entry = self.by_step.get(origin[1])
-        if entry is None:
-            return  # of a run that is not read
-        entry.undone = True
-        first = self.cuts.get(entry.branch)
-        self.cuts[entry.branch] = entry.position if first is None else min(first, entry.position)
+        while entry is not None and not entry.undone:  # None: of a run that is not read
+            entry.undone = True
+            first = self.cuts.get(entry.branch, entry.position)
+            self.cuts[entry.branch] = min(first, entry.position)
+            entry = self.joins.get(entry.branch)  # it came back with what is gone: nor does that
 
     def _cut(self) -> None:
         """Let go what was recorded so far behind the steps that were taken back."""
@@ -246,6 +262,7 @@ class Generation:
         """What was recorded so far behind step `to`, or in a branch, holds no longer."""
         self._cut()
         names = self._below(branch)
+        self.undone.rolled |= names or set()
         self._let_go(
             lambda entry: (names is None or entry.branch in names) and entry.number > to,
             self.entries,
@@ -263,24 +280,17 @@ class Generation:
     def _let_go(
         self, behind: Callable[[Entry], bool], own: list[Entry], older: list[Entry]
     ) -> None:
-        """Of what holds no longer, effects are left behind; the rest is forgotten."""
-        forgotten: set[int] = set()
+        """Of what holds no longer, effects are left behind; the rest is as if taken back."""
         for entry in (*own, *older):
             if entry.undone or entry.undoes is not None or not behind(entry):
                 continue
             if entry.kind == "tool" and entry.effect == "pure":
                 continue
-            if (
-                entry.kind == "tool" and entry.effect == "write" and entry.has_effect
-            ) or entry.half_done:
+            writes = entry.kind == "tool" and entry.effect == "write"
+            if (writes and entry.has_effect) or entry.half_done:
                 entry.abandoned = True
-            elif entry.effect in ("write", "scope") and entry.status != "blocked":
-                entry.undone = True  # it changed nothing of its own
             else:
-                forgotten.add(id(entry))
-        if forgotten:
-            self.entries = [e for e in self.entries if id(e) not in forgotten]
-            self.older = {at: e for at, e in self.older.items() if id(e) not in forgotten}
+                entry.undone = True  # it changed nothing of its own
 
     def merged(self) -> list[Entry]:
         """This trace's steps, then what the older ones left and still holds."""

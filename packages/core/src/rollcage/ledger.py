@@ -42,6 +42,10 @@ Mode = Literal["record", "resume", "offline", "verify"]
 OnDivergence = Literal["halt", "warn", "undo"]
 Event = dict[str, Any]
 
+_TAKEN_BACK: Final = (
+    "what {} did was taken back, and the run went on behind that: it can only be told as it was, "
+    "and now it goes another way. Take back what came after it, or record afresh"
+)
 _NOT_COMPARABLE: Final = "not comparable: recorded writes came after this read"
 
 
@@ -84,6 +88,11 @@ class Ledger:
         self._open: dict[int, Step] = {}
         self._undo_paths: dict[str, Path] = {}  # of what earlier undos did
         self._open_branch("", world_zero(seed), follows=True)
+
+    @property
+    def counted(self) -> tuple[int, int]:
+        """How many steps and turns the run has."""
+        return self._steps, self._turns
 
     # --- branches and turns ----------------------------------------------------------------------
 
@@ -138,6 +147,9 @@ class Ledger:
         final = child.final_world()
         if final is None:
             return None
+        if child.path is not None and child.path.taken_back:
+            self.halted = Diverged(_TAKEN_BACK.format(name), ())
+            raise self.halted
         turn = turn or self.new_turn()
         start = branch.arrive(turn)[1]
         slot = turn.take_slot(None)
@@ -192,7 +204,7 @@ class Ledger:
             branch, turn = arrival.branch, arrival.turn
         try:
             if verdict.decision == "deny" and self._mode != "offline":
-                refusal = Blocked(verdict.reason, rule=verdict.rule, code=verdict.code)
+                refusal = Blocked(verdict.message, rule=verdict.rule, code=verdict.code)
                 raise _Refused(refusal, halts=False)
             if call.refused is not None:
                 raise _Refused(call.refused, halts=False)
@@ -278,6 +290,8 @@ class Ledger:
         if arrival.contract.effect not in ("write", "scope"):
             return []
         self._check_version(arrival, path)
+        if path.taken_back:
+            raise _Refused(Diverged(_TAKEN_BACK.format(arrival.branch.name), ()))
         orphans = _orphans(arrival, path)
         return orphans if path.entries else orphans + self._unopened(arrival.branch.name)
 
@@ -533,6 +547,11 @@ class Ledger:
         if self._recording is not None:
             for path in self._recording.paths.values():
                 path.take_back(run, step)
+
+    def is_taken_back(self, branch: str) -> bool:
+        """Whether all that is told of this branch was taken back when it ran."""
+        path = self._recording.paths.get(branch) if self._recording is not None else None
+        return path is not None and path.taken_back
 
     def rewind(self) -> None:
         """What is recorded holds no longer: the world is not the one that it was recorded in."""

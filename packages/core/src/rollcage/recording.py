@@ -24,6 +24,7 @@ class Recording:
         paths: by branch.
         pure: by key; holds in any world, any number of times.
         models: by key; in any world, once each, first in first out: those used are at the end.
+        half_undone: the steps whose undo began and did not come to an end.
     """
 
     def __init__(self) -> None:
@@ -31,6 +32,7 @@ class Recording:
         self.pure: dict[str, Entry] = {}
         self.models: dict[str, deque[Entry]] = {}
         self.run_settings: dict[str, Any] = {}
+        self.half_undone: tuple[Entry, ...] = ()
 
     def next_answer(self, key: str) -> Entry | None:
         """The next recorded step of a model call; None where all of them were given."""
@@ -55,6 +57,16 @@ class Lineage(NamedTuple):
     settings: dict[str, Any]  # of the newest run
     last_step: int  # of the newest run, and its last turn
     last_turn: int
+
+    @property
+    def half_undone(self) -> tuple[Entry, ...]:
+        """The steps whose undo began and did not come to an end."""
+        open_ = self.undone.begun - self.undone.done
+        return tuple(
+            entry
+            for entry in self.entries
+            if (entry.run, entry.step) in open_ and entry.undoes is None and not entry.undone
+        )
 
 
 def read(lineage: Iterable[tuple[str, bytes]]) -> Lineage:
@@ -96,13 +108,17 @@ def load(
     settings = whole.settings
     recording = Recording()
     recording.run_settings = settings
+    recording.half_undone = whole.half_undone
     strict = settings.get("chain") == "all"
     branches: dict[str, list[Entry]] = {}
     for entry in entries:
         branches.setdefault(entry.branch, []).append(entry)
     for steps in branches.values():
         _mark_frontier(steps, retry_failed=retry_failed)
+    told = _told_as_it_was(branches, whole.undone.rolled, offline=offline)
     for entry in entries:
+        if entry.past or (entry.undone and entry.branch not in told):
+            continue
         if entry.kind == "model" and _holds(entry, offline=offline):
             recording.models.setdefault(entry.key, deque()).append(entry)
         elif not strict and _is_pure(entry) and entry.status in ("ok", "error"):
@@ -119,8 +135,36 @@ def load(
                 and _holds(entry, offline=offline)
             ],
             strict=strict,
+            taken_back=branch in told,
         )
     return recording
+
+
+def _told_as_it_was(
+    branches: dict[str, list[Entry]], rolled: set[str], *, offline: bool
+) -> set[str]:
+    """The branches that were taken back whole, and that the agent has left behind by then.
+
+    As a failure that something came after, each is given back as it was; one that nothing came
+    after is run again, in whole.
+    """
+    told: set[str] = set()
+    for branch in sorted(rolled & branches.keys(), key=lambda name: name.count("/")):
+        steps = [entry for entry in branches[branch] if not entry.past]
+        parent = branch.rpartition("/")[0]
+        last = max((entry.era for entry in steps), default=0)
+        went_on = any(
+            entry.era > last
+            and entry.kind != "model"
+            and entry.status != "blocked"
+            and not entry.abandoned
+            and (not entry.undone or parent in told)
+            for entry in branches.get(parent, ())
+        )
+        if (offline or went_on) and not any(entry.has_effect for entry in steps):
+            told.add(branch)
+    inside = {f"#{entry.fingerprint}" for branch in told for entry in branches[branch]}
+    return told | (inside & rolled)
 
 
 def undo_paths(entries: Iterable[Entry]) -> dict[str, Path]:

@@ -33,7 +33,7 @@ class Entry:
     __slots__ = (
         "abandoned", "args", "branch", "digest", "duration", "effect", "end", "era", "fingerprint",
         "flaw", "frontier", "generation", "group", "joined", "key", "kind", "name", "number",
-        "outcome", "position", "probed", "run", "seat", "since", "slot", "status", "step", "turn",
+        "outcome", "past", "position", "probed", "run", "seat", "since", "slot", "status", "step", "turn",
         "undo", "undoes", "undone", "used", "version", "world",
     )  # fmt: skip
 
@@ -70,6 +70,7 @@ class Entry:
     undo: dict[str, Any] | None  # what stands of its undo: before, plan, after, reversible
     undoes: tuple[str, int] | None  # the step (run, step) that it was made to take back
     undone: bool  # it was taken back: no candidate, no effect
+    past: bool  # its branch was taken back whole, and begun anew since
     probed: bool  # its outcome is what a probe said
 
     @property
@@ -85,10 +86,15 @@ class Entry:
 
 
 class Path:
-    """What is recorded of one branch, and what of it is still to be taken."""
+    """What is recorded of one branch, and what of it is still to be taken.
 
-    def __init__(self, entries: list[Entry], *, strict: bool) -> None:
+    Of one that was `taken_back` whole, and that the run has left behind since, the steps are given
+    back as they were, though none of their effects is there: only that, nothing new.
+    """
+
+    def __init__(self, entries: list[Entry], *, strict: bool, taken_back: bool = False) -> None:
         self.entries = entries
+        self.taken_back = taken_back
         self.position = 0
         self.ahead = 0  # recorded effects not taken yet
         self.length = 0  # positions that hold writes
@@ -98,10 +104,10 @@ class Path:
         self._remaining: dict[int, int] = {}
         self._fingerprints: set[str] | None = None
         for entry in entries:
-            if entry.undone:
+            if entry.past or (entry.undone and not taken_back):
                 entry.used = True
                 continue
-            if entry.abandoned:
+            if entry.abandoned and not taken_back:
                 self.ahead += entry.has_effect
                 continue
             self._queues.setdefault(entry.key, []).append(entry)
@@ -110,7 +116,7 @@ class Path:
                 self._remaining[at] = self._remaining.get(at, 0) + 1
                 self.length = max(self.length, at + 1)
                 self.ahead += entry.has_effect
-        gone = {entry.position for entry in entries if entry.undone or entry.abandoned}
+        gone = {e.position for e in entries if (e.undone or e.abandoned) and not taken_back}
         while self.position in gone and self.exhausted():  # what the run did began behind an undo
             self.position += 1
         # From here on in a queue, the earliest position that any entry holds at.

@@ -41,12 +41,13 @@ from rollcage.errors import (
     SessionError,
     StoreError,
     TraceUnwritable,
+    UndoIncomplete,
     UnknownOutcome,
 )
 from rollcage.fingerprint import uuid7
 from rollcage.gate import ALLOWED, Approver, Ask, Rule, StepView, Verdict, decide, rule_name
 from rollcage.generation import Origin
-from rollcage.ledger import Ledger, OnDivergence
+from rollcage.ledger import Ledger, Mode, OnDivergence
 from rollcage.lineage import (
     MODES,
     Replay,
@@ -56,7 +57,7 @@ from rollcage.lineage import (
     read_lineage,
     read_traces,
 )
-from rollcage.recording import Lineage, Recording, read
+from rollcage.recording import Lineage, Recording, load, read
 from rollcage.replay import Entry
 from rollcage.scope import Branch, Nesting, Scope, TurnHandle, around, enter_body, in_scope
 from rollcage.step import Call, Stats
@@ -162,17 +163,28 @@ class Session:
     # --- entering and leaving --------------------------------------------------------------------
 
     def __enter__(self) -> Self:
+        half_undone = self._enter()
+        if half_undone:
+            try:
+                self._finished_undo(self._active().run(self._rest_of_undo(half_undone)))
+            except BaseException as error:
+                self.__exit__(type(error), error, error.__traceback__)
+                raise
+        return self
+
+    def _enter(self) -> tuple[Entry, ...]:
+        """Open the run; the steps of its source whose undo was cut off, and is to be finished."""
         if self.run_id:
             raise SessionError("a session is entered once; make another one")
         try:
             with self.store.opening():
-                self._open()
+                half_undone = self._open()
         except BaseException:
             self._release()
             raise
         open_sessions.add(id(self))
         self.nesting.enter(self)
-        return self
+        return half_undone
 
     def __exit__(
         self,
@@ -200,7 +212,15 @@ class Session:
             raise halted
 
     async def __aenter__(self) -> Self:
-        return self.__enter__()
+        half_undone = self._enter()
+        if half_undone:
+            try:
+                flow = self._rest_of_undo(half_undone, is_async=True)
+                self._finished_undo(await self._active().arun(flow, is_async=True))
+            except BaseException as error:
+                self.__exit__(type(error), error, error.__traceback__)
+                raise
+        return self
 
     async def __aexit__(
         self,
@@ -210,7 +230,7 @@ class Session:
     ) -> None:
         self.__exit__(kind, error, traceback)
 
-    def _open(self) -> None:
+    def _open(self) -> tuple[Entry, ...]:
         self._found = source = find_source(self.store, self.name, self._replay, self._source)
         self.run_id = self.root = uuid7(self._clock.wall() // 1_000_000, self._clock.random(10))
         recording: Recording | None = None
@@ -239,18 +259,13 @@ class Session:
             "durability": "disk" if self._durable else "os",
             "rules": [rule_name(rule) for rule in self._rules],
         }
-        ledger = Ledger(
-            run=self.run_id,
-            mode=source.mode,
-            recording=recording,
-            chain=self._chain,
-            on_divergence=self._on_divergence,
-            seed=self._seed,
-        )
+        half_undone: tuple[Entry, ...] = ()
+        if recording is not None and source.mode == "resume" and self._on_divergence != "warn":
+            half_undone = recording.half_undone
         writer = self.store.create(started)
         enter = functools.partial(enter_body, self)
         self._driver = Driver(
-            ledger,
+            self._ledger(source.mode, None if half_undone else recording),
             writer,
             self.store,
             source.reader,
@@ -260,6 +275,46 @@ class Session:
             self._recall,
         )
         self._setting = self._share()
+        return half_undone
+
+    def _ledger(
+        self, mode: Mode, recording: Recording | None, counted: tuple[int, int] = (0, 0)
+    ) -> Ledger:
+        steps, turns = counted
+        return Ledger(
+            run=self.run_id,
+            mode=mode,
+            recording=recording,
+            chain=self._chain,
+            on_divergence=self._on_divergence,
+            seed=self._seed,
+            steps=steps,
+            turns=turns,
+        )
+
+    def _rest_of_undo(self, half_undone: tuple[Entry, ...], *, is_async: bool = False) -> Flow:
+        """Go on with an undo of the source that was cut off: it holds neither half nor whole."""
+        _log.warning(
+            "an undo of run %s was cut off: it is finished first, with %d steps",
+            half_undone[0].run,
+            len(half_undone),
+        )
+        order = Order(self.run_id, only=half_undone, is_async=is_async)
+        assert self._setting is not None
+        return undo_steps(order, self._setting, self)
+
+    def _finished_undo(self, report: UndoReport) -> None:
+        """Follow what is recorded as it holds behind that undo."""
+        driver, found = self._active(), self._found
+        if not report.complete:
+            raise UndoIncomplete(
+                f"an undo was cut off, and can't be finished: {report}\nLook at it, or resume with "
+                f'on_divergence="warn" to take its steps for performed'
+            )
+        assert found is not None
+        recording = load(self._traces(), offline=False, retry_failed=self._retry_failed)
+        with driver.lock:
+            driver.ledger = self._ledger(found.mode, recording, driver.ledger.counted)
 
     def _share(self) -> Setting:
         """What the flows of this session share."""
@@ -546,6 +601,8 @@ class Session:
     def _undo(self, order: Order) -> Flow:
         assert self._setting is not None
         if self._found is not None and self._found.mode in ("offline", "verify"):
+            if self._active().ledger.is_taken_back(order.branch):
+                return _nothing_left(order)
             raise SessionError(f"replay={self._replay!r} changes nothing, so it undoes nothing")
         scope = around.get()
         if not order.branch and scope is not None and scope.session is self and scope.step:
@@ -572,12 +629,15 @@ class Session:
 
     def _recall(self) -> Lineage:
         """What the run and its lineage hold."""
+        return read(self._traces())
+
+    def _traces(self) -> list[tuple[str, bytes]]:
         own = self.store.read(self.run_id)
         traces = [(own.where, own.data)]
         if self._found is not None and self._found.run is not None:
             with contextlib.suppress(RunNotFound):  # what was replayed of it is in the own one
                 traces = read_traces(self._found.reader, self._found.run, locks=None) + traces
-        return read(traces)
+        return traces
 
     # --- where calls stand -----------------------------------------------------------------------
 
@@ -684,6 +744,12 @@ class Session:
             return lambda each: self.tool(tool(**declared)(each))
         body, contract = declaration(function)
         return guarded(body, contract, lambda: self)
+
+
+def _nothing_left(order: Order) -> Flow:
+    """What is replayed was taken back when it ran."""
+    yield from ()
+    return Returned(UndoReport(run=order.run, to=order.to, steps=(), left=()))
 
 
 def _is_failure(call: Call, error: BaseException) -> bool:

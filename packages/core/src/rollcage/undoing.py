@@ -15,6 +15,7 @@ from rollcage.gate import Approver, Rule
 from rollcage.ledger import Ledger
 from rollcage.lineage import read_traces
 from rollcage.recording import Lineage, read
+from rollcage.replay import Entry
 from rollcage.scope import around, enter_body
 from rollcage.session import Session
 from rollcage.store.jsonl import JsonlStore
@@ -186,7 +187,7 @@ class _Reopened(_Dead):
     _attested: str | None = None
     _report: UndoReport | None = None
 
-    def _open(self) -> None:
+    def _open(self) -> tuple[Entry, ...]:
         writer = self.store.reopen(self._run)
         try:
             trace = self.store.read(self._run)
@@ -201,6 +202,7 @@ class _Reopened(_Dead):
             raise
         if trace.info is not None and trace.info.count is not None:
             self._attested = trace.info.status
+        return ()
 
     def _finish(self, driver: Driver, error: BaseException | None) -> None:
         del error

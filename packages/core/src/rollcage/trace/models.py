@@ -79,6 +79,7 @@ class VerdictData(_Model):
     reason: str
     code: str
     rule: str
+    remedy: str | None = Field(None, description="what may be done instead")
 
 
 class _Event(_Model):

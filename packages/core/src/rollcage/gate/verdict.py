@@ -1,0 +1,184 @@
+"""What a rule is shown of a call, what it may say, and what all of them together say."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Literal, Protocol, cast
+
+from rollcage.contract import Contract
+
+__all__ = ["ALLOWED", "Decision", "Rule", "RunView", "StepView", "Verdict", "decide", "rule_name"]
+
+Decision = Literal["allow", "ask", "deny"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a rule says of a step.
+
+    Attributes:
+        decision: `deny` overrides `ask`, which overrides `allow`.
+        reason: short and factual; a model reads it to go on.
+        code: machine-readable.
+        rule: the id of the rule; the rule's own name where it is left empty.
+        remedy: what may be done instead; it is said behind the reason.
+    """
+
+    decision: Decision
+    reason: str = ""
+    code: str = ""
+    rule: str = ""
+    remedy: str = ""
+
+    @classmethod
+    def allow(cls, reason: str = "", *, code: str = "allowed") -> Verdict:
+        """The call may go on."""
+        return cls("allow", reason, code)
+
+    @classmethod
+    def ask(cls, reason: str, *, code: str = "approval_required") -> Verdict:
+        """Somebody has to approve it."""
+        return cls("ask", reason, code)
+
+    @classmethod
+    def deny(cls, reason: str, *, code: str = "denied") -> Verdict:
+        """The call must not run."""
+        return cls("deny", reason, code)
+
+    @property
+    def message(self) -> str:
+        """What a model is told: the reason, and what may be done instead."""
+        return f"{self.reason.rstrip('.')}. {self.remedy}" if self.remedy else self.reason
+
+    def as_data(self) -> dict[str, str]:
+        """The form in which the trace holds it."""
+        data = dataclasses.asdict(self)
+        if not self.remedy:
+            del data["remedy"]
+        return data
+
+
+class RunView(Protocol):
+    """What a rule is told of the run so far; read when it is looked at."""
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The job."""
+        ...
+
+    @property
+    def calls(self) -> int:
+        """How many calls it has placed, those answered from the recording included."""
+        ...
+
+    @property
+    def tokens(self) -> int:
+        """What its model calls have used, recorded ones included."""
+        ...
+
+    @property
+    def cost(self) -> float:
+        """What its calls have cost so far, by the policy's prices, in their currency."""
+        ...
+
+    @property
+    def elapsed(self) -> float:
+        """How long the session has been open (seconds)."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepView:
+    """What a rule is told of a call, before anything of it happens.
+
+    Attributes:
+        kind: `tool` or `model`.
+        contract: what is declared of it.
+        args: the validated arguments, as the body will get them.
+        agent: the agent's name, where the framework tells; else empty.
+        branch: the branch of the run; empty for the main one.
+        calls: how many calls the run has placed so far.
+        data: the canonical arguments, as the trace shows them: JSON, secrets sealed.
+        key: the call's content identity (64 hex digits).
+        run: the run so far; None where there is none (a policy that is tried out).
+        labels: those of the values in the arguments (`untrusted`, `secret`, a user's own).
+    """
+
+    kind: str
+    contract: Contract
+    args: Mapping[str, Any]
+    agent: str = ""
+    branch: str = ""
+    calls: int = 0
+    data: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    key: str = ""
+    run: RunView | None = None
+    labels: frozenset[str] = frozenset()
+
+    @property
+    def name(self) -> str:
+        """The tool's name."""
+        return self.contract.name
+
+    @property
+    def effect(self) -> str:
+        """The tool's declared effect."""
+        return self.contract.effect
+
+
+Rule = Callable[[StepView], Verdict | None]
+"""Looks at a step and decides, or abstains with None. One that raises denies."""
+
+ALLOWED: Final = Verdict("allow")
+_INVALID: Final = "rule_invalid"
+_WEIGHT: Final = {"allow": 0, "ask": 1, "deny": 2}
+
+
+def rule_name(rule: Rule) -> str:
+    """The name under which a rule's verdicts are recorded."""
+    return str(getattr(rule, "__qualname__", None) or type(rule).__qualname__)
+
+
+def decide(view: StepView, rules: Iterable[Rule]) -> Verdict:
+    """The verdict of all the rules: deny over ask over allow, the first of equals.
+
+    A rule that raises, or gives back something else than a verdict, denies.
+    """
+    verdict = ALLOWED
+    for rule in rules:
+        found = _ask(rule, view)
+        if found is not None and (
+            verdict is ALLOWED or _WEIGHT[found.decision] > _WEIGHT[verdict.decision]
+        ):
+            verdict = found if found.rule else dataclasses.replace(found, rule=rule_name(rule))
+    return verdict
+
+
+def _ask(rule: Rule, view: StepView) -> Verdict | None:
+    try:
+        found = cast("object", rule(view))  # what it says, whatever its type says
+        if found is None:
+            return None
+        if isinstance(found, Verdict) and _is_whole(found):
+            return found
+        if inspect.iscoroutine(found):
+            found.close()
+            return Verdict(
+                "deny", "a rule is async: rules are asked before anything waits", _INVALID
+            )
+    except Exception as error:  # noqa: BLE001 - whatever a rule raises, the call must not run
+        return Verdict("deny", f"a rule failed: {type(error).__name__}", "rule_error")
+    return Verdict("deny", "a rule gave back no verdict", _INVALID)
+
+
+def _is_whole(verdict: Verdict) -> bool:
+    """Whether the trace can hold it."""
+    texts = (verdict.reason, verdict.code, verdict.rule, verdict.remedy)
+    return verdict.decision in _WEIGHT and all(type(each) is str for each in texts)
