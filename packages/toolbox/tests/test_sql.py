@@ -733,6 +733,25 @@ def test_a_key_that_is_given_out_again(
     assert direct("SELECT * FROM tree ORDER BY id") == [(1, None), (2, None)]
 
 
+def test_a_key_that_was_given_out_again_and_taken_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "again.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, text TEXT)")
+        connection.execute("INSERT INTO t VALUES (1, 'first'), (2, 'second')")
+    connection.close()
+    with (
+        Database(f"sqlite:///{path}", receipts="receipts") as database,
+        Session("again", store=tmp_path / "store") as session,
+    ):
+        database.delete_rows(table="t", where=[{"id": 2}])
+        database.insert_rows(table="t", rows=[{"text": "unnamed"}])
+        database.delete_rows(table="t", where=[{"id": 2}])
+        database.insert_rows(table="t", rows=[{"id": 2, "text": "named"}])
+        report = session.undo()
+        assert {each.status for each in report.steps} == {"verified"}, str(report)
+        assert database.query("SELECT * FROM t")["rows"] == [[1, "first"], [2, "second"]]
+
+
 def test_a_key_that_was_given_out_again_is_taken_back_twice(tmp_path: Path) -> None:
     path = tmp_path / "again.db"
     with sqlite3.connect(path) as connection:

@@ -65,7 +65,8 @@ class Generation:
         self.cuts: dict[str, int] = {}
         self.replaced: set[int] = set()  # own steps, by number, that own ones stand in place of
         self.older = older
-        self.joins = {e.name: e for e in older.values() if e.kind == "branch"}  # by the branch
+        # By the branch, as it came back last.
+        self.joins = {e.name: e for e in older.values() if e.kind == "branch" and not e.undone}
         self.entries: list[Entry] = []
         self.by_step: dict[int, Entry] = {}
         self.replays: dict[Origin, Entry] = {}

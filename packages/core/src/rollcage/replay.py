@@ -33,8 +33,8 @@ class Entry:
     __slots__ = (
         "abandoned", "args", "branch", "digest", "duration", "effect", "end", "era", "fingerprint",
         "flaw", "frontier", "generation", "group", "joined", "key", "kind", "name", "number",
-        "outcome", "past", "position", "probed", "run", "seat", "since", "slot", "status", "step", "turn",
-        "undo", "undoes", "undone", "used", "version", "world",
+        "outcome", "past", "position", "probed", "run", "seat", "since", "slot", "status", "step",
+        "turn", "undo", "undoes", "undone", "used", "version", "world",
     )  # fmt: skip
 
     run: str

@@ -341,11 +341,16 @@ def _clean(tasks: Sequence[Task], first: Digests) -> set[Task]:
     """
     clean = {t for t in tasks if t.was and all((t.now or {}).get(r) == first[r] for r in t.was)}
     while True:
-        dirty = {r for task in tasks if task not in clean for r in task.was or ()}
-        less = {task for task in clean if dirty.isdisjoint(task.was or ())}
+        dirty = {r for task in tasks if task not in clean for r in _resources(task)}
+        less = {task for task in clean if dirty.isdisjoint(_resources(task))}
         if less == clean:
             return clean
         clean = less
+
+
+def _resources(task: Task) -> set[str]:
+    """All that a step changed, what it made and could not name before it included."""
+    return {*(task.was or ()), *(task.after or ())}
 
 
 def _state(
@@ -354,7 +359,11 @@ def _state(
     entry = task.entry
     if task.happened is False:
         return "nothing", "its probe says that it never happened"
-    if task.was is not None and (clean or not differing(task.was, here)):
+    after = task.after or {}
+    # What it made (a row with a new key) a later step took away, and is there again by its turn.
+    made = after.keys() - (task.was or {}).keys()
+    returns = bool(made) and all(coming.get(resource) == after[resource] for resource in made)
+    if task.was is not None and (clean or not (returns or differing(task.was, here))):
         if task.plan is None and entry.status == "ok" and task.after not in (None, task.was):
             return "nothing", "what it changed was put back by somebody else"
         return "nothing", "what it changes is as it was before"
@@ -369,10 +378,9 @@ def _state(
         return "irreversible", task.reason or "its tool declares no undo"
     if task.was is None or task.begun or task.happened:
         return "reversible", ""
-    after = task.after or {}
     for resource in {*after, *here}:
         state = here.get(resource)
-        put_back = resource in coming and state == task.was.get(resource)
+        put_back = (returns or resource in coming) and state == task.was.get(resource)
         if state != after.get(resource) and not put_back:
             return "conflict", "somebody else has changed it since"
     return "reversible", ""

@@ -211,7 +211,9 @@ class Database:
 
     def _insert_tool(self) -> Callable[..., dict[str, Any]]:
         def undo(args: Mapping[str, Any], result: Mapping[str, Any]) -> list[Compensation]:
-            return self._plan(args["table"], [(key, None) for key in result["keys"]])
+            table: str = args["table"]
+            rows = [(key, None) for key in result["keys"]]
+            return self._plan(table, rows, receipts_of=call_of(table, args["rows"]))
 
         @tool(
             name=f"{self._name}_insert",
@@ -415,8 +417,11 @@ class Database:
             raises=_RAISES,
             observe=observe,
         )
-        def restore(table: str, rows: _Rows) -> dict[str, Any]:
-            """Make rows what they were: each is a `key` and a whole `row`, or no row."""
+        def restore(table: str, rows: _Rows, receipts_of: str = "") -> dict[str, Any]:
+            """Make rows what they were: each is a `key` and a whole `row`, or no row.
+
+            `receipts_of` names the call that made those that go: its receipts go with them.
+            """
             with self._changing(table, rows) as (connection, found):
                 self._dialect.defer_constraints(connection)
                 split = [(found.split(each["key"])[0], each["row"]) for each in rows]
@@ -424,18 +429,20 @@ class Database:
                 going = [key for key, row in split if row is None]
                 there = sql_rows.images(connection, found, going) if going else {}
                 sql_rows.restore(connection, found, wanted)
-                if self._receipts is not None:  # once: done again, it finds no row
+                if self._receipts is not None and receipts_of:  # once: then there is no row
                     gone = [key for key in going if there[found.resource(key)] is not None]
-                    self._receipts.drop(connection, table, gone)
+                    self._receipts.drop(connection, receipts_of, table, gone)
             return {"restored": len(rows)}
 
         return restore
 
-    def _plan(self, table: str, rows: Sequence[tuple[Row, Row | None]]) -> list[Compensation]:
+    def _plan(
+        self, table: str, rows: Sequence[tuple[Row, Row | None]], receipts_of: str = ""
+    ) -> list[Compensation]:
         wanted = [
             {"key": dict(key), "row": None if row is None else dict(row)} for key, row in rows
         ]
-        return [compensate(self.restore, table=table, rows=wanted)]
+        return [compensate(self.restore, table=table, rows=wanted, receipts_of=receipts_of)]
 
     def _plan_back(self, args: Mapping[str, Any], before: Mapping[str, Any]) -> list[Compensation]:
         with self._reading() as connection:

@@ -62,19 +62,23 @@ class Receipts:
                 )
             )
 
-    def drop(self, connection: sa.Connection, table: str, keys: Iterable[Row]) -> None:
-        """Forget rows that were taken back.
+    def drop(self, connection: sa.Connection, call: str, table: str, keys: Iterable[Row]) -> None:
+        """Forget rows of a call that were taken back.
 
-        A key that was given out again has older receipts, of rows that are gone: those stay, for
+        A key that was given out again has other receipts, of rows that are gone: those stay, for
         the undo of what came before.
         """
         if not sa.inspect(connection).has_table(self.name):
             return
         columns = self._table.c
         for key in keys:
-            of_key = (columns.table_name == table) & (columns.row_key == key_text(key))
-            newest = sa.select(sa.func.max(columns.number)).where(of_key).scalar_subquery()
-            connection.execute(self._table.delete().where(of_key, columns.number == newest))
+            its = (
+                (columns.call_digest == call)
+                & (columns.table_name == table)
+                & (columns.row_key == key_text(key))
+            )
+            newest = sa.select(sa.func.max(columns.number)).where(its).scalar_subquery()
+            connection.execute(self._table.delete().where(its, columns.number == newest))
 
 
 def call_of(table: str, rows: Sequence[Row]) -> str:
