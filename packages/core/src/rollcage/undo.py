@@ -291,6 +291,7 @@ def _stood_for(entry: Entry, by_fingerprint: Mapping[str, Entry]) -> bool:
 # --- whether they may be -------------------------------------------------------------------------
 
 
+_STAY: Final = ("conflict", "irreversible", "unknown")
 _NOTHING: Final = digests_of({"": None})[""]
 
 
@@ -301,14 +302,18 @@ def assess(tasks: Sequence[Task], in_doubt: InDoubt) -> None:
     was before that one. Where it is neither what a step left nor what was before that step,
     somebody else has changed it.
     """
-    first: Digests = {}
-    for task in tasks:
-        first |= task.was or {}
-    clean = _clean(tasks, first)
+    _follow_down(tasks, in_doubt, set())
+    clean = _put_back(tasks)
+    if clean:
+        _follow_down(tasks, in_doubt, clean)
+
+
+def _follow_down(tasks: Sequence[Task], in_doubt: InDoubt, clean: set[Task]) -> None:
     coming: Digests = {}  # what a resource will be when the steps behind are taken back
     stays: dict[str, Task] = {}  # by resource, the step on it that can't be
     for task in tasks:
         here = {r: coming.get(r, state) for r, state in (task.now or {}).items()}
+        task.differs = {}
         task.state, task.reason = _state(task, here, coming, in_doubt, clean=task in clean)
         if task.state == "conflict":
             task.differs = differing(task.after or {}, here)
@@ -334,18 +339,30 @@ def _blame(task: Task, stays: Mapping[str, Task]) -> None:
     )
 
 
-def _clean(tasks: Sequence[Task], first: Digests) -> set[Task]:
-    """The steps all of whose resources are as they were before the first step on each.
+def _put_back(tasks: Sequence[Task]) -> set[Task]:
+    """The steps that can't be taken back in turn, and need not be: all is as it was before them.
 
-    One that shares a resource with a step that is not is none: it is taken back in its turn.
+    That holds for steps that share resources together, or for none of them.
     """
-    clean = {t for t in tasks if t.was and all((t.now or {}).get(r) == first[r] for r in t.was)}
-    while True:
-        dirty = {r for task in tasks if task not in clean for r in _resources(task)}
-        less = {task for task in clean if dirty.isdisjoint(_resources(task))}
-        if less == clean:
-            return clean
-        clean = less
+    first: Digests = {}
+    for task in tasks:
+        first |= task.was or {}
+    found: set[Task] = set()
+    left = list(tasks)
+    while left:
+        group, resources = [left.pop()], set[str]()
+        for task in group:  # grows meanwhile
+            resources |= _resources(task)
+            near = [each for each in left if not resources.isdisjoint(_resources(each))]
+            left = [each for each in left if each not in near]
+            group += near
+        clean = all(
+            task.was and all((task.now or {}).get(r) == first[r] for r in task.was)
+            for task in group
+        )
+        if clean and any(task.state in _STAY for task in group):
+            found.update(group)
+    return found
 
 
 def _resources(task: Task) -> set[str]:
