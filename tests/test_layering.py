@@ -19,16 +19,20 @@ LAYERS: list[set[str]] = [
     {"adapter"},
     {"undoing"},
     {"session"},
-    {"transaction"},
+    {"_undoable"},
+    {"_opened", "transaction"},
     {"declare", "scope", "lineage"},
-    {"_drive", "_streams"},
-    {"_engine", "_capture", "_undo"},
+    {"_drive", "_gating", "_streams"},
+    {"_engine", "_approval", "_capture", "_labelled", "_metering", "_undo"},
     {"_effects"},
     {"ledger", "journal", "step", "world"},
     {
         "answer",
         "fingerprint",
         "contract",
+        "drift",
+        "permissions",
+        "watch",
         "schema",
         "gate",
         "generation",
@@ -45,7 +49,14 @@ LAYERS: list[set[str]] = [
 CORE_LIBRARIES = {"cel", "orjson", "pydantic", "pydantic_core", "rfc8785", "typing_extensions"}
 
 # What the other distributions may import of core: names of these modules, and of none below them.
-PUBLIC = {"rollcage", "rollcage.adapter", "rollcage.errors", "rollcage.store", "rollcage.trace"}
+PUBLIC = {
+    "rollcage",
+    "rollcage.adapter",
+    "rollcage.errors",
+    "rollcage.gate",
+    "rollcage.store",
+    "rollcage.trace",
+}
 
 # Frameworks are for integrations, and no distribution imports another than core ...
 FRAMEWORKS = ("autogen", "crewai", "langchain", "langgraph")

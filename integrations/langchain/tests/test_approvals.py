@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage
-from langchain_core.tools import StructuredTool
+from langchain_core.tools import StructuredTool, Tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
-from langgraph.prebuilt import ToolNode
+from langgraph.prebuilt import InjectedState, ToolNode
 from langgraph.types import Command
-from rollcage import Approval, ApprovalRequired, Session, StepView, Verdict
+from rollcage import Approval, ApprovalRequest, ApprovalRequired, Session, StepView, Verdict
 from rollcage_langchain import RollcageMiddleware, guard_tools, tool_node_wrappers
 
 if TYPE_CHECKING:
@@ -78,8 +78,16 @@ def test_an_approved_call_runs_and_its_sibling_ran_once(
     [
         ({"type": "reject", "message": "not today"}, "not today"),
         ({"type": "reject"}, "the call was not approved"),
-        ({"type": "edit"}, "the decision was neither approve nor reject"),
-        ("yes", "the decision was neither approve nor reject"),
+        ({"type": "edit"}, "does not say how"),
+        ({"type": "edit", "edited_action": {"name": "write", "args": "x"}}, "does not say how"),
+        (
+            {"type": "edit", "edited_action": {"name": "erase", "args": {"text": "mild"}}},
+            "can't be edited to one of another tool",
+        ),
+        ({"type": "edit", "edited_action": {"args": {}}}, "text: Field required"),
+        ({"type": "edit", "edited_action": {"args": {"text": "x", "to": 1}}}, "no argument 'to'"),
+        ({"type": "respond"}, "the decision was none of"),
+        ("yes", "the decision was none of"),
     ],
 )
 def test_anything_but_an_approval_refuses(
@@ -90,7 +98,84 @@ def test_anything_but_an_approval_refuses(
         agent.invoke(QUESTION, CONFIG)
         state = agent.invoke(Command(resume=decision), CONFIG)
     assert written == ["safe"]
-    assert texts(state) == ["wrote safe, number 1", said]
+    ran, refused = texts(state)
+    assert ran == "wrote safe, number 1"
+    assert said in refused
+
+
+EDITED: Any = {"type": "edit", "edited_action": {"name": "write", "args": {"text": "mild"}}}
+
+
+@pytest.mark.parametrize(
+    ("decision", "answer", "ran"),
+    [
+        (EDITED, "wrote mild, number 2", ["safe", "mild"]),
+        ({"type": "respond", "message": "I did it by hand"}, "I did it by hand", ["safe"]),
+    ],
+    ids=["edit", "respond"],
+)
+def test_a_call_may_be_edited_or_answered(
+    lab: Lab,
+    writer: StructuredTool,
+    written: list[str],
+    invoke: Invoke,
+    decision: Any,
+    answer: str,
+    ran: list[str],
+) -> None:
+    with lab.session(rules=[asks]) as session:
+        agent = agent_of(lab, session, writer, [BOTH, "done"])
+        invoke(agent, QUESTION)
+        state = invoke(agent, Command(resume={**decision, "by": "ann"}))
+    assert texts(state) == ["wrote safe, number 1", answer]
+    assert [m.status for m in state["messages"] if m.type == "tool"] == ["success"] * 2
+    assert (written, state["messages"][-1].text) == (ran, "done")
+    (said,) = [e for e in lab.events(session.run_id) if e["event"] == "approval.decided"]
+    assert (said["decision"], said["by"]) == (f"{decision['type']}ed", "ann")
+    with lab.session(rules=[asks], replay="resume") as session:
+        again = agent_of(lab, session, writer, [BOTH, "done"]).invoke(QUESTION, CONFIG)
+    assert "__interrupt__" not in again  # nobody is asked twice
+    assert (texts(again), written) == (texts(state), ran)
+
+
+def test_what_langgraph_injects_stays_where_a_call_is_edited(lab: Lab) -> None:
+    def count(
+        text: str, state: Annotated[dict[str, Any], InjectedState], *, times: int = 1
+    ) -> tuple[str, int]:
+        """Count the messages so far."""
+        return f"{text * times} after {len(state['messages'])}", times
+
+    counter = StructuredTool.from_function(count, response_format="content_and_artifact")
+    calls = [("count", {"text": "risky", "times": 5})]
+    edited: Any = {"type": "edit", "edited_action": {"args": {"text": "ha", "times": "2"}}}
+    for decision, answer, artifact in (
+        (edited, "haha after 2", 2),
+        ({"type": "respond", "message": "many"}, "many", None),
+    ):
+        with lab.session(rules=[asks], replay="off") as session:
+            agent = agent_of(lab, session, counter, [calls, "done"])
+            agent.invoke(QUESTION, CONFIG)
+            state = agent.invoke(Command(resume=decision), CONFIG)
+        assert texts(state) == [answer]
+        assert [m.artifact for m in state["messages"] if m.type == "tool"] == [artifact]
+
+
+def test_a_tool_that_is_called_by_place_is_edited(lab: Lab) -> None:
+    single = Tool("shout", lambda text: str(text).upper(), "Shout.")
+    asked: list[ApprovalRequest] = []
+
+    def each(_: StepView) -> Verdict:
+        return Verdict.ask("may it?")
+
+    def approver(request: ApprovalRequest) -> Approval:
+        asked.append(request)
+        (name,) = request.args
+        return Approval.edit({name: "ho"}) if len(asked) == 1 else Approval.respond("no")
+
+    with lab.session(rules=[each], approver=approver) as session:
+        (shout,) = guard_tools([single], session)
+        assert shout.invoke("hi") == "HO"
+        assert shout.invoke("hi") == "no"
 
 
 def test_two_at_once_are_decided_one_by_one(

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 import pytest
+from rollcage import Registry
 from rollcage.store import JsonlStore, check_attested
 from rollcage.trace import Worlds, check_events
 
@@ -117,3 +118,19 @@ def files() -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def approve(store: JsonlStore) -> Callable[..., Registry]:
+    """Propose, approve and activate tools, and define a facade that gives them."""
+
+    def govern(*functions: Any, facade: str = "agent", pack: str = "pack") -> Registry:
+        registry = Registry(store)
+        for each in functions:
+            name = registry.propose(each, by="ann").name
+            registry.approve(name, by="bob")
+            registry.activate(name, pack, by="bob")
+        registry.define_facade(facade, [pack], by="bob")
+        return registry
+
+    return govern

@@ -52,7 +52,10 @@ def test_one_word_or_type_stands_for_a_list_of_one() -> None:
         ({"version": 2}, "version=2 is no text"),
         ({"risk": "a\ud800"}, "is no text"),
         ({"name": "a\ud800"}, "its parameters have no schema"),
-        ({"efect": "read"}, r"\['efect'\] can't be declared; what can: description, effect"),
+        (
+            {"efect": "read"},
+            r"\['efect'\] can't be declared; what can: allow_empty, description, effect",
+        ),
         ({"parameters": {}}, r"\['parameters'\] can't be declared"),
     ],
 )

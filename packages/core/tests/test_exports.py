@@ -9,21 +9,25 @@ import rollcage
 from rollcage import adapter, errors, store, trace
 
 PUBLIC = [
-    "Approval", "ApprovalRequest", "ApprovalRequired", "Approver", "ArgumentsInvalid",
-    "Blocked", "CaptureFailed", "Compensation", "Contract", "ContractError", "CurrentStep",
-    "DidNotHappen", "Diverged", "Forked", "Halt", "Happened", "NotReplayable", "PlannedCall",
-    "PlannedStep", "ReplayMiss", "ReplayedError", "RollcageError", "Rule", "RunInUse",
-    "RunNotFound", "Session", "SessionError", "SessionHalted", "SourceMissing", "Stats",
-    "StepView", "StoreError", "ToolMissing", "TraceCorrupt", "TraceUnwritable",
-    "UndoIncomplete", "UndoPlan", "UndoReport", "UndoneStep", "Unencodable",
+    "Approval", "ApprovalCorrupt", "ApprovalInvalid", "ApprovalRequest", "ApprovalRequired",
+    "Approver", "ArgumentsInvalid", "Blocked", "CaptureFailed", "Compensation",
+    "ConsoleApprover", "Contract", "ContractError", "CurrentStep", "DetectorMissing",
+    "DidNotHappen", "Diverged", "Facade", "FacadeMissing", "Forked", "GovernanceError", "Halt",
+    "Happened", "NotReplayable", "OutputDrift", "PermissionUndeclared", "PlannedCall",
+    "PlannedStep", "Policy", "PolicyInvalid", "QueueApprover", "Registry", "RegistryCorrupt",
+    "ReplayMiss", "ReplayedError", "Response", "RollcageError", "Rule", "RunInUse",
+    "RunNotFound", "RunStopped", "Session", "SessionError", "SessionHalted", "SourceMissing",
+    "Stats", "StepView", "StoreError", "ToolMissing", "ToolRefused", "TraceCorrupt",
+    "TraceUnwritable", "UndoIncomplete", "UndoPlan", "UndoReport", "UndoneStep", "Unencodable",
     "UnguardedCallWarning", "UnknownOutcome", "Verdict", "aplan_undo", "aundo_run",
     "compensate", "current_step", "plan_undo", "tool", "undo_run",
 ]  # fmt: skip
 ADAPTER = [
-    "HALTED", "REFUSED", "Answer", "Ask", "CallNumbers", "Declarations", "Effect",
+    "HALTED", "REFUSED", "Answer", "Ask", "CallNumbers", "Declarations", "Effect", "Instead",
     "RecordedAnswers", "Running", "ToolRequest", "Trace", "check_names", "declare",
-    "declared_contract", "guard_each", "is_list", "is_model_class", "is_object", "is_tuple",
-    "model_contract", "model_request", "option", "swapped", "type_hints",
+    "declared_contract", "expose", "exposes", "fixed", "gathered", "guard_each",
+    "guarded_contract", "is_list", "is_model_class", "is_object", "is_tuple", "model_contract",
+    "model_request", "option", "swapped", "type_hints",
 ]  # fmt: skip
 TRACE = [
     "CHAIN_START", "FORMAT", "TAG", "Native", "Tail", "Worlds", "check_events", "decode",
@@ -31,8 +35,8 @@ TRACE = [
     "json_schema", "read_events", "register_native", "seal_line", "split_tail", "tail_of",
 ]  # fmt: skip
 STORE = [
-    "JsonlStore", "Lock", "Reader", "RunInfo", "RunTrace", "Store", "TraceFile", "Writer",
-    "check_attested", "is_run_id", "open_trace",
+    "JsonlStore", "Lock", "Reader", "RunInfo", "RunTrace", "StopOrder", "Store", "TraceFile",
+    "Writer", "check_attested", "is_run_id", "open_trace",
 ]  # fmt: skip
 
 

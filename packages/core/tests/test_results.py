@@ -114,7 +114,7 @@ def made(job: Job, value: Any, returns: Any, effect: Any = "write") -> tuple[Any
         return value
 
     make.__annotations__["return"] = returns
-    function = tool(effect=effect)(make)
+    function = tool(effect=effect, on_drift="report")(make)
     with job() as session:
         assert session.call(function) is value  # the live caller gets the object itself
     assert ran == ["ran"]

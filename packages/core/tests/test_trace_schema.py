@@ -7,8 +7,20 @@ from typing import Any
 import jsonschema
 import orjson
 import pytest
-from rollcage import Blocked, NotReplayable, Session, StepView, Verdict, compensate, tool
-from rollcage.store import JsonlStore
+from rollcage import (
+    Approval,
+    Blocked,
+    NotReplayable,
+    Policy,
+    PolicyInvalid,
+    RunStopped,
+    Session,
+    StepView,
+    Verdict,
+    compensate,
+    tool,
+)
+from rollcage.store import JsonlStore, StopOrder
 from rollcage.trace import FORMAT, json_schema
 
 PUBLISHED = Path(__file__).parents[3] / "docs" / "schema" / "trace-event.schema.json"
@@ -59,6 +71,21 @@ def plan(steps: int) -> str:
 
 def no_etc(step: StepView) -> Verdict | None:
     return Verdict.deny("not there") if step.args.get("what") == "/etc" else None
+
+
+def under_policies(store: Path) -> None:
+    """Sessions that ask, take another policy, and only try one out."""
+    policy = Policy.parse('version = 1\ndefault = "ask"\nmode = "enforce"\n')
+    with Session(
+        "asked", store=store, policy=policy, approver=lambda _: Approval(True, "ann")
+    ) as session:
+        session.call(look, at="b")
+        session.load_policy(policy)
+        with pytest.raises(PolicyInvalid):
+            session.load_policy(store / "no.toml")
+    shadow = Policy.parse('version = 1\nmode = "shadow"\n')
+    with Session("shadow", store=store, policy=shadow) as session:
+        session.call(look, at="b")
 
 
 def every_kind_of_line(store: Path) -> list[dict[str, Any]]:
@@ -118,6 +145,10 @@ def every_kind_of_line(store: Path) -> list[dict[str, Any]]:
             put("b")
             raise KeyError
     files = JsonlStore(store)
+    with pytest.raises(RunStopped), Session("stopped", store=store) as session:
+        files.stop(StopOrder(session.run_id, "ann", "enough", 1))
+        session.call(look, at="b")
+    under_policies(store)
     lines = [files.read(info.run).data.splitlines() for info in files.runs()]
     return [orjson.loads(line) for each in lines for line in each]
 

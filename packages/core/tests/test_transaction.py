@@ -92,8 +92,9 @@ def effects(disk: Path) -> int:
 def test_a_block_that_the_job_has_left_behind_is_told_as_it_was(
     store: JsonlStore, files: Any, disk: Path
 ) -> None:
+    seen: list[object] = []
     with pytest.raises(KeyError), Session("job", store=store) as session:
-        seen = job_with_a_block(session, files, disk)
+        seen += job_with_a_block(session, files, disk)
         raise KeyError
     there = effects(disk)
     for _ in range(2):  # the trace of a resume tells it as well

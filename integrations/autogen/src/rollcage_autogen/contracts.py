@@ -80,7 +80,8 @@ def contract_for(
             returns=_returns(tool),
         )
 
-    contract = declare(said, framework="autogen", effect=effect, declared=declared)
+    body = plain_function(tool) or type(tool).run
+    contract = declare(said, framework="autogen", effect=effect, declared=declared, body=body)
     if isinstance(tool, BaseStreamTool):
         returns = pydantic.PlainValidator(functools.partial(_pieces, _adapter(contract.returns)))
         contract = dataclasses.replace(contract, returns=Annotated[list[Any], returns])

@@ -18,14 +18,18 @@ from collections.abc import (
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
+import pydantic
 from autogen_core import CancellationToken
 from autogen_core.tools import BaseStreamTool, BaseTool, FunctionTool
 from rollcage import Contract, CurrentStep, Session, current_step
 from rollcage.adapter import (
     Declarations,
     Effect,
+    Instead,
     Running,
     declared_contract,
+    fixed,
+    gathered,
     guard_each,
     is_model_class,
     swapped,
@@ -68,6 +72,7 @@ def guard_tools(
     Raises:
         ContractError: a name that no tool has, a declaration that can't be used, something that is
             no tool, or a tool that another session guards.
+        ToolRefused: a tool that the session's facade does not give.
     """
     register_messages()
     return guard_each(
@@ -188,7 +193,7 @@ class _Guard:
         self.session = session
         self.running = Running(_call.get)
         self.name = name
-        self._contract = contract
+        self.contract = contract
 
     @contextlib.contextmanager
     def call(self, call_id: str | None) -> Generator[_Call]:
@@ -212,38 +217,54 @@ class _Guard:
         return placed(self.session, "" if call is None else call.id)
 
     async def run(
-        self, arguments: Mapping[str, Any], body: Callable[[], Any], *, is_async: bool = True
+        self, args: Any, body: Callable[[Any], Any], *, is_async: bool = True, streams: bool = False
     ) -> Any:
-        """Guard a body; a sync one runs in a thread."""
-        make = self._async_body if is_async else self._sync_body
+        """Guard a body, told the arguments; a sync one runs in a thread."""
+        inside = (self._async_body if is_async else self._sync_body)(body)
+        instead = Instead(
+            gathered(lambda values: inside(_edited(args, values))),
+            lambda value: [Piece(value)] if streams else value,
+        )
         with self._placed():
-            return await self.session.arun(self._contract, arguments, make(body), is_async=is_async)
+            return await self.session.arun(
+                self.contract,
+                _given(args),
+                fixed(inside, args),
+                is_async=is_async,
+                instead=instead,
+            )
 
-    def _async_body(self, body: Callable[[], Any]) -> Callable[..., Any]:
-        async def inside(**_: Any) -> Any:
+    def _async_body(self, body: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        async def inside(args: Any) -> Any:
             with self.running.body():
-                return await body()
+                return await body(args)
 
         return inside
 
-    def _sync_body(self, body: Callable[[], Any]) -> Callable[..., Any]:
-        def inside(**_: Any) -> Any:
+    def _sync_body(self, body: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def inside(args: Any) -> Any:
             with self.running.body():
-                return body()
+                return body(args)
 
         return inside
 
-    def stream(self, arguments: Mapping[str, Any], body: Callable[[], Any]) -> AsyncIterator[Any]:
+    def stream(self, args: Any, body: Callable[[Any], Any]) -> AsyncIterator[Any]:
         """Guard a body that gives a stream; the call is placed now, not at its first piece."""
 
-        async def inside(**_: Any) -> AsyncIterator[Piece]:
+        async def inside(args: Any) -> AsyncIterator[Piece]:
             with self.running.body():
-                async with contextlib.aclosing(body()) as given:
+                async with contextlib.aclosing(body(args)) as given:
                     async for each in given:
                         yield Piece(each)
 
+        instead = Instead(
+            gathered(lambda values: inside(_edited(args, values))), lambda value: [Piece(value)]
+        )
         with self._placed():
-            stream = _opened(self.session.astream(self._contract, arguments, inside))
+            pieces = self.session.astream(
+                self.contract, _given(args), fixed(inside, args), instead=instead
+            )
+            stream = _opened(pieces)
         call = self._called()
         if call is not None:
             call.stream = stream
@@ -296,20 +317,22 @@ def _run(guard: _Guard, body: Callable[..., Any], *, streams: bool) -> Callable[
         if guard.running.here:
             return await body(self, args, cancellation_token)
 
-        async def inside() -> Any:
+        async def inside(args: Any) -> Any:
             value = await body(self, args, cancellation_token)
             return [Piece(value)] if streams else value
 
-        return last_piece(await guard.run(Validated(args), inside))
+        return last_piece(await guard.run(args, inside, streams=streams))
 
     return run
 
 
 def _function_run(guard: _Guard) -> Callable[..., Any]:
     async def run(self: Any, args: Any, cancellation_token: CancellationToken) -> Any:
-        call = _function_call(self, args, cancellation_token)
-        guarded = guard.run(Validated(args), call, is_async=False)
-        if "cancellation_token" in call.keywords:
+        def call(args: Any) -> Any:
+            return _function_call(self, args, cancellation_token)()
+
+        guarded = guard.run(args, call, is_async=False)
+        if "cancellation_token" in _function_call(self, args, cancellation_token).keywords:
             return await guarded
         return await linked(guarded, cancellation_token)
 
@@ -321,15 +344,25 @@ def _run_stream(guard: _Guard, body: Callable[..., Any]) -> Callable[..., Any]:
     def run_stream(
         self: Any, args: Any, cancellation_token: CancellationToken
     ) -> AsyncIterator[Any]:
-        def inside() -> AsyncIterator[Any]:
+        def inside(args: Any) -> AsyncIterator[Any]:
             stream: AsyncIterator[Any] = body(self, args, cancellation_token)
             return stream
 
         if guard.running.here:
-            return inside()
-        return guard.stream(Validated(args), inside)
+            return inside(args)
+        return guard.stream(args, inside)
 
     return run_stream
+
+
+def _given(args: Any) -> Mapping[str, Any]:
+    """The arguments by name; a model's were validated by AutoGen."""
+    return Validated(args) if isinstance(args, pydantic.BaseModel) else args
+
+
+def _edited(args: Any, values: dict[str, Any]) -> Any:
+    """Other arguments in the form of these; they are validated."""
+    return type(args).model_construct(**values) if isinstance(args, pydantic.BaseModel) else values
 
 
 async def _opened(pieces: Any) -> AsyncIterator[Any]:
@@ -347,13 +380,15 @@ def _run_json(guard: _Guard, method: Callable[..., Any], *, streams: bool) -> Ca
     own = method not in (base.run_json, _DeclaredTool.run_json)
 
     async def call(self: Any, args: Any, token: CancellationToken, call_id: str | None) -> Any:
-        async def inside() -> Any:
+        async def inside(args: Any) -> Any:
             value = await method(self, args, token, call_id)
             return [Piece(value)] if streams and own else value
 
         try:
             with guard.call(call_id):
-                return last_piece(await guard.run(args, inside)) if own else await inside()
+                if not own:
+                    return await inside(args)
+                return last_piece(await guard.run(args, inside, streams=streams))
         except BaseException as error:  # noqa: BLE001 - what must go on as it is, does
             instead = instead_of(error, guard.session, guard.name, token)
         raise instead
@@ -373,10 +408,10 @@ def _run_json_stream(guard: _Guard, method: Callable[..., Any]) -> Callable[...,
     own = method is not base.run_json_stream
 
     def pieces(self: Any, args: Any, token: CancellationToken, call_id: str | None) -> Any:
-        def inside() -> Any:
+        def inside(args: Any) -> Any:
             return method(self, args, token, call_id)
 
-        return guard.stream(args, inside) if own else inside()
+        return guard.stream(args, inside) if own else inside(args)
 
     @functools.wraps(method)
     async def run_json_stream(

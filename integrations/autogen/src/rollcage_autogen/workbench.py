@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
@@ -19,7 +20,18 @@ from autogen_core.tools import (
 )
 from pydantic import BaseModel
 from rollcage import Contract, Session
-from rollcage.adapter import Declarations, Effect, check_names, declare, is_list, is_object
+from rollcage.adapter import (
+    Declarations,
+    Effect,
+    Instead,
+    check_names,
+    declare,
+    exposes,
+    fixed,
+    gathered,
+    is_list,
+    is_object,
+)
 from rollcage.errors import ContractError
 
 from rollcage_autogen.calls import before_question, lister, placed
@@ -116,7 +128,9 @@ class RollcageWorkbench(StaticStreamWorkbench):
             names = [self._own_name(schema["name"]) for schema in schemas]
             check_names(names, effects=self._effects, contracts=self._declared)
         self._listed = {schema["name"]: schema for schema in schemas}
-        return schemas
+        if self.session.facade is None or self._static:
+            return schemas
+        return [each for each in schemas if exposes(self.session, self._contract_of(each))]
 
     def _own_name(self, name: str) -> str:
         """A tool's own name, where the workbench shows it to the model under another."""
@@ -130,6 +144,11 @@ class RollcageWorkbench(StaticStreamWorkbench):
             schema = self._listed.get(name)
             if schema is None:
                 return None
+        return self._contract_of(schema)
+
+    def _contract_of(self, schema: ToolSchema) -> Contract:
+        """The contract of a tool as the workbench lists it, made once."""
+        name = schema["name"]
         known = self._contracts.get(name)
         if known is not None and known[0] == schema:
             return known[1]
@@ -144,7 +163,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
             declared=self._declared.get(own),
             raises=(ToolFailed,),
         )
-        self._contracts[name] = schema, contract
+        self._contracts[name] = copy.deepcopy(schema), contract  # its own may be changed in place
         return contract
 
     # --- calls -----------------------------------------------------------------------------------
@@ -168,12 +187,17 @@ class RollcageWorkbench(StaticStreamWorkbench):
             if contract is None:
                 return _text_result(name, f"Tool {name} not found.", is_error=True)
 
-            async def body(**_: Any) -> Any:
+            async def body(arguments: Any) -> Any:
                 given = await self._inner.call_tool(name, arguments, token, call_id)
                 return _checked([Piece(given)] if self._streams else given)
 
             with placed(self.session, call_id or ""):
-                value = await self.session.arun(contract, arguments or {}, body)
+                value = await self.session.arun(
+                    contract,
+                    arguments or {},
+                    fixed(body, arguments),
+                    instead=self._instead(name, body),
+                )
             return _result(name, last_piece(value))
         except BaseException as error:  # noqa: BLE001 - what must go on as it is, does
             return self._told(name, error, token)
@@ -214,22 +238,37 @@ class RollcageWorkbench(StaticStreamWorkbench):
         token: CancellationToken,
         call_id: str | None,
     ) -> Any:
-        def inside() -> Any:
+        def inside(arguments: Any) -> Any:
             return self._inner.call_tool_stream(name, arguments, token, call_id)
 
         if self._static:
-            return inside()
+            return inside(arguments)
         contract = await self._contract(name)
         if contract is None:
             raise ContractError(f"Tool {name} not found.")
 
-        async def body(**_: Any) -> AsyncIterator[Piece]:
-            async with contextlib.aclosing(inside()) as given:
+        async def body(arguments: Any) -> AsyncIterator[Piece]:
+            async with contextlib.aclosing(inside(arguments)) as given:
                 async for each in given:
                     yield _checked(Piece(each))
 
         with placed(self.session, call_id or ""):
-            return self.session.astream(contract, arguments or {}, body)
+            return self.session.astream(
+                contract,
+                arguments or {},
+                fixed(body, arguments),
+                instead=self._instead(name, body),
+            )
+
+    def _instead(self, name: str, body: Callable[[Any], Any]) -> Instead:
+        """What else a call can come to: its body with other arguments, or a person's answer."""
+
+        def answered(value: Any) -> Any:
+            text = value if isinstance(value, str) else json.dumps(value)
+            result = _text_result(name, text)
+            return [Piece(result)] if self._streams else result
+
+        return Instead(gathered(body), answered)
 
     def _told(self, name: str, error: BaseException, token: CancellationToken) -> ToolResult:
         """The result that says why there is none."""

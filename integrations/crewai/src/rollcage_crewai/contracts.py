@@ -16,13 +16,14 @@ from crewai.tools.memory_tools import RecallMemoryTool
 from rollcage import Contract
 from rollcage.adapter import (
     Effect,
+    Instead,
     declare,
     declared_contract,
     is_model_class,
     type_hints,
 )
 
-__all__ = ["arguments_of", "contract_for"]
+__all__ = ["arguments_of", "contract_for", "instead_of"]
 
 # What CrewAI's own tools do, where nobody declares it. Agents as tools act by guarded calls only.
 _OWN: Final[tuple[tuple[type, Effect], ...]] = (
@@ -63,7 +64,7 @@ def contract_for(
             returns=type_hints(body).get("return"),
         )
 
-    return declare(said, framework="crewai", effect=effect, declared=declared)
+    return declare(said, framework="crewai", effect=effect, declared=declared, body=body)
 
 
 def _like(own: Contract, tool: Any) -> Contract:
@@ -84,6 +85,21 @@ def arguments_of(
     with contextlib.suppress(Exception):  # validators are the user's own, and may raise anything
         return Validated(schema.model_validate(named, by_alias=True, by_name=True))
     return named
+
+
+def instead_of(schema: Any, call: Callable[..., Any], args: tuple[Any, ...]) -> Instead:
+    """What else a call can come to: its body with other arguments, or a person's answer.
+
+    The body gets them as CrewAI hands them over: by name, nested models as dicts.
+    """
+
+    def edited(**values: Any) -> Any:
+        if _has_fields(schema):
+            values = schema.model_construct(**values).model_dump()
+        return call(**values)
+
+    named = not args or _has_fields(schema)  # else nobody can tell which one is which
+    return Instead(edited if named else None, lambda value: value)
 
 
 def _has_fields(schema: Any) -> bool:

@@ -27,11 +27,12 @@ from rollcage.adapter import (
     Effect,
     Running,
     declared_contract,
+    fixed,
     guard_each,
 )
 from rollcage.errors import ArgumentsInvalid, Blocked, ContractError, RollcageError
 
-from rollcage_crewai.contracts import arguments_of, contract_for
+from rollcage_crewai.contracts import arguments_of, contract_for, instead_of
 from rollcage_crewai.values import register
 
 __all__ = [
@@ -77,6 +78,7 @@ def guard_tools(
     Raises:
         ContractError: a name that no tool has, a declaration that can't be used, something that is
             no tool, or a tool that another session guards.
+        ToolRefused: a tool that the session's facade does not give.
     """
     return guard_each(
         tools,
@@ -150,7 +152,7 @@ class Guard:
     def __init__(self, session: Session, contract: Contract, tool: Any) -> None:
         self.session = session
         self.tool = tool
-        self._contract = contract
+        self.contract = contract
         self._running = Running(this_call.get)
 
     def run(self, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -158,13 +160,16 @@ class Guard:
         if self._running.here:
             return body(*args, **kwargs)
 
-        def inside(**_: Any) -> Any:
+        def inside(*args: Any, **kwargs: Any) -> Any:
             with self._running.body():
                 return awaited(body(*args, **kwargs))
 
         arguments = arguments_of(self.tool.args_schema, args, kwargs)
+        instead = instead_of(self.tool.args_schema, inside, args)
         try:
-            return self.session.run(self._contract, arguments, inside)
+            return self.session.run(
+                self.contract, arguments, fixed(inside, *args, **kwargs), instead=instead
+            )
         except _ANSWERED as error:
             return refusal(error, self.tool)
 
@@ -175,14 +180,17 @@ class Guard:
         if self._running.here:
             return await body(*args, **kwargs)
 
-        async def inside(**_: Any) -> Any:
+        async def inside(*args: Any, **kwargs: Any) -> Any:
             with self._running.body():
                 return await body(*args, **kwargs)
 
         arguments = arguments_of(self.tool.args_schema, args, kwargs)
+        instead = instead_of(self.tool.args_schema, inside, args)
         try:
             with cancellable():
-                return await self.session.arun(self._contract, arguments, inside)
+                return await self.session.arun(
+                    self.contract, arguments, fixed(inside, *args, **kwargs), instead=instead
+                )
         except _ANSWERED as error:
             return refusal(error, self.tool)
 

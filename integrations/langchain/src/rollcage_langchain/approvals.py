@@ -27,12 +27,28 @@ def _interrupt(request: ApprovalRequest) -> Approval:
         }
     )
     said = answer if is_object(answer) else {}
-    decision, by, message = (said.get(field) for field in ("type", "by", "message"))
-    if decision == "approve":
-        return Approval(True, by=str(by or ""))
-    if decision == "reject":
-        return Approval(False, by=str(by or ""), reason=str(message or ""))
-    return Approval(False, reason="the decision was neither approve nor reject")
+    by, message = str(said.get("by") or ""), said.get("message")
+    match said.get("type"):
+        case "approve":
+            return Approval(True, by)
+        case "edit":
+            return _edited(said.get("edited_action"), request, by)
+        case "reject":
+            return Approval.reject(str(message or ""), by=by)
+        case "respond" if message is not None:
+            return Approval.respond(message, by=by)
+        case _:
+            known = "approve, edit, reject or respond"
+            return Approval.reject(f"the decision was none of {known}", by=by)
+
+
+def _edited(action: Any, request: ApprovalRequest, by: str) -> Approval:
+    args = action.get("args") if is_object(action) else None
+    if not is_object(args):
+        return Approval.reject("the decision edits a call, and does not say how", by=by)
+    if action.get("name", request.name) != request.name:
+        return Approval.reject("a call can't be edited to one of another tool", by=by)
+    return Approval.edit(args, by=by)
 
 
 INTERRUPT: Final = Ask(_interrupt, (GraphBubbleUp,))

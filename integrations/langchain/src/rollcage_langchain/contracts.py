@@ -13,7 +13,14 @@ import pydantic
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, InjectedToolArg, InjectedToolCallId, Tool, ToolException
 from rollcage import Contract
-from rollcage.adapter import declare, declared_contract, is_model_class, is_object, type_hints
+from rollcage.adapter import (
+    Instead,
+    declare,
+    declared_contract,
+    is_model_class,
+    is_object,
+    type_hints,
+)
 from rollcage.errors import ContractError
 
 __all__ = ["Signature", "contract_for"]
@@ -73,6 +80,7 @@ class Signature:
 
     def __init__(self, tool: BaseTool, body: Callable[..., Any]) -> None:
         schema: Any = tool.args_schema
+        self._with_artifact = tool.response_format == "content_and_artifact"
         parameters = [p for p in _signature(tool, body) if p.name != "self"]
         annotations: dict[str, Any] = {p.name: p.annotation for p in parameters}
         annotations |= type_hints(body)
@@ -102,6 +110,29 @@ class Signature:
         named |= kwargs
         seen = {name: each for name, each in named.items() if name not in self._hidden}
         return Validated(seen) if self._validated and not args else seen
+
+    def instead(
+        self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Instead:
+        """What else a call can come to: its body with other arguments, or a person's answer.
+
+        What was injected stays.
+        """
+
+        def edited(**values: Any) -> Any:
+            places = self._positional[: len(args)]
+            given = [
+                each if name in self._hidden else values.pop(name)
+                for name, each in zip(places, args, strict=True)
+            ]
+            injected = {name: each for name, each in kwargs.items() if name in self._hidden}
+            return call(*given, **injected, **values)
+
+        named = len(args) <= len(self._positional)  # else nobody can tell which one is which
+        return Instead(edited if named else None, self._answered)
+
+    def _answered(self, value: Any) -> Any:
+        return (value, None) if self._with_artifact else value
 
     def call_id(self, kwargs: Mapping[str, Any]) -> str:
         """The id of the call, where the body is told of it; else empty."""
@@ -170,4 +201,6 @@ def contract_for(
 
     # What a tool tells its model by an exception comes back as itself.
     own_errors = (ToolException,)
-    return declare(said, framework="langchain", effect=effect, declared=declared, raises=own_errors)
+    return declare(
+        said, framework="langchain", effect=effect, declared=declared, raises=own_errors, body=body
+    )

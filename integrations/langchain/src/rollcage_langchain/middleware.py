@@ -34,9 +34,11 @@ class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
             too, those that other middleware brings included.
         contracts: the same.
         interrupt: where a rule asks, interrupt the graph, as LangChain's own human-in-the-loop
-            middleware does; `Command(resume={"type": "approve"})` lets the call run, `"reject"`
-            with a `"message"` refuses it. It needs a checkpointer. Else the session's approver is
-            asked; without one, the session halts.
+            middleware does, to be resumed by its decisions: `Command(resume={"type": "approve"})`
+            lets the call run, `"edit"` with `"edited_action": {"name": …, "args": …}` lets it run
+            with those arguments, `"reject"` with a `"message"` refuses it, and `"respond"` answers
+            it with the message in place of the tool; `"by"` says who decided. It needs a
+            checkpointer. Else the session's approver is asked; without one, the session halts.
     """
 
     def __init__(

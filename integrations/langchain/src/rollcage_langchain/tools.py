@@ -15,6 +15,7 @@ from rollcage.adapter import (
     Effect,
     Running,
     declared_contract,
+    fixed,
     guard_each,
     swapped,
     type_hints,
@@ -53,6 +54,7 @@ def guard_tools(
     Raises:
         ContractError: a name that no tool has, a declaration that can't be used, something that is
             no tool, or a tool that another session guards.
+        ToolRefused: a tool that the session's facade does not give.
     """
     return guard_each(
         tools,
@@ -121,7 +123,7 @@ class Guard:
 
     def __init__(self, session: Session, contract: Contract, running: Running) -> None:
         self.session = session
-        self._contract = contract
+        self.contract = contract
         self._running = running
 
     def run(
@@ -136,12 +138,17 @@ class Guard:
             return body(*args, **kwargs)
         call_id = signature.call_id(kwargs) or call_id_around.get()
 
-        def inside(**_: Any) -> Any:
+        def inside(*args: Any, **kwargs: Any) -> Any:
             with self._running.body():
                 return relabel(body(*args, **kwargs), call_id, THIS_CALL)
 
-        arguments = signature.arguments(args, kwargs)
-        return relabel(self.session.run(self._contract, arguments, inside), THIS_CALL, call_id)
+        value = self.session.run(
+            self.contract,
+            signature.arguments(args, kwargs),
+            fixed(inside, *args, **kwargs),
+            instead=signature.instead(inside, args, kwargs),
+        )
+        return relabel(value, THIS_CALL, call_id)
 
     async def arun(
         self,
@@ -155,12 +162,16 @@ class Guard:
             return await body(*args, **kwargs)
         call_id = signature.call_id(kwargs) or call_id_around.get()
 
-        async def inside(**_: Any) -> Any:
+        async def inside(*args: Any, **kwargs: Any) -> Any:
             with self._running.body():
                 return relabel(await body(*args, **kwargs), call_id, THIS_CALL)
 
-        arguments = signature.arguments(args, kwargs)
-        value = await self.session.arun(self._contract, arguments, inside)
+        value = await self.session.arun(
+            self.contract,
+            signature.arguments(args, kwargs),
+            fixed(inside, *args, **kwargs),
+            instead=signature.instead(inside, args, kwargs),
+        )
         return relabel(value, THIS_CALL, call_id)
 
 

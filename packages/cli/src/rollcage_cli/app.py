@@ -17,15 +17,20 @@ import typer
 from rich.text import Text
 from rollcage.errors import RollcageError
 
+from rollcage_cli.approvals import approvals, approve, reject, respond
+from rollcage_cli.audit import audit
 from rollcage_cli.demo import demo
 from rollcage_cli.diff import diff
 from rollcage_cli.errors import FAILED, OK, exit_code
 from rollcage_cli.export import export
 from rollcage_cli.options import OFF
 from rollcage_cli.output import console, print_json, visible
+from rollcage_cli.policy import policy
+from rollcage_cli.registry import tools
 from rollcage_cli.resolve import resolve
 from rollcage_cli.runs import runs
 from rollcage_cli.show import show
+from rollcage_cli.stop import stop
 from rollcage_cli.undo import undo
 from rollcage_cli.verify import verify
 
@@ -45,8 +50,25 @@ rollcage = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (demo, runs, show, verify, diff, resolve, undo, export):
+for _command in (
+    demo,
+    runs,
+    show,
+    verify,
+    diff,
+    audit,
+    stop,
+    resolve,
+    undo,
+    export,
+    approvals,
+    approve,
+    reject,
+    respond,
+):
     rollcage.command()(_command)
+rollcage.add_typer(tools)
+rollcage.add_typer(policy)
 
 
 def _version(wanted: bool) -> None:  # noqa: FBT001 - Typer calls it with the flag

@@ -16,7 +16,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from rollcage.errors import RollcageError, RunInUse, RunNotFound, SessionError, TraceCorrupt
+from rollcage.errors import (
+    ApprovalCorrupt,
+    ApprovalInvalid,
+    GovernanceError,
+    PolicyInvalid,
+    RollcageError,
+    RunInUse,
+    RunNotFound,
+    SessionError,
+    TraceCorrupt,
+)
 
 __all__ = [
     "CORRUPT",
@@ -89,6 +99,10 @@ _CODES: Final[tuple[tuple[type[RollcageError], int], ...]] = (
     (RunNotFound, USAGE),
     (UsageError, USAGE),
     (SessionError, USAGE),
+    (GovernanceError, USAGE),
+    (PolicyInvalid, USAGE),
+    (ApprovalInvalid, USAGE),
+    (ApprovalCorrupt, CORRUPT),
     (TraceCorrupt, CORRUPT),
     (RunInUse, IN_USE),
     (ClaimFailed, DIFFERENT),

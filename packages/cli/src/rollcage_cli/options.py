@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import getpass
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-__all__ = ["DEFAULT_STORE", "OFF", "JsonOption", "RunArgument", "StoreOption"]
+__all__ = ["DEFAULT_STORE", "OFF", "JsonOption", "RunArgument", "StoreOption", "this_user"]
 
 DEFAULT_STORE: Final = Path(".rollcage")
 OFF: Final = False  # the default of a flag, which Typer declares as a parameter
@@ -27,3 +28,11 @@ StoreOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON, for machines.")]
+
+
+def this_user() -> str:
+    """Who runs this command, as the operating system has it; empty where it has no name."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # nobody of a name, as in some containers
+        return ""

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TextIO
 
 from rich.console import Console
 from rollcage.trace import TAG
@@ -67,9 +67,9 @@ def is_terminal(stream: IO[str]) -> bool:
     return stream.isatty()
 
 
-def console(*, error: bool = False) -> Console:
-    """A console on stdout, or on stderr; plain where that is no terminal or NO_COLOR is set."""
-    stream = sys.stderr if error else sys.stdout
+def console(*, error: bool = False, to: TextIO | None = None) -> Console:
+    """A console on stdout, stderr or `to`; plain where that is no terminal or NO_COLOR is set."""
+    stream = to or (sys.stderr if error else sys.stdout)
     width = None if is_terminal(stream) or "COLUMNS" in os.environ else _PIPE_WIDTH
     return Console(file=stream, markup=False, emoji=False, highlight=False, width=width)
 

@@ -54,6 +54,7 @@ class Redaction:
         self._key = key
         self._get_blob = get_blob
         self._fingerprints: dict[str, str] = {}  # as they were: as they are told
+        self._approvals: dict[str, str] = {}  # ids of requests: the same
         self._quotes: dict[
             str, set[str]
         ] = {}  # values to be found in texts, by their first letters
@@ -78,6 +79,8 @@ class Redaction:
             event = event | {"drift": self._text(event["drift"])}
         if event.get("error"):
             event = event | {"error": self._error(event["error"])}
+        if event.get("undeclared"):  # paths and hosts, which arguments may have named
+            event = event | {"undeclared": [self._text(each) for each in event["undeclared"]]}
         event = self._undo(event)
         if event != before:
             self.redacted = True
@@ -113,6 +116,10 @@ class Redaction:
             changed["error"] = self._error(outcome["error"])
         if outcome.get("lossy"):
             changed["lossy"] = self._text(outcome["lossy"])
+        if outcome.get("drift"):  # its path names fields of the value, which may be keys of a dict
+            drift = outcome["drift"]
+            told = {field: self._text(drift[field]) for field in ("path", "reason")}
+            changed["drift"] = drift | told
         if changed != outcome and outcome["status"] == "ok":  # never to be taken for the value
             changed["lossy"] = changed.get("lossy") or "redacted by an export"
             changed.pop("typed", None)
@@ -206,9 +213,14 @@ class Redaction:
         """Replace the hashes from which arguments could be guessed; equal ones stay equal."""
         joined = event["event"] == "branch.joined"
         changed = dict(event)
-        for name in ("key", "world", *(["digest"] if joined else [])):
+        for name in ("key", "asked", "idempotency_key", "world", *(["digest"] if joined else [])):
             if name in event:
                 changed[name] = self._pseudonym(event[name])
+        if "idempotency_key" in event:
+            changed["id"] = changed["idempotency_key"][: len(event["id"])]
+            self._approvals[event["id"]] = changed["id"]
+        if "approval" in event:
+            changed["approval"] = self._approvals.get(event["approval"], "")
         for name in ("branch", *(["name"] if joined else [])):
             if name in event:
                 changed[name] = _NESTED.sub(self._nested, event[name])

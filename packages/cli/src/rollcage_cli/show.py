@@ -126,14 +126,24 @@ def outcome_text(row: StepRow) -> str:
     outcome = row.outcome or {}
     said = ""
     if outcome.get("status") == "ok":
-        said = value_text(outcome.get("value"))
+        said = _drift_text(outcome.get("drift")) + value_text(outcome.get("value"))
     elif outcome.get("error"):
         said = _error_text(outcome["error"])
     if row.resolved_by:
         said = f"{said} (resolved by {row.resolved_by})".lstrip()
     if row.drift:
         said = f"{said} (drift: {visible(row.drift)})"
+    if row.undeclared:
+        said = f"undeclared: {visible(', '.join(row.undeclared))}; {said}"
     return said
+
+
+def _drift_text(drift: dict[str, Any] | None) -> str:
+    """How an output breaks its contract, in front of the output."""
+    if drift is None:
+        return ""
+    reported = ", reported only" if drift.get("reported") else ""
+    return f"{visible(drift['code'])} at {visible(drift['path'])}{reported}: "
 
 
 def _error_text(error: dict[str, Any]) -> str:

@@ -26,6 +26,8 @@ class StepRow:
     """A step. Times are Unix µs, durations µs; `origin` is where a hit first ran.
 
     `undoes` is the step that it was made to take back; `undone` what became of its own undo.
+    `undeclared` are the permissions that its body would have taken beside those of its tool.
+    `approval` is the request that somebody decided on, `decided_by` who approved or rejected it.
     """
 
     step: int
@@ -50,6 +52,9 @@ class StepRow:
     undoes: list[Any] | None = None
     undone: str | None = None
     drift: str | None = None
+    undeclared: list[str] | None = None
+    approval: str | None = None
+    decided_by: str | None = None
 
     @property
     def tokens(self) -> int:
@@ -105,6 +110,9 @@ class RunView:
         return next((row for row in self.steps if row.step == number), None)
 
 
+_BEGINNINGS: Final = frozenset({"step.started", "step.replayed", "step.blocked", "branch.joined"})
+
+
 def view(trace: RunTrace) -> RunView:
     """Read a trace.
 
@@ -133,7 +141,7 @@ def from_events(events: Iterable[dict[str, Any]]) -> RunView:
                 _end(row, event)
         elif kind == "undo.finished":
             _undo(event, rows, started)
-        elif kind not in ("undo.started", "run.rewound"):
+        elif kind in _BEGINNINGS:
             rows[event["step"]] = _begin(event)
     return RunView(started, finished, list(rows.values()), last)
 
@@ -170,6 +178,8 @@ def _begin(event: dict[str, Any]) -> StepRow:
         origin=event.get("origin"),
         undoes=event.get("undoes"),
         drift=event.get("drift"),
+        approval=event.get("approval"),
+        decided_by=event.get("approved_by") or event.get("rejected_by"),
     )
     if joined:
         row.state = "hit" if row.origin else "ran"
@@ -185,6 +195,7 @@ def _end(row: StepRow, event: dict[str, Any]) -> None:
     row.settle(event["outcome"])
     row.duration = event.get("duration", row.duration)
     row.resolved_by = event.get("by")
+    row.undeclared = event.get("undeclared")
 
 
 def _without_end(kind: str, effect: str) -> State:

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from rollcage import Contract
+from rollcage.adapter import guarded_contract
 from rollcage.errors import RollcageError
 
 from rollcage_cli.errors import ToolsUnusable
 from rollcage_cli.output import visible
 from rollcage_cli.values import items_of
 
-__all__ = ["any_async", "load_tools"]
+__all__ = ["any_async", "contracts_of", "load_tools"]
 
 Source = Callable[..., Any] | Contract
 
@@ -36,6 +37,12 @@ def load_tools(named: Sequence[str] | None) -> list[Source]:
     if specs and here not in sys.path:
         sys.path.insert(0, here)
     return [tool for spec in specs for tool in _load(spec)]
+
+
+def contracts_of(tools: Iterable[Source]) -> list[Contract]:
+    """Their contracts."""
+    found: Iterable[Any] = tools
+    return [getattr(each, "__rollcage_contract__", each) for each in found]
 
 
 def any_async(tools: Iterable[Source]) -> bool:
@@ -67,7 +74,7 @@ def _load(spec: str) -> list[Source]:
         module: Any = importlib.import_module(module_name)
         if not attribute:
             named = cast("dict[str, Any]", vars(module))
-            return [each for each in named.values() if _is_tool(each)]
+            return [_source(each) for each in named.values() if _is_tool(each)]
         found: Any = module
         for name in attribute.split("."):
             found = getattr(found, name)
@@ -82,14 +89,23 @@ def _load(spec: str) -> list[Source]:
 
 
 def _is_tool(each: object) -> bool:
-    return isinstance(each, Contract) or isinstance(
-        getattr(each, "__rollcage_contract__", None), Contract
+    return (
+        isinstance(each, Contract)
+        or isinstance(getattr(each, "__rollcage_contract__", None), Contract)
+        or guarded_contract(each) is not None
     )
+
+
+def _source(each: Any) -> Source:
+    """A tool; of one that an adapter guards, its contract."""
+    guarded: Source | None = guarded_contract(each)
+    source: Source = each
+    return source if guarded is None else guarded
 
 
 def _several(spec: str, found: Any) -> list[Source]:
     if _is_tool(found):
-        return [found]
+        return [_source(found)]
     if isinstance(found, Mapping):
         found = cast("Mapping[object, Any]", found).values()
     several = isinstance(found, Iterable)
@@ -100,4 +116,4 @@ def _several(spec: str, found: Any) -> list[Source]:
             f"tools {visible(spec)!r}: {visible(repr(wrong[0])[:80])} is no tool; declare it with "
             f"@rollcage.tool"
         )
-    return tools
+    return [_source(each) for each in tools]

@@ -15,29 +15,42 @@
 Run it again after a crash: what happened is given back from the trace, the rest runs.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from rollcage.compensation import Compensation, DidNotHappen, Happened, PlannedCall, compensate
 from rollcage.contract import Contract
 from rollcage.declare import tool
 from rollcage.errors import (
+    ApprovalCorrupt,
+    ApprovalInvalid,
     ApprovalRequired,
     ArgumentsInvalid,
     Blocked,
     CaptureFailed,
     ContractError,
+    DetectorMissing,
     Diverged,
+    FacadeMissing,
     Forked,
+    GovernanceError,
     Halt,
     NotReplayable,
+    OutputDrift,
+    PermissionUndeclared,
+    PolicyInvalid,
+    RegistryCorrupt,
     ReplayedError,
     ReplayMiss,
     RollcageError,
     RunInUse,
     RunNotFound,
+    RunStopped,
     SessionError,
     SessionHalted,
     SourceMissing,
     StoreError,
     ToolMissing,
+    ToolRefused,
     TraceCorrupt,
     TraceUnwritable,
     UndoIncomplete,
@@ -45,15 +58,32 @@ from rollcage.errors import (
     UnguardedCallWarning,
     UnknownOutcome,
 )
-from rollcage.gate import Approval, ApprovalRequest, Approver, Rule, StepView, Verdict
+from rollcage.gate import (
+    Approval,
+    ApprovalRequest,
+    Approver,
+    ConsoleApprover,
+    Facade,
+    QueueApprover,
+    Registry,
+    Response,
+    Rule,
+    StepView,
+    Verdict,
+)
 from rollcage.scope import CurrentStep, current_step
 from rollcage.session import Session
 from rollcage.step import Stats
 from rollcage.undo import PlannedStep, UndoneStep, UndoPlan, UndoReport
 from rollcage.undoing import aplan_undo, aundo_run, plan_undo, undo_run
 
+if TYPE_CHECKING:
+    from rollcage.gate import Policy
+
 __all__ = [
     "Approval",
+    "ApprovalCorrupt",
+    "ApprovalInvalid",
     "ApprovalRequest",
     "ApprovalRequired",
     "Approver",
@@ -61,23 +91,37 @@ __all__ = [
     "Blocked",
     "CaptureFailed",
     "Compensation",
+    "ConsoleApprover",
     "Contract",
     "ContractError",
     "CurrentStep",
+    "DetectorMissing",
     "DidNotHappen",
     "Diverged",
+    "Facade",
+    "FacadeMissing",
     "Forked",
+    "GovernanceError",
     "Halt",
     "Happened",
     "NotReplayable",
+    "OutputDrift",
+    "PermissionUndeclared",
     "PlannedCall",
     "PlannedStep",
+    "Policy",
+    "PolicyInvalid",
+    "QueueApprover",
+    "Registry",
+    "RegistryCorrupt",
     "ReplayMiss",
     "ReplayedError",
+    "Response",
     "RollcageError",
     "Rule",
     "RunInUse",
     "RunNotFound",
+    "RunStopped",
     "Session",
     "SessionError",
     "SessionHalted",
@@ -86,6 +130,7 @@ __all__ = [
     "StepView",
     "StoreError",
     "ToolMissing",
+    "ToolRefused",
     "TraceCorrupt",
     "TraceUnwritable",
     "UndoIncomplete",
@@ -104,3 +149,12 @@ __all__ = [
     "tool",
     "undo_run",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Policy":  # whoever has none does not wait for it
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from rollcage.gate import Policy
+
+    globals()[name] = Policy
+    return Policy

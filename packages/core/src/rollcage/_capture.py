@@ -21,6 +21,7 @@ from rollcage.compensation import (
     Digests,
     Happened,
     PlannedCall,
+    Tool,
     Tools,
     differing,
     digests_of,
@@ -29,6 +30,7 @@ from rollcage.compensation import (
 )
 from rollcage.contract import Contract
 from rollcage.errors import CaptureFailed, ContractError
+from rollcage.gate import Terms, Verdict
 from rollcage.replay import Entry
 from rollcage.step import Call, Step
 from rollcage.trace.codec import TAG, Seal, tagged
@@ -55,6 +57,9 @@ class Setting:
         tools: those that plans can name.
         take_back: the flow that undoes recorded effects before a new write leaves them behind, told
             them and whether it can await; it gives what is left of them, in words, or nothing.
+        decide: what the gate says of a call: asked again for each that an approver let through.
+        terms: under which approvals count, by now.
+        allow: refuses a tool that was not approved to take something back: it raises.
     """
 
     seal: Seal
@@ -62,6 +67,9 @@ class Setting:
     root: str
     tools: Tools
     take_back: Callable[[tuple[Entry, ...], bool], Generator[Effect, Any, str]]
+    decide: Callable[[Call], Verdict]
+    terms: Callable[[], Terms] = Terms
+    allow: Callable[[Tool], None] = lambda _: None
 
 
 class _Stopped(Exception):
@@ -193,7 +201,7 @@ def _did_not_happen(call: Call) -> bool:
 def _plan(contract: Contract, told: dict[str, Any], setting: Setting) -> list[PlannedCall] | None:
     assert contract.undo is not None
     words = {word: told[word] for word in contract.undo_words}
-    return plan_from(contract.undo(**words), setting.tools, setting.seal)
+    return plan_from(contract.undo(**words), setting.tools, setting.seal, setting.allow)
 
 
 # --- behind it -----------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from typing import Any, assert_never
 
 import orjson
 
+from rollcage import journal
 from rollcage._effects import (
     Admit,
     Consult,
@@ -41,6 +42,7 @@ from rollcage.errors import (
     Forked,
     Halt,
     NotReplayable,
+    RunStopped,
     SessionError,
     SessionHalted,
     StoreError,
@@ -85,6 +87,7 @@ class Driver:
         self.writer = writer
         self.lock = threading.Lock()
         self.closed = False
+        self.hide: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # credentials in words
         self._store = store
         self._source = source
         self._clock = clock
@@ -195,6 +198,10 @@ class Driver:
 
     def refusal(self, step: Step) -> Raised | None:
         """Why a body must not begin any more: it may have waited for the disk, or for a thread."""
+        if self.writer.stop_order() is not None:
+            with self.lock:
+                if not self.closed:
+                    self._look_for_stop(step.call)
         halted = self.ledger.halted
         if halted is not None and self.ledger.stops(step.call):
             error: Exception = SessionHalted(f"the session was halted: {halted}")
@@ -281,6 +288,8 @@ class Driver:
             case Note(event=event):
                 event.setdefault("time", self._clock.wall() // 1000)
                 with self.lock:
+                    if self.closed:
+                        raise SessionError("the session was left; open another one to go on")
                     self.ledger.stats.drifted += "drift" in event
                     return self.append(event)
             case PutBlob(digest=digest, data=data):
@@ -307,6 +316,7 @@ class Driver:
         with self.lock:
             if self.closed:
                 raise SessionError("the session was left; open another one to go on")
+            self._look_for_stop(effect.call)
             admission = self.ledger.admit(
                 effect.call, effect.verdict, self._clock.wall() // 1000, effect.arrival
             )
@@ -316,6 +326,17 @@ class Driver:
         if step is not None:
             step.began = self._clock.monotonic()
         return admission
+
+    def _look_for_stop(self, call: Call) -> None:
+        """Halt the session where somebody has told the run to stop. The caller has the lock.
+
+        What takes a step back goes on: that is what is left to do.
+        """
+        order = self.writer.stop_order()
+        if order is None or self.ledger.halted is not None or call.undoes is not None:
+            return
+        self.ledger.halted = RunStopped(order.run or self.writer.run, order.by, order.reason)
+        self.append(journal.stopped(order, self._clock.wall() // 1000))
 
     def ended(self, effect: Consult) -> None:
         """Where a body has ended, looking at what it changed is no part of its duration."""
@@ -378,7 +399,7 @@ class Driver:
     def append(self, event: dict[str, Any]) -> None:
         """Write an event; a failure halts the session. The caller has the lock."""
         try:
-            self.writer.append(event)
+            self.writer.append(event if self.hide is None else self.hide(event))
         except Halt as error:
             if self.ledger.halted is None:
                 self.ledger.halted = error

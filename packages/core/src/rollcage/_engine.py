@@ -7,12 +7,13 @@ cancellation included, can be mistaken for an event of the flow itself.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from hashlib import sha256
 from typing import Any, Final, assert_never
 
 import orjson
 
+from rollcage._approval import approved, edited_again
 from rollcage._capture import (
     LARGE,
     Setting,
@@ -27,7 +28,6 @@ from rollcage._capture import (
 )
 from rollcage._effects import (
     Admit,
-    Consult,
     Effect,
     Execute,
     Flow,
@@ -44,12 +44,13 @@ from rollcage._effects import (
 from rollcage.answer import Answer
 from rollcage.compensation import DidNotHappen, Happened, digests_of
 from rollcage.contract import Contract
+from rollcage.drift import as_error, raised
 from rollcage.errors import Diverged, Halt, NotReplayable, SessionHalted, UnknownOutcome
 from rollcage.fingerprint import idempotency_key
-from rollcage.gate import Approval, ApprovalRequest, Verdict, approval_of
+from rollcage.gate import Verdict
 from rollcage.replay import UNKNOWN, Entry
 from rollcage.step import Admission, Call, Need, Step, Told
-from rollcage.trace.codec import Seal, encode_result, same_encoding, survey
+from rollcage.trace.codec import Hiding, Seal, encode_result, hidden, same_encoding, survey
 from rollcage.trace.decoding import decode
 from rollcage.trace.exceptions import decode_exception, encode_exception
 
@@ -100,26 +101,47 @@ def run_step(
         if isinstance(synced, Raised):  # cancelled, or no disk: before anything happened
             yield Settle(step, _NOT_STARTED, orjson.dumps(_NOT_STARTED))
             return synced
-    answer: Returned | Raised = yield Execute(
-        step, body, lambda end: _late(step, end, setting, read), is_async
-    )
+    answer: Returned | Raised
+    if call.response is not None:
+        answer = Returned(call.response.value)  # a person's, in place of the tool's
+    else:
+        body = _body(call, body)
+        answer = yield Execute(step, body, lambda end: _late(step, end, setting, read), is_async)
     settled = _settled(step, answer, seal, read)
     if call.captured is not None or len(settled.encoded) >= LARGE:
         answer = yield from _whole(settled, answer, setting)
     yield settled
     if wait and isinstance(answer, Returned):
-        synced = yield Sync()
-        if isinstance(synced, Raised):
-            return synced
+        answer = yield from _synced(answer)
+    if "drift" in settled.outcome and isinstance(answer, Returned):
+        return _drifted(call.contract, settled.outcome) or answer
     return answer
+
+
+def _body(call: Call, body: Callable[..., Any]) -> Callable[..., Any]:
+    """What is called: of arguments that an approver has edited, by the adapter's own way."""
+    if not call.is_edited or call.instead is None:
+        return body
+    assert call.instead.edited is not None  # else that was refused
+    return call.instead.edited
+
+
+def _synced(answer: Returned) -> Flow:
+    """What a body gave, once that is on the disk."""
+    synced: Returned | Raised = yield Sync()
+    return synced if isinstance(synced, Raised) else answer
 
 
 def _settled(step: Step, answer: Returned | Raised, seal: Seal, read: Read | None) -> Settle:
     """How a step has ended."""
     if isinstance(answer, Raised):
-        return _failure(step, answer, seal)
-    outcome, encoded = _outcome(step.call.contract, answer, seal, read)
-    return Settle(step, outcome, encoded)
+        settled = _failure(step, answer, seal)
+    else:
+        outcome, encoded = _outcome(step.call.contract, answer, seal, read)
+        settled = Settle(step, outcome, encoded)
+    if step.watch is not None and step.watch.found:
+        settled.marks = {"undeclared": step.watch.found}
+    return settled
 
 
 def _whole(settled: Settle, answer: Returned | Raised, setting: Setting) -> Flow:
@@ -128,7 +150,8 @@ def _whole(settled: Settle, answer: Returned | Raised, setting: Setting) -> Flow
     if status == "ok" and len(settled.encoded) >= LARGE:
         settled.outcome, settled.encoded = yield from _keep_large_value(settled.outcome)
     if step.call.captured is not None and status in ("ok", "error"):
-        settled.marks, interrupt = yield from settled_marks(step, answer, setting)
+        marks, interrupt = yield from settled_marks(step, answer, setting)
+        settled.marks = marks | (settled.marks or {})
         if interrupt is not None:
             return Raised(interrupt)
     return answer
@@ -145,7 +168,11 @@ def _prepared(
         stopped: BaseException | None = None
         match need.what:
             case "approve":
-                verdict, stopped = yield from _approved(call, verdict)
+                assert need.asked is not None
+                verdict, stopped = yield from approved(call, verdict, need.asked, setting)
+            case "edit":
+                assert need.entry is not None
+                verdict, stopped = yield from edited_again(call, verdict, need.entry, setting)
             case "tell":
                 assert need.entry is not None
                 stopped = yield from _told(call, need.entry, setting)
@@ -170,36 +197,6 @@ def _prepared(
         if admission.need is None:
             return admission
         need = admission.need
-
-
-def _approved(
-    call: Call, verdict: Verdict
-) -> Generator[Effect, Any, tuple[Verdict, BaseException | None]]:
-    """Ask; the verdict after that, or the pause that ends this attempt."""
-    assert call.ask is not None
-    request = ApprovalRequest(
-        call.kind,
-        call.contract.name,
-        call.compared,
-        call.agent,
-        call.call_id,
-        call.key.hex(),
-        verdict,
-    )
-    answer: Returned | Raised = yield Consult(
-        call.ask.approver, "the approver", (request,), here=bool(call.ask.pauses)
-    )
-    if isinstance(answer, Returned):
-        approval = approval_of(answer.value)
-    elif isinstance(answer.error, call.ask.pauses) or not isinstance(answer.error, Exception):
-        return verdict, answer.error
-    else:
-        approval = Approval(False, reason=f"the approver failed: {type(answer.error).__name__}")
-    if approval.approved:
-        call.approved = approval
-        return verdict, None
-    reason = approval.reason or "the call was not approved"
-    return Verdict("deny", reason, "approval_rejected", verdict.rule), None
 
 
 def _told(
@@ -254,6 +251,8 @@ def _outcome(
     value = answer.value
     outcome: dict[str, Any] = {"status": "ok", "value": value}
     encoded: bytes | None = None
+    if contract.promise is not None:
+        outcome |= _drift(contract, answer, seal)
     if answer.cut:
         outcome["cut"] = True
     if read is not None:
@@ -280,7 +279,17 @@ def _outcome(
             outcome["lossy"] = "; ".join(result.flaws[:5])
             outcome.pop("typed", None)
         encoded = orjson.dumps(outcome)
-    return outcome, encoded
+    return _without_credentials(outcome, seal) if isinstance(seal, Hiding) else (outcome, encoded)
+
+
+def _without_credentials(outcome: dict[str, Any], seal: Seal) -> tuple[dict[str, Any], bytes]:
+    """The outcome as the trace may hold it; a value that lost something can't come back."""
+    value, found = hidden(outcome["value"], seal)
+    told = hidden({**outcome, "value": None}, seal).value | {"value": value}
+    if found:
+        told["lossy"] = "; ".join([*filter(None, [told.get("lossy")]), *found[:5]])
+        told.pop("typed", None)
+    return told, orjson.dumps(told)
 
 
 def _late(step: Step, answer: Returned | Raised, setting: Setting, read: Read | None) -> Flow:
@@ -296,8 +305,26 @@ def _late(step: Step, answer: Returned | Raised, setting: Setting, read: Read | 
             marks = yield from plan_late(
                 call.contract, call.arguments.values, call.captured.before, answer.value, setting
             )
+    if step.watch is not None and step.watch.found:
+        marks = {**marks, "undeclared": step.watch.found}
     yield Resolve(step, outcome, encoded, marks)
     return answer
+
+
+def _drift(contract: Contract, answer: Returned, seal: Seal) -> dict[str, Any]:
+    """How an output breaks its contract, as the outcome tells it; a cut stream is none yet."""
+    if contract.promise is None or answer.cut:
+        return {}
+    drift = contract.promise.broken_by(answer.value, seal)
+    return {} if drift is None else {"drift": drift.as_data(contract.on_drift or "error")}
+
+
+def _drifted(contract: Contract, outcome: dict[str, Any]) -> Raised | None:
+    """The error of an output that breaks its contract; None where none does, or it is reported."""
+    drift = raised(outcome)
+    if drift is None:
+        return None
+    return Raised(as_error(contract.name, drift, performed=contract.effect == "write"))
 
 
 def _check_round_trip(contract: Contract, encoded: Any, seal: Seal) -> list[str]:
@@ -349,11 +376,15 @@ def _recorded(contract: Contract, entry: Entry) -> Flow:
     try:
         if entry.undo is not None:
             yield from _keep_undo(entry.undo)
-        if entry.status == "error":
+        if entry.outcome["status"] == "error":
             error = decode_exception(entry.outcome["error"], contract.raises)
             return Raised(error)
         outcome = entry.outcome
+        drifted = _drifted(contract, outcome)
         encoded = outcome["value"]
+        if drifted is not None:
+            yield from _keep_blobs([encoded])
+            return drifted
         if type(encoded) is dict and encoded.get("$rollcage") == "blob":
             blob: bytes | Raised = yield GetBlob(encoded["sha256"])
             if isinstance(blob, Raised):
@@ -374,11 +405,15 @@ def _keep_undo(undo: dict[str, Any]) -> Generator[Effect, Any, None]:
     """A replay outlives its source, and so does what it needs to be taken back."""
     calls: list[dict[str, Any]] = undo.get("plan") or []
     for values in (undo.get("before") or {}, *(each["args"] for each in calls)):
-        for value in values.values():
-            if isinstance(value, dict) and value.get("$rollcage") == "blob":
-                kept = yield KeepBlob(value["sha256"])
-                if isinstance(kept, Raised):
-                    raise ValueError(str(kept.error))
+        yield from _keep_blobs(values.values())
+
+
+def _keep_blobs(values: Iterable[Any]) -> Generator[Effect, Any, None]:
+    for value in values:
+        if isinstance(value, dict) and value.get("$rollcage") == "blob":
+            kept = yield KeepBlob(value["sha256"])
+            if isinstance(kept, Raised):
+                raise ValueError(str(kept.error))
 
 
 def _compared(
@@ -396,12 +431,24 @@ def _compared(
         same = entry.status == "error" and fresh == entry.outcome.get("error")
         said = f"it now raises {fresh['type']}: {fresh['message']}"
     else:
-        same = isinstance(recorded, Returned) and _same(recorded.value, answer.value, seal)
+        contract = step.call.contract
+        was, now = entry.outcome.get("drift"), _drift(contract, answer, seal).get("drift")
         said = "it now gives another value"
+        if now != was:
+            same = False
+            said = "its output now keeps its contract" if now is None else _now_drifts(now)
+        elif isinstance(recorded, Returned):
+            same = _same(recorded.value, answer.value, seal)
+        else:
+            same = was is not None  # broken in the same way
     if not same:
         event["drift"] = said
     yield Note(event)
     return recorded
+
+
+def _now_drifts(now: dict[str, Any]) -> str:
+    return f"its output now breaks its contract ({now['code']} at {now['path']}): {now['reason']}"
 
 
 def _forgotten(answer: Returned | Raised) -> Flow:

@@ -28,7 +28,7 @@ from rollcage.compensation import (
     digests_of,
 )
 from rollcage.contract import Contract
-from rollcage.errors import RollcageError, SessionError, ToolMissing
+from rollcage.errors import RollcageError, SessionError, ToolMissing, ToolRefused
 from rollcage.fingerprint import idempotency_key
 from rollcage.gate import Verdict
 from rollcage.generation import Origin
@@ -226,11 +226,13 @@ def _known(
 def _contract_of(entry: Entry, setting: Setting, *, needed: bool) -> Contract | None:
     """The contract of a step's own tool; needed where it observes what it changes."""
     try:
-        contract = setting.tools.find(entry.name, entry.version).contract
-    except ToolMissing:
+        tool = setting.tools.find(entry.name, entry.version)
+        setting.allow(tool)
+    except (ToolMissing, ToolRefused):
         if needed:
             raise
         return None
+    contract = tool.contract
     if needed and contract.observe is None:
         said = f"tool {entry.name!r} observed what it changes, and declares no observe any more"
         raise ToolMissing(said, entry.name)
@@ -322,6 +324,7 @@ def _callable(
 ) -> Generator[Effect, Any, tuple[Tool, dict[str, Any]]]:
     """A compensating call as it will be made."""
     tool = setting.tools.find(each.name, each.version, callable_=True)
+    setting.allow(tool)
     if inspect.iscoroutinefunction(tool.body) and not order.is_async:
         raise SessionError(f"{each.name} is async: await the undo (aundo, aundo_run, async with)")
     args = yield from revived(each.args)

@@ -17,7 +17,7 @@ import orjson
 from rollcage.contract import Contract
 from rollcage.errors import ContractError, ToolMissing, Unencodable
 from rollcage.fingerprint import jcs
-from rollcage.trace.codec import TAG, Seal, encode
+from rollcage.trace.codec import STAND_IN, TAG, Seal, encode, hidden
 from rollcage.trace.decoding import decode
 
 __all__ = [
@@ -214,8 +214,12 @@ class Captured:
         self.marks = marks
 
 
-def plan_from(made: object, tools: Tools, seal: Seal) -> list[PlannedCall] | None:
+def plan_from(
+    made: object, tools: Tools, seal: Seal, allow: Callable[[Tool], None] = lambda _: None
+) -> list[PlannedCall] | None:
     """What a tool's `undo` gave, as data; None where it says that this call can't be taken back.
+
+    `allow` refuses a tool by raising.
 
     Raises:
         ContractError: it is no list of compensations, or one that could not be carried out later.
@@ -225,10 +229,10 @@ def plan_from(made: object, tools: Tools, seal: Seal) -> list[PlannedCall] | Non
         return None
     if not isinstance(made, list | tuple):
         raise ContractError(f"undo gave a {type(made).__name__}, not a list of compensations")
-    return [_planned(each, tools, seal) for each in cast("list[object]", made)]
+    return [_planned(each, tools, seal, allow) for each in cast("list[object]", made)]
 
 
-def _planned(each: object, tools: Tools, seal: Seal) -> PlannedCall:
+def _planned(each: object, tools: Tools, seal: Seal, allow: Callable[[Tool], None]) -> PlannedCall:
     if not isinstance(each, Compensation):
         raise ContractError(f"undo gave {each!r} for a compensation: make it by compensate(...)")
     if each.function is not None:
@@ -236,9 +240,10 @@ def _planned(each: object, tools: Tools, seal: Seal) -> PlannedCall:
         tool = _tool_of(each.function)
     else:
         tool = tools.find(each.tool, callable_=True)
+    allow(tool)
     contract = tool.contract
     bound = contract.bind(each.arguments, seal)
-    if contract.secret & bound.canonical.keys() or _holds_secret(bound.canonical):
+    if contract.secret & bound.canonical.keys() or holds_secret(bound.canonical):
         raise ContractError(
             f"an argument of the compensation {contract.name} is a secret, and a plan is kept in "
             f"the trace: let the tool look it up itself"
@@ -258,11 +263,14 @@ def arguments_of(canonical: Mapping[str, Any]) -> dict[str, Any]:
     return {name: decode(value) for name, value in canonical.items()}
 
 
-def _holds_secret(encoded: object) -> bool:
+def holds_secret(encoded: object) -> bool:
+    """Whether something in an encoded value stands for a secret."""
     if isinstance(encoded, dict):
         mapping = cast("dict[str, object]", encoded)
-        return mapping.get(TAG) == "secret" or any(map(_holds_secret, mapping.values()))
-    return isinstance(encoded, list) and any(map(_holds_secret, cast("list[object]", encoded)))
+        return mapping.get(TAG) == "secret" or any(map(holds_secret, mapping.values()))
+    if isinstance(encoded, str):
+        return STAND_IN.search(encoded) is not None
+    return isinstance(encoded, list) and any(map(holds_secret, cast("list[object]", encoded)))
 
 
 # --- states --------------------------------------------------------------------------------------
@@ -284,7 +292,8 @@ def states_of(observed: object, seal: Seal) -> dict[str, Any]:
         if not isinstance(resource, str):
             raise ContractError(f"observe names a resource by {resource!r}, which is no text")
         try:
-            states[resource] = orjson.loads(jcs(encode(state, seal, path=resource)))
+            encoded = hidden(encode(state, seal, path=resource), seal).value
+            states[resource] = orjson.loads(jcs(encoded))
         except (Unencodable, ValueError) as error:
             raise ContractError(f"observe gave a state that has no encoding: {error}") from None
     return states

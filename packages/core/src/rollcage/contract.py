@@ -14,10 +14,12 @@ import pydantic
 import pydantic_core
 import rfc8785
 
+from rollcage.drift import OnDrift, Promise, type_of
 from rollcage.errors import ArgumentsInvalid, ContractError, Unencodable
 from rollcage.fingerprint import jcs
+from rollcage.permissions import grants_of
 from rollcage.schema import as_schema_says, field_forms, is_signature, signature_model
-from rollcage.trace.codec import FOREIGN, TAG, Seal, encode, survey, tagged
+from rollcage.trace.codec import FOREIGN, TAG, Hiding, Seal, encode, hidden, survey, tagged
 
 __all__ = ["Arguments", "Contract", "Effect", "OnMiss", "Source"]
 
@@ -53,9 +55,13 @@ class Contract:
         effect: see `Effect`; an undeclared tool is a `write`.
         idempotent: running it twice with one idempotency key is running it once.
         risk: a word for policies ("low", "high", …).
-        permissions: what it may touch, for policies.
+        permissions: what it may touch (see `rollcage.permissions`): `fs:read`, `fs:read:<root>`,
+            `fs:write:<root>`, `net:<host>:<port>`, `process`; any other word is for policies alone.
+            A session with `enforce=` holds the body of a tool that declares some to them.
         raises: exception types that come back as themselves in replay.
         secret: names of parameters whose values never reach the disk.
+        labels: what its results carry (`untrusted`, `secret`, any word), into later calls too whose
+            arguments hold a value of theirs; see `rollcage.gate.Labels`.
         on_miss: see `OnMiss`; None leaves it to the session's replay mode.
         source: see `Source`.
         framework: whose native values its results may be; see `rollcage.trace.decode`.
@@ -67,7 +73,15 @@ class Contract:
         probe: asked whether a call of unknown outcome happened: gives `rollcage.Happened`,
             `rollcage.DidNotHappen`, or None where it can't tell; sync or async. It is called with
             those of `args`, `key` (the idempotency key) and `before` that its signature names.
-        captures: whether one of the three is declared.
+        on_drift: what an output does that breaks the contract: `"error"` raises `OutputDrift`,
+            `"report"` tells it in the trace alone. None: an error; but a framework's own tool,
+            whose annotations were not made for it, is held to the next three fields only.
+        json_output: an output of text must be JSON: any (True), or of this type.
+        allow_empty: whether None, a blank text or an empty container is an output.
+        max_output: the most bytes that the output's JSON may have.
+        function: whose contract it is, where it was made from a function.
+        captures: whether one of `undo`, `observe` and `probe` is declared.
+        promise: what is checked of an output; None where nothing is.
     """
 
     name: str
@@ -81,13 +95,20 @@ class Contract:
     permissions: tuple[str, ...] = ()
     raises: tuple[type[Exception], ...] = ()
     secret: frozenset[str] = frozenset()
+    labels: tuple[str, ...] = ()
     on_miss: OnMiss | None = None
     source: Source = "recorded"
     framework: str = ""
     undo: Callable[..., Any] | None = None
     observe: Callable[[dict[str, Any]], Any] | None = None
     probe: Callable[..., Any] | None = None
+    on_drift: OnDrift | None = None
+    json_output: Any = False
+    allow_empty: bool = True
+    max_output: int | None = None
+    function: Callable[..., Any] | None = dataclasses.field(default=None, repr=False, compare=False)
     captures: bool = dataclasses.field(init=False, repr=False, compare=False, default=False)
+    promise: Promise | None = dataclasses.field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         self._check()
@@ -103,6 +124,7 @@ class Contract:
         object.__setattr__(self, "_return_adapter", _adapter(self.returns))
         said = (self.undo, self.observe, self.probe)
         object.__setattr__(self, "captures", any(each is not None for each in said))
+        object.__setattr__(self, "promise", self._promise())
 
     _wide: frozenset[str] = dataclasses.field(init=False, repr=False, compare=False)
     _checks: dict[str, Callable[[Any], bool]] = dataclasses.field(
@@ -118,9 +140,20 @@ class Contract:
             raise ContractError("a tool needs a name; pass name=")
         for field in ("name", "version", "description", "risk"):
             _is_text(self, field, getattr(self, field))
+        if isinstance(cast("object", self.labels), str) or not all(self.labels):
+            raise ContractError(f"{self.name}: labels={self.labels!r} is no tuple of words")
+        for label in self.labels:
+            _is_text(self, "labels", label)
         _one_of(self, "effect", get_args(Effect))
         _one_of(self, "source", get_args(Source))
         _one_of(self, "on_miss", (None, *get_args(OnMiss)))
+        _one_of(self, "on_drift", (None, *get_args(OnDrift)))
+        if self.max_output is not None and not self.max_output > 0:
+            raise ContractError(f"{self.name}: max_output={self.max_output!r} lets nothing through")
+        try:
+            grants_of(self.permissions)
+        except ContractError as error:
+            raise ContractError(f"{self.name}: {error}") from None
         for each in cast("tuple[object, ...]", self.raises):
             if not (isinstance(each, type) and issubclass(each, Exception)):
                 raise ContractError(f"{self.name}: raises={each!r} is no exception type")
@@ -205,14 +238,25 @@ class Contract:
         parameters = self.parameters
         try:
             if isinstance(parameters, type):  # quicker to tell than a Mapping
-                return self._bind_model(parameters, raw, seal)
-            return self._bind_schema(parameters, raw, seal)
+                bound = self._bind_model(parameters, raw, seal)
+            else:
+                bound = self._bind_schema(parameters, raw, seal)
+            return self._without_credentials(bound, seal) if isinstance(seal, Hiding) else bound
         except RecursionError:
             raise ArgumentsInvalid(f"{self.name}: its arguments are nested too deep") from None
         except (rfc8785.CanonicalizationError, pydantic_core.PydanticSerializationError) as error:
             raise ArgumentsInvalid(
                 f"{self.name}: arguments that JSON can't hold: {error}"
             ) from None
+
+    def _without_credentials(self, bound: Arguments, seal: Seal) -> Arguments:
+        """The arguments as the trace may show them; their key is made of that form."""
+        found = hidden(bound.canonical, seal)
+        if not found.found:
+            return bound
+        if TAG in found.value:
+            raise ArgumentsInvalid(f"{self.name}: the name of an argument holds a credential")
+        return Arguments(bound.values, found.value, jcs(found.value))
 
     def _bind_model(
         self, parameters: type[pydantic.BaseModel], raw: Mapping[str, Any], seal: Seal
@@ -353,6 +397,31 @@ class Contract:
             raise ValueError(f"{self.name} declares no return type")
         return self._return_adapter.validate_python(plain, by_alias=False, by_name=True)
 
+    def _promise(self) -> Promise | None:
+        """What is checked of an output, where anything is."""
+        returns, streams = type_of(self.returns)
+        checked = self.on_drift is not None or not self.framework
+        adapter: pydantic.TypeAdapter[Any] | None = None
+        if checked:
+            adapter = _adapter(returns) if streams else self._return_adapter
+        shape: pydantic.TypeAdapter[Any] | None = None
+        if self.json_output is not False:
+            shape = _adapter(object if self.json_output is True else self.json_output)
+            if shape is None:
+                raise ContractError(
+                    f"{self.name}: json_output={self.json_output!r} is no type to check by"
+                )
+        if adapter is None and shape is None and self.allow_empty and self.max_output is None:
+            return None
+        return Promise(
+            adapter,
+            shape,
+            streams=streams,
+            allow_empty=self.allow_empty,
+            max_bytes=self.max_output,
+            framework=self.framework,
+        )
+
     # --- from a function -------------------------------------------------------------------------
 
     @classmethod
@@ -371,21 +440,26 @@ class Contract:
             hints = typing.get_type_hints(function, include_extras=True)
         except (NameError, TypeError, AttributeError, SyntaxError) as error:
             raise ContractError(f"{name}: its annotations can't be resolved: {error}") from error
-        for key, kind in (("permissions", tuple), ("raises", tuple), ("secret", frozenset)):
+        for key, kind in _SEVERAL.items():
             each = declared.get(key) or ()
             declared[key] = kind([each] if isinstance(each, str | type) else each)
+        declared["on_drift"] = declared.get("on_drift") or "error"
         return cls(
             name=name,
             description=declared.pop("description", None) or inspect.getdoc(function) or "",
             parameters=signature_model(name, function, hints),
             returns=hints.get("return"),
+            function=function,
             **declared,
         )
 
 
 _DECLARABLE: Final = frozenset(
     field.name for field in dataclasses.fields(Contract) if field.init
-) - {"parameters", "returns", "framework"}  # fmt: skip
+) - {"parameters", "returns", "framework", "function"}  # fmt: skip
+_SEVERAL: Final[dict[str, Callable[[Any], Any]]] = {
+    "permissions": tuple, "raises": tuple, "secret": frozenset, "labels": tuple,
+}  # fmt: skip
 _SAYABLE: Final = {"missing": "Field required"}  # kinds of errors that tell nothing of a value
 
 

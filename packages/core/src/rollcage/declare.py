@@ -11,15 +11,17 @@ from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
 
 from rollcage.compensation import declared_tools
 from rollcage.contract import Contract, Effect, OnMiss, Source
-from rollcage.errors import ContractError, UnguardedCallWarning
+from rollcage.drift import OnDrift
+from rollcage.errors import Blocked, ContractError, UnguardedCallWarning
+from rollcage.gate import Facade
 from rollcage.scope import Guard, here
 
 __all__ = ["Declared", "contract_of", "declaration", "guarded", "open_sessions", "tool"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-open_sessions: Final[set[int]] = set()
-"""The sessions of this process that are open, by `id`."""
+open_sessions: Final[dict[int, Facade | None]] = {}
+"""The sessions of this process that are open, by `id`, with their facades."""
 
 
 class Declared(TypedDict, total=False):
@@ -34,11 +36,16 @@ class Declared(TypedDict, total=False):
     permissions: Sequence[str]
     raises: Sequence[type[Exception]]
     secret: Sequence[str]
+    labels: Sequence[str]
     on_miss: OnMiss | None
     source: Source
     undo: Callable[..., Any] | None
     observe: Callable[[dict[str, Any]], Any] | None
     probe: Callable[..., Any] | None
+    on_drift: OnDrift | None
+    json_output: Any
+    allow_empty: bool
+    max_output: int | None
 
 
 _CONTRACT: Final = "__rollcage_contract__"
@@ -133,11 +140,29 @@ def _named(
     return named
 
 
+def _check_facades(contract: Contract) -> None:
+    """Refuse a tool that an open session does not give: the agent may have come here by a thread.
+
+    Raises:
+        Blocked: the tool does not run.
+    """
+    for facade in list(open_sessions.values()):
+        refused = None if facade is None else facade.check(contract, contract.function)
+        if refused is not None:
+            raise Blocked(
+                f"{refused.reason}; it was called in a thread or task that knows no session, while "
+                f"one with a facade is open",
+                rule=refused.rule,
+                code=refused.code,
+            )
+
+
 def _session_here(contract: Contract) -> Guard | None:
     scope = here()
     if scope is not None:
         return scope.session
     if open_sessions:
+        _check_facades(contract)
         warnings.warn(
             f"{contract.name} was called in a thread or task that knows no session, while sessions "
             f"are open in this process: it runs unguarded. Start the thread with "

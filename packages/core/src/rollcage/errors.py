@@ -4,11 +4,20 @@
 
     RollcageError                     code, and what to do next, in each
     ├── ContractError                 a tool's declaration can't be used        (contract_invalid)
+    │   └── ToolRefused               a facade does not give an agent this tool (tool_refused)
+    ├── PolicyInvalid                 a policy's file can't be used             (policy_invalid)
     ├── ArgumentsInvalid              refused by the tool's own schema          (arguments_invalid)
     ├── Unencodable                   a value that has no encoding              (value_unencodable)
     ├── Blocked                       a rule said no; the tool did not run      (the verdict's code)
     │   └── CaptureFailed             its undo can't be prepared; it did not run (capture_failed)
+    ├── OutputDrift                   it ran, and its output breaks its contract (output_drift)
+    ├── PermissionUndeclared          its body was about to do what it does not declare
+    │                                                                   (permission_undeclared)
+    ├── DetectorMissing               what finds credentials is not installed   (detector_missing)
+    ├── ApprovalInvalid               nothing can be said of a request          (approval_invalid)
     ├── ReplayedError                 a recorded exception of a type that the reader does not know
+    ├── GovernanceError               the registry of tools refuses this        (governance_refused)
+    │   └── FacadeMissing             no facade of the store is called so       (facade_missing)
     ├── SessionError                  the session can't be used like this       (session_misused)
     │   ├── SessionHalted             the session was halted before this call   (session_halted)
     │   ├── Forked                    used in a forked child of its process     (session_forked)
@@ -19,13 +28,16 @@
     │   ├── NotReplayable             a recorded write that can't be given back (not_replayable)
     │   ├── Diverged                  recorded effects would be left behind     (diverged)
     │   ├── UndoIncomplete            not everything could be taken back        (undo_incomplete)
+    │   ├── RunStopped                somebody told the run to stop             (run_stopped)
     │   ├── UnknownOutcome            nobody can tell whether a write happened  (outcome_unknown)
     │   └── TraceUnwritable           the trace can't be written                (trace_unwritable)
     └── StoreError                    the store or a trace in it
         ├── RunNotFound               no such run                               (run_not_found)
         ├── RunInUse                  another process or session writes it      (run_in_use)
+        ├── ApprovalCorrupt           a request for approval that was changed   (approval_corrupt)
         ├── SourceMissing             a run that this run builds on is gone     (source_missing)
         └── TraceCorrupt              a trace that was changed or damaged       (trace_corrupt)
+            └── RegistryCorrupt       a registry of tools that was              (registry_corrupt)
 
 ``Halt`` errors stop the run even where a framework swallows exceptions: the session stays halted,
 and leaving it raises the original error.
@@ -33,28 +45,41 @@ and leaving it raises the original error.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
 
 __all__ = [
+    "ApprovalCorrupt",
+    "ApprovalInvalid",
     "ApprovalRequired",
     "ArgumentsInvalid",
     "Blocked",
     "CaptureFailed",
     "ContractError",
+    "DetectorMissing",
     "Diverged",
+    "FacadeMissing",
     "Forked",
+    "GovernanceError",
     "Halt",
     "NotReplayable",
+    "OutputDrift",
+    "PermissionUndeclared",
+    "PolicyInvalid",
+    "PolicyProblem",
+    "RegistryCorrupt",
     "ReplayMiss",
     "ReplayedError",
     "RollcageError",
     "RunInUse",
     "RunNotFound",
+    "RunStopped",
     "SessionError",
     "SessionHalted",
     "SourceMissing",
     "StoreError",
     "ToolMissing",
+    "ToolRefused",
     "TraceCorrupt",
     "TraceUnwritable",
     "UndoIncomplete",
@@ -76,10 +101,81 @@ class ContractError(RollcageError):
     code = "contract_invalid"
 
 
+class DetectorMissing(RollcageError):
+    """Credentials are to be found in texts, and the library for it is not installed."""
+
+    code = "detector_missing"
+
+
+class PolicyProblem(NamedTuple):
+    """One thing that is wrong with a policy's file.
+
+    Attributes:
+        where: the file.
+        line: in it, from 1; 0 where it is about the whole file.
+        path: what is wrong, as `rules[3].when`; empty where it is no one thing.
+        reason: what is wrong with it.
+    """
+
+    where: str
+    line: int
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        place = f"{self.where}, line {self.line}" if self.line else self.where
+        return ": ".join(part for part in (place, self.path, self.reason) if part)
+
+
+class PolicyInvalid(RollcageError):
+    """A policy can't be used; it is refused as a whole, and what was in force before stays.
+
+    Attributes:
+        problems: all that is wrong with it, each with its file and line.
+    """
+
+    code = "policy_invalid"
+
+    def __init__(self, problems: Sequence[PolicyProblem]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = tuple(problems)
+
+
 class ArgumentsInvalid(RollcageError):
     """The arguments do not pass the tool's own schema; nothing happened."""
 
     code = "arguments_invalid"
+
+
+class ToolRefused(ContractError):
+    """A tool that was to be given to an agent is none of those of the session's facade.
+
+    Attributes:
+        contract: the tool's, as it would have been called.
+        verdict_code: why, for machines: `tool_unapproved`, `tool_changed`, `tool_frozen` or
+            `tool_outside_facade`.
+        diff: how it differs from what was approved, by field; empty where nothing was.
+    """
+
+    code = "tool_refused"
+
+    def __init__(self, message: str, contract: Any, verdict_code: str, diff: str) -> None:
+        super().__init__(message)
+        self.contract = contract
+        self.verdict_code = verdict_code
+        self.diff = diff
+
+
+class GovernanceError(RollcageError):
+    """The registry of tools refuses a transition; nothing was written."""
+
+    code = "governance_refused"
+
+
+class FacadeMissing(GovernanceError):
+    """No facade of the store has this name, so no session can be opened with it."""
+
+    code = "facade_missing"
 
 
 class Unencodable(RollcageError):
@@ -118,6 +214,52 @@ class CaptureFailed(Blocked):
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason, rule="", code="capture_failed")
+
+
+class OutputDrift(RollcageError):
+    """The tool ran, and its output breaks what its contract promises; the trace keeps the output.
+
+    Attributes:
+        tool: the tool's name.
+        drift_code: `output_not_json`, `output_wrong_type`, `output_missing_field`, `output_empty`
+            or `output_too_large`.
+        path: the place in the output, from `$`.
+        reason: what is wrong there; it holds none of the output's values.
+        performed: whether the tool is a write: what it did stands.
+    """
+
+    code = "output_drift"
+
+    def __init__(
+        self, tool: str, drift_code: str, path: str, reason: str, *, performed: bool
+    ) -> None:
+        stands = " The call was performed, and what it did stands." if performed else ""
+        super().__init__(
+            f"{tool}: its output is not what it declares ({drift_code} at {path}): "
+            f"{reason}.{stands}"
+        )
+        self.tool = tool
+        self.drift_code = drift_code
+        self.path = path
+        self.reason = reason
+        self.performed = performed
+
+
+class PermissionUndeclared(RollcageError):
+    """A tool's body was about to do what its contract does not declare; that was not done.
+
+    It is no `OSError`: much code takes those for "nothing there", and a refusal is not to pass for
+    an answer.
+
+    Attributes:
+        needs: the permission that it would have taken, as it is declared.
+    """
+
+    code = "permission_undeclared"
+
+    def __init__(self, message: str, needs: str) -> None:
+        super().__init__(message)
+        self.needs = needs
 
 
 class ReplayedError(RollcageError):
@@ -214,6 +356,28 @@ class UndoIncomplete(Halt):
     code = "undo_incomplete"
 
 
+class RunStopped(Halt):
+    """Somebody told the run to stop: nothing runs in it, nor in what resumes it, until that ends.
+
+    Attributes:
+        run: the run that was told so.
+        by: who said so.
+        reason: why.
+    """
+
+    code = "run_stopped"
+
+    def __init__(self, run: str, by: str, reason: str) -> None:
+        who = f" by {by}" if by else ""
+        super().__init__(
+            f"run {run} was stopped{who}: {reason or 'no reason was given'}. To let it go on: "
+            f"rollcage stop {run} --lift"
+        )
+        self.run = run
+        self.by = by
+        self.reason = reason
+
+
 class UnknownOutcome(Halt):
     """Nobody can tell whether a write happened; a person has to say so."""
 
@@ -265,6 +429,32 @@ class TraceCorrupt(StoreError):
         self.where = where
         self.line = line
         self.reason = reason
+
+
+class RegistryCorrupt(TraceCorrupt):
+    """A registry of tools that was changed, damaged or cut off; it is never taken for empty."""
+
+    code = "registry_corrupt"
+
+
+class ApprovalInvalid(RollcageError):
+    """Nothing can be said of this request for approval, or not by this person; nothing was."""
+
+    code = "approval_invalid"
+
+
+class ApprovalCorrupt(StoreError):
+    """A request for approval that was changed or damaged: its call does not run.
+
+    Attributes:
+        approval: its id.
+    """
+
+    code = "approval_corrupt"
+
+    def __init__(self, approval: str, reason: str) -> None:
+        super().__init__(f"the request for approval {approval} can't be believed: {reason}")
+        self.approval = approval
 
 
 class UnguardedCallWarning(RuntimeWarning):

@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from rollcage.replay import UNKNOWN, UNKNOWN_DIGEST, Entry
+from rollcage.drift import flaw_of, raised
+from rollcage.replay import DECIDED, UNKNOWN, UNKNOWN_DIGEST, Entry
 
 __all__ = ["Generation", "Origin", "Undone", "branches_below"]
 
@@ -19,6 +20,10 @@ _STATUSES: Final = frozenset({"ok", "error", "unknown", "not_started"})
 _JOIN: Final[dict[str, Any]] = {
     "kind": "branch", "version": "", "args": {}, "effect": "write",
 }  # fmt: skip
+
+_NO_STEPS: Final = frozenset(
+    {"run.finished", "run.stopped", "policy.loaded", "approval.requested", "approval.decided"}
+)
 
 Origin = tuple[str, int]
 """A step by where it first ran: run and step."""
@@ -98,6 +103,9 @@ class Generation:
         elif kind == "step.blocked":
             entry = self._entry(event)
             entry.status, entry.outcome = "blocked", event["verdict"]
+            if "supersedes" in event:
+                run, step = event["supersedes"]
+                self._replace(entry, (run, step))
         elif kind == "step.resolved":
             entry = self.by_step[event["step"]]
             self._outcome(entry, {"duration": 0, **event})
@@ -107,7 +115,7 @@ class Generation:
             self._joined(event)
         elif kind == "run.started":
             self.settings, self.run = event, event["run"]
-        elif kind != "run.finished" and not self._undo(event):
+        elif kind not in _NO_STEPS and not self._undo(event):
             raise ValueError(f"no event is called {kind!r}")
 
     def _replayed(self, event: dict[str, Any]) -> None:
@@ -212,7 +220,10 @@ class Generation:
         entry.flaw = None
         entry.frontier = entry.used = entry.abandoned = entry.undone = entry.probed = False
         entry.past = False
-        entry.undo = entry.undoes = None
+        entry.labels = ()
+        entry.undo = entry.undoes = entry.decided = None
+        if "approval" in event or "asked" in event:
+            entry.decided = _decided(event)
         if "undoes" in event:
             run, step = event["undoes"]
             entry.undoes = run, step
@@ -234,7 +245,10 @@ class Generation:
         entry.status = outcome["status"]
         entry.digest = event["digest"]
         entry.duration = event["duration"]
-        entry.flaw = outcome.get("lossy")
+        entry.flaw = flaw_of(outcome)
+        entry.labels = _labels(event) or entry.labels
+        if entry.effect != "write" and raised(outcome) is not None:
+            entry.status = "error"  # as any failure of a tool that changes nothing
 
     # --- what was taken back ---------------------------------------------------------------------
 
@@ -322,6 +336,16 @@ class Generation:
         return self.entries
 
 
+def _labels(event: dict[str, Any]) -> tuple[str, ...]:
+    """The labels that an event says of a result."""
+    labels = event.get("labels", ())
+    if not isinstance(labels, list | tuple):
+        raise ValueError("labels are a list")
+    if not all(isinstance(each, str) for each in labels):
+        raise ValueError("labels are words")
+    return tuple(labels)
+
+
 _OF_UNDO: Final = ("before", "plan", "after", "reversible")
 
 
@@ -331,6 +355,14 @@ def _put_undo(entry: Entry, event: dict[str, Any]) -> None:
     if said:
         entry.undo = {**(entry.undo or {}), **said}
     entry.probed = entry.probed or "probed" in event
+
+
+def _decided(event: dict[str, Any]) -> dict[str, Any]:
+    """What an event says of an approval."""
+    said: dict[str, Any] = {field: event[field] for field in DECIDED if field in event}
+    if "asked" in said:
+        bytes.fromhex(said["asked"])
+    return said
 
 
 def branches_below(branch: str, entries: Iterable[Entry]) -> set[str] | None:

@@ -7,9 +7,10 @@ from typing import Any
 from rollcage.errors import RollcageError
 from rollcage.replay import Entry
 from rollcage.step import Arrival, Step
+from rollcage.store.protocol import StopOrder
 from rollcage.world import Branch, Place
 
-__all__ = ["blocked", "finished", "joined", "replayed", "started"]
+__all__ = ["blocked", "finished", "joined", "replayed", "started", "stopped"]
 
 Event = dict[str, Any]
 
@@ -20,11 +21,11 @@ def started(number: int, arrival: Arrival, place: Place) -> Event:
     _put_place(event, arrival.branch, place)
     event["key"] = arrival.call.key.hex()
     event["fingerprint"] = place.fingerprint.hex()
-    if arrival.verdict.rule:
+    if arrival.verdict.rule or arrival.verdict.shadow is not None:
         event["verdict"] = arrival.verdict.as_data()
     call = arrival.call
-    if call.approved is not None:
-        event["approved_by"] = call.approved.by
+    if call.decided is not None:
+        event |= call.decided
     if call.captured is not None:
         event |= call.captured.marks
     return event
@@ -40,12 +41,16 @@ def replayed(number: int, arrival: Arrival, place: Place, entry: Entry) -> Event
     event["outcome"] = entry.outcome
     event["digest"] = entry.digest
     event["duration"] = entry.duration
-    if arrival.verdict.decision != "allow":
+    if arrival.verdict.decision != "allow" or arrival.verdict.shadow is not None:
         event["verdict"] = arrival.verdict.as_data()
     if entry.undo is not None:
         event |= entry.undo
+    if entry.decided is not None:
+        event |= entry.decided
     if entry.probed:
         event["probed"] = True
+    if entry.labels:
+        event["labels"] = list(entry.labels)
     return event
 
 
@@ -68,6 +73,10 @@ def blocked(number: int, arrival: Arrival, error: RollcageError) -> Event:
         event["since"] = began[0]
     if branch.open_batch:
         event["joined"] = True
+    if arrival.call.decided is not None:
+        event |= arrival.call.decided
+    if arrival.supersedes is not None:
+        event["supersedes"] = list(arrival.supersedes)
     return event
 
 
@@ -80,6 +89,18 @@ def finished(step: Step, outcome: Event, digest: bytes, duration: int, now: int)
         "outcome": outcome,
         "digest": digest.hex(),
         "duration": duration,
+    }
+
+
+def stopped(order: StopOrder, now: int) -> Event:
+    """Somebody has told the run to stop; `now` in µs."""
+    return {
+        "event": "run.stopped",
+        "time": now,
+        "run": order.run,
+        "by": order.by,
+        "reason": order.reason,
+        "ordered": order.time,
     }
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 from rollcage import journal
 from rollcage.contract import Contract
+from rollcage.drift import flaw_of, raised
 from rollcage.errors import (
     ApprovalRequired,
     Blocked,
@@ -30,7 +31,7 @@ from rollcage.fingerprint import (
     undo_world,
     world_zero,
 )
-from rollcage.gate import Verdict
+from rollcage.gate import Verdict, untimely
 from rollcage.recording import Recording
 from rollcage.replay import UNKNOWN_DIGEST, Entry, Path, nearest
 from rollcage.step import Admission, Arrival, Call, Need, Stats, Step, Told
@@ -87,6 +88,7 @@ class Ledger:
         self._branches: dict[str, Branch] = {}
         self._open: dict[int, Step] = {}
         self._undo_paths: dict[str, Path] = {}  # of what earlier undos did
+        self._asking: set[str] = set()  # requests for approval that nobody has decided
         self._open_branch("", world_zero(seed), follows=True)
 
     @property
@@ -101,9 +103,11 @@ class Ledger:
         self._turns += 1
         return Turn(self._turns)
 
-    def _number(self) -> int:
-        """The next step's number."""
+    def _number(self, call: Call | None = None) -> int:
+        """The next step's number; the call of that step knows it from then on."""
         self._steps += 1
+        if call is not None:
+            call.number = self._steps
         return self._steps
 
     def _open_branch(self, name: str, world: bytes, *, follows: bool) -> Branch:
@@ -201,6 +205,7 @@ class Ledger:
             arrival = Arrival(call, branch, turn, verdict, strict=self._strict, now=now)
         else:
             arrival.verdict, arrival.now = verdict, now
+            arrival.look()
             branch, turn = arrival.branch, arrival.turn
         try:
             if verdict.decision == "deny" and self._mode != "offline":
@@ -208,9 +213,15 @@ class Ledger:
                 raise _Refused(refusal, halts=False)
             if call.refused is not None:
                 raise _Refused(call.refused, halts=False)
+            if call.approved is not None:
+                _check_approval(arrival)
             start = branch.arrive(turn)[1] if arrival.placed else 0
             entry = self._match(arrival, start)
             contract = arrival.contract
+            if entry is not None and entry.is_edit_of(call.key.hex()):
+                return Admission(None, need=Need("edit", arrival, entry))
+            if call.pace is not None:
+                self._check_pace(arrival, entry)
             if verdict.decision == "ask" or contract.captures or self._on_divergence == "undo":
                 need = self._need(arrival, entry)
                 if need is not None:
@@ -237,16 +248,44 @@ class Ledger:
             return None
         branch, key = arrival.branch, arrival.call.key.hex()
         if arrival.call.kind == "model":
-            return recording.next_answer(key)
+            answer = recording.next_answer(key)
+            while answer is not None and self._is_past(arrival, answer):
+                answer = recording.next_answer(key)
+            return answer
         if not arrival.placed:
             entry = recording.pure.get(key)
             if entry is not None and entry.status == "error" and entry.frontier and self._live:
                 return None
-            if entry is not None or self._live:
+            if entry is not None:
                 return entry
-        if branch.path is None or not branch.may_follow(arrival.turn):
+        path = branch.path
+        if path is None or not branch.may_follow(arrival.turn):
             return None
-        return branch.path.find(key, start, arrival.slot)
+        entry = path.find(key, start, arrival.slot)
+        while entry is not None and self._is_past(arrival, entry):
+            path.take(entry)
+            entry = path.find(key, start, arrival.slot)
+        if not arrival.placed and self._live and entry is not None and entry.status != "blocked":
+            return None
+        return entry
+
+    def _check_pace(self, arrival: Arrival, entry: Entry | None) -> None:
+        """Refuse a call that would run now, where too many have begun of late."""
+        if entry is None:
+            self._check_miss(arrival)
+        elif entry.status in ("blocked", "unknown") or not self._runs_again(arrival, entry):
+            return
+        said = None if arrival.call.pace is None else arrival.call.pace()
+        if said is None:
+            return
+        if entry is not None and entry.kind == "model":
+            entry.used = False  # it has not been asked again
+        raise _Refused(Blocked(said.message, rule=said.rule, code=said.code), halts=False)
+
+    def _is_past(self, arrival: Arrival, entry: Entry) -> bool:
+        """Whether somebody's no holds no longer: today nobody is asked."""
+        asks = arrival.verdict.decision == "ask" and arrival.call.approved is None
+        return self._live and entry.status == "blocked" and not asks
 
     def _need(self, arrival: Arrival, entry: Entry | None) -> Need | None:
         """What has to be done before a call may run, if it would."""
@@ -262,10 +301,10 @@ class Ledger:
             entry.status == "blocked" or not self._runs_again(arrival, entry)
         ):
             return None
-        if arrival.verdict.decision == "ask" and call.ask is not None and call.approved is None:
+        if self._may_be_asked(arrival):
             if entry is not None and entry.kind == "model":
                 entry.used = False  # it is looked for again, once that is decided
-            return Need("approve", arrival)
+            return Need("approve", arrival, asked=arrival.asked(self._run))
         if arrival.verdict.decision == "ask" and call.approved is None:
             return None  # refused further on
         if self._on_divergence == "undo" and call.undoes is None:
@@ -275,6 +314,22 @@ class Ledger:
         if contract.captures and call.captured is None and call.kind == "tool":
             return Need("capture", arrival, entry)
         return None
+
+    def _may_be_asked(self, arrival: Arrival) -> bool:
+        """Whether somebody is there to be asked about a call, and has not been yet."""
+        call = arrival.call
+        asks = arrival.verdict.decision == "ask" and call.ask is not None
+        return asks and call.approved is None and not call.waits and self._mode != "offline"
+
+    def begin_asking(self, request: str) -> bool:
+        """Somebody is about to be asked; whether that is new."""
+        fresh = request not in self._asking
+        self._asking.add(request)
+        return fresh
+
+    def end_asking(self, request: str) -> None:
+        """It was decided."""
+        self._asking.discard(request)
 
     def _behind(self, arrival: Arrival, entry: Entry | None) -> list[Entry]:
         """The recorded effects that a call would leave behind, if it runs."""
@@ -299,7 +354,7 @@ class Ledger:
         self.stats.blocked += 1
         if refused.halts:
             self.halted = refused.error
-        event = journal.blocked(self._number(), arrival, refused.error)
+        event = journal.blocked(self._number(arrival.call), arrival, refused.error)
         return Admission(event, error=refused.error)
 
     # --- a recorded step stands for it -----------------------------------------------------------
@@ -309,6 +364,9 @@ class Ledger:
         if entry.status == "blocked":
             if path is not None:
                 path.take(entry)
+            if self._live:
+                arrival.call.decided = entry.decided
+                arrival.supersedes = entry.run, entry.step
             said = entry.outcome
             refusal = Blocked(said["reason"], rule=said["rule"], code=said["code"])
             raise _Refused(refusal, halts=False)
@@ -323,7 +381,7 @@ class Ledger:
                 made = link(bytes.fromhex(entry.fingerprint), bytes.fromhex(entry.digest))
                 arrival.branch.replayed_write(arrival.turn, entry.position, made)
         self._count_hit(entry)
-        event = journal.replayed(self._number(), arrival, place, entry)
+        event = journal.replayed(self._number(arrival.call), arrival, place, entry)
         if entry.status == "unknown":
             return Admission(event, error=_unknown(entry.run, entry.step, entry.name))
         if self._mode == "verify" and arrival.call.kind == "tool":
@@ -333,6 +391,8 @@ class Ledger:
     def _compared(self, arrival: Arrival, place: Place, entry: Entry, event: Event) -> Admission:
         """A hit of `verify`: what observes only is run again, where that says anything."""
         effect, path = arrival.contract.effect, arrival.branch.path
+        if entry.decided is not None and "responded" in entry.decided:
+            return Admission(event, entry=entry)
         if effect == "read" and path is not None and entry.end < path.length:
             event["drift"] = _NOT_COMPARABLE
         elif effect in ("pure", "read"):
@@ -373,7 +433,7 @@ class Ledger:
         stats = self.stats
         stats.hits += 1
         stats.seconds_saved += entry.duration / 1e6
-        stats.errors += entry.status == "error"
+        stats.errors += entry.status == "error" or raised(entry.outcome) is not None
         usage = entry.outcome.get("usage")
         if usage:
             stats.tokens_saved += sum(usage.values())
@@ -447,11 +507,15 @@ class Ledger:
         self, arrival: Arrival, place: Place, *, advances: bool, marks: Event | None = None
     ) -> Admission:
         verdict = arrival.verdict
+        if verdict.decision == "deny":  # offline, what may run live: recorded outcomes go before
+            refusal = Blocked(verdict.message, rule=verdict.rule, code=verdict.code)
+            raise _Refused(refusal, halts=False)
         if verdict.decision == "ask" and arrival.call.approved is None:
-            name = arrival.contract.name
-            raise _Refused(ApprovalRequired(f"{name} needs approval: {verdict.reason}"))
+            said = f"{arrival.contract.name} needs approval: {verdict.reason}"
+            waits = arrival.call.waits
+            raise _Refused(ApprovalRequired(f"{said} ({waits})" if waits else said))
         self.stats.misses += 1
-        event = journal.started(self._number(), arrival, place)
+        event = journal.started(self._number(arrival.call), arrival, place)
         if marks:
             event |= marks
         step = Step(self._run, self._steps, arrival, place)
@@ -569,7 +633,7 @@ class Ledger:
 
     def settle(self, step: Step, outcome: Event, digest: bytes, duration: int, now: int) -> Event:
         """A step has ended; what is written of it. `duration` and `now` in µs."""
-        self.stats.errors += outcome["status"] == "error"
+        self.stats.errors += outcome["status"] == "error" or raised(outcome) is not None
         if step.advances:
             step.advances = False
             ran = outcome["status"] != "not_started"
@@ -619,6 +683,20 @@ class Ledger:
         return list(self._open.values())
 
 
+def _check_approval(arrival: Arrival) -> None:
+    """Refuse a call whose approval does not count any more, or is that of another one."""
+    call, request = arrival.call, arrival.call.request
+    assert request is not None
+    refusal = untimely(request.at, request.expires, arrival.now)
+    if refusal is not None:
+        raise _Refused(
+            Blocked(refusal.reason, rule=request.verdict.rule, code=refusal.code), halts=False
+        )
+    if request.key not in (call.asked_key.hex(), call.key.hex()):
+        said = "the approval is one of another call"
+        raise _Refused(Blocked(said, rule="", code="approval_other_call"), halts=False)
+
+
 def _can_tell(contract: Contract, entry: Entry) -> bool:
     """Whether a tool has a way to find out what became of a call of unknown outcome."""
     known = entry.undo is not None and "before" in entry.undo
@@ -629,7 +707,7 @@ def _believe(entry: Entry, told: Told) -> None:
     """A recorded step of unknown outcome happened, its probe says."""
     assert told.outcome is not None
     entry.status, entry.outcome, entry.digest = "ok", told.outcome, told.digest
-    entry.flaw = told.outcome.get("lossy")
+    entry.flaw = flaw_of(told.outcome)
     entry.probed = True
     if told.undo:
         entry.undo = {**(entry.undo or {}), **told.undo}

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple
 import orjson
 
 from rollcage.answer import Answer
-from rollcage.errors import RunNotFound, SessionError, SourceMissing, TraceCorrupt
+from rollcage.errors import RunNotFound, RunStopped, SessionError, SourceMissing, TraceCorrupt
 from rollcage.ledger import Mode
 from rollcage.recording import Recording, load
 from rollcage.store.jsonl import JsonlStore, open_trace
@@ -101,6 +101,7 @@ def read_lineage(
 
     Raises:
         StoreError: one of them is gone, in use or corrupt.
+        RunStopped: one of them was told to stop.
         SessionError: one of them was recorded with other settings.
     """
     traces = read_traces(reader, run, locks=locks if live else None, settings=settings, whole=live)
@@ -139,6 +140,7 @@ def read_traces(
         try:
             if locks is not None:
                 locks.append(reader.lock(wanted))
+                _check_stopped(reader, wanted)
             trace = reader.read(wanted)
         except RunNotFound:
             if not lineage:
@@ -201,6 +203,12 @@ def _is_asked_by(agent: str | None, event: Mapping[str, Any]) -> bool:
     if agent is None:
         return event.get("parent") is None
     return bool(event.get("agent", "") == agent)
+
+
+def _check_stopped(reader: Reader, run: str) -> None:
+    order = reader.stop_order(run)
+    if order is not None:
+        raise RunStopped(run, order.by, order.reason)
 
 
 def _check_settings(started: Mapping[str, Any], run: str, settings: Mapping[str, Any]) -> None:

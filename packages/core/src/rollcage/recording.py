@@ -125,6 +125,8 @@ def load(
             known = recording.pure.get(entry.key)
             if known is None or known.status == "error":
                 recording.pure[entry.key] = entry
+            if entry.decided is not None and "asked" in entry.decided:
+                recording.pure.setdefault(entry.decided["asked"], entry)
     for branch, steps in branches.items():
         recording.paths[branch] = Path(
             [
@@ -225,8 +227,9 @@ def _with_ends(steps: list[Entry]) -> list[Entry]:
 
 def _holds(entry: Entry, *, offline: bool) -> bool:
     """Whether a recorded step can be a candidate at all."""
-    if entry.status == "blocked":
-        return offline  # today's gate decides anew
+    if entry.status == "blocked":  # today's gate decides anew, but nobody is asked twice
+        rejected = entry.decided is not None and "rejected_by" in entry.decided
+        return offline or (rejected and entry.undoes is None)
     if entry.effect in ("pure", "read"):
         if entry.status in ("unknown", "not_started"):
             return False  # it just runs again

@@ -20,21 +20,26 @@ from typing import Any, Final, Literal
 
 from rollcage.trace.codec import TAG
 
-__all__ = ["Entry", "Path", "Status", "nearest"]
+__all__ = ["DECIDED", "Entry", "Path", "Status", "nearest"]
 
 Status = Literal["ok", "error", "unknown", "not_started", "blocked"]
 UNKNOWN: Final[dict[str, Any]] = {"status": "unknown"}
 UNKNOWN_DIGEST: Final = sha256(b'{"status":"unknown"}').hexdigest()
 
 
+DECIDED: Final = ("approval", "approved_by", "rejected_by", "asked", "responded")
+"""What an event of a step says of its approval."""
+
+
 class Entry:
     """A recorded step, as a candidate. `run`, `step` and `turn` say where it first ran."""
 
     __slots__ = (
-        "abandoned", "args", "branch", "digest", "duration", "effect", "end", "era", "fingerprint",
-        "flaw", "frontier", "generation", "group", "joined", "key", "kind", "name", "number",
-        "outcome", "past", "position", "probed", "run", "seat", "since", "slot", "status", "step",
-        "turn", "undo", "undoes", "undone", "used", "version", "world",
+        "abandoned", "args", "branch", "decided", "digest", "duration", "effect", "end", "era",
+        "fingerprint", "flaw", "frontier", "generation", "group", "joined", "key", "kind",
+        "labels", "name", "number", "outcome", "past", "position", "probed", "run", "seat",
+        "since", "slot", "status", "step", "turn", "undo", "undoes", "undone", "used", "version",
+        "world",
     )  # fmt: skip
 
     run: str
@@ -70,6 +75,8 @@ class Entry:
     undo: dict[str, Any] | None  # what stands of its undo: before, plan, after, reversible
     undoes: tuple[str, int] | None  # the step (run, step) that it was made to take back
     undone: bool  # it was taken back: no candidate, no effect
+    decided: dict[str, Any] | None  # what an approver said of it: see `DECIDED`
+    labels: tuple[str, ...]  # of its result
     past: bool  # its branch was taken back whole, and begun anew since
     probed: bool  # its outcome is what a probe said
 
@@ -78,6 +85,10 @@ class Entry:
         """Whether it changed the world, or may have."""
         changes = self.effect in ("write", "scope") and self.status in ("ok", "unknown")
         return changes and not self.undone
+
+    def is_edit_of(self, key: str) -> bool:
+        """Whether it is what an approver made of a call of this key."""
+        return self.decided is not None and self.decided.get("asked") == key != self.key
 
     @property
     def half_done(self) -> bool:
@@ -111,6 +122,8 @@ class Path:
                 self.ahead += entry.has_effect
                 continue
             self._queues.setdefault(entry.key, []).append(entry)
+            if entry.decided is not None and entry.decided.get("asked", entry.key) != entry.key:
+                self._queues.setdefault(entry.decided["asked"], []).append(entry)
             if self.advances(entry):
                 at = entry.position
                 self._remaining[at] = self._remaining.get(at, 0) + 1

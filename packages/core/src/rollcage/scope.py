@@ -10,13 +10,16 @@ from typing import Any, Protocol, TypeVar, overload
 
 from rollcage.contract import Contract
 from rollcage.fingerprint import idempotency_key
-from rollcage.gate import Ask
+from rollcage.gate import Ask, Facade
+from rollcage.generation import Origin
+from rollcage.permissions import Enforce, grants_of
 from rollcage.step import Step
+from rollcage.watch import Watch, install
 from rollcage.world import Turn
 
 __all__ = [
     "Branch", "CurrentStep", "Guard", "Nesting", "Scope", "TurnHandle", "around", "current_step",
-    "enter_body", "here", "in_scope",
+    "enter_body", "enter_watched", "here", "in_scope",
 ]  # fmt: skip
 
 R = TypeVar("R")
@@ -27,6 +30,11 @@ class Guard(Protocol):
 
     root: str
     nesting: Nesting
+
+    @property
+    def facade(self) -> Facade | None:
+        """See `Session.facade`."""
+        ...
 
     def run(
         self, contract: Contract, arguments: Mapping[str, Any], body: Callable[..., Any]
@@ -62,6 +70,11 @@ class Scope:
     step: Step | None = None
     once: bool | None = None  # turn and slot say which call it is; True: a failed one included
     ask: Ask | None = None
+
+    @property
+    def undoes(self) -> Origin | None:
+        """The step that is being taken back here."""
+        return None if self.step is None else self.step.call.undoes
 
 
 around: ContextVar[Scope | None] = ContextVar("rollcage_scope", default=None)
@@ -173,6 +186,23 @@ def current_step() -> CurrentStep | None:
 def enter_body(session: Guard, step: Step) -> Token[Scope | None]:
     """Make `step` the one whose body is running in its session; `around.reset` ends that."""
     return around.set(Scope(session, agent=step.call.agent, branch=step.branch.name, step=step))
+
+
+def enter_watched(enforce: Enforce, session: Guard, step: Step) -> Token[Scope | None]:
+    """`enter_body`, and hold what the body does to the permissions that its tool declares."""
+    contract = step.call.contract
+    if contract.permissions and step.watch is None:  # a stream is entered for each chunk
+        install(_watched)
+        step.watch = Watch(contract.name, grants_of(contract.permissions), enforce)
+    return enter_body(session, step)
+
+
+def _watched() -> Watch | None:
+    """The watch of the body whose context this is; inside of another tool's, it is that one's."""
+    scope = around.get()
+    while scope is not None and scope.step is None:
+        scope = scope.session.nesting.outer  # a session that a body has entered is its deed
+    return None if scope is None or scope.step is None else scope.step.watch
 
 
 @contextlib.contextmanager

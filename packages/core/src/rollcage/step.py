@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import orjson
 
 from rollcage.compensation import Captured
-from rollcage.contract import Arguments, Contract
+from rollcage.contract import Arguments, Contract, Effect
 from rollcage.errors import CaptureFailed
 from rollcage.fingerprint import key_digest
-from rollcage.gate import Approval, Ask, Verdict
+from rollcage.gate import Approval, ApprovalRequest, Ask, Asked, Instead, Response, Verdict
+from rollcage.gate.labels import NO_LABELS, Found
 from rollcage.replay import Entry
+from rollcage.watch import Watch
 from rollcage.world import Branch, Place, Turn
 
 __all__ = ["Admission", "Arrival", "Call", "Need", "Stats", "Step", "Told"]
@@ -64,8 +67,10 @@ class Call:
     """What is requested: a contract with its arguments, and where the call comes from."""
 
     __slots__ = (
-        "agent", "approved", "arguments", "ask", "branch", "call_id", "captured", "compared",
-        "contract", "key", "kind", "parent", "refused", "shown", "slot", "told", "turn", "undoes",
+        "agent", "approved", "arguments", "ask", "asked_key", "branch", "call_id", "captured",
+        "compared", "contract", "decided", "found", "instead", "key", "kind", "number", "pace",
+        "parent", "refused", "request", "response", "shown", "slot", "told", "turn", "undoes",
+        "waits",
     )  # fmt: skip
 
     def __init__(
@@ -82,13 +87,16 @@ class Call:
         parent: Step | None = None,
         ask: Ask | None = None,
         undoes: tuple[str, int] | None = None,
+        instead: Instead | None = None,
     ) -> None:
         self.kind = kind
         self.contract = contract
         self.arguments = arguments
         self.shown: Any = orjson.Fragment(arguments.digest_input)  # as the trace holds them
         self.compared = arguments.canonical  # the same, to look into
-        self.key = key_digest(kind, contract.name, contract.version, arguments.digest_input)
+        self.key = self.asked_key = key_digest(
+            kind, contract.name, contract.version, arguments.digest_input
+        )
         self.branch = branch
         self.turn = turn
         self.slot = slot
@@ -97,10 +105,42 @@ class Call:
         self.parent = parent
         self.ask = ask
         self.undoes = undoes
+        self.instead = instead
         self.approved: Approval | None = None
+        self.request: ApprovalRequest | None = None  # what was asked last
+        self.response: Response | None = None  # answers it in place of the tool
+        self.decided: dict[str, Any] | None = None  # what is written of that
+        self.waits = ""  # nobody has decided yet, in words
         self.captured: Captured | None = None
         self.told: Told | None = None
+        self.pace: Callable[[], Verdict | None] | None = None  # asked before it may run
         self.refused: CaptureFailed | None = None
+        self.number = 0  # of its step, once it is admitted
+        self.found: Found = NO_LABELS  # the labels of its arguments
+
+    def edit(self, arguments: Arguments) -> None:
+        """Make it a call with other arguments, of the same tool at the same place."""
+        contract = self.contract
+        self.arguments = arguments
+        self.shown = orjson.Fragment(arguments.digest_input)
+        self.compared = arguments.canonical
+        self.key = key_digest(self.kind, contract.name, contract.version, arguments.digest_input)
+        if self.is_edited:
+            self.decided = {**(self.decided or {}), "asked": self.asked_key.hex()}
+
+    @property
+    def is_edited(self) -> bool:
+        """Whether it is another call than what was asked for."""
+        return self.key != self.asked_key
+
+    def answer(self, response: Response) -> None:
+        """Make it one that a person answers: the tool does not run, and so changes nothing."""
+        effect: Effect = "pure" if self.contract.effect == "pure" else "read"
+        self.response = response
+        self.contract = dataclasses.replace(
+            self.contract, effect=effect, undo=None, observe=None, probe=None
+        )
+        self.decided = {**(self.decided or {}), "responded": True}
 
 
 class Arrival:
@@ -114,6 +154,8 @@ class Arrival:
         "now",
         "placed",
         "slot",
+        "strict",
+        "supersedes",
         "turn",
         "verdict",
     )
@@ -122,16 +164,30 @@ class Arrival:
         self, call: Call, branch: Branch, turn: Turn, verdict: Verdict, *, strict: bool, now: int
     ) -> None:
         self.call = call
-        self.contract = contract = call.contract
         self.branch = branch
         self.turn = turn
         self.slot = turn.take_slot(call.slot)
         self.verdict = verdict
         self.now = now  # Unix time, µs
+        self.strict = strict
+        self.supersedes: tuple[str, int] | None = None  # a recorded no that stands for it
+        self.look()
+
+    def look(self) -> None:
+        """See what the call is: again, where it has become another."""
+        call, strict = self.call, self.strict
+        self.contract = contract = call.contract
         is_tool = call.kind == "tool"
         # Pure and model calls have no place among reads and writes: they hold in any world.
         self.placed = is_tool and (strict or contract.effect != "pure")
         self.advances = is_tool and (strict or contract.effect in ("write", "scope"))
+
+    def asked(self, run: str) -> Asked:
+        """How it stands, for somebody to be asked about it."""
+        fingerprint = self.branch.asked_as(self.turn, self.slot, self.call.key)
+        return Asked(
+            fingerprint.hex(), run, self.branch.name, self.turn.number, self.slot, self.now
+        )
 
     def place(self) -> Place:
         """Its place, where it is not answered from the recorded path."""
@@ -143,7 +199,7 @@ class Step:
 
     __slots__ = (
         "advances", "began", "branch", "call", "ended", "fingerprint", "link_at", "number", "run",
-        "world_effect",
+        "watch", "world_effect",
     )  # fmt: skip
 
     def __init__(self, run: str, number: int, arrival: Arrival, place: Place) -> None:
@@ -157,23 +213,27 @@ class Step:
         self.world_effect = call.kind == "tool" and call.contract.effect == "write"
         self.advances = False
         self.began = self.ended = 0  # monotonic, ns; the driver's
+        self.watch: Watch | None = None  # where its body is held to what it declares
 
 
 class Need(NamedTuple):
     """What has to be done before a call may run; then it comes again with its `arrival`.
 
     Attributes:
-        what: somebody has to `approve` it; the recorded step is unknown and its tool may `tell`
-            what became of it; recorded effects are to be taken back first (`undo`); the states
-            that it will change have to be kept (`capture`).
+        what: somebody has to `approve` it; the recorded run went on with other arguments, which an
+            approver had put in their place (`edit`); the recorded step is unknown and its tool may
+            `tell` what became of it; recorded effects are to be taken back first (`undo`); the
+            states that it will change have to be kept (`capture`).
         entry: the recorded step that stands for it, if any.
         orphans: the effects to take back.
+        asked: how the call stands, for whoever has to approve it.
     """
 
-    what: Literal["approve", "tell", "undo", "capture"]
+    what: Literal["approve", "edit", "tell", "undo", "capture"]
     arrival: Arrival
     entry: Entry | None = None
     orphans: tuple[Entry, ...] = ()
+    asked: Asked | None = None
 
 
 class Admission(NamedTuple):

@@ -10,7 +10,7 @@ from rollcage.errors import RollcageError, UndoIncomplete
 from rollcage.scope import Branch
 from rollcage.undo import UndoReport
 
-__all__ = ["Transaction"]
+__all__ = ["Transacting", "Transaction"]
 
 
 class Transacting(Protocol):

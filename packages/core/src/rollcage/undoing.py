@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from rollcage._drive import Driver
 from rollcage._undo import Order, plan_steps
 from rollcage.compensation import ToolSource
 from rollcage.errors import SessionError
-from rollcage.gate import Approver, Rule
+from rollcage.gate import Approver, Detecting, Registry, Rule
 from rollcage.ledger import Ledger
 from rollcage.lineage import read_traces
 from rollcage.recording import Lineage, read
@@ -21,6 +21,9 @@ from rollcage.session import Session
 from rollcage.store.jsonl import JsonlStore
 from rollcage.store.protocol import RunTrace, Store, Writer, check_attested
 from rollcage.undo import InDoubt, UndoPlan, UndoReport
+
+if TYPE_CHECKING:
+    from rollcage.gate import Policy
 
 __all__ = ["aplan_undo", "aundo_run", "plan_undo", "undo_run"]
 
@@ -34,6 +37,7 @@ def undo_run(
     *,
     to: int | None = None,
     tools: Given = None,
+    policy: Policy | str | os.PathLike[str] | None = None,
     rules: Sequence[Rule] = (),
     approver: Approver | None = None,
     in_doubt: InDoubt = "list",
@@ -50,7 +54,8 @@ def undo_run(
         to: the last of its steps that stays; None takes everything back.
         tools: the tools that are called and that observe: functions declared with
             `@rollcage.tool`, contracts, or a mapping of them; None: all that this process declared.
-        rules: each compensating call is shown to each of them.
+        policy: what decides on each compensating call, or the file that it is in.
+        rules: each compensating call is shown to each of them too.
         approver: decides where a rule asks.
         in_doubt: what is done with a step of which nobody can tell whether it happened: `"list"`
             it, or `"restore"` what was before, where its plan was made by then.
@@ -63,7 +68,7 @@ def undo_run(
         SessionError: it can't be done, another run builds on it, say; nothing was changed.
     """
     order = Order(run, _step(to), in_doubt=in_doubt)
-    with _Reopened(store, run, tools, rules, approver, durability) as reopened:
+    with _Reopened(store, run, tools, policy, rules, approver, durability) as reopened:
         return reopened.carry_out(order)
 
 
@@ -73,6 +78,7 @@ async def aundo_run(
     *,
     to: int | None = None,
     tools: Given = None,
+    policy: Policy | str | os.PathLike[str] | None = None,
     rules: Sequence[Rule] = (),
     approver: Approver | None = None,
     in_doubt: InDoubt = "list",
@@ -80,7 +86,7 @@ async def aundo_run(
 ) -> UndoReport:
     """`undo_run` for async tools, or sync ones in threads."""
     order = Order(run, _step(to), in_doubt=in_doubt, is_async=True)
-    async with _Reopened(store, run, tools, rules, approver, durability) as reopened:
+    async with _Reopened(store, run, tools, policy, rules, approver, durability) as reopened:
         return await reopened.acarry_out(order)
 
 
@@ -127,6 +133,7 @@ class _Dead(Session):
         store: Where,
         run: str,
         tools: Given,
+        policy: Policy | str | os.PathLike[str] | None = None,
         rules: Sequence[Rule] = (),
         approver: Approver | None = None,
         durability: Literal["os", "disk"] = "os",
@@ -135,6 +142,7 @@ class _Dead(Session):
             "undo",
             store=store,
             replay="off",
+            policy=policy,
             rules=rules,
             approver=approver,
             durability=durability,
@@ -161,6 +169,9 @@ class _Dead(Session):
         self.run_id = trace.run
         self.name = settings["name"]
         self.root = str(settings["root"])
+        given = settings.get("facade")
+        if given is not None:  # what was approved then, or is now, may take back what it has done
+            self._facade = Registry(self.store).recorded_facade(given)
         ledger = Ledger(
             run=trace.run,
             mode="record",
@@ -175,6 +186,8 @@ class _Dead(Session):
         self._driver = Driver(
             ledger, writer, self.store, self.store, self._clock, enter, around.reset, self._recall
         )
+        if settings.get("secrets") == "detected":
+            self._seal = Detecting(self._hmac)
         self._setting = self._share()
 
     def _recall(self) -> Lineage:
@@ -266,6 +279,9 @@ class _NoWriter:
 
     def sync(self) -> None:
         """Wait for nothing."""
+
+    def stop_order(self) -> None:
+        """Nothing runs."""
 
     def attest(self, status: str) -> None:
         """Note nothing."""

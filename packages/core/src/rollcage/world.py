@@ -14,13 +14,14 @@ class Turn:
     Slots are given in order of arrival, unless a call brings its own.
     """
 
-    __slots__ = ("number", "slots", "starts")
+    __slots__ = ("number", "slots", "starts", "worlds")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.slots = 0
         # by branch: its position, and its recorded path's, when the turn's first call arrived
         self.starts: dict[str, tuple[int, int]] = {}
+        self.worlds: dict[str, bytes] = {}  # by branch: the world that it was in by then
 
     def take_slot(self, wanted: int | None) -> int:
         """The slot of the next call."""
@@ -84,6 +85,7 @@ class Branch:
             path = self.path
             start = self.position, self.position if path is None else path.position
             turn.starts[self.name] = start
+            turn.worlds[self.name] = self.world
         return start
 
     @property
@@ -119,6 +121,20 @@ class Branch:
         place.again = again
         place.fingerprint = fingerprint(key, self.world, rank, slot, again)
         return place
+
+    def asked_as(self, turn: Turn, slot: int, key: bytes) -> bytes:
+        """The fingerprint of a call in the world that its turn started in; nothing is placed.
+
+        In a resumed run too: what the turn has written meanwhile may be folded there by now.
+        """
+        asked = self._asked.get(key)
+        rank = again = 0
+        if asked is not None and asked[0] == turn.number:
+            rank, again = asked[1], self._counts(key).get(slot, 0)
+        elif asked is not None:
+            rank = asked[1] + 1
+        world = turn.worlds.get(self.name, self.world)
+        return fingerprint(key, world, rank, slot, again)
 
     def set_apart(self, place: Place, key: bytes) -> None:
         """Give a new step a fingerprint of its own where a recorded one has that of its place.

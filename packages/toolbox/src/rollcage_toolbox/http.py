@@ -70,6 +70,15 @@ def delete_location(args: Mapping[str, Any], result: Mapping[str, Any]) -> list[
     return None if location is None else [Request("DELETE", location)]
 
 
+def _touched(
+    hosts: Collection[str], ports: Collection[int], private: Collection[str]
+) -> tuple[str, ...]:
+    """The permissions that requests take."""
+    shown = (f"[{host.strip('[]')}]" if host.count(":") > 1 else host for host in hosts)
+    public = [f"net:{host}:{port}" for host in shown for port in ports]
+    return (*public, *(f"net:{each}" for each in private))
+
+
 class Http:
     """Governed HTTP tools: `http_get` (read), `http_post`, `http_put`, `http_delete` (writes).
 
@@ -132,6 +141,9 @@ class Http:
         self._max_redirects = max_redirects
         self._credentials = {host.lower(): dict(h) for host, h in (credentials or {}).items()}
         self._resolver = resolver
+        self._touched: tuple[str, ...] = ("net",)  # another resolver, or backend, may go anywhere
+        if resolver is system_resolver and backend is None:
+            self._touched = _touched(allowed_hosts, ports, allow_private)
         self._backend = backend
         self._ssl_context = ssl_context
         self._honours_keys = honours_keys
@@ -166,7 +178,7 @@ class Http:
             effect="read",
             version="1",
             risk="low",
-            permissions=("http:get",),
+            permissions=("http:get", *self._touched),
             raises=(AddressRefused, HttpFailed, NoAnswer),
         )
         def get(url: str, headers: dict[str, str] | None = None) -> dict[str, Any]:
@@ -222,7 +234,7 @@ class Http:
             version="1",
             idempotent=self._honours_keys or method != "POST",
             risk="high" if method == "DELETE" else "medium",
-            permissions=(f"http:{method.lower()}",),
+            permissions=(f"http:{method.lower()}", *self._touched),
             raises=(AddressRefused, HttpFailed),
             undo=None if back is None else undo,
             observe=self._observe.get(method),
@@ -238,7 +250,7 @@ class Http:
             version="1",
             idempotent=True,
             risk="medium",
-            permissions=tuple(f"http:{method.lower()}" for method in able),
+            permissions=(*(f"http:{method.lower()}" for method in able), *self._touched),
             raises=(AddressRefused, HttpFailed),
         )
         def compensating(

@@ -14,15 +14,20 @@ import sqlalchemy as sa
 from rollcage import Compensation, DidNotHappen, Happened, compensate, current_step, tool
 
 from rollcage_toolbox import sql_rows
-from rollcage_toolbox.sql_engine import Dialect, SqlFailed, SqlRefused, dialect_of, opened
+from rollcage_toolbox.sql_engine import (
+    Dialect,
+    SqlFailed,
+    SqlRefused,
+    dialect_of,
+    opened,
+    touched_by,
+)
 from rollcage_toolbox.sql_receipts import Receipts, call_of
 from rollcage_toolbox.sql_tables import Row, Table, Tables, key_text
 
 __all__ = ["Database", "SqlFailed", "SqlRefused"]
 
 _Rows = list[dict[str, Any]]
-_READ: Final = ("sql:read",)
-_WRITE: Final = ("sql:read", "sql:write")
 _RAISES: Final = (SqlFailed, SqlRefused)
 
 
@@ -70,6 +75,8 @@ class Database:
         self._own = not isinstance(database, sa.Engine)
         self._engine = database if isinstance(database, sa.Engine) else opened(database, timeout)
         self._dialect: Dialect = dialect_of(self._engine, tables)
+        self._reads = ("sql:read", *touched_by(self._engine))
+        self._writes = ("sql:write", *self._reads)
         self._receipts = None if receipts is None else Receipts(receipts)
         self._receipts_made = False
         self._tables = Tables(tables, hidden=receipts)
@@ -119,7 +126,7 @@ class Database:
             name=f"{self._name}_describe",
             effect="read",
             risk="low",
-            permissions=_WRITE,
+            permissions=self._reads,
             raises=_RAISES,
         )
         def describe() -> dict[str, Any]:
@@ -136,7 +143,7 @@ class Database:
             effect="read",
             version="1",
             risk="low",
-            permissions=_READ,
+            permissions=self._reads,
             raises=_RAISES,
         )
         def select(
@@ -175,7 +182,7 @@ class Database:
             effect="read",
             version="1",
             risk="low",
-            permissions=_READ,
+            permissions=self._reads,
             raises=_RAISES,
         )
         def query(sql: str, parameters: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -220,7 +227,7 @@ class Database:
             effect="write",
             version="1",
             risk="medium",
-            permissions=_WRITE,
+            permissions=self._writes,
             raises=_RAISES,
             undo=undo,
             observe=self._observe_insert,
@@ -312,7 +319,7 @@ class Database:
             effect="write",
             version="1",
             risk="medium",
-            permissions=_WRITE,
+            permissions=self._writes,
             raises=_RAISES,
             undo=undo,
             observe=self._observe_named,
@@ -352,7 +359,7 @@ class Database:
             effect="write",
             version="1",
             risk="high",
-            permissions=_WRITE,
+            permissions=self._writes,
             raises=_RAISES,
             undo=undo,
             observe=self._observe_named,
@@ -413,7 +420,7 @@ class Database:
             version="1",
             idempotent=True,
             risk="medium",
-            permissions=_WRITE,
+            permissions=self._writes,
             raises=_RAISES,
             observe=observe,
         )
@@ -458,7 +465,7 @@ class Database:
             effect="write",
             version="1",
             risk="high",
-            permissions=_WRITE,
+            permissions=self._writes,
             raises=_RAISES,
         )
         def execute(sql: str, parameters: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from rollcage_toolbox.errors import ToolboxError
 
 __all__ = [
     "Dialect", "Postgres", "Rows", "SqlFailed", "SqlRefused", "Sqlite", "dialect_of", "in_sqlite",
-    "opened",
+    "opened", "touched_by",
 ]  # fmt: skip
 
 _STEPS: Final = 10_000  # of SQLite's virtual machine, between two looks at the clock
@@ -126,6 +126,22 @@ def dialect_of(engine: sa.Engine, tables: Collection[str] | None) -> Dialect:
         f"{engine.dialect.name}+{engine.dialect.driver} can't be held to one statement and to "
         f"reading; what can be: sqlite+pysqlite, postgresql+psycopg"
     )
+
+
+def touched_by(engine: sa.Engine) -> tuple[str, ...]:
+    """The permissions that a connection takes.
+
+    SQLite opens its file to be written even where it only reads: what a crash has left in its
+    journal is put right first.
+    """
+    url = engine.url
+    if engine.dialect.name == "sqlite":
+        place = Path(url.database or "").absolute()
+        return f"fs:read:{place}", f"fs:write:{place}"
+    if not url.host or url.host.startswith("/"):
+        return (f"net:unix:{url.host}" if url.host else "net:unix",)
+    host = f"[{url.host}]" if ":" in url.host else url.host
+    return (f"net:{host}:{url.port or 5432}",)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ of them would do alike is here, so that each holds only what its framework asks 
 """
 
 from rollcage.adapter.answers import RecordedAnswers, Trace
+from rollcage.adapter.bodies import fixed, gathered
 from rollcage.adapter.declarations import (
     Declarations,
     check_names,
@@ -13,6 +14,7 @@ from rollcage.adapter.declarations import (
     guard_each,
     type_hints,
 )
+from rollcage.adapter.exposing import expose, exposes, guarded_contract
 from rollcage.adapter.models import CallNumbers, model_contract, model_request, option
 from rollcage.adapter.running import Running
 from rollcage.adapter.shapes import is_list, is_model_class, is_object, is_tuple
@@ -20,7 +22,7 @@ from rollcage.adapter.swap import swapped
 from rollcage.answer import Answer, ToolRequest
 from rollcage.contract import Effect
 from rollcage.errors import ArgumentsInvalid, Blocked, Halt, SessionHalted
-from rollcage.gate import Ask
+from rollcage.gate import Ask, Instead
 
 REFUSED = (Blocked, ArgumentsInvalid)
 """What answers a call that did not run: show its text to the model, the agent goes on."""
@@ -36,6 +38,7 @@ __all__ = [
     "CallNumbers",
     "Declarations",
     "Effect",
+    "Instead",
     "RecordedAnswers",
     "Running",
     "ToolRequest",
@@ -43,7 +46,12 @@ __all__ = [
     "check_names",
     "declare",
     "declared_contract",
+    "expose",
+    "exposes",
+    "fixed",
+    "gathered",
     "guard_each",
+    "guarded_contract",
     "is_list",
     "is_model_class",
     "is_object",

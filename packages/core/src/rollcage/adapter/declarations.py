@@ -10,6 +10,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from rollcage.adapter.exposing import expose
 from rollcage.contract import Contract, Effect
 from rollcage.errors import ContractError
 from rollcage.session import Session
@@ -28,11 +29,14 @@ T = TypeVar("T")
 Declarations = Mapping[str, Contract | Mapping[str, Any]]
 """By a tool's name: its contract, or the fields of one that are to be declared."""
 
-_FIELDS: Final = frozenset(f.name for f in dataclasses.fields(Contract) if f.init) - {"framework"}
+_FIELDS: Final = frozenset(f.name for f in dataclasses.fields(Contract) if f.init) - {
+    "framework", "function",
+}  # fmt: skip
 _LISTS: Final[dict[str, Callable[[Any], Any]]] = {
     "secret": lambda value: frozenset([value] if isinstance(value, str) else value),
     "raises": tuple,
     "permissions": tuple,
+    "labels": lambda value: (value,) if isinstance(value, str) else tuple(value),
 }
 
 
@@ -49,6 +53,7 @@ def declare(
     effect: Any = None,
     declared: Contract | Mapping[str, Any] | None = None,
     raises: tuple[type[Exception], ...] = (),
+    body: Callable[..., Any] | None = None,
 ) -> Contract:
     """The contract of a framework's tool: what it says itself, then what is declared of it.
 
@@ -58,10 +63,13 @@ def declare(
         effect: overrides the effect; None leaves it.
         declared: a whole contract, or fields of one.
         raises: exceptions of the framework's own that come back as themselves too.
+        body: the function that the tool calls; where a facade is to give the tool, its code is a
+            part of what was approved. A whole contract that is declared says that itself.
 
     Raises:
         ContractError: the declaration can't be used.
     """
+    whole = isinstance(declared, Contract)
     if isinstance(declared, Contract):
         contract = declared
     else:
@@ -74,7 +82,10 @@ def declare(
                 f"{contract.name}: {sorted(unknown)} can't be declared; what can: {known}"
             )
         fields = {name: _LISTS.get(name, lambda v: v)(each) for name, each in fields.items()}
-        contract = dataclasses.replace(contract, **fields)
+        contract = dataclasses.replace(contract, **fields, function=contract.function or body)
+        whole = "returns" in fields
+    if whole and contract.on_drift is None:  # its return type is said to be one
+        contract = dataclasses.replace(contract, on_drift="error")
     if effect is not None:
         contract = dataclasses.replace(contract, effect=effect)
     return dataclasses.replace(contract, raises=(*contract.raises, *raises), framework=framework)
@@ -108,6 +119,7 @@ def guard_each(
     Raises:
         ContractError: a name that no tool has, something that is no tool, or a tool that another
             session guards.
+        ToolRefused: a tool that the session's facade does not give.
     """
     effects, contracts = effects or {}, contracts or {}
     for tool in tools:
@@ -128,6 +140,7 @@ def guard_each(
                 f"{name} is guarded by {whose} session already: guard the original, and declare it "
                 f"there"
             )
+    expose(session, guarded)
     return guarded
 
 

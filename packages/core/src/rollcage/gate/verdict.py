@@ -9,7 +9,17 @@ from typing import Any, Final, Literal, Protocol, cast
 
 from rollcage.contract import Contract
 
-__all__ = ["ALLOWED", "Decision", "Rule", "RunView", "StepView", "Verdict", "decide", "rule_name"]
+__all__ = [
+    "ALLOWED",
+    "Decision",
+    "Rule",
+    "RunView",
+    "StepView",
+    "Verdict",
+    "decide",
+    "rule_name",
+    "stronger",
+]
 
 Decision = Literal["allow", "ask", "deny"]
 
@@ -24,6 +34,7 @@ class Verdict:
         code: machine-readable.
         rule: the id of the rule; the rule's own name where it is left empty.
         remedy: what may be done instead; it is said behind the reason.
+        shadow: what a policy says that is only tried out; it decides nothing.
     """
 
     decision: Decision
@@ -31,6 +42,7 @@ class Verdict:
     code: str = ""
     rule: str = ""
     remedy: str = ""
+    shadow: Verdict | None = None
 
     @classmethod
     def allow(cls, reason: str = "", *, code: str = "allowed") -> Verdict:
@@ -52,11 +64,22 @@ class Verdict:
         """What a model is told: the reason, and what may be done instead."""
         return f"{self.reason.rstrip('.')}. {self.remedy}" if self.remedy else self.reason
 
-    def as_data(self) -> dict[str, str]:
+    def beside(self, shadow: Verdict) -> Verdict:
+        """This one, with what is only tried out written beside it, where that says anything."""
+        return self if shadow.decision == "allow" else dataclasses.replace(self, shadow=shadow)
+
+    def as_data(self) -> dict[str, Any]:
         """The form in which the trace holds it."""
-        data = dataclasses.asdict(self)
-        if not self.remedy:
-            del data["remedy"]
+        data: dict[str, Any] = {
+            "decision": self.decision,
+            "reason": self.reason,
+            "code": self.code,
+            "rule": self.rule,
+        }
+        if self.remedy:
+            data["remedy"] = self.remedy
+        if self.shadow is not None:
+            data["shadow"] = self.shadow.as_data()
         return data
 
 
@@ -159,6 +182,13 @@ def decide(view: StepView, rules: Iterable[Rule]) -> Verdict:
         ):
             verdict = found if found.rule else dataclasses.replace(found, rule=rule_name(rule))
     return verdict
+
+
+def stronger(one: Verdict, other: Verdict) -> Verdict:
+    """What two say together: deny over ask over allow, the first of equals."""
+    if _WEIGHT[other.decision] > _WEIGHT[one.decision] or one is ALLOWED:
+        return dataclasses.replace(other, shadow=one.shadow) if one.shadow else other
+    return one
 
 
 def _ask(rule: Rule, view: StepView) -> Verdict | None:

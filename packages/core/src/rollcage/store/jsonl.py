@@ -5,9 +5,13 @@
     .rollcage/
     ├── index.jsonl         what runs there are; a finished one's count and head
     ├── lock                held while a session opens
+    ├── registry.jsonl      what became of each tool (see `rollcage.Registry`); its end
+    ├── registry.head       is attested here
     ├── key                 of the HMACs that stand for secrets (mode 0600)
     ├── runs/<run>.jsonl    one trace each; a live writer holds its OS lock
     ├── runs/<run>.torn     the cut-off last line of a killed writer
+    ├── runs/<run>.control  by which a run is stopped, while it is live or told so
+    ├── approvals/<id>.*    requests for approval, their decisions, and what became of those
     └── blobs/ab/<sha256>   large values
 """
 
@@ -36,7 +40,10 @@ from rollcage.errors import (
     TraceCorrupt,
     TraceUnwritable,
 )
-from rollcage.store.protocol import Lock, RunInfo, RunTrace, is_run_id
+from rollcage.store.approvals import ApprovalFiles
+from rollcage.store.chained import ChainedFile
+from rollcage.store.control import ControlPage, give_order, lift_order, read_order
+from rollcage.store.protocol import Lock, RunInfo, RunTrace, StopOrder, is_run_id
 from rollcage.trace.events import seal_line
 from rollcage.trace.reader import read_events, split_tail, tail_of
 
@@ -117,6 +124,11 @@ class JsonlWriter:
         self.durable = False  # whether the index waits for the disk, too
         self._store = store
         self._descriptor = descriptor
+        try:
+            self._control = store.control_page(run)
+        except BaseException:
+            os.close(descriptor)
+            raise
         tail = tail_of(data)
         # Lines, bytes and head; set in one go, for Ctrl-C may come between any two instructions.
         self._end = self._next = (tail.lines, tail.size, tail.head)
@@ -172,6 +184,9 @@ class JsonlWriter:
                     raise self._unwritable(error.strerror) from error
                 self._synced = reached
 
+    def stop_order(self) -> StopOrder | None:
+        return self._control.order()
+
     def attest(self, status: str) -> None:
         if self._next is not self._end:
             self._recover()
@@ -183,6 +198,7 @@ class JsonlWriter:
         _writers.discard(self)
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
+            self._control.close(keep=self.forked)  # while nobody else can write the run
             with contextlib.suppress(OSError):  # each line is written already
                 os.close(descriptor)
 
@@ -216,6 +232,9 @@ class TraceFile:
     def _info(self, run: str) -> RunInfo | None:
         del run
         return None
+
+    def stop_order(self, run: str) -> StopOrder | None:
+        return read_order(self._path(run).with_suffix(".control"))
 
     def lock(self, run: str) -> Lock:
         path = self._path(run)
@@ -251,6 +270,7 @@ class JsonlStore(TraceFile):
         self.root = Path(root)
         super().__init__(self.root / "runs")
         self._index = self.root / "index.jsonl"
+        self._approvals = ApprovalFiles(self.root / "approvals")
 
     def _make(self) -> None:
         try:
@@ -352,7 +372,12 @@ class JsonlStore(TraceFile):
         self._make()
         run = started["run"]
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND
-        writer = JsonlWriter(self, run, _lock_file(self._path(run), run, flags), b"")
+        descriptor = _lock_file(self._path(run), run, flags)
+        try:
+            writer = JsonlWriter(self, run, descriptor, b"")
+        except BaseException:
+            self._path(run).unlink(missing_ok=True)
+            raise
         writer.durable = started.get("durability") == "disk"
         known = {key: started.get(key) for key in ("run", "name", "mode", "source", "time")}
         try:
@@ -372,6 +397,52 @@ class JsonlStore(TraceFile):
         descriptor = _lock_file(path, run, os.O_RDWR | os.O_APPEND)
         return JsonlWriter(self, run, descriptor, _set_tail_aside(descriptor, path))
 
+    # --- stopping --------------------------------------------------------------------------------
+
+    def control_page(self, run: str) -> ControlPage:
+        """The control page of a run, for its one writer."""
+        return ControlPage(self._path(run).with_suffix(".control"))
+
+    def stop(self, order: StopOrder) -> None:
+        path = self._path(order.run)
+        if not path.exists():
+            raise RunNotFound(f"there is no run {order.run} in {self._folder}")
+        give_order(path.with_suffix(".control"), order)  # first: whoever opens now, sees it
+        with self.opening():
+            for run in self._built_on(order.run):
+                page = self._path(run).with_suffix(".control")
+                if page.exists():  # it may be live; what is dead sees it where it is resumed
+                    give_order(page, order)
+
+    def lift(self, run: str) -> bool:
+        path = self._path(run)
+        if not path.exists():
+            raise RunNotFound(f"there is no run {run} in {self._folder}")
+        lifted = lift_order(path.with_suffix(".control"), run)
+        with self.opening():
+            for other in self._built_on(run):
+                lift_order(self._path(other).with_suffix(".control"), run)
+        return lifted
+
+    def _built_on(self, run: str) -> list[str]:
+        """The runs that resume this one, transitively."""
+        found = [run]
+        for info in self.runs():  # oldest first
+            if info.source in found and info.mode == "resume":
+                found.append(info.run)
+        return found[1:]
+
+    # --- what goes with traces -------------------------------------------------------------------
+
+    def put_approval(self, approval: str, part: str, data: bytes) -> bool:
+        return self._approvals.put(approval, part, data)
+
+    def approval(self, approval: str) -> dict[str, bytes]:
+        return self._approvals.get(approval)
+
+    def approvals(self) -> list[str]:
+        return self._approvals.ids()
+
     def put_blob(self, digest: str, data: bytes) -> None:
         path = self.root / "blobs" / digest[:2] / digest
         with contextlib.suppress(OSError):  # a file that was cut short is written anew
@@ -388,6 +459,10 @@ class JsonlStore(TraceFile):
             _sync_folder(path.parent)
         except OSError as error:
             raise TraceUnwritable(f"blob {path} can't be written: {error.strerror}") from error
+
+    def chained(self, name: str, begins: str) -> ChainedFile:
+        """An append-only file beside the runs; `begins` is the event of its first line."""
+        return ChainedFile(self.root / f"{name}.jsonl", begins)
 
     def secret_key(self) -> bytes:
         self._make()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -16,6 +16,7 @@ __all__ = [
     "Reader",
     "RunInfo",
     "RunTrace",
+    "StopOrder",
     "Store",
     "Writer",
     "check_attested",
@@ -53,6 +54,23 @@ class RunInfo:
     status: str | None = None
     count: int | None = None
     head: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StopOrder:
+    """Somebody's word that a run must stop, and that nothing resumes it until that is lifted.
+
+    Attributes:
+        run: the run that was told to stop: this one, or one that it builds on.
+        by: who said so.
+        reason: why.
+        time: when (Unix, µs).
+    """
+
+    run: str
+    by: str
+    reason: str
+    time: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -136,6 +154,10 @@ class Writer(Protocol):
         """Wait until all that was appended is on the disk; callers at once share one wait."""
         ...
 
+    def stop_order(self) -> StopOrder | None:
+        """Whether the run was told to stop. Looked at for each call: it costs no system call."""
+        ...
+
     def attest(self, status: str) -> None:
         """Note the trace's count and head in the index: from now on a truncation shows."""
         ...
@@ -154,6 +176,14 @@ class Reader(Protocol):
 
     def get_blob(self, digest: str) -> bytes:
         """A large value, found to be what its digest says. Raises StoreError."""
+        ...
+
+    def stop_order(self, run: str) -> StopOrder | None:
+        """Whether a run was told to stop, and nobody has lifted that.
+
+        Raises:
+            StoreError: nobody can tell.
+        """
         ...
 
     def lock(self, run: str) -> Lock:
@@ -184,6 +214,54 @@ class Store(Reader, Protocol):
 
     def reopen(self, run: str) -> Writer:
         """A dead run, to append to. Raises RunInUse, RunNotFound."""
+        ...
+
+    def stop(self, order: StopOrder) -> None:
+        """Stop a run, and each that is resuming it by now: their writers see it at their next call.
+
+        From then on, no session resumes it. A second order replaces the first.
+
+        Raises:
+            RunNotFound: there is no such run.
+            StoreError: it can't be told, or not all of those that resume it.
+        """
+        ...
+
+    def lift(self, run: str) -> bool:
+        """Take back the order that was given to this run; whether there was one.
+
+        What was halted by it stays so: the run is resumed by a new session.
+
+        Raises:
+            RunNotFound: there is no such run.
+            StoreError: it can't be told.
+        """
+        ...
+
+    def put_approval(self, approval: str, part: str, data: bytes) -> bool:
+        """Keep one part of a request for approval, on the disk: its request, decision or use.
+
+        A part is written once: of all who try, in whichever process, one gets True.
+
+        Raises:
+            StoreError: it can't be kept.
+        """
+        ...
+
+    def approval(self, approval: str) -> Mapping[str, bytes]:
+        """The parts of a request for approval, by their names; none where there is none.
+
+        Raises:
+            StoreError: nobody can tell.
+        """
+        ...
+
+    def approvals(self) -> Sequence[str]:
+        """The ids of all requests for approval.
+
+        Raises:
+            StoreError: nobody can tell.
+        """
         ...
 
     def put_blob(self, digest: str, data: bytes) -> None:

@@ -10,6 +10,7 @@ import dataclasses
 import datetime as dt
 import enum
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
@@ -27,14 +28,18 @@ __all__ = [
     "CANONICAL",
     "FOREIGN",
     "PLAIN",
+    "STAND_IN",
     "TAG",
+    "Hidden",
     "Native",
     "Seal",
     "encode",
     "encode_result",
+    "hidden",
     "native_called",
     "register_native",
     "same_encoding",
+    "stand_in",
     "survey",
     "tagged",
 ]
@@ -50,7 +55,42 @@ PLAIN: Final = 1  # is its own encoding, but orjson's bytes may differ from JCS
 CANONICAL: Final = 2  # is its own encoding, and orjson's sorted bytes are its JCS
 
 Seal = Callable[[str], str]
-"""Turns a secret into its HMAC under the store's key (hex)."""
+"""Turns a secret into its HMAC under the store's key (hex).
+
+A `Hiding` one also looks for credentials in what is encoded; see `hidden`.
+"""
+
+STAND_IN: Final = re.compile(r"<secret [0-9a-f]{32}>")
+"""What stands, in a text, for a credential that was found in it."""
+
+
+def stand_in(digest: str) -> str:
+    """What stands in a text for the credential of this HMAC."""
+    return f"<secret {digest[:32]}>"
+
+
+class Hidden(NamedTuple):
+    """An encoded value without the credentials that were found in it, and where which were."""
+
+    value: Any
+    found: list[str]
+
+
+class Hiding:
+    """A seal that looks for credentials in what is encoded."""
+
+    def __call__(self, secret: str) -> str:
+        """See `Seal`."""
+        raise NotImplementedError
+
+    def hide(self, encoded: Any) -> Hidden:
+        """An encoded value without the credentials in it."""
+        raise NotImplementedError
+
+
+def hidden(encoded: Any, seal: Seal) -> Hidden:
+    """What may reach the disk of an encoded value: all of it, unless the seal finds credentials."""
+    return seal.hide(encoded) if isinstance(seal, Hiding) else Hidden(encoded, [])
 
 
 def survey(value: Any, reserved: str | None = TAG) -> int:  # noqa: C901, PLR0912 - each value of each call goes through here: fewer calls, more branches

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 import orjson
 
 from rollcage.errors import ReplayedError, RollcageError
-from rollcage.trace.codec import Seal, encode_result
+from rollcage.trace.codec import Seal, encode_result, hidden
 from rollcage.trace.decoding import decode
 
 __all__ = ["decode_exception", "encode_exception"]
@@ -59,7 +59,7 @@ def encode_exception(
         whole = "\n".join(notes)
         cut = _cut(whole)
         encoded["notes"] = encode_result(notes if cut == whole else [cut], seal).value
-    return encoded
+    return cast("dict[str, Any]", hidden(encoded, seal).value)
 
 
 def _cut(value: Any) -> Any:

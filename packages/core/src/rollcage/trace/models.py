@@ -9,13 +9,19 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 __all__ = [
     "AnswerData",
+    "ApprovalDecided",
+    "ApprovalRequested",
     "BranchJoined",
+    "DriftData",
     "Event",
+    "FacadeData",
     "Outcome",
     "PlannedCallData",
+    "PolicyLoaded",
     "RunFinished",
     "RunRewound",
     "RunStarted",
+    "RunStopped",
     "StepBlocked",
     "StepFinished",
     "StepReplayed",
@@ -57,6 +63,21 @@ class AnswerData(_Model):
     response_id: str = ""
 
 
+class DriftData(_Model):
+    """How an output breaks the contract of its tool."""
+
+    code: Literal[
+        "output_empty",
+        "output_not_json",
+        "output_wrong_type",
+        "output_missing_field",
+        "output_too_large",
+    ]
+    path: str = Field(description="the place in the output, from $")
+    reason: str
+    reported: bool = Field(False, description="the call gave its value; else it raised this")
+
+
 class Outcome(_Model):
     """What became of a call: `ok` with its value, `error` with its exception, or `unknown`."""
 
@@ -65,6 +86,9 @@ class Outcome(_Model):
     cut: bool = Field(False, description="a stream whose consumer read no further")
     typed: bool = Field(False, description="comes back through the tool's return type only")
     error: dict[str, Any] | None = None
+    drift: DriftData | None = Field(
+        None, description="how the value breaks the contract; it is kept as it came"
+    )
     lossy: str | None = Field(None, description="why the value can't come back as it was")
     usage: dict[str, int] | None = Field(None, description="tokens, by their OTel GenAI names")
     answer: AnswerData | dict[str, Any] | None = Field(
@@ -80,6 +104,15 @@ class VerdictData(_Model):
     code: str
     rule: str
     remedy: str | None = Field(None, description="what may be done instead")
+    shadow: VerdictData | None = Field(None, description="what a policy in shadow mode says")
+
+
+class PolicyData(_Model):
+    """Which policy decides."""
+
+    name: str
+    digest: Digest = Field(description="identity of all that it says")
+    mode: Literal["enforce", "shadow"]
 
 
 class _Event(_Model):
@@ -87,6 +120,15 @@ class _Event(_Model):
     hash: Digest = Field(
         description="SHA-256 over the previous line's hash and this line without it"
     )
+
+
+class FacadeData(_Model):
+    """The tools that an agent had."""
+
+    name: str
+    digest: Digest = Field(description="of what follows")
+    tools: dict[str, Digest] = Field(description="by name, what was approved of each tool")
+    models: dict[str, Digest] | None = Field(description="the same of models; null: any model")
 
 
 class RunStarted(_Event):
@@ -104,6 +146,15 @@ class RunStarted(_Event):
     on_divergence: Literal["halt", "warn", "undo"]
     durability: Literal["os", "disk"]
     rules: list[str]
+    policy: PolicyData | None = Field(None, description="where the session was given one")
+    facade: FacadeData | None = Field(None, description="where the session was given one")
+    actor: str = Field("", description="who the run acts for; empty: the job")
+    enforce: Literal["off", "report", "strict"] = Field(
+        "off", description="what is done where a body touches what its tool does not declare"
+    )
+    secrets: Literal["declared", "detected"] = Field(
+        "declared", description="whether credentials are looked for in what is recorded"
+    )
     redacted: bool = Field(False, description="values were taken out by an export")
 
 
@@ -152,12 +203,20 @@ class _Placed(_Call):
     fingerprint: Digest
 
 
-class StepStarted(_Placed, _Undoable):
+class _Approved(_Model):
+    approval: str | None = Field(None, description="the id of the request that was decided")
+    approved_by: str | None = Field(None, description="who approved it, where a rule asked")
+    asked: Digest | None = Field(
+        None, description="where an approver edited the arguments: the key of what was asked for"
+    )
+    responded: bool = Field(False, description="an approver answered it, and no tool ran")
+
+
+class StepStarted(_Placed, _Undoable, _Approved):
     """A call is about to run; written before it does."""
 
     event: Literal["step.started"]
     verdict: VerdictData | None = None
-    approved_by: str | None = Field(None, description="who approved it, where a rule asked")
     supersedes: tuple[str, StepNumber] | None = Field(
         None, description="the recorded step (run, step) in whose place it runs again"
     )
@@ -182,9 +241,13 @@ class StepFinished(_Event):
     plan: list[PlannedCallData] | None = Field(
         None, description="where it needed the result; null where it can't be taken back"
     )
+    undeclared: list[str] | None = Field(
+        None, description="permissions that its body would have taken and did not declare"
+    )
+    labels: list[str] | None = Field(None, description="what its result carries")
 
 
-class StepReplayed(_Placed, _Undoable):
+class StepReplayed(_Placed, _Undoable, _Approved):
     """A recorded outcome stood for the call; nothing ran."""
 
     event: Literal["step.replayed"]
@@ -195,17 +258,61 @@ class StepReplayed(_Placed, _Undoable):
     verdict: VerdictData | None = Field(None, description="today's, where it differs (offline)")
     after: Digests | None = Field(None, description="as its step.finished said")
     probed: bool = Field(False, description="its outcome is what a probe said")
+    labels: list[str] | None = Field(None, description="as its step.finished said")
     drift: str | None = Field(None, description="how a fresh execution differed (verify)")
 
 
-class StepBlocked(_Call):
+class StepBlocked(_Call, _Approved):
     """A call was refused; nothing ran."""
 
     event: Literal["step.blocked"]
     verdict: VerdictData
+    rejected_by: str | None = Field(None, description="who rejected it, where a rule asked")
+    supersedes: tuple[str, StepNumber] | None = Field(
+        None, description="the recorded step (run, step) whose rejection holds on"
+    )
     position: int = Field(ge=0)
     since: int | None = None
     joined: bool = False
+
+
+class _Approval(_Event):
+    id: str = Field(description="names the request: the beginning of its idempotency key")
+    idempotency_key: Digest = Field(
+        description="root run, branch, and the call's fingerprint in the world its turn started in"
+    )
+    policy: str = Field(description="digest of the policy that asked; empty without one")
+
+
+class ApprovalRequested(_Approval):
+    """A rule asked, and somebody was asked: before anything of the call happened."""
+
+    event: Literal["approval.requested"]
+    kind: Literal["tool", "model"]
+    name: str
+    version: str
+    args: dict[str, Any]
+    key: Digest
+    branch: str = ""
+    turn: int = Field(ge=0)
+    slot: int = Field(ge=0)
+    agent: str = ""
+    call_id: str = ""
+    verdict: VerdictData
+    requested_by: str = Field(description="who the run acts for; they can't approve it")
+    expires: Microseconds = Field(description="from when on no approval counts; Unix time")
+
+
+class ApprovalDecided(_Approval):
+    """What became of the request: what somebody said, or why nothing that was said counts."""
+
+    event: Literal["approval.decided"]
+    decision: Literal["approved", "edited", "responded", "rejected", "refused"]
+    by: str = Field(description="who said so; empty where nobody did")
+    reason: str = ""
+    code: str = Field("", description="why it was refused, for machines")
+    args: dict[str, Any] | None = Field(None, description="the edited arguments")
+    key: Digest | None = Field(None, description="of the call with the edited arguments")
 
 
 class BranchJoined(_Event):
@@ -237,6 +344,7 @@ class StepResolved(_Event):
     digest: Digest
     after: Digests | None = Field(None, description="as in step.finished")
     plan: list[PlannedCallData] | None = Field(None, description="as in step.finished")
+    undeclared: list[str] | None = Field(None, description="as in step.finished")
 
 
 class UndoStarted(_Event):
@@ -267,6 +375,24 @@ class RunRewound(_Event):
     branch: str = Field("", description="only what is in this branch and below; empty: all")
 
 
+class PolicyLoaded(_Event):
+    """From now on another policy decides; where it can't be used, every call is denied."""
+
+    event: Literal["policy.loaded"]
+    policy: PolicyData | None = None
+    error: dict[str, Any] | None = Field(None, description="why it can't be used")
+
+
+class RunStopped(_Event):
+    """The session has seen that somebody told the run to stop; nothing runs after it."""
+
+    event: Literal["run.stopped"]
+    run: str = Field(description="which run was told so: this one, or one that it builds on")
+    by: str = Field(description="who said so")
+    reason: str
+    ordered: Microseconds = Field(description="when; Unix time")
+
+
 class RunFinished(_Event):
     """The session was left."""
 
@@ -283,10 +409,14 @@ Event = Annotated[
     | StepReplayed
     | StepBlocked
     | StepResolved
+    | ApprovalRequested
+    | ApprovalDecided
     | BranchJoined
     | UndoStarted
     | UndoFinished
     | RunRewound
+    | PolicyLoaded
+    | RunStopped
     | RunFinished,
     Field(discriminator="event"),
 ]

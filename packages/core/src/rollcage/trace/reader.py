@@ -31,11 +31,12 @@ def split_tail(data: bytes) -> tuple[bytes, bytes]:
 
 
 def read_events(
-    data: bytes, where: str, *, after: Tail | None = None
+    data: bytes, where: str, *, after: Tail | None = None, begins: str = "run.started"
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Each event with its line number (from 1), after its hash was found right.
 
-    `data` holds whole lines only: a trace, or what stands `after` a part of it.
+    `data` holds whole lines only: a trace, or what stands `after` a part of it. The first event
+    is one that `begins` such a file.
 
     Raises:
         TraceCorrupt: the first line that is no event, or breaks the chain.
@@ -55,8 +56,8 @@ def read_events(
             event = orjson.loads(data[start:end])
         except orjson.JSONDecodeError as error:
             raise TraceCorrupt(where, number, f"not JSON: {error}") from None
-        if number == 1 and (type(event) is not dict or event.get("event") != "run.started"):
-            raise TraceCorrupt(where, number, "a trace begins with run.started")
+        if number == 1 and (type(event) is not dict or event.get("event") != begins):
+            raise TraceCorrupt(where, number, f"it begins with another event than {begins}")
         yield number, event
         start = end + 1
     if not number:

@@ -14,6 +14,7 @@ import fcntl
 import hashlib
 import os
 import stat
+import sys
 import unicodedata
 from collections.abc import Iterator
 from typing import Final
@@ -31,6 +32,16 @@ _PRIVILEGED: Final = stat.S_ISUID | stat.S_ISGID
 _CHUNK: Final = 2**20
 
 
+def _opened(fd: int, name: str, flags: int, mode: int = 0o777) -> int:
+    """Open a name in an open directory.
+
+    The audit event of `os.open` does not tell the directory: without this one, a session that holds
+    tools to their permissions could not tell which file it is.
+    """
+    sys.audit("rollcage.dir_fd", fd)
+    return os.open(name, flags, mode, dir_fd=fd)
+
+
 def enter(fd: int, name: str, path: str) -> int:
     """Open a directory of that name in an open directory.
 
@@ -40,7 +51,7 @@ def enter(fd: int, name: str, path: str) -> int:
         PathRefused: it is a symbolic link, or another directory's name in other letters.
     """
     try:
-        inner = os.open(name, _DIRECTORY, dir_fd=fd)
+        inner = _opened(fd, name, _DIRECTORY)
     except FileNotFoundError:
         _refuse_twin(fd, name, path)
         raise FileNotFoundError(errno.ENOENT, "no such directory in the workspace", path) from None
@@ -104,7 +115,7 @@ class Place:
         if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, "a directory, not a file", self.path)
         try:
-            fd = os.open(self.name, _FILE, dir_fd=self.fd)
+            fd = _opened(self.fd, self.name, _FILE)
         except OSError as error:
             if error.errno in {errno.ELOOP, errno.ENXIO}:  # swapped since it was looked at
                 raise _refusal("a symbolic link or a device", self.path, "path_symlink") from None
@@ -181,7 +192,7 @@ class Place:
 
     def _take_lock(self) -> int:
         while True:
-            fd = os.open(self.temporary, _LOCK | os.O_CREAT, 0o600, dir_fd=self.fd)
+            fd = _opened(self.fd, self.temporary, _LOCK | os.O_CREAT, 0o600)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX)
                 status = os.fstat(fd)
@@ -258,7 +269,7 @@ class Place:
             self.become(None, ABSENT, image)
             return
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(self.name, flags, 0o600, dir_fd=self.fd)
+        fd = _opened(self.fd, self.name, flags, 0o600)
         try:
             _write(fd, image["data"])
             os.fchmod(fd, image["mode"])
@@ -276,7 +287,7 @@ class Place:
 def sweep(fd: int, temporary: str) -> None:
     """Take away what a killed process left under this temporary name in an open directory."""
     try:
-        left = os.open(temporary, _LOCK, dir_fd=fd)
+        left = _opened(fd, temporary, _LOCK)
     except OSError:
         return  # there is none, or it is none of ours
     try:
@@ -309,7 +320,7 @@ def _write(fd: int, data: bytes) -> None:
 def remove_tree(fd: int, name: str) -> None:
     """Remove one of our own unfinished directories, whatever is in it, following no link."""
     try:
-        inner: int = os.open(name, _DIRECTORY, dir_fd=fd)
+        inner: int = _opened(fd, name, _DIRECTORY)
     except OSError:
         return  # there is none; a file or a link of that name is none of ours
     try:

@@ -172,7 +172,7 @@ class Workspace:
             version=_VERSION,
             effect="read",
             risk="low",
-            permissions=["fs:read"],
+            permissions=[f"fs:read:{self.root}"],
             raises=[ToolboxError],
         )(function)
 
@@ -223,7 +223,7 @@ class Workspace:
             effect="write",
             idempotent=idempotent,
             risk=_RISKS.get(make.__name__, "medium"),
-            permissions=["fs:read", f"fs:write:{self.root}"],
+            permissions=[f"fs:read:{self.root}", f"fs:write:{self.root}"],
             raises=[ToolboxError],
             observe=observe,
             undo=None if final else undo,

@@ -1,0 +1,290 @@
+"""`rollcage approvals`, `approve`, `reject` and `respond`: the durable queue of approvals."""
+
+from __future__ import annotations
+
+import json
+from time import time_ns
+from typing import Annotated, Any, cast
+
+import typer
+from rich.table import Table
+from rich.text import Text
+from rollcage import Approval, ApprovalCorrupt, ApprovalInvalid
+from rollcage.gate import ApprovalQueue, Queued
+from rollcage.store import JsonlStore
+from rollcage.trace import TAG
+
+from rollcage_cli.errors import CORRUPT, UsageError
+from rollcage_cli.lookup import time_text
+from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption, this_user
+from rollcage_cli.output import arguments_text, console, print_json, value_text, visible
+
+__all__ = ["approvals", "approve", "reject", "respond"]
+
+_STYLES = {"waiting": "yellow", "decided": "green", "expired": "red", "damaged": "red"}
+
+IdArgument = Annotated[
+    str,
+    typer.Argument(metavar="ID", help="A request's id, or its beginning.", show_default=False),
+]
+ByOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Who says so (this user, if not said).")
+]
+ReasonOption = Annotated[str | None, typer.Option(metavar="TEXT", help="Why.")]
+
+
+def approvals(
+    approval: Annotated[
+        str | None,
+        typer.Argument(metavar="[ID]", help="One request, in full.", show_default=False),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Those that are used up, too.")] = OFF,
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = OFF,
+) -> None:
+    """List the calls that wait for approval, oldest first.
+
+    A request that was changed or damaged is listed as such: its call does not run.
+    """
+    queue = ApprovalQueue(JsonlStore(store))
+    if approval is not None:
+        _one(queue, _id(queue, approval), as_json=as_json)
+        return
+    found, damaged = _read(queue)
+    now = time_ns() // 1000
+    shown = [each for each in found if every or each.state(now) in ("waiting", "decided")]
+    if as_json:
+        requests = [_data(each, now) for each in shown]
+        print_json({"store": str(store), "approvals": requests, "damaged": damaged})
+    else:
+        _list(shown, damaged, now)
+    if damaged:
+        raise typer.Exit(CORRUPT)
+
+
+def approve(
+    approval: IdArgument,
+    edit: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help="All the arguments that it is to run with instead."),
+    ] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=JSON", help="One argument that is to be another."),
+    ] = None,
+    reason: ReasonOption = None,
+    by: ByOption = None,
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = OFF,
+) -> None:
+    """Let a call run, once; with other arguments, if need be.
+
+    Edited arguments make another call: its tool's schema checks them and the policy decides on it
+    when the run comes to it. What holds a secret can't be edited.
+    """
+    queue = ApprovalQueue(JsonlStore(store))
+    name = _id(queue, approval)
+    args = _edited(queue, name, edit, change or [])
+    _decide(queue, name, Approval(True, by or this_user(), reason or "", args), as_json=as_json)
+
+
+def reject(
+    approval: IdArgument,
+    reason: ReasonOption = None,
+    by: ByOption = None,
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = OFF,
+) -> None:
+    """Refuse a call; the model is told the reason."""
+    queue = ApprovalQueue(JsonlStore(store))
+    said = Approval.reject(reason or "", by=by or this_user())
+    _decide(queue, _id(queue, approval), said, as_json=as_json)
+
+
+def respond(
+    approval: IdArgument,
+    value: Annotated[
+        str, typer.Option(metavar="JSON", help="The result that the call gets.", show_default=False)
+    ],
+    reason: ReasonOption = None,
+    by: ByOption = None,
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = OFF,
+) -> None:
+    """Answer a call in place of its tool, which then does not run."""
+    queue = ApprovalQueue(JsonlStore(store))
+    said = Approval.respond(_json("--value", value), by=by or this_user(), reason=reason or "")
+    _decide(queue, _id(queue, approval), said, as_json=as_json)
+
+
+# --- deciding ------------------------------------------------------------------------------------
+
+
+def _decide(queue: ApprovalQueue, approval: str, said: Approval, *, as_json: bool) -> None:
+    queued = queue.decide(approval, said)
+    if as_json:
+        print_json(_data(queued, time_ns() // 1000))
+        return
+    out = console()
+    text = Text(f"{visible(queued.request.name)} is {said.decision}", style="green")
+    out.print(text.append(f" by {visible(said.by)}" if said.by else ""), soft_wrap=True)
+    out.print(f"The next session that resumes run {queued.request.run} goes by that.")
+
+
+def _edited(
+    queue: ApprovalQueue, approval: str, edit: str | None, changes: list[str]
+) -> dict[str, Any] | None:
+    """The arguments that the options state; None where they state none."""
+    if edit is None and not changes:
+        return None
+    queued = queue.get(approval)
+    if queued is None:
+        raise ApprovalInvalid(f"there is no request {approval}")
+    shown = dict(queued.request.args)
+    args: Any = shown if edit is None else _json("--edit", edit)
+    if not isinstance(args, dict):
+        raise UsageError("--edit is no JSON object; it holds all the arguments by name")
+    made = dict(cast("dict[str, Any]", args))
+    for change in changes:
+        name, equals, value = change.partition("=")
+        if not equals:
+            raise UsageError(f"--set {visible(change)} is not NAME=JSON")
+        made[name] = _json(f"--set {visible(name)}", value)
+    for name, value in made.items():
+        if _is_secret(shown.get(name)) and value != shown[name]:
+            raise UsageError(f"argument {visible(name)} holds a secret: it can't be edited")
+    return made
+
+
+def _is_secret(value: Any) -> bool:
+    return isinstance(value, dict) and cast("dict[str, Any]", value).get(TAG) == "secret"
+
+
+def _json(option: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise UsageError(
+            f"{option} is not JSON: {error}; a text is written '\"in quotes\"'"
+        ) from None
+
+
+def _id(queue: ApprovalQueue, part: str) -> str:
+    """The one request whose id begins so."""
+    ids = queue.ids()
+    if part in ids:
+        return part
+    found = [each for each in ids if part and each.startswith(part.lower())]
+    if not found:
+        raise ApprovalInvalid(
+            f"no request begins with {visible(part)!r}; `rollcage approvals` lists them"
+        )
+    if len(found) > 1:
+        raise ApprovalInvalid(f"{visible(part)!r} means {len(found)} requests: {', '.join(found)}")
+    return found[0]
+
+
+# --- showing -------------------------------------------------------------------------------------
+
+
+def _read(queue: ApprovalQueue) -> tuple[list[Queued], dict[str, str]]:
+    """All requests, oldest first; and those that can't be believed, with why."""
+    found: list[Queued] = []
+    damaged: dict[str, str] = {}
+    for name in queue.ids():
+        try:
+            queued = queue.get(name)
+        except ApprovalCorrupt as error:
+            damaged[name] = str(error)
+            continue
+        if queued is not None:
+            found.append(queued)
+    return sorted(found, key=lambda each: (each.request.at, each.id)), damaged
+
+
+def _one(queue: ApprovalQueue, approval: str, *, as_json: bool) -> None:
+    queued, now = queue.get(approval), time_ns() // 1000
+    if queued is None:
+        raise ApprovalInvalid(f"there is no request {approval}")
+    if as_json:
+        print_json(_data(queued, now))
+        return
+    out, request, said = console(), queued.request, queued.decision
+    lines = {
+        "id": queued.id,
+        "state": queued.state(now),
+        "call": f"{request.name}({arguments_text(request.args)})",
+        "why": f"{request.verdict.reason} ({request.verdict.rule})",
+        "run": f"{request.run}, turn {request.turn}, slot {request.slot}",
+        "asked by": request.requested_by,
+        "asked": time_text(request.at),
+        "expires": time_text(request.expires),
+    }
+    if said is not None:
+        lines["decision"] = f"{said.decision} by {said.by}, {time_text(queued.decided_at)}"
+        if said.reason:
+            lines["reason"] = said.reason
+        if said.args is not None:
+            lines["edited"] = arguments_text(said.args)
+        if said.response is not None:
+            lines["response"] = value_text(said.response.value)
+    if queued.use:
+        lines["use"] = queued.use
+    for title, text in lines.items():
+        out.print(Text(f"{title:<9} {visible(text)}"), soft_wrap=True)
+
+
+def _list(shown: list[Queued], damaged: dict[str, str], now: int) -> None:
+    out = console()
+    if not shown and not damaged:
+        out.print("Nothing waits for approval.")
+        return
+    table = Table(box=None, pad_edge=False)
+    for title in ("id", "state", "call", "why", "asked by", "expires"):
+        table.add_column(title, overflow="fold", no_wrap=title != "call")
+    for each in shown:
+        request, state = each.request, each.state(now)
+        table.add_row(
+            Text(each.id),
+            Text(state, style=_STYLES.get(state, "")),
+            Text(f"{visible(request.name)}({arguments_text(request.args)})"),
+            Text(visible(request.verdict.reason)),
+            Text(visible(request.requested_by)),
+            Text(time_text(request.expires)),
+        )
+    if shown:
+        out.print(table)
+    for why in damaged.values():
+        out.print(Text("damaged: ", style=_STYLES["damaged"]).append(visible(why)), soft_wrap=True)
+
+
+def _data(queued: Queued, now: int) -> dict[str, Any]:
+    request, said = queued.request, queued.decision
+    data: dict[str, Any] = {
+        "id": queued.id,
+        "state": queued.state(now),
+        "kind": request.kind,
+        "name": request.name,
+        "args": dict(request.args),
+        "agent": request.agent,
+        "verdict": request.verdict.as_data(),
+        "run": request.run,
+        "root": request.root,
+        "idempotency_key": request.idempotency_key,
+        "policy": request.policy,
+        "requested_by": request.requested_by,
+        "at": request.at,
+        "expires": request.expires,
+        "use": queued.use,
+    }
+    if said is not None:
+        data["decision"] = {
+            "decision": said.decision,
+            "by": said.by,
+            "reason": said.reason,
+            "at": queued.decided_at,
+            "args": None if said.args is None else dict(said.args),
+        }
+        if said.response is not None:
+            data["decision"]["value"] = said.response.value
+    return data

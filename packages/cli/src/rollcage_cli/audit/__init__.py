@@ -1,0 +1,170 @@
+"""`rollcage audit`: who called what, decided by which rule, and what was undone."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Generator, Iterator
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rollcage.errors import StoreError
+
+from rollcage_cli.audit.documents import write_html, write_markdown, write_table
+from rollcage_cli.audit.lines import write_csv, write_jsonl
+from rollcage_cli.audit.reading import Item, Summary, audited
+from rollcage_cli.audit.selection import Selection, moment, runs_of
+from rollcage_cli.errors import CORRUPT, UsageError
+from rollcage_cli.options import DEFAULT_STORE, OFF, StoreOption
+from rollcage_cli.output import console, is_terminal, visible
+
+__all__ = ["audit"]
+
+
+class Format(StrEnum):
+    """What an audit is written as."""
+
+    TABLE = "table"
+    JSONL = "jsonl"
+    CSV = "csv"
+    MARKDOWN = "md"
+    HTML = "html"
+
+
+class Decided(StrEnum):
+    """What the gate says of a call."""
+
+    ALLOW = "allow"
+    ASK = "ask"
+    DENY = "deny"
+
+
+_WRITERS: dict[Format, Callable[[Iterator[Item], Summary, TextIO], None]] = {
+    Format.JSONL: write_jsonl,
+    Format.CSV: write_csv,
+    Format.MARKDOWN: write_markdown,
+    Format.HTML: write_html,
+}
+
+
+def audit(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN]...",
+            help="As for every command; none: all runs of the store.",
+            show_default=False,
+        ),
+    ] = None,
+    store: StoreOption = DEFAULT_STORE,
+    name: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="Only runs of these jobs.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="From then on: 2026-03-01T12:30, or 24h ago.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Up to then; the time as for --since.")
+    ] = None,
+    tool: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="Only these tools.")
+    ] = None,
+    agent: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="Only what these agents did.")
+    ] = None,
+    decision: Annotated[
+        list[Decided] | None, typer.Option(help="Only what the gate decided so.")
+    ] = None,
+    rule: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="Only what these rules decided.")
+    ] = None,
+    undone: Annotated[
+        bool, typer.Option("--undone", help="Only what was taken back, and the undos.")
+    ] = OFF,
+    form: Annotated[
+        Format | None,
+        typer.Option("--format", "-f", help="By the name of --output where it is not said."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to, if not stdout.")
+    ] = None,
+) -> None:
+    """Tell who called what, with which decision by which rule, and what was undone.
+
+    Options that name something can be repeated. Credentials are taken out of what is shown. A run
+    that can't be read is told of, the others go on, and the exit code is 3.
+    """
+    now = datetime.now().astimezone()
+    wanted = Selection(
+        since=None if since is None else moment(since, now),
+        until=None if until is None else moment(until, now),
+        tools=tuple(tool or ()),
+        agents=tuple(agent or ()),
+        rules=tuple(rule or ()),
+        decisions=tuple(each.value for each in decision or ()),
+        undone=undone,
+    )
+    chosen = form or _form_of(output)
+    meant, later = runs_of(store, runs or (), name or (), wanted.until)
+    summary = Summary()
+    shows = is_terminal(sys.stderr) and (output is not None or not is_terminal(sys.stdout))
+    with _progress(2 * len(meant) + len(later), shown=shows) as advance:
+        _write(chosen, audited(meant, later, wanted, summary, advance), summary, output)
+    for damaged in summary.damaged:
+        console(error=True).print(
+            f"rollcage: run {damaged.run} can't be read: {damaged.reason}", soft_wrap=True
+        )
+    if summary.damaged:
+        raise typer.Exit(CORRUPT)
+
+
+def _form_of(output: Path | None) -> Format:
+    """The format that the name of a file asks for."""
+    if output is None:
+        return Format.TABLE
+    known = {f".{form.value}": form for form in Format if form is not Format.TABLE}
+    known |= {".markdown": Format.MARKDOWN, ".htm": Format.HTML}
+    form = known.get(output.suffix.lower())
+    if form is None:
+        raise UsageError(f"{visible(str(output))}: name the format with --format")
+    return form
+
+
+@contextlib.contextmanager
+def _progress(total: int, *, shown: bool) -> Generator[Callable[[], None]]:
+    """How far it is, on a terminal that the audit itself is not written to."""
+    columns = TextColumn("reading runs"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    bar = Progress(*columns, console=console(error=True), transient=True, disable=not shown)
+    with bar:
+        task = bar.add_task("", total=total)
+        yield lambda: bar.advance(task)
+
+
+def _write(form: Format, items: Iterator[Item], summary: Summary, output: Path | None) -> None:
+    with _opened(output) as out:
+        if form is Format.TABLE:
+            write_table(items, summary, console(to=out))
+        else:
+            _WRITERS[form](items, summary, out)
+
+
+@contextlib.contextmanager
+def _opened(output: Path | None) -> Generator[TextIO]:
+    """The file to write; it appears when it is whole, and takes the old one's place."""
+    if output is None:
+        yield sys.stdout
+        sys.stdout.flush()
+        return
+    part = output.with_name(f".{output.name}.part")
+    try:
+        with part.open("w", encoding="utf-8", newline="") as out:
+            yield out
+        part.replace(output)
+    except OSError as error:
+        raise StoreError(f"{visible(str(output))} can't be written: {error.strerror}") from error
+    finally:
+        part.unlink(missing_ok=True)

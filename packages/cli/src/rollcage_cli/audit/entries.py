@@ -1,0 +1,273 @@
+"""What an audit tells of one run: its calls, approvals, undos and stops, in the order of time."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from rollcage_cli.audit.screen import Screen
+from rollcage_cli.steps import RunView, StepRow, from_events
+
+__all__ = ["FIELDS", "Entry", "Head", "entries_of", "head_of", "undos_in"]
+
+Step = tuple[str, int]  # run and number
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of an audit; every text in it has been screened, and no field is left out.
+
+    Attributes:
+        kind: `call`, `approval`, `undo` or `stop`.
+        time: when (Unix, µs): of a call when it began, of the others when it was told.
+        run: the id of the run.
+        job: the run's name.
+        actor: who the run acts for, where it says.
+        step: the number of the call; 0 where it is about none.
+        agent: the agent's name.
+        tool: the tool's name, or the model's.
+        version: the tool's.
+        effect: the tool's.
+        branch: of the run.
+        turn: the message of the model that asked for the call.
+        slot: its place among the calls of that message.
+        args: the arguments, as one line.
+        decision: `allow`, `ask` or `deny`, where the gate decided.
+        rule: which rule did; empty where none concerned the call.
+        code: of the verdict, or why an approval was refused.
+        reason: of the verdict, the approval, the undo or the stop.
+        approval: the id of the request for approval.
+        by: who approved or rejected the call, or stopped the run.
+        state: what became of it: of a call as `rollcage show` says, of an approval how it was
+            decided (`pending` until then), of an undo its outcome.
+        outcome: the result or the error, as one line.
+        duration: how long the body ran (µs); None where it did not.
+        first_ran: where a replayed call ran (run, step).
+        undoes: what a call takes back, or an undo took back (run, step).
+        undone: what became of the undo of this call; empty where nobody tried.
+        resolved_by: who said late what became of it.
+    """
+
+    kind: str
+    time: int
+    run: str
+    job: str
+    actor: str = ""
+    step: int = 0
+    agent: str = ""
+    tool: str = ""
+    version: str = ""
+    effect: str = ""
+    branch: str = ""
+    turn: int = 0
+    slot: int = 0
+    args: str = ""
+    decision: str = ""
+    rule: str = ""
+    code: str = ""
+    reason: str = ""
+    approval: str = ""
+    by: str = ""
+    state: str = ""
+    outcome: str = ""
+    duration: int | None = None
+    first_ran: Step | None = None
+    undoes: Step | None = None
+    undone: str = ""
+    resolved_by: str = ""
+
+    @property
+    def enforced(self) -> bool:
+        """Whether what the gate decided is what happened; not so while a policy is tried out."""
+        return self.decision != "deny" or self.state == "blocked"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody has to look at it."""
+        if self.kind == "undo":
+            return self.state not in ("verified", "compensated")
+        return self.kind == "stop" or self.state in ("unknown", "pending")
+
+
+FIELDS: Final = tuple(field.name for field in dataclasses.fields(Entry))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Head:
+    """A run of which entries follow.
+
+    Attributes:
+        run: its id.
+        job: its name.
+        status: `ok`, `error`, `halted` or `unfinished`.
+        mode: `record`, `resume`, `offline` or `verify`.
+        source: the run that it replayed; empty where none.
+        time: when it started (Unix, µs).
+        torn: how many bytes of a cut-off last line are left out.
+    """
+
+    run: str
+    job: str
+    status: str
+    mode: str
+    source: str
+    time: int
+    torn: int
+
+
+def head_of(seen: RunView, torn: int, screen: Screen) -> Head:
+    """What is said of a run before its entries."""
+    started = seen.started
+    return Head(
+        run=started["run"],
+        job=screen.text(started["name"]),
+        status=seen.status,
+        mode=started["mode"],
+        source=started.get("source") or "",
+        time=started["time"],
+        torn=torn,
+    )
+
+
+def undos_in(events: list[dict[str, Any]]) -> Iterator[tuple[Step, str]]:
+    """The steps whose undo a trace tells of, and what became of it."""
+    for event in events:
+        if event["event"] == "undo.finished":
+            yield (event["of"][0], event["of"][1]), event["status"]
+
+
+def entries_of(
+    events: list[dict[str, Any]], undone: Mapping[Step, str], screen: Screen
+) -> tuple[RunView, list[Entry]]:
+    """A run and its entries.
+
+    Args:
+        events: of its trace, checked.
+        undone: what other runs tell of the undo of its steps.
+        screen: takes credentials out.
+    """
+    seen = from_events(events)
+    told = _Telling(seen, undone, screen)
+    found = [told.call(row) for row in seen.steps if row.kind != "branch"]
+    found += told.approvals(events)
+    for event in events:
+        if event["event"] == "undo.finished":
+            found.append(told.undo(event))
+        elif event["event"] == "run.stopped":
+            found.append(told.stop(event))
+    return seen, sorted(found, key=lambda entry: entry.time)
+
+
+class _Telling:
+    """Makes the entries of one run."""
+
+    def __init__(self, seen: RunView, undone: Mapping[Step, str], screen: Screen) -> None:
+        self._rows = {row.step: row for row in seen.steps}
+        self._undone = undone
+        self._screen = screen
+        self._run: str = seen.started["run"]
+        self._of_run: dict[str, Any] = {
+            "run": self._run,
+            "job": screen.text(seen.started["name"]),
+            "actor": screen.text(seen.started.get("actor", "")),
+        }
+
+    def call(self, row: StepRow) -> Entry:
+        text, verdict = self._screen.text, row.verdict or {}
+        first = None if row.origin is None else (str(row.origin[0]), int(row.origin[1]))
+        undone = row.undone or self._undone.get(first or (self._run, row.step), "")
+        return Entry(
+            kind="call",
+            time=row.time,
+            **self._of_run,
+            step=row.step,
+            agent=text(row.agent),
+            tool=text(row.name),
+            version=text(row.version),
+            effect=row.effect,
+            branch=text(row.branch),
+            turn=row.turn,
+            slot=row.slot,
+            args=self._screen.arguments(row.args),
+            decision=str(verdict.get("decision", "allow")),
+            rule=text(verdict.get("rule", "")),
+            code=text(verdict.get("code", "")),
+            reason=text(verdict.get("reason", "")),
+            approval=row.approval or "",
+            by=text(row.decided_by or ""),
+            state=row.state,
+            outcome=self._screen.outcome(row.outcome or {}),
+            duration=None if row.state == "hit" else row.duration,
+            first_ran=first,
+            undoes=None if row.undoes is None else (str(row.undoes[0]), int(row.undoes[1])),
+            undone=undone,
+            resolved_by=row.resolved_by or "",
+        )
+
+    def approvals(self, events: list[dict[str, Any]]) -> Iterator[Entry]:
+        """Each request with what became of it; one that a halted run left behind is pending."""
+        requests: dict[str, dict[str, Any]] = {}
+        for event in events:
+            if event["event"] == "approval.requested":
+                requests[event["id"]] = event
+            elif event["event"] == "approval.decided":
+                request = requests.pop(event["id"], {})
+                yield self._approval(request, event)
+        for request in requests.values():
+            yield self._approval(request, None)
+
+    def _approval(self, request: Mapping[str, Any], decided: Mapping[str, Any] | None) -> Entry:
+        text = self._screen.text
+        verdict: Mapping[str, Any] = request.get("verdict") or {}
+        said: Mapping[str, Any] = decided or {}
+        edited = said.get("args")
+        return Entry(
+            kind="approval",
+            time=(decided or request)["time"],
+            **self._of_run,
+            agent=text(request.get("agent", "")),
+            tool=text(request.get("name", "")),
+            version=text(request.get("version", "")),
+            branch=text(request.get("branch", "")),
+            turn=request.get("turn", 0),
+            slot=request.get("slot", 0),
+            args=self._screen.arguments(edited or request.get("args") or {}),
+            decision=str(verdict.get("decision", "ask")),
+            rule=text(verdict.get("rule", "")),
+            code=text(said.get("code", "")),
+            reason=text(said.get("reason") or verdict.get("reason", "")),
+            approval=(decided or request)["id"],
+            by=text(said.get("by", "")),
+            state=said.get("decision", "pending"),
+        )
+
+    def undo(self, event: Mapping[str, Any]) -> Entry:
+        of = (str(event["of"][0]), int(event["of"][1]))
+        row = self._row_of(of)
+        return Entry(
+            kind="undo",
+            time=event["time"],
+            **self._of_run,
+            agent=self._screen.text(row.agent) if row else "",
+            tool=self._screen.text(row.name) if row else "",
+            state=event["status"],
+            reason=self._screen.text(event.get("reason", "")),
+            undoes=of,
+        )
+
+    def _row_of(self, of: Step) -> StepRow | None:
+        """The step that was taken back, where this run ran or replayed it."""
+        if of[0] == self._run:
+            return self._rows.get(of[1])
+        return next((r for r in self._rows.values() if r.origin and (*r.origin[:2],) == of), None)
+
+    def stop(self, event: Mapping[str, Any]) -> Entry:
+        return Entry(
+            kind="stop",
+            time=event["time"],
+            **self._of_run,
+            by=self._screen.text(event["by"]),
+            reason=self._screen.text(event["reason"]),
+            state="stopped",
+        )

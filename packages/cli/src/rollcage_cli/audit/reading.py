@@ -1,0 +1,176 @@
+"""Reads the runs of an audit one after the other: no more than one is held at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import orjson
+from rollcage.errors import RollcageError
+from rollcage.store import RunTrace, check_attested
+from rollcage.trace import check_events
+
+from rollcage_cli.audit.entries import Entry, Head, Step, entries_of, head_of, undos_in
+from rollcage_cli.audit.screen import Screen
+from rollcage_cli.audit.selection import Named, Selection
+
+__all__ = ["Damaged", "Item", "Summary", "audited"]
+
+_LISTED: Final = 500  # entries that are kept to be listed again at the end
+_UNDONE: Final = re.compile(rb'^\{"event":"undo\.finished".*$', re.MULTILINE)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Damaged:
+    """A run that can't be read, and why; none of it is told."""
+
+    run: str
+    code: str
+    reason: str
+
+
+Item = Head | Entry | Damaged
+
+
+@dataclasses.dataclass(slots=True)
+class Summary:
+    """What an audit counted; whole when its last item was taken.
+
+    Attributes:
+        runs: that were read.
+        told: that had entries which were asked for.
+        kinds: entries by kind.
+        decisions: calls by what the gate decided.
+        rules: calls by the rule that decided; without those that none concerned.
+        tools: calls by tool, then by what became of them.
+        states: calls by what became of them.
+        approvals: by how they were decided.
+        undos: by their outcome.
+        open: what somebody has to look at, the first 500.
+        more_open: how many besides.
+        damaged: the runs that can't be read.
+        credentials: taken out of what is shown, by kind.
+    """
+
+    runs: int = 0
+    told: int = 0
+    kinds: Counter[str] = dataclasses.field(default_factory=Counter[str])
+    decisions: Counter[str] = dataclasses.field(default_factory=Counter[str])
+    rules: Counter[str] = dataclasses.field(default_factory=Counter[str])
+    tools: dict[str, Counter[str]] = dataclasses.field(default_factory=dict[str, Counter[str]])
+    states: Counter[str] = dataclasses.field(default_factory=Counter[str])
+    approvals: Counter[str] = dataclasses.field(default_factory=Counter[str])
+    undos: Counter[str] = dataclasses.field(default_factory=Counter[str])
+    open: list[Entry] = dataclasses.field(default_factory=list[Entry])
+    more_open: int = 0
+    damaged: list[Damaged] = dataclasses.field(default_factory=list[Damaged])
+    credentials: dict[str, int] = dataclasses.field(default_factory=dict[str, int])
+
+    def add(self, entry: Entry) -> None:
+        """Count an entry."""
+        self.kinds[entry.kind] += 1
+        if entry.kind == "call":
+            self.decisions[entry.decision] += 1
+            self.states[entry.state] += 1
+            self.tools.setdefault(entry.tool, Counter())[entry.state] += 1
+            if entry.rule:
+                self.rules[entry.rule] += 1
+        elif entry.kind == "approval":
+            self.approvals[entry.state] += 1
+        elif entry.kind == "undo":
+            self.undos[entry.state] += 1
+        if entry.is_open and len(self.open) < _LISTED:
+            self.open.append(entry)
+        elif entry.is_open:
+            self.more_open += 1
+
+    def as_data(self) -> dict[str, Any]:
+        """For machines."""
+        return {
+            "kind": "summary",
+            "runs": self.runs,
+            "entries": dict(self.kinds),
+            "decisions": dict(self.decisions),
+            "rules": dict(self.rules),
+            "tools": {tool: dict(states) for tool, states in self.tools.items()},
+            "states": dict(self.states),
+            "approvals": dict(self.approvals),
+            "undos": dict(self.undos),
+            "open": len(self.open) + self.more_open,
+            "damaged": len(self.damaged),
+            "credentials": self.credentials,
+        }
+
+
+def audited(
+    runs: Sequence[Named],
+    later: Sequence[Named],
+    wanted: Selection,
+    summary: Summary,
+    advance: Callable[[], None] = lambda: None,
+) -> Iterator[Item]:
+    """Each run that has what is asked for, followed by its entries; counted in `summary`.
+
+    A run that can't be read is one item that says so, and the others go on.
+
+    Args:
+        runs: to tell of.
+        later: runs that may have taken back what these did.
+        wanted: which of their entries.
+        summary: counts.
+        advance: called behind each run that was read.
+    """
+    screen = Screen()
+    summary.credentials = screen.found
+    undone: dict[Step, str] = {}
+    for each in (*runs, *later):
+        undone |= _undone_elsewhere(each)
+        advance()
+    for each in runs:
+        summary.runs += 1
+        try:
+            trace = _read(each)
+            events = check_events(trace.data, trace.where)
+        except RollcageError as error:
+            damaged = Damaged(screen.text(each.run), error.code, screen.text(str(error)))
+            summary.damaged.append(damaged)
+            yield damaged
+        else:
+            seen, entries = entries_of(events, undone, screen)
+            told = [entry for entry in entries if entry in wanted]
+            if told:
+                summary.told += 1
+                yield head_of(seen, len(trace.torn), screen)
+            for entry in told:
+                summary.add(entry)
+                yield entry
+        advance()
+
+
+def _read(each: Named) -> RunTrace:
+    trace = each.reader.read(each.run)
+    if each.info is not None:
+        trace = dataclasses.replace(trace, info=each.info)
+    check_attested(trace)
+    return trace
+
+
+def _undone_elsewhere(each: Named) -> dict[Step, str]:
+    """What a run tells of the undo of other runs' steps; they were told of before it was read."""
+    try:
+        data = each.reader.read(each.run).data
+    except RollcageError:
+        return {}  # told of, if it was asked for, when its turn comes
+    lines = _UNDONE.findall(data)
+    if not lines:
+        return {}
+    try:
+        check_events(data, each.run)
+        return {
+            of: status for of, status in undos_in([*map(orjson.loads, lines)]) if of[0] != each.run
+        }
+    except RollcageError:
+        return {}

@@ -1,0 +1,141 @@
+"""Takes credentials out of what an audit shows: declared ones never were there, these are found."""
+
+from __future__ import annotations
+
+import base64
+import functools
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rollcage.gate import detect, hide_secrets, names_secret
+from rollcage.trace import TAG
+
+from rollcage_cli.output import arguments_text, value_text, visible
+from rollcage_cli.values import items_of, mapping_of, pairs_of
+
+__all__ = ["Screen"]
+
+_LONGEST: Final = 2000  # characters of one field that are shown
+_SHORT: Final = 200  # characters of a text that is remembered to be clean
+_READ: Final = 8000  # and of one text that are looked into for it: nothing hides on the edge
+_WHOLE: Final = 32_000  # characters of all the texts of one field that are looked into
+_IN_BASE64: Final = ("bytes", "bytearray", "str")
+_DEEPEST: Final = 20  # levels, as many as are shown
+
+
+class Screen:
+    """Makes lines that are safe to print, to send and to keep of what a trace holds.
+
+    Attributes:
+        found: how many credentials were taken out, by kind.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[str, int] = {}
+
+    def text(self, text: str) -> str:
+        """A text as one line."""
+        return _cut(visible(self._screened(text[:_READ])))
+
+    def arguments(self, arguments: Mapping[str, Any]) -> str:
+        """A call's arguments as one line."""
+        shown, _ = self._fields(arguments, 0, _WHOLE)
+        return _cut(arguments_text(shown))
+
+    def outcome(self, outcome: Mapping[str, Any]) -> str:
+        """What a call gave, or why not, as one line."""
+        if outcome.get("error"):
+            error = mapping_of(outcome["error"]) or {}
+            return self.text(f"{error.get('type')}: {error.get('message')}")
+        if outcome.get("status") == "ok":
+            return _cut(value_text(self._value(outcome.get("value"), 0, _WHOLE)[0]))
+        return ""
+
+    def _screened(self, text: str) -> str:
+        return text if _is_clean(text) else hide_secrets(text, self._stand_in)
+
+    def _stand_in(self, kind: str, _credential: str) -> str:
+        self.found[kind] = self.found.get(kind, 0) + 1
+        return f"<{kind}>"
+
+    def _value(self, encoded: Any, depth: int, left: int) -> tuple[Any, int]:
+        """A recorded value without credentials, and how much of others may still be read."""
+        if left <= 0 or depth > _DEEPEST:
+            return "…", 0
+        if isinstance(encoded, str):
+            return self._screened(encoded[:_READ]), left - len(encoded)
+        mapping, items = mapping_of(encoded), items_of(encoded)
+        if mapping is not None:
+            return self._fields(mapping, depth, left)
+        if items is None:
+            return encoded, left - 8
+        kept: list[Any] = []
+        for item in items:
+            value, left = self._value(item, depth + 1, left)
+            kept.append(value)
+            if left <= 0:
+                break
+        return kept, left
+
+    def _fields(
+        self, mapping: Mapping[str, Any], depth: int, left: int
+    ) -> tuple[dict[str, Any], int]:
+        tag = mapping.get(TAG)
+        if tag == "dict":
+            shown, left = self._pairs(mapping, depth, left)
+            return {TAG: "dict", "value": shown}, left
+        if tag in _IN_BASE64 and isinstance(mapping.get("value"), str):
+            return self._bytes(mapping), left - len(mapping["value"])
+        kept: dict[str, Any] = {}
+        for name, value in mapping.items():
+            if left <= 0:
+                break
+            if tag is None:
+                kept[self._screened(name[:_READ])], left = self._named(name, value, depth, left)
+            else:
+                kept[name], left = self._value(value, depth + 1, left)
+        return kept, left
+
+    def _pairs(
+        self, mapping: Mapping[str, Any], depth: int, left: int
+    ) -> tuple[list[list[Any]], int]:
+        kept: list[list[Any]] = []
+        for name, value in pairs_of(dict(mapping)):
+            if left <= 0:
+                break
+            key, left = self._value(name, depth + 1, left)
+            shown, left = self._named(name, value, depth, left)
+            kept.append([key, shown])
+        return kept, left
+
+    def _named(self, name: Any, value: Any, depth: int, left: int) -> tuple[Any, int]:
+        """A value that stands under a name, which may say that it is a credential."""
+        if isinstance(name, str) and isinstance(value, str) and value and names_secret(name):
+            return self._stand_in("Secret Keyword", value), left - len(value)
+        return self._value(value, depth + 1, left - 8)
+
+    def _bytes(self, mapping: Mapping[str, Any]) -> dict[str, Any]:
+        """Bytes as they are; a stand-in, where they hold a credential."""
+        try:
+            held = base64.b64decode(mapping["value"][:_READ]).decode("utf-8", "replace")
+        except ValueError:  # a trace is hostile input
+            held = mapping["value"]
+        found = detect(held)
+        value = self._stand_in(found[0].kind, held) if found else mapping["value"][:_READ]
+        return {TAG: mapping[TAG], "value": value}
+
+
+def _is_clean(text: str) -> bool:
+    """Whether there is nothing to take out; names, and other short texts, come again and again."""
+    return not detect(text) if len(text) > _SHORT else _is_short_clean(text)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_short_clean(text: str) -> bool:
+    return not detect(text)
+
+
+def _cut(text: str) -> str:
+    """What is shown of a line; its own credentials, if any still look like one, are taken out."""
+    text = text if _is_clean(text) else hide_secrets(text, lambda kind, _: f"<{kind}>")
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

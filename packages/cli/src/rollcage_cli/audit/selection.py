@@ -1,0 +1,136 @@
+"""Which runs an audit reads, and which of their entries it tells."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+from rollcage.store import JsonlStore, RunInfo, TraceFile
+
+from rollcage_cli.audit.entries import Entry
+from rollcage_cli.errors import UsageError
+from rollcage_cli.lookup import find
+from rollcage_cli.output import visible
+
+__all__ = ["Named", "Selection", "moment", "runs_of"]
+
+_AGO: Final = re.compile(r"(\d{1,6})([smhdw])")
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Selection:
+    """What is asked for; an empty part asks for everything.
+
+    Attributes:
+        since: from when on (Unix, µs).
+        until: up to and without when (Unix, µs).
+        tools: globs over the names of tools.
+        agents: globs over the names of agents.
+        rules: globs over the ids of rules.
+        decisions: of the gate.
+        undone: only what was taken back, and the undos.
+    """
+
+    since: int | None = None
+    until: int | None = None
+    tools: tuple[str, ...] = ()
+    agents: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
+    decisions: tuple[str, ...] = ()
+    undone: bool = False
+
+    def __contains__(self, entry: Entry) -> bool:
+        return (
+            (self.since is None or entry.time >= self.since)
+            and (self.until is None or entry.time < self.until)
+            and _matches(entry.tool, self.tools)
+            and _matches(entry.agent, self.agents)
+            and _matches(entry.rule, self.rules)
+            and (not self.decisions or entry.decision in self.decisions)
+            and (not self.undone or entry.kind == "undo" or entry.undone in _TAKEN_BACK)
+        )
+
+
+_TAKEN_BACK: Final = ("verified", "compensated")
+
+
+def _matches(name: str, globs: Sequence[str]) -> bool:
+    return not globs or any(fnmatchcase(name, glob) for glob in globs)
+
+
+def moment(text: str, now: datetime) -> int:
+    """An instant (Unix, µs): a date, a date with a time, or how long ago: `90m`, `24h`, `7d`.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    ago = _AGO.fullmatch(text)
+    try:
+        if ago is not None:
+            when = now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        else:
+            when = datetime.fromisoformat(text)
+        return round(when.astimezone().timestamp() * 1e6)  # without a zone, it is the local one's
+    except (ValueError, OverflowError, OSError):
+        said = f"{visible(text)!r} is no time: 2026-03-01, 2026-03-01T12:30Z or 24h (that long ago)"
+        raise UsageError(said) from None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Named:
+    """A run to read, and what its store's index says of it."""
+
+    reader: TraceFile
+    run: str
+    info: RunInfo | None
+
+
+def runs_of(
+    store: Path, references: Sequence[str], names: Sequence[str], until: int | None
+) -> tuple[list[Named], list[Named]]:
+    """The runs that are meant, and those besides that may tell of an undo of their steps.
+
+    Args:
+        store: the directory.
+        references: as for every command; none: all runs of the store.
+        names: globs over the names of jobs.
+        until: runs that began later are left out.
+
+    Raises:
+        RollcageError: a reference means no run, or the store's index can't be read.
+    """
+    infos = JsonlStore(store).runs()
+    traces = TraceFile(store / "runs")  # it does not look the index up for each run
+    known = {info.run: Named(traces, info.run, info) for info in infos}
+    if references:
+        meant: dict[str, Named] = {}
+        for reference in references:
+            found = find(store, reference)
+            in_store = isinstance(found.reader, JsonlStore) and found.reader.root == store
+            own = known.get(found.run) if in_store else None
+            meant[found.run] = own or Named(found.reader, found.run, None)
+    else:
+        meant = dict(known)
+    chosen = [
+        each
+        for each in meant.values()
+        if each.info is None
+        or (_matches(each.info.name, names) and (until is None or each.info.time < until))
+    ]
+    return chosen, [known[run] for run in _later(infos, {each.run for each in chosen})]
+
+
+def _later(infos: Iterable[RunInfo], chosen: set[str]) -> Iterator[str]:
+    """The runs that replay a chosen one, and those that replay these, but for themselves."""
+    behind = set(chosen)
+    for info in infos:  # oldest first: a source comes before what replays it
+        if info.source in behind:
+            behind.add(info.run)
+            if info.run not in chosen:
+                yield info.run

@@ -1,0 +1,74 @@
+"""`rollcage stop`: the kill switch of a run, for every process that has it open or resumes it."""
+
+from __future__ import annotations
+
+from time import time_ns
+from typing import Annotated
+
+import typer
+from rich.text import Text
+from rollcage.store import JsonlStore, StopOrder
+
+from rollcage_cli.errors import UsageError
+from rollcage_cli.lookup import find
+from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption, this_user
+from rollcage_cli.output import console, print_json, visible
+
+__all__ = ["stop"]
+
+
+def stop(
+    run: RunArgument,
+    reason: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Why; whoever runs it is told.")
+    ] = None,
+    by: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Who says so (this user, if not said).")
+    ] = None,
+    lift: Annotated[
+        bool, typer.Option("--lift", help="Take that back: the run may be resumed.")
+    ] = OFF,
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = OFF,
+) -> None:
+    """Stop a run: its next call is refused, and so is its resume, until that is lifted.
+
+    A tool that is running by now is not interrupted; its end is recorded. What the run did can be
+    taken back with `undo`.
+    """
+    found = find(store, run)
+    reader = found.reader
+    if not isinstance(reader, JsonlStore):
+        raise UsageError(f"{visible(run)} is a file outside of a store; stop it in its store")
+    if lift:
+        if reason is not None or by is not None:
+            raise UsageError("--lift takes an order back; --reason and --by go with a new one")
+        _lift(reader, found.run, as_json=as_json)
+        return
+    order = StopOrder(found.run, by or this_user(), reason or "", time_ns() // 1000)
+    reader.stop(order)
+    if as_json:
+        print_json({"run": order.run, "stopped": True, "by": order.by, "reason": order.reason})
+        return
+    out = console()
+    out.print(Text(f"run {order.run} is stopped", style="green"), soft_wrap=True)
+    out.print(
+        f"Nothing more runs in it, and nothing resumes it. To let it go on: "
+        f"rollcage stop {order.run} --lift",
+        soft_wrap=True,
+    )
+
+
+def _lift(store: JsonlStore, run: str, *, as_json: bool) -> None:
+    order = store.stop_order(run)
+    if order is not None and order.run not in ("", run):
+        raise UsageError(
+            f"run {run} builds on run {order.run}, which was stopped: lift that order, with "
+            f"rollcage stop {order.run} --lift"
+        )
+    if not store.lift(run):
+        raise UsageError(f"run {run} was not told to stop: there is nothing to lift")
+    if as_json:
+        print_json({"run": run, "stopped": False})
+        return
+    console().print(Text(f"run {run} may be resumed", style="green"), soft_wrap=True)

@@ -1,0 +1,58 @@
+"""Which tools a session's facade lets an agent see: the same for every framework."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any, Final
+
+from rollcage.contract import Contract
+from rollcage.errors import ContractError
+from rollcage.session import Session
+
+__all__ = ["expose", "exposes", "guarded_contract"]
+
+_log: Final = logging.getLogger("rollcage")
+
+_GUARD: Final = "__rollcage_guard__"
+
+
+def guarded_contract(tool: Any) -> Contract | None:
+    """The contract by which an adapter guards a framework's tool; None where none does.
+
+    It is what `rollcage.Registry.propose` takes for a tool that a framework made itself.
+    """
+    for holder in (tool, getattr(tool, "func", None), getattr(tool, "coroutine", None)):
+        contract = getattr(getattr(holder, _GUARD, None), "contract", None)
+        if isinstance(contract, Contract):
+            return contract
+    return None
+
+
+def expose(session: Session, tools: Iterable[Any]) -> None:
+    """Refuse to give guarded tools to an agent where the session's facade does not.
+
+    Raises:
+        ToolRefused: the first that it does not give, why, and what to do next.
+        ContractError: an adapter's tool that does not say its contract.
+    """
+    facade = session.facade
+    if facade is None:
+        return
+    for tool in tools:
+        contract = guarded_contract(tool)
+        if contract is None:
+            raise ContractError(f"{tool!r} has no contract, so no facade can give it")
+        verdict = facade.check(contract)
+        if verdict is not None:
+            raise facade.refusal(contract, verdict)
+
+
+def exposes(session: Session, contract: Contract) -> bool:
+    """Whether an agent gets to see a tool that a server lists by itself; one left out is logged."""
+    facade = session.facade
+    verdict = None if facade is None else facade.check(contract)
+    if facade is None or verdict is None:
+        return True
+    _log.warning("the agent does not get to see a tool: %s", facade.refusal(contract, verdict))
+    return False

@@ -1,0 +1,375 @@
+"""What a URL names as its host, and whether that is a place on the public internet.
+
+What two parsers read differently (userinfo, backslashes, numbers that some take for addresses,
+look-alike letters) is refused, never interpreted: whichever client gets the URL afterwards can
+only go where it was decided that it may.
+
+Sources: the IANA special-purpose address registries (RFC 6890), RFC 6761 (names), RFC 6052 and 8215
+(NAT64), RFC 3056 (6to4), RFC 5214 (ISATAP), UTS #46 (IDNA), the metadata addresses that the cloud
+providers document.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Any, Final, NamedTuple
+
+__all__ = [
+    "DEFAULT_PORTS",
+    "AddressInvalid",
+    "Resolver",
+    "SplitUrl",
+    "bounded",
+    "check_characters",
+    "host_name",
+    "is_address",
+    "is_local_name",
+    "split_authority",
+    "split_url",
+    "system_resolver",
+    "why_not_public",
+    "why_not_public_host",
+]
+
+Resolver = Callable[[str, int], Sequence[str]]
+"""Gives all addresses of a name, for a port; raises OSError where there is none."""
+
+DEFAULT_PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+"""The schemes that are understood."""
+
+_MAX_URL: Final = 8_000
+_MAX_ANSWERS: Final = 32
+
+
+class AddressInvalid(ValueError):
+    """No URL or host that everybody reads the same; the message holds no more of it than a host."""
+
+
+# --- addresses -----------------------------------------------------------------------------------
+
+_IPV4: Final = {
+    IPv4Network(network): why
+    for network, why in {
+        "0.0.0.0/8": "this network",
+        "10.0.0.0/8": "private",
+        "100.64.0.0/10": "shared by a carrier, and metadata of a cloud",
+        "127.0.0.0/8": "loopback",
+        "168.63.129.16/32": "metadata of a cloud",
+        "169.254.0.0/16": "link-local, and metadata of clouds",
+        "172.16.0.0/12": "private",
+        "192.0.0.0/24": "reserved, and metadata of a cloud",
+        "192.0.2.0/24": "documentation",
+        "192.88.99.0/24": "6to4 relays, deprecated",
+        "192.168.0.0/16": "private",
+        "198.18.0.0/15": "benchmarks",
+        "198.51.100.0/24": "documentation",
+        "203.0.113.0/24": "documentation",
+        "224.0.0.0/4": "multicast",
+        "240.0.0.0/4": "reserved, and broadcast",
+    }.items()
+}
+_GLOBAL_IPV6: Final = IPv6Network("2000::/3")  # nothing else is handed out
+_IPV6: Final = {
+    IPv6Network(network): why
+    for network, why in {
+        "2001::/23": "special purposes, Teredo among them",
+        "2001:db8::/32": "documentation",
+        "2002::/16": "6to4, deprecated",
+        "3fff::/20": "documentation",
+    }.items()
+}
+_NAT64: Final = IPv6Network("64:ff9b::/96")
+_MAPPED: Final = IPv6Network("::ffff:0:0/96")
+_ISATAP: Final = (0x0000_5EFE, 0x0200_5EFE)
+
+
+def why_not_public(address: str) -> str | None:
+    """Why an address in its canonical form is none of the public internet; None where it is one."""
+    try:
+        ip = ip_address(address)
+    except ValueError:
+        return "no address in its canonical form"
+    if isinstance(ip, IPv4Address):
+        return _first(_IPV4, ip)
+    if ip.scope_id is not None:
+        return "an address with a scope"
+    if ip in _NAT64 or ip in _MAPPED:
+        inner = IPv4Address(int(ip) & 0xFFFF_FFFF)
+        why = _first(_IPV4, inner)
+        return None if why is None else f"{inner} inside of it is {why}"
+    if ip not in _GLOBAL_IPV6:
+        return "no global unicast address"
+    if (int(ip) >> 32) & 0xFFFF_FFFF in _ISATAP:
+        return "ISATAP"
+    return _first(_IPV6, ip)
+
+
+def _first(
+    networks: Mapping[IPv4Network, str] | Mapping[IPv6Network, str],
+    ip: IPv4Address | IPv6Address,
+) -> str | None:
+    return next((why for network, why in networks.items() if ip in network), None)
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+_LABEL: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_LOCAL_NAMES: Final = frozenset(
+    {"corp", "home", "home.arpa", "internal", "invalid", "lan", "local", "localdomain"}
+    | {"localhost", "onion", "private"}
+)
+_MIXED: Final = frozenset({"ARMENIAN", "CHEROKEE", "CYRILLIC", "GREEK"})
+
+
+def host_name(written: str) -> str:
+    """A host in its one spelling: an address in canonical form, or an ASCII name in lower case.
+
+    An IPv6 address is written in brackets, and comes back without them.
+
+    Raises:
+        AddressInvalid: it is none, or is spelled in a way that not all read the same.
+    """
+    if written.startswith("[") and written.endswith("]"):
+        return _ipv6(written[1:-1])
+    name = written.lower() if written.isascii() else _to_ascii(written)
+    name = name.removesuffix(".")
+    labels = name.split(".")
+    if _NUMBER.fullmatch(labels[-1]):  # some parser takes it for an address: only if all do
+        return _ipv4(name)
+    if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
+        raise AddressInvalid(f"{_shown(written)} is no name of a host")
+    for label in labels:
+        if label.startswith("xn--"):
+            _check_letters(written, _decoded(written, label))
+    return name
+
+
+def _shown(written: str) -> str:
+    """A host as an error tells it: in ASCII, and cut where it is too long to be one."""
+    return ascii(written if len(written) <= 80 else written[:80] + "…")
+
+
+def _ipv4(written: str) -> str:
+    try:
+        return str(IPv4Address(written))  # refuses leading zeros, and all but four decimal parts
+    except ValueError:
+        raise AddressInvalid(
+            f"{_shown(written)} is a number that only some read as an address; "
+            f"write four decimal parts"
+        ) from None
+
+
+def _ipv6(written: str) -> str:
+    try:
+        if "%" in written:
+            raise ValueError
+        return str(IPv6Address(written))
+    except ValueError:
+        raise AddressInvalid(f"{_shown(f'[{written}]')} is no IPv6 address") from None
+
+
+def _idna(written: str) -> Any:
+    """The library that knows the letters of names; only names with other letters need it."""
+    try:
+        import idna
+    except ImportError:
+        raise AddressInvalid(
+            f"{_shown(written)} needs the package idna to be read: pip install 'rollcage[idna]'"
+        ) from None
+    return idna
+
+
+def _to_ascii(written: str) -> str:
+    """IDNA 2008, without the mappings of UTS #46: what they change looks like something else."""
+    idna = _idna(written)
+    try:
+        as_meant = unicodedata.normalize("NFC", written) == written
+        if as_meant and idna.uts46_remap(written, std3_rules=True) == written.lower():
+            return str(idna.encode(written.lower(), std3_rules=True).decode("ascii"))
+    except idna.IDNAError:
+        raise AddressInvalid(f"{_shown(written)} is no name of a host") from None
+    raise AddressInvalid(f"{_shown(written)} is spelled with letters that stand for others")
+
+
+def _decoded(written: str, label: str) -> str:
+    idna = _idna(written)
+    try:
+        return str(idna.ulabel(label))
+    except idna.IDNAError:
+        raise AddressInvalid(f"{_shown(written)} is no name of a host") from None
+
+
+def _check_letters(written: str, label: str) -> None:
+    """A label of Latin letters and of others that look like them is made to be mistaken."""
+    scripts = {unicodedata.name(c, "?").split()[0] for c in label if c.isalpha()}
+    if "LATIN" in scripts and scripts & _MIXED:
+        raise AddressInvalid(f"{_shown(written)} mixes letters of several scripts")
+
+
+def is_local_name(host: str) -> bool:
+    """Whether a name (in its one spelling) is one of the machine or of a local network."""
+    labels = host.split(".")
+    return len(labels) == 1 or labels[-1] in _LOCAL_NAMES or ".".join(labels[-2:]) in _LOCAL_NAMES
+
+
+def is_address(host: str) -> bool:
+    """Whether a host (in its one spelling) is an address, and no name."""
+    return ":" in host or host.rsplit(".", 1)[-1].isdigit()
+
+
+# --- URLs ----------------------------------------------------------------------------------------
+
+_URL: Final = re.compile(
+    r"(?P<scheme>[A-Za-z]+)://(?P<authority>[^/?#]*)(?P<path>[^?#]*)(?P<query>\?[^#]*)?"
+    r"(?P<fragment>#.*)?"
+)
+_AUTHORITY: Final = re.compile(r"(?P<host>\[[^\[\]@]*\]|[^\[\]:@]+)(?::(?P<port>[1-9][0-9]{0,4}))?")
+_INVISIBLE: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"})
+
+
+class SplitUrl(NamedTuple):
+    """The parts of a URL, each in its one spelling.
+
+    Attributes:
+        scheme: in lower case.
+        host: in lower case and ASCII; an IPv6 address without its brackets.
+        port: always a number.
+        rest: path and query, as they are written; without a fragment.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    rest: str
+
+
+def split_url(url: str, *, respelled: bool = False) -> SplitUrl:
+    """Take a URL apart, where all clients would take it apart the same way.
+
+    Args:
+        url: as it is written.
+        respelled: what is asked is built of these parts, not the URL as it is written: then there
+            is no other reading of where its authority ends.
+
+    Raises:
+        AddressInvalid: says which part is not written plainly.
+    """
+    if len(url) > _MAX_URL:
+        raise AddressInvalid(f"a URL of {len(url)} characters; at most {_MAX_URL}")
+    check_characters(url)
+    found = _URL.fullmatch(url)
+    scheme = found["scheme"].lower() if found is not None else ""
+    if found is None or scheme not in DEFAULT_PORTS:
+        raise AddressInvalid(f"no URL that begins with one of {', '.join(DEFAULT_PORTS)}://host")
+    written: str = found["authority"]
+    authority = _AUTHORITY.fullmatch(written)
+    if authority is None or "%" in written:
+        raise AddressInvalid(
+            "names, passwords and escapes are not taken before a URL's path; only host and port"
+        )
+    behind = (found["query"] or "") + (found["fragment"] or "")
+    if not respelled and not found["path"] and "@" in behind.partition("/")[0]:
+        raise AddressInvalid("an @ before the first slash: some take what is behind it for a host")
+    port = int(authority["port"] or DEFAULT_PORTS[scheme])
+    if port > 65535:
+        raise AddressInvalid(f"{port} is no port")
+    rest = (found["path"] or "/") + (found["query"] or "")
+    return SplitUrl(scheme, host_name(authority["host"]), port, rest)
+
+
+def check_characters(url: str) -> None:
+    """Refuse what some parsers drop or take for something else: blanks, controls, backslashes.
+
+    Raises:
+        AddressInvalid: names the character.
+    """
+    if odd := next((c for c in url if c == "\\" or unicodedata.category(c) in _INVISIBLE), None):
+        raise AddressInvalid(f"{odd!a} can't stand in a URL")
+
+
+def split_authority(written: str) -> tuple[str, int | None]:
+    """A host (in its one spelling) and its port, where one is written: `[::1]:80`, `a.example`.
+
+    Raises:
+        AddressInvalid: it is none.
+    """
+    found = _AUTHORITY.fullmatch(written)
+    if found is None or int(found["port"] or 0) > 65535:
+        raise AddressInvalid(f"{_shown(written)} is no host and port")
+    return host_name(found["host"]), int(found["port"]) if found["port"] else None
+
+
+# --- what a name resolves to ---------------------------------------------------------------------
+
+_THREAD: Final = "rollcage-resolver"
+
+
+def system_resolver(host: str, port: int) -> Sequence[str]:
+    """All addresses that the system's resolver gives; its own time limits apply."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def bounded(resolver: Resolver, *, seconds: float = 2.0, at_once: int = 16) -> Resolver:
+    """The same resolver, with an end to how long it is waited for.
+
+    It is asked in a thread of its own, which ends when it answers: no name holds up a decision, or
+    the end of the process. It gives up at once where `at_once` are being waited for.
+
+    Args:
+        resolver: the one that is asked.
+        seconds: after which there is no answer (TimeoutError, an OSError).
+        at_once: how many may be under way in the process.
+    """
+
+    def resolve(host: str, port: int) -> Sequence[str]:
+        # Counted by what lives: no count or lock of ours can be wrong after a fork.
+        if sum(each.name == _THREAD for each in threading.enumerate()) >= at_once:
+            raise OSError(f"{at_once} names are being resolved already")
+        answers: list[Sequence[str]] = []
+        errors: list[Exception] = []
+
+        def ask() -> None:
+            try:
+                answers.append(resolver(host, port))
+            except Exception as error:  # noqa: BLE001 - it is raised where it was asked
+                errors.append(error)
+
+        thread = threading.Thread(target=ask, name=_THREAD, daemon=True)
+        thread.start()
+        thread.join(seconds)
+        if errors:
+            raise errors[0]
+        if not answers:
+            raise TimeoutError(f"{_shown(host)} was not resolved within {seconds} s")
+        return answers[0]
+
+    return resolve
+
+
+def why_not_public_host(host: str, port: int, resolver: Resolver) -> str | None:
+    """Why a host (in its one spelling) is none of the public internet; None where it is one.
+
+    A name is one where all its addresses are.
+
+    Raises:
+        OSError: nobody can tell: it has no address, or no answer came in time.
+        AddressInvalid: it has more addresses than anybody needs.
+    """
+    if is_address(host):
+        return why_not_public(host)
+    if is_local_name(host):
+        return "a name of a local network"
+    answers = list(dict.fromkeys(resolver(host, port)))
+    if not answers:
+        raise OSError(f"{_shown(host)} has no address")
+    if len(answers) > _MAX_ANSWERS:
+        raise AddressInvalid(f"{_shown(host)} has {len(answers)} addresses; at most {_MAX_ANSWERS}")
+    found = ((address, why_not_public(address)) for address in answers)
+    return next((f"{address}: {why}" for address, why in found if why is not None), None)

@@ -1,0 +1,102 @@
+"""Somebody at a terminal decides, while the call waits."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import sys
+import threading
+from typing import Any, Final, TextIO
+
+from rollcage.gate.approval import Approval, ApprovalRequest
+
+__all__ = ["ConsoleApprover", "os_user"]
+
+_CHOICES: Final = "[a]pprove, [e]dit, [r]eject, re[s]pond? "
+_ONE_AT_A_TIME: Final = threading.Lock()  # whichever approver asks: there is one terminal
+
+
+def os_user() -> str:
+    """The name of the user whose process this is; empty where nobody can tell."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return ""
+
+
+class ConsoleApprover:
+    """An approver that shows the call and asks who sits there.
+
+    Whatever is no clear yes is a no, the end of the input included.
+
+    Args:
+        by: who sits there; by default the user of the operating system.
+        given: where answers are read from; by default the standard input.
+        shown: where the call is shown; by default the standard error output.
+    """
+
+    def __init__(
+        self, *, by: str = "", given: TextIO | None = None, shown: TextIO | None = None
+    ) -> None:
+        self._by = by or os_user()
+        self._given = given
+        self._shown = shown
+
+    def __call__(self, request: ApprovalRequest) -> Approval:
+        """What they say of this call."""
+        with _ONE_AT_A_TIME:
+            self._show(request)
+            match self._ask(_CHOICES).lower():
+                case "a" | "approve":
+                    return Approval(True, by=self._by)
+                case "e" | "edit":
+                    return self._edited()
+                case "s" | "respond":
+                    return self._answered()
+                case "r" | "reject":
+                    return Approval.reject(self._ask("Why? "), by=self._by)
+                case _:
+                    return Approval.reject("nobody said yes", by=self._by)
+
+    def _edited(self) -> Approval:
+        args = self._json("All its arguments, as JSON: ")
+        if isinstance(args, dict):
+            return Approval.edit(args, by=self._by)
+        return Approval.reject("its edited arguments were no JSON object", by=self._by)
+
+    def _answered(self) -> Approval:
+        value = self._json("Its result, as JSON: ")
+        if value is _NOTHING:
+            return Approval.reject("the answer was no JSON", by=self._by)
+        return Approval.respond(value, by=self._by)
+
+    def _json(self, question: str) -> Any:
+        try:
+            return json.loads(self._ask(question))
+        except ValueError:
+            return _NOTHING
+
+    def _show(self, request: ApprovalRequest) -> None:
+        who = f" (agent {_plain(request.agent)})" if request.agent else ""
+        verdict = request.verdict
+        self._say(f"\n{_plain(request.name)}{who} needs approval: {_plain(verdict.reason)}\n")
+        for name, value in request.args.items():
+            self._say(f"  {_plain(name)} = {_plain(value)}\n")
+
+    def _ask(self, question: str) -> str:
+        self._say(question)
+        return (self._given or sys.stdin).readline().strip()
+
+    def _say(self, text: str) -> None:
+        shown = self._shown or sys.stderr
+        shown.write(text)
+        shown.flush()
+
+
+_NOTHING: Final = object()
+
+
+def _plain(value: Any) -> str:
+    """Text that can't act on a terminal: the arguments come from a model."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

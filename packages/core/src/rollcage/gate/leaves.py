@@ -1,0 +1,293 @@
+"""What a value holds, as texts and numbers that can be compared: the leaves of information flow.
+
+A model copies what it has read into other forms: a number becomes text, blanks and case change, a
+JSON text becomes an object. So values are taken apart, and each leaf is brought into one form. That
+form is for finding only; it is more alike than the values are.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import datetime as dt
+import enum
+import math
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
+from pathlib import PurePath
+from typing import Any, Final, NamedTuple, cast
+from urllib.parse import unquote_plus
+from uuid import UUID
+
+import orjson
+import pydantic
+
+from rollcage.trace.codec import TAG, encode_result
+
+__all__ = ["MOST_NODES", "MOST_TEXT", "Leaves", "leaves", "normal", "numbers_in"]
+
+MOST_NODES: Final = 100_000
+"""How many parts of one value are looked at."""
+
+MOST_TEXT: Final = 1_000_000
+"""How many characters of one value are looked at."""
+
+FEWEST_DIGITS: Final = 4
+"""A number of fewer digits is no leaf: it is anywhere."""
+
+_INVISIBLE: Final = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e0fff]"
+)
+_NUMBER: Final = re.compile(r"\d(?:[\d.,]*\d)?")
+_UNSEEN: Final = ("opaque", "blob")  # tags of what is not there to be looked into
+_FIELD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,39}")  # what names a part, rather than is one
+
+
+class Leaves(NamedTuple):
+    """The leaves of a value.
+
+    Attributes:
+        texts: each in its normal form, none empty.
+        numbers: each as its digits, without sign, grouping and zeros at its ends.
+        whole: whether the value could be looked into to its end.
+    """
+
+    texts: list[str]
+    numbers: list[str]
+    whole: bool
+
+
+# --- one form ------------------------------------------------------------------------------------
+
+
+def normal(text: str) -> str:
+    """The form in which texts are compared: NFKC, case folded, blanks as one space, no invisibles.
+
+    What is alike in that form need not be the same: it is for telling where a value may be from.
+    """
+    if text.isascii():
+        text = text.lower()
+    else:
+        text = unicodedata.normalize("NFKC", _INVISIBLE.sub("", text)).casefold()
+    return " ".join(text.replace("\0", " ").split())
+
+
+def number(value: float | Decimal) -> str:
+    """A number's digits; empty where it has too few to be told from any other."""
+    if isinstance(value, int):
+        # Python bounds how long a decimal text may be.
+        return _digits(str(abs(value)) if value.bit_length() < 4096 else hex(abs(value)))
+    if not math.isfinite(value):
+        return ""
+    return _digits(f"{abs(Decimal(repr(value) if isinstance(value, float) else value)):f}")
+
+
+def numbers_in(text: str) -> set[str]:
+    """The numbers that a text names, with commas or points between thousands."""
+    found: set[str] = set()
+    for match in _NUMBER.finditer(text):
+        written = match[0]
+        found.add(_digits(written.replace(",", "")))
+        if "." in written or "," in written:
+            found.add(_digits(written.replace(".", "").replace(",", ".")))
+    found.discard("")
+    return found
+
+
+def _digits(written: str) -> str:
+    if written.count(".") > 1:
+        written = written.replace(".", "")
+    whole, _, rest = written.partition(".")
+    whole, rest = whole.lstrip("0"), rest.rstrip("0")
+    if len(whole) + len(rest) < FEWEST_DIGITS:
+        return ""
+    return f"{whole or '0'}.{rest}" if rest else whole
+
+
+# --- taking apart --------------------------------------------------------------------------------
+
+
+class _Walk:
+    """One value on its way into leaves."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, None] = {}
+        self.numbers: dict[str, None] = {}
+        self.whole = True
+        self._nodes = MOST_NODES
+        self._room = MOST_TEXT
+
+    def leaves(self) -> Leaves:
+        return Leaves(list(self.texts), list(self.numbers), self.whole)
+
+    def into(self, value: Any) -> None:
+        """Take a value apart, however deep it is nested; one that holds itself ends somewhere."""
+        left = [iter((value,))]
+        while left:
+            each = next(left[-1], left)
+            if each is left:
+                left.pop()
+                continue
+            self._nodes -= 1
+            if self._nodes < 0 or self._room < 0:
+                self.whole = False
+                return
+            inner = self._one(each)
+            if inner is not None:
+                left.append(iter(inner))
+
+    def _one(self, value: Any) -> Iterable[Any] | None:
+        """Take in a leaf; what is in anything else."""
+        if value is None or isinstance(value, bool):
+            return None
+        if isinstance(value, enum.Enum):
+            return (value.value,)
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, int | float | Decimal):
+            digits = number(value)
+            if digits:
+                self.numbers[digits] = None
+            return None
+        if isinstance(value, Mapping):
+            given: Mapping[Any, Any] = value
+            if TAG not in given:
+                return _entries(given)
+            if given[TAG] in _UNSEEN:
+                self.whole = False
+                return None
+            return _tagged(given)
+        if isinstance(value, list | tuple | set | frozenset):
+            return cast("Iterable[Any]", value)
+        return self._object(value)
+
+    def _object(self, value: Any) -> Iterable[Any]:
+        if isinstance(value, bytes | bytearray):
+            return self._bytes(bytes(value))
+        if isinstance(value, dt.date | dt.time):
+            return (value.isoformat(),)
+        if isinstance(value, UUID | PurePath):
+            return (str(value),)
+        if isinstance(value, pydantic.SecretStr | pydantic.SecretBytes | pydantic.Secret):
+            return (cast("Any", value).get_secret_value(),)
+        if isinstance(value, pydantic.BaseModel):
+            return [*value.__dict__.values(), *_entries(value.__pydantic_extra__ or {})]
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+        if isinstance(value, BaseException):
+            return (*value.args, str(value))
+        encoded = encode_result(value, str, typed=True).value  # a framework's own, or a subclass
+        return (encoded,)
+
+    def _bytes(self, value: bytes) -> Iterator[str]:
+        yield base64.b64encode(value).decode()
+        try:
+            yield value.decode()
+        except UnicodeDecodeError:
+            return
+
+    def text(self, value: str) -> Iterable[Any] | None:
+        """Take in a text, without percent-encoding too; what is in it where it is JSON."""
+        self._room -= len(value)
+        if self._room < 0:
+            self.whole = False
+            return None
+        form = normal(value)
+        if not form or form in self.texts:
+            return None
+        self.texts[form] = None
+        if "%" in value or ("+" in value and "=" in value):
+            plain = normal(unquote_plus(value, errors="replace"))
+            if plain:
+                self.texts[plain] = None
+        if value.lstrip()[:1] in ("{", "["):
+            try:
+                return (orjson.loads(value),)
+            except ValueError:
+                return None
+        return None
+
+
+def _entries(value: Mapping[Any, Any]) -> Iterator[Any]:
+    """The values of a mapping; and its keys, where they are more than the names of fields."""
+    for key, each in value.items():
+        if not (isinstance(key, str) and _FIELD.fullmatch(key)):
+            yield key
+        yield each
+
+
+def _tagged(encoded: Mapping[str, Any]) -> Iterable[Any]:
+    """What is in a value in the trace's own encoding."""
+    tag, value = encoded[TAG], encoded.get("value")
+    if tag in ("secret", "redacted", "timedelta", "complex"):
+        return ()
+    if tag in ("bytes", "bytearray", "str") and isinstance(value, str):
+        try:
+            data = base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError):
+            return (value,)
+        return (data.decode("utf-8", "replace") if tag == "str" else data,)
+    if tag in ("int", "float", "decimal") and isinstance(value, str):
+        try:
+            return (int(value, 0) if tag == "int" else Decimal(value),)
+        except (ValueError, ArithmeticError):
+            return (value,)
+    return (value,)
+
+
+def leaves(value: Any, *, streamed: bool = False) -> Leaves:
+    """Take a value apart.
+
+    Args:
+        value: data, a model, a dataclass, an exception, or a framework's own value.
+        streamed: it is the list of a stream's chunks: what stands at the same place of each is one
+            text, cut into pieces.
+    """
+    walk = _Walk()
+    try:
+        walk.into(_joined(value) if streamed else value)
+    except Exception:  # noqa: BLE001 - a value's own code: what it holds is not known
+        walk.whole = False
+    return walk.leaves()
+
+
+def _joined(chunks: Any) -> Any:
+    """The texts of a stream, put together from the places where their pieces stand."""
+    if not isinstance(chunks, list):
+        return chunks
+    texts: dict[tuple[Any, ...], list[str]] = {}
+    rest: list[Any] = []
+    left: list[tuple[tuple[Any, ...], Any]] = [((), each) for each in reversed(chunks)]
+    nodes = 0
+    while left:
+        place, value = left.pop()
+        nodes += 1
+        if nodes > MOST_NODES:
+            return {TAG: "opaque"}
+        parts = _parts(value)
+        if parts is not None:
+            left += [((*place, name), each) for name, each in reversed(parts)]
+        elif isinstance(value, str):
+            texts.setdefault(place, []).append(value)
+        else:
+            rest.append(value)
+    once = [pieces[0] for pieces in texts.values() if len(set(pieces)) == 1]  # an id, in each
+    return ["".join(pieces) for pieces in texts.values()] + once + rest
+
+
+def _parts(value: Any) -> list[tuple[Any, Any]] | None:
+    """The parts of a chunk by their names; None where it has none."""
+    if isinstance(value, pydantic.BaseModel):
+        return [*value.__dict__.items(), *(value.__pydantic_extra__ or {}).items()]
+    if isinstance(value, Mapping):
+        named: Mapping[Any, Any] = value
+        return list(named.items())
+    if isinstance(value, list | tuple):
+        return list(enumerate(cast("list[Any]", value)))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [(each.name, getattr(value, each.name, None)) for each in dataclasses.fields(value)]
+    return None

@@ -1,0 +1,276 @@
+"""Every transition of a governed tool, and the state that they lead to (DESIGN §5).
+
+::
+
+    proposed ──> approved ──> active in a pack ──> exposed by a facade of that pack
+        └─────> rejected          frozen <──> unfrozen, deprecated
+
+A tool that is proposed anew keeps what is pinned of it until the new proposal is approved. The
+state is what all lines of the registry lead to; a line that could not be written is one that can't
+be read either.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
+
+from rollcage.gate.approval import same_person
+from rollcage.gate.pin import digest_of
+
+__all__ = [
+    "BEGINS",
+    "FORMAT",
+    "Governed",
+    "Kind",
+    "Lifecycle",
+    "NotAllowed",
+    "Pin",
+    "Proposal",
+    "Status",
+]
+
+FORMAT: Final = "rollcage-registry/1"
+BEGINS: Final = "registry.started"
+
+Kind = Literal["tool", "model"]
+Status = Literal["proposed", "rejected", "approved", "active", "frozen", "deprecated"]
+"""Where a tool stands: `approved` in no pack, or `active` in one; the last two override that."""
+
+
+class NotAllowed(ValueError):
+    """A transition that the state does not allow; the message says why, and what would."""
+
+
+# --- the state -----------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Proposal:
+    """What somebody proposed, and nobody decided on yet.
+
+    Attributes:
+        digest: of what is described.
+        contract: what is described, by field.
+        by: who proposed it.
+        why: their reason.
+        time: when (Unix, µs).
+    """
+
+    digest: str
+    contract: Mapping[str, Any]
+    by: str
+    why: str
+    time: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pin:
+    """What was approved of a tool.
+
+    Attributes:
+        digest: of what is pinned.
+        contract: what is pinned, by field.
+        proposed_by: who proposed it.
+        approved_by: who approved it.
+        time: when that was (Unix, µs).
+    """
+
+    digest: str
+    contract: Mapping[str, Any]
+    proposed_by: str
+    approved_by: str
+    time: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Governed:
+    """A tool as the registry knows it.
+
+    Attributes:
+        kind: `tool` or `model`.
+        name: its name.
+        pin: what was approved of it; None where nothing ever was.
+        proposal: what is proposed and not decided on; None where nothing is.
+        packs: where it is active.
+        frozen: nobody gets it until it is unfrozen.
+        deprecated: it is in no further pack, and whoever has it is warned.
+        approved: the digests of all that was ever approved of it.
+        said: what was last said of it, and by whom.
+    """
+
+    kind: Kind
+    name: str
+    pin: Pin | None = None
+    proposal: Proposal | None = None
+    packs: frozenset[str] = frozenset()
+    frozen: bool = False
+    deprecated: bool = False
+    approved: frozenset[str] = frozenset()
+    said: tuple[str, str] = ("", "")
+
+    @property
+    def status(self) -> Status:
+        """Where it stands; see `Status`."""
+        if self.pin is None:
+            return "rejected" if self.proposal is None else "proposed"
+        if self.frozen:
+            return "frozen"
+        if self.deprecated:
+            return "deprecated"
+        return "active" if self.packs else "approved"
+
+
+class Lifecycle:
+    """The state of a registry.
+
+    Attributes:
+        tools: by kind and name.
+        facades: by name, their packs.
+        lines: how many lines led here.
+    """
+
+    def __init__(self) -> None:
+        self.tools: dict[tuple[str, str], Governed] = {}
+        self.facades: dict[str, tuple[str, ...]] = {}
+        self.lines = 0
+
+    @property
+    def packs(self) -> dict[str, list[Governed]]:
+        """The packs, each with the tools that are active in it."""
+        found: dict[str, list[Governed]] = {}
+        for governed in self.tools.values():
+            for pack in sorted(governed.packs):
+                found.setdefault(pack, []).append(governed)
+        return dict(sorted(found.items()))
+
+    def apply(self, line: Mapping[str, Any]) -> None:
+        """Go on with a line, which has passed its model.
+
+        Raises:
+            NotAllowed: it is not allowed as things stand; nothing is changed.
+        """
+        _TRANSITIONS[line["event"]](self, line)
+        self.lines += 1
+
+    def known(self, kind: str, name: str) -> Governed:
+        """A tool that the registry knows.
+
+        Raises:
+            NotAllowed: it knows none of that name; says which there are.
+        """
+        found = self.tools.get((kind, name))
+        if found is None:
+            names = sorted(other for each, other in self.tools if each == kind)
+            listed = ", ".join(names) or "none"
+            raise NotAllowed(f"no {kind} called {name!r} was proposed; there are: {listed}")
+        return found
+
+    # --- transitions -----------------------------------------------------------------------------
+
+    def _start(self, line: Mapping[str, Any]) -> None:
+        """The first line says nothing of tools."""
+
+    def _propose(self, line: Mapping[str, Any]) -> None:
+        name, digest, contract = line["tool"], line["digest"], line["contract"]
+        if digest_of(contract) != digest or contract.get("name") != name:
+            raise NotAllowed(f"the digest of {name!r} is not that of what is proposed")
+        old = self.tools.get((line["kind"], name)) or Governed(line["kind"], name)
+        if old.pin is not None and old.pin.digest == digest and not old.deprecated:
+            raise NotAllowed(f"{name!r} is what was approved: there is nothing to propose")
+        if old.proposal is not None and old.proposal.digest == digest:
+            raise NotAllowed(f"{name!r} is proposed already, by {old.proposal.by}")
+        proposal = Proposal(digest, contract, line["by"], line["why"], line["time"])
+        self._set(old, line, proposal=proposal)
+
+    def _approve(self, line: Mapping[str, Any]) -> None:
+        name, by = line["tool"], line["by"]
+        old, proposal = self._proposed(line)
+        if proposal.digest != line["digest"]:
+            raise NotAllowed(
+                f"{name!r} is proposed as {proposal.digest[:12]}…, not as what was looked at "
+                f"({line['digest'][:12]}…): look at it again"
+            )
+        if same_person(proposal.by, by):
+            raise NotAllowed(f"{by} proposed {name!r}: somebody else has to approve it")
+        pin = Pin(proposal.digest, proposal.contract, proposal.by, by, line["time"])
+        approved = old.approved | {pin.digest}
+        self._set(old, line, pin=pin, proposal=None, deprecated=False, approved=approved)
+
+    def _reject(self, line: Mapping[str, Any]) -> None:
+        self._set(self._proposed(line)[0], line, proposal=None)
+
+    def _activate(self, line: Mapping[str, Any]) -> None:
+        old, pack = self._approved(line), line["pack"]
+        if pack in old.packs:
+            raise NotAllowed(f"{old.name!r} is active in the pack {pack!r}")
+        if old.frozen or old.deprecated:
+            raise NotAllowed(f"{old.name!r} is {old.status}: it goes into no further pack")
+        self._set(old, line, packs=old.packs | {pack})
+
+    def _deactivate(self, line: Mapping[str, Any]) -> None:
+        old, pack = self._approved(line), line["pack"]
+        if pack not in old.packs:
+            raise NotAllowed(f"{old.name!r} is not active in the pack {pack!r}")
+        self._set(old, line, packs=old.packs - {pack})
+
+    def _freeze(self, line: Mapping[str, Any]) -> None:
+        old = self._approved(line)
+        if old.frozen:
+            raise NotAllowed(f"{old.name!r} is frozen")
+        self._set(old, line, frozen=True)
+
+    def _unfreeze(self, line: Mapping[str, Any]) -> None:
+        old = self._approved(line)
+        if not old.frozen:
+            raise NotAllowed(f"{old.name!r} is not frozen")
+        self._set(old, line, frozen=False)
+
+    def _deprecate(self, line: Mapping[str, Any]) -> None:
+        old = self._approved(line)
+        if old.deprecated:
+            raise NotAllowed(f"{old.name!r} is deprecated")
+        self._set(old, line, deprecated=True)
+
+    def _define(self, line: Mapping[str, Any]) -> None:
+        known, packs = self.packs, tuple(sorted(set(line["packs"])))
+        unknown = [pack for pack in packs if pack not in known]
+        if unknown:
+            listed = ", ".join(known) or "none"
+            raise NotAllowed(
+                f"no tool is active in the pack {unknown[0]!r}; the packs are: {listed}"
+            )
+        if self.facades.get(line["facade"]) == packs:
+            raise NotAllowed(f"the facade {line['facade']!r} is defined like this")
+        self.facades[line["facade"]] = packs
+
+    def _proposed(self, line: Mapping[str, Any]) -> tuple[Governed, Proposal]:
+        old = self.known(line["kind"], line["tool"])
+        if old.proposal is None:
+            raise NotAllowed(f"of {old.name!r}, nothing is proposed: it is {old.status}")
+        return old, old.proposal
+
+    def _approved(self, line: Mapping[str, Any]) -> Governed:
+        old = self.known(line["kind"], line["tool"])
+        if old.pin is None:
+            raise NotAllowed(f"{old.name!r} is {old.status}: it has to be approved first")
+        return old
+
+    def _set(self, old: Governed, line: Mapping[str, Any], **changes: Any) -> None:
+        said = line["by"], line["why"]
+        self.tools[line["kind"], old.name] = dataclasses.replace(old, said=said, **changes)
+
+
+_TRANSITIONS: Final[dict[str, Callable[[Lifecycle, Mapping[str, Any]], None]]] = {
+    BEGINS: Lifecycle._start,  # noqa: SLF001 - the table of its own transitions
+    "tool.proposed": Lifecycle._propose,  # noqa: SLF001 - the same
+    "tool.approved": Lifecycle._approve,  # noqa: SLF001 - the same
+    "tool.rejected": Lifecycle._reject,  # noqa: SLF001 - the same
+    "tool.activated": Lifecycle._activate,  # noqa: SLF001 - the same
+    "tool.deactivated": Lifecycle._deactivate,  # noqa: SLF001 - the same
+    "tool.frozen": Lifecycle._freeze,  # noqa: SLF001 - the same
+    "tool.unfrozen": Lifecycle._unfreeze,  # noqa: SLF001 - the same
+    "tool.deprecated": Lifecycle._deprecate,  # noqa: SLF001 - the same
+    "facade.defined": Lifecycle._define,  # noqa: SLF001 - the same
+}

@@ -1,0 +1,81 @@
+"""What the user named: whether a value stands in the user's own words.
+
+A value that does is allowed more, so nothing is made alike here that may be something else: other
+than in `leaves`, only case, width of blanks and the composition of letters are left aside.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Iterable
+from typing import Final, cast
+
+__all__ = ["Named"]
+
+_MOST_TEXT: Final = 1_000_000
+_BEFORE: Final = re.compile(r"(?<![\w@.+/=#$%&^{|}~?!-])(?<!\w['`*])")
+_BEHIND: Final = re.compile(r"(?![\w@/+=#$%&^{|}~-]|[.:'`*?!]+\w)")
+_HOST: Final = re.compile(r"\b(?:https?|ftp|wss?)://([\w.-]*\w)(?::\d+)?(?=[/?#\s>)\"']|$)")
+
+
+class Named:
+    """The user's own words; called with a value, it says whether they hold it.
+
+    ::
+
+        named = Named("Mail the report to ann@example.com")
+        assert named("Ann@example.com")
+        assert not named("nn@example.com")
+        assert not named("ann@example.co")
+
+    Args:
+        texts: what the user said, one text or several.
+    """
+
+    def __init__(self, texts: str | Iterable[str]) -> None:
+        said = [texts] if isinstance(texts, str) else list(texts)
+        self._texts = tuple(_form(text) for text in said)
+        self._hosts = frozenset(host for text in self._texts for host in _HOST.findall(text))
+
+    def __call__(self, value: object) -> bool:
+        """Whether the user named a value, or each of a list of them.
+
+        It must stand there as a whole: `ann@example.com` is not named by `joann@example.com`, nor
+        by `ann@example.com.evil.example`. The host of a web address that the user gave is named.
+        Nothing is in no list, so an empty one is not named.
+
+        Raises:
+            ValueError: a value that nobody would write down: null, a truth value, a map.
+        """
+        if isinstance(value, list | tuple):
+            each = cast("list[object]", value)
+            return bool(each) and all(self(one) for one in each)
+        written = _written(value)
+        wanted = _form(written)
+        if not any(char.isalnum() for char in wanted) or not written.isprintable():
+            return False
+        return wanted in self._hosts or any(_stands_in(text, wanted) for text in self._texts)
+
+
+def _written(value: object) -> str:
+    """A value as somebody would write it."""
+    if isinstance(value, str) and len(value) <= _MOST_TEXT:
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"named takes a text or a number, not a {type(value).__name__}")
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+def _form(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFC", text).lower().split())
+
+
+def _stands_in(text: str, wanted: str) -> bool:
+    at = text.find(wanted)
+    while at >= 0:
+        if _BEFORE.match(text, at) and _BEHIND.match(text, at + len(wanted)):
+            return True
+        at = text.find(wanted, at + 1)
+    return False

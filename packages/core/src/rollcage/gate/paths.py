@@ -1,0 +1,207 @@
+"""Whether a path lies in a folder, however it is written, and whatever links are on the way.
+
+A path is resolved as the kernel would, link by link, and compared by what the directories *are*
+(device and inode), not by how they are spelled. Where two programs would read it differently, all
+readings are resolved; where these do not agree, nobody can tell, and it is refused. What some
+programs expand or decode first (`~`, `$NAME`, `%2e`, `file:`) is refused, never interpreted.
+
+It is a look at one moment. Whoever can swap a directory for a link between this look and the
+tool's own can still lead it elsewhere: against that only tools help that hold directories open, as
+those of `rollcage_toolbox.Workspace` do. Nor can a path tell that a file has a second name (a hard
+link).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import unicodedata
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+__all__ = ["PathInvalid", "within"]
+
+_LONGEST: Final = 4096  # bytes, Linux' PATH_MAX
+_MOST_LINKS: Final = 40  # on the way of one path, as on Linux
+_MOST_PATHS: Final = 1000
+_ENCODED: Final = re.compile(r"%(?:u00)?(?:2e|2f|5c|25|c0|c1|7f|[01][0-9a-f])", re.IGNORECASE)
+_ELSEWHERE: Final = re.compile(r"[A-Za-z]:|[A-Za-z][A-Za-z0-9+.-]+:/|file:", re.IGNORECASE)
+_VARIABLE: Final = re.compile(r"\$[A-Za-z_{(]|%[A-Za-z_][A-Za-z0-9_]*%")
+_DOTS_AND_SLASHES: Final = frozenset(
+    "\u2044\u2215\u2216\u29f5\u29f8\u29f9\ufe68\uff0f\uff3c\u2571\u2572\u27cb\u27cd\u3033"
+)
+_UNSEEN: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
+
+
+class PathInvalid(ValueError):
+    """A path that not all programs read the same, or of which nobody can tell where it leads."""
+
+
+class _Node(NamedTuple):
+    """What a directory or file is, whatever its name."""
+
+    device: int
+    inode: int
+
+
+def within(path: str | Iterable[str], root: str, base: str | None = None) -> bool:
+    """Whether a path is a folder or lies below it; of several paths, whether all do.
+
+    Args:
+        path: what is asked about. It need not exist; what it leads through must be readable.
+        root: the folder; an absolute path of a directory that exists.
+        base: what the tool takes a relative path from. Without it, one has to lead to the same
+            side from the root and from the working directory.
+
+    Raises:
+        PathInvalid: it can't be told: not plainly written, readings that differ, a loop of links,
+            a directory that can't be looked into.
+    """
+    if not isinstance(path, str):
+        paths = _texts(path)
+        found = {within(each, root, base) for each in paths}
+        if len(found) > 1:
+            raise PathInvalid("some of the paths are inside and some are not")
+        return found != {False}
+    _check_written(path)
+    inside = _directory(root)
+    bases = [root, os.getcwd()] if base is None else [base]  # noqa: PTH109 - a text is wanted
+    if os.path.isabs(path):  # noqa: PTH117 - the same
+        bases = ["/"]
+    elif base is not None:
+        _directory(base)
+    readings = {reading for each in bases for reading in _readings(each, path)}
+    sides = {inside in _trail(reading) for reading in readings}
+    if len(sides) > 1:
+        raise PathInvalid(
+            "programs differ in where this path leads; give an absolute one, without `..`"
+        )
+    return sides == {True}
+
+
+def _texts(paths: Iterable[str]) -> list[str]:
+    if not isinstance(paths, list | tuple) or not all(isinstance(each, str) for each in paths):
+        raise PathInvalid("a path is a text, or a list of texts")
+    if len(paths) > _MOST_PATHS:
+        raise PathInvalid(f"{len(paths)} paths; at most {_MOST_PATHS}")
+    return list(paths)
+
+
+def _readings(base: str, path: str) -> set[str]:
+    """The path as the kernel takes it, and as those do that drop `name/..` first."""
+    whole = base.rstrip("/") + "/" + path
+    if ".." not in path.split("/"):
+        return {whole}
+    return {whole, os.path.normpath(whole)}
+
+
+def _directory(folder: str) -> _Node:
+    """What a folder is, that the policy names."""
+    if not folder.startswith("/") or "\0" in folder:
+        raise PathInvalid("the folder of a rule is an absolute path")
+    try:
+        found = os.stat(folder)  # noqa: PTH116 - one call, and a text at hand
+    except OSError as error:
+        raise PathInvalid(f"the folder of a rule can't be looked at: {error.strerror}") from None
+    if not stat.S_ISDIR(found.st_mode):
+        raise PathInvalid("the folder of a rule is no directory")
+    return _Node(found.st_dev, found.st_ino)
+
+
+def _trail(path: str) -> set[_Node]:
+    """All directories in which a path (absolute) lies in the end, and what it is itself."""
+    todo = _names(path)
+    at: list[str] = []
+    nodes: list[_Node] = []
+    links = 0
+    missing = False
+    while todo:
+        name = todo.pop()
+        if name == "..":
+            if missing:
+                raise PathInvalid("`..` behind something that is not there")
+            del at[-1:], nodes[-1:]
+            continue
+        found = None if missing else _look(at, name)
+        if isinstance(found, str):  # a link: go on where it leads
+            links += 1
+            if links > _MOST_LINKS:
+                raise PathInvalid("more links on the way than are followed")
+            if found.startswith("/"):
+                at, nodes = [], []
+            todo += _names(found)
+            continue
+        at.append(name)
+        if found is None:
+            missing = True
+        else:
+            nodes.append(found)
+    return {_directory("/"), *nodes}
+
+
+def _names(path: str) -> list[str]:
+    """The names along a path, the first one last."""
+    return [name for name in reversed(path.split("/")) if name not in {"", "."}]
+
+
+def _look(at: list[str], name: str) -> _Node | str | None:
+    """What is there: a directory or file, the target of a link, or None where nothing is."""
+    path = "/" + "/".join([*at, name])
+    try:
+        found = os.lstat(path)
+        link = os.readlink(path) if stat.S_ISLNK(found.st_mode) else None  # noqa: PTH115 - a text
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise PathInvalid(f"the path can't be followed: {error.strerror}") from None
+    if link is None:
+        return _Node(found.st_dev, found.st_ino)
+    if at[:1] == ["proc"]:  # links that the kernel makes up lead elsewhere than they say
+        raise PathInvalid("a link of /proc leads where its text does not say")
+    return link
+
+
+# --- what is written -----------------------------------------------------------------------------
+
+
+def _check_written(path: str) -> None:
+    """Refuse what not all programs take for the same path."""
+    if not path or not path.strip():
+        raise PathInvalid("an empty path")
+    if len(path) > _LONGEST or len(path.encode("utf-8", "surrogatepass")) > _LONGEST:
+        raise PathInvalid(f"a path has at most {_LONGEST} bytes")
+    if "\\" in path:
+        raise PathInvalid("a backslash in a path separates names for some programs only")
+    if path.startswith("~"):
+        raise PathInvalid("`~` means a home directory for some programs; write it out, or `./~`")
+    if path.startswith("//"):
+        raise PathInvalid("two slashes at the start name another machine for some programs")
+    if _ELSEWHERE.match(path):
+        raise PathInvalid("a URL, or a path with a drive")
+    if _ENCODED.search(path):
+        raise PathInvalid("percent-encoded dots, slashes or control characters in a path")
+    if _VARIABLE.search(path):
+        raise PathInvalid("a variable in a path; write out what it stands for")
+    for name in path.split("/"):
+        _check_name(name)
+
+
+def _check_name(name: str) -> None:
+    if name in {"", ".", ".."}:
+        return
+    if name[0] == " " or name[-1] in ". ":
+        raise PathInvalid("a name that begins with a space, or ends with one or a dot")
+    if name.isascii() and name.isprintable():
+        return
+    if odd := next((c for c in name if _is_odd(c)), None):
+        raise PathInvalid(f"the character U+{ord(odd):04X} is not shown as what it is")
+    if not unicodedata.is_normalized("NFC", name):
+        raise PathInvalid("a path that is not in Unicode's normal form NFC")
+    compatible = unicodedata.normalize("NFKC", name)
+    if {"/", "\\", "~"} & (set(compatible) - set(name)) or not compatible.strip(". "):
+        raise PathInvalid("characters that stand for `/`, `\\`, `~` or `.`")
+
+
+def _is_odd(character: str) -> bool:
+    return unicodedata.category(character) in _UNSEEN or character in _DOTS_AND_SLASHES

@@ -1,0 +1,129 @@
+"""What is pinned of a tool when it is approved, its digest, and what differs from it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any, Final, NoReturn
+
+import orjson
+import pydantic
+
+from rollcage.contract import Contract
+from rollcage.errors import ContractError
+from rollcage.fingerprint import jcs
+from rollcage.gate.source import Code, code_of
+from rollcage.trace.codec import encode
+
+__all__ = ["changed", "described", "diff", "digest_of"]
+
+_ABOUT: Final = ("undo", "observe", "probe")  # functions that a contract declares beside the body
+_FORMAT: Final = "rollcage-tool/1"
+
+
+def described(contract: Contract) -> tuple[dict[str, Any], tuple[Code, ...]]:
+    """What makes a tool the one that was approved, as JSON data; and the code that it runs.
+
+    What a framework adds when it takes a tool over (a title, the description once more) is left
+    out, so that a function declared once is the same tool in each of them.
+    """
+    codes = {"code": code_of(contract.function)}
+    codes |= {name: code_of(getattr(contract, name)) for name in _ABOUT}
+    fields = {
+        "name": contract.name,
+        "version": contract.version,
+        "description": contract.description,
+        "effect": contract.effect,
+        "idempotent": contract.idempotent,
+        "risk": contract.risk,
+        "permissions": sorted(contract.permissions),
+        "labels": sorted(getattr(contract, "labels", ())),
+        "secret": sorted(contract.secret),
+        "schema": _schema(contract),
+        "returns": _returns(contract.returns),
+        "output": {
+            "on_drift": contract.on_drift or "error",
+            "json": contract.json_output
+            if isinstance(contract.json_output, bool)
+            else _returns(contract.json_output),
+            "allow_empty": contract.allow_empty,
+            "max": contract.max_output,
+        },
+        **{name: code.text for name, code in codes.items()},
+    }
+    data = orjson.loads(jcs(encode(fields, _no_secret, path=contract.name)))
+    return {name: data[name] for name in fields}, tuple(codes.values())
+
+
+def _no_secret(_secret: str) -> NoReturn:
+    raise ContractError("its schema holds a secret, and what is approved is kept in the registry")
+
+
+def digest_of(fields: Mapping[str, Any]) -> str:
+    """The digest that stands for a tool: SHA-256 (hex) over the JCS of what is pinned of it."""
+    return sha256(jcs([_FORMAT, dict(fields)])).hexdigest()
+
+
+def _schema(contract: Contract) -> dict[str, Any]:
+    given = contract.parameters  # not its `json_schema`, which is kept
+    whole = given if isinstance(given, Mapping) else given.model_json_schema()
+    schema = {name: each for name, each in whole.items() if name != "title"}
+    if schema.get("description") == contract.description:
+        del schema["description"]
+    if schema.get("additionalProperties") is True:  # as if it was not said
+        del schema["additionalProperties"]
+    return schema
+
+
+def _returns(returns: Any) -> Any:
+    """The schema of a return type; its name, where it has none."""
+    if returns is None or returns is Any:
+        return None
+    try:
+        return pydantic.TypeAdapter(returns).json_schema()
+    except (pydantic.PydanticUserError, TypeError, NameError):
+        return str(getattr(returns, "__qualname__", None) or type(returns).__qualname__)
+
+
+# --- what differs --------------------------------------------------------------------------------
+
+
+def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """The fields that differ, in the order in which they are described."""
+    names = [*new, *(name for name in old if name not in new)]
+    return [name for name in names if old.get(name) != new.get(name)]
+
+
+def diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """What differs, field by field, for people; empty where nothing does."""
+    parts: list[str] = []
+    for name in changed(old, new):
+        was, now = old.get(name), new.get(name)
+        if _is_word(was) and _is_word(now):
+            parts.append(f"{name}: {_word(was)} -> {_word(now)}")
+        else:
+            lines = difflib.unified_diff(_lines(was), _lines(now), lineterm="", n=2)
+            parts.append("\n".join([f"{name}:", *(f"  {line}" for line in list(lines)[2:])]))
+    return "\n".join(parts)
+
+
+def _is_word(value: Any) -> bool:
+    return value is None or isinstance(value, bool) or (isinstance(value, str) and _short(value))
+
+
+def _short(text: str) -> bool:
+    return "\n" not in text and len(text) <= 60
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) and value else orjson.dumps(value).decode()
+
+
+def _lines(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return value.splitlines()
+    if value is None:
+        return []
+    text = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS)
+    return text.decode().splitlines()

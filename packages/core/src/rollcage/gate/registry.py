@@ -1,0 +1,306 @@
+"""The registry of tools: who proposed, approved, froze what, and when; kept in the store."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import time_ns
+from typing import Any, Protocol, runtime_checkable
+
+import pydantic
+
+from rollcage.contract import Contract
+from rollcage.errors import GovernanceError, RegistryCorrupt, RollcageError, StoreError
+from rollcage.gate.facade import Facade
+from rollcage.gate.lifecycle import (
+    BEGINS,
+    FORMAT,
+    Governed,
+    Kind,
+    Lifecycle,
+    NotAllowed,
+)
+from rollcage.gate.pin import described, diff, digest_of
+from rollcage.store.chained import ChainedFile, Line
+from rollcage.store.jsonl import JsonlStore
+from rollcage.store.protocol import Store
+
+__all__ = ["KeepsRegistry", "Registry"]
+
+Tool = Contract | Callable[..., Any]
+"""A function declared with `@rollcage.tool`, or a contract."""
+
+
+@runtime_checkable
+class KeepsRegistry(Protocol):
+    """A store that has a place for a registry."""
+
+    def chained(self, name: str, begins: str) -> ChainedFile:
+        """An append-only file beside the runs; `begins` is the event of its first line."""
+        ...
+
+
+class Registry:
+    """The registry of a store: every transition of a tool is a line, who did it and why with it.
+
+    Each call reads what stands there now, and any number of processes may write. A transition that
+    is not allowed raises, and nothing is written.
+
+    Args:
+        store: a directory, or a store that keeps a registry.
+
+    Raises:
+        StoreError: the store keeps none.
+    """
+
+    def __init__(self, store: str | os.PathLike[str] | KeepsRegistry | Store) -> None:
+        if isinstance(store, str | os.PathLike):
+            store = JsonlStore(Path(store))
+        if not isinstance(store, KeepsRegistry):
+            raise StoreError(f"{type(store).__name__} keeps no registry of tools")
+        self._file = store.chained("registry", BEGINS)
+
+    @property
+    def where(self) -> str:
+        """A name for it in messages."""
+        return str(self._file.path)
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def state(self) -> Lifecycle:
+        """Where every tool stands.
+
+        Raises:
+            RegistryCorrupt: the first line that was changed, or that could not have been written.
+        """
+        return self._followed(self._file.read())
+
+    def tool(self, name: str, *, kind: Kind = "tool") -> Governed:
+        """Where a tool stands.
+
+        Raises:
+            GovernanceError: nobody proposed one of that name.
+        """
+        try:
+            return self.state().known(kind, name)
+        except NotAllowed as error:
+            raise GovernanceError(str(error)) from None
+
+    def history(self, name: str | None = None) -> list[dict[str, Any]]:
+        """All transitions, or those of one tool or facade, in order."""
+        lines = self._file.read()
+        self._followed(lines)
+        events = [event for _, event in lines[1:]]
+        if name is None:
+            return events
+        return [event for event in events if name in (event.get("tool"), event.get("facade"))]
+
+    def facade(self, name: str) -> Facade:
+        """What a facade gives, as things stand.
+
+        Raises:
+            FacadeMissing: there is none of that name.
+        """
+        return Facade.of(self.state(), name, self.where)
+
+    def recorded_facade(self, data: dict[str, Any]) -> Facade:
+        """The facade that a run had, by its `run.started`."""
+        return Facade.recorded(data, self.state())
+
+    def diff(self, name: str, tool: Tool | None = None, *, kind: Kind = "tool") -> str:
+        """How a tool, or else what is proposed of it, differs from what was approved, by field.
+
+        Where nothing was approved, everything is new. Empty where nothing differs.
+        """
+        governed = self.tool(name, kind=kind)
+        pinned = {} if governed.pin is None else governed.pin.contract
+        if tool is not None:
+            return diff(pinned, _described(tool))
+        return diff(pinned, pinned if governed.proposal is None else governed.proposal.contract)
+
+    def is_new(self, tool: Tool, *, kind: Kind = "tool") -> bool:
+        """Whether a tool, as it is now, is neither what was approved nor what is proposed."""
+        data = _described(tool)
+        governed = self.state().tools.get((kind, data["name"]))
+        if governed is None:
+            return True
+        digest = digest_of(data)
+        return not any(
+            each is not None and each.digest == digest for each in (governed.pin, governed.proposal)
+        )
+
+    # --- transitions -----------------------------------------------------------------------------
+
+    def propose(self, tool: Tool, *, by: str, why: str = "", kind: Kind = "tool") -> Governed:
+        """Propose a tool as it is now; a newer proposal takes the place of an older one.
+
+        Args:
+            tool: a function declared with `@rollcage.tool`, or a contract.
+            by: who proposes it.
+            why: their reason.
+            kind: `tool` or `model`.
+
+        Raises:
+            GovernanceError: it is what was approved, or proposed, already.
+        """
+        data = _described(tool)
+        said = {"digest": digest_of(data), "contract": data}
+        return self._moved("tool.proposed", data["name"], by, why, kind, said)
+
+    def approve(
+        self, name: str, *, by: str, why: str = "", digest: str | None = None, kind: Kind = "tool"
+    ) -> Governed:
+        """Approve what is proposed of a tool: from now on this, and nothing else, is the tool.
+
+        Args:
+            name: the tool's.
+            by: who approves; not who proposed it.
+            why: their reason.
+            digest: of the proposal that was looked at (hex): another one is refused. None approves
+                whatever is proposed now.
+            kind: `tool` or `model`.
+
+        Raises:
+            GovernanceError: nothing is proposed, or something else, or by the same person.
+        """
+
+        def seen(state: Lifecycle) -> dict[str, Any]:
+            return {"digest": digest or _proposed_digest(state, kind, name)}
+
+        return self._moved("tool.approved", name, by, why, kind, seen)
+
+    def reject(self, name: str, *, by: str, why: str = "", kind: Kind = "tool") -> Governed:
+        """Turn down what is proposed of a tool; what was approved of it before stays."""
+        return self._moved("tool.rejected", name, by, why, kind)
+
+    def activate(
+        self, name: str, pack: str, *, by: str, why: str = "", kind: Kind = "tool"
+    ) -> Governed:
+        """Put an approved tool into a pack; a pack is there once a tool is in it."""
+        return self._moved("tool.activated", name, by, why, kind, {"pack": _said("pack", pack)})
+
+    def deactivate(
+        self, name: str, pack: str, *, by: str, why: str = "", kind: Kind = "tool"
+    ) -> Governed:
+        """Take a tool out of a pack."""
+        return self._moved("tool.deactivated", name, by, why, kind, {"pack": _said("pack", pack)})
+
+    def freeze(self, name: str, *, by: str, why: str = "", kind: Kind = "tool") -> Governed:
+        """No session that opens from now on gets the tool, whichever its facade."""
+        return self._moved("tool.frozen", name, by, why, kind)
+
+    def unfreeze(self, name: str, *, by: str, why: str = "", kind: Kind = "tool") -> Governed:
+        """Give a frozen tool back to where it was active."""
+        return self._moved("tool.unfrozen", name, by, why, kind)
+
+    def deprecate(self, name: str, *, by: str, why: str = "", kind: Kind = "tool") -> Governed:
+        """Warn whoever gets the tool; it goes into no further pack."""
+        return self._moved("tool.deprecated", name, by, why, kind)
+
+    def define_facade(self, name: str, packs: Sequence[str], *, by: str, why: str = "") -> Facade:
+        """Say which packs the agents of a facade get, from the next session on.
+
+        Raises:
+            GovernanceError: a pack in which no tool is active, or no pack at all.
+        """
+        if isinstance(packs, str) or not packs:
+            raise GovernanceError(f"a facade needs a list of packs, not {packs!r}")
+        event = {"facade": _said("facade", name), "packs": sorted(set(packs))}
+        state = self._write("facade.defined", by, why, lambda _: event)
+        return Facade.of(state, name, self.where)
+
+    def _moved(
+        self,
+        event: str,
+        name: str,
+        by: str,
+        why: str,
+        kind: Kind,
+        said: dict[str, Any] | Callable[[Lifecycle], dict[str, Any]] | None = None,
+    ) -> Governed:
+        def make(state: Lifecycle) -> dict[str, Any]:
+            more = said(state) if callable(said) else said or {}
+            return {"kind": kind, "tool": name, **more}
+
+        return self._write(event, by, why, make).tools[kind, name]
+
+    def _write(
+        self, event: str, by: str, why: str, make: Callable[[Lifecycle], dict[str, Any]]
+    ) -> Lifecycle:
+        """Write one transition, where it is allowed as things stand; the state behind it."""
+        said: dict[str, Any] = {"by": _said("by", by), "why": _text("why", why)}
+        state = Lifecycle()
+
+        def lines(before: list[Line]) -> list[dict[str, Any]]:
+            nonlocal state
+            state = self._followed(before)
+            now = time_ns() // 1000
+            line = {"event": event, "time": now, **said, **make(state)}
+            flaw = _flaw(line)
+            if flaw:
+                raise GovernanceError(f"{event}: {flaw}")
+            state.apply(line)
+            begins = {"event": BEGINS, "time": now, "format": FORMAT}
+            return [line] if before else [begins, line]
+
+        try:
+            self._file.append(lines)
+        except NotAllowed as error:
+            raise GovernanceError(str(error)) from None
+        return state
+
+    def _followed(self, lines: list[Line]) -> Lifecycle:
+        state = Lifecycle()
+        for number, line in lines:
+            flaw = _flaw(line)
+            if flaw:
+                raise RegistryCorrupt(self.where, number, flaw)
+            try:
+                state.apply(line)
+            except NotAllowed as error:
+                said = f"a line that could not have been written: {error}"
+                raise RegistryCorrupt(self.where, number, said) from None
+        return state
+
+
+def _proposed_digest(state: Lifecycle, kind: Kind, name: str) -> str:
+    proposal = state.known(kind, name).proposal
+    return "0" * 64 if proposal is None else proposal.digest
+
+
+def _described(tool: Tool) -> dict[str, Any]:
+    contract = getattr(tool, "__rollcage_contract__", tool)
+    if not isinstance(contract, Contract):
+        raise GovernanceError(f"{tool!r} is no tool: declare it with @rollcage.tool")
+    try:
+        return described(contract)[0]
+    except (RollcageError, ValueError, TypeError, RecursionError) as error:
+        raise GovernanceError(f"{contract.name} can't be described: {error}") from error
+
+
+def _said(what: str, text: str) -> str:
+    if not _text(what, text).strip():
+        raise GovernanceError(f"{what}= is empty: the registry has to say it")
+    return text
+
+
+def _text(what: str, text: object) -> str:
+    if isinstance(text, str):
+        with contextlib.suppress(UnicodeEncodeError):
+            text.encode()
+            return text
+    raise GovernanceError(f"{what}={text!r} is no text")
+
+
+def _flaw(line: dict[str, Any]) -> str:
+    """How a line differs from its model; empty where it does not."""
+    from rollcage.gate.registry_lines import adapter  # building models takes its time
+
+    try:
+        adapter().validate_python(line)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return ""

@@ -1,0 +1,298 @@
+"""Finds credentials in texts: API keys, tokens, private keys, passwords beside their name.
+
+The patterns are those of `detect-secrets` (extra `rollcage[secrets]`), of which only the compiled
+expressions are used: nothing is verified over the network, nothing is configured, no file is read.
+Around them stands what a scanner of source code does not need and a recorder does: the whole
+credential counts, not its beginning; the place of each is told; a hostile text can't make an
+expression run away; kinds that came up since its last release are added.
+
+What looks merely random (hashes, ids, compressed data) is no finding: a trace is full of those.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+from rollcage.errors import DetectorMissing
+
+__all__ = ["Finding", "detect", "hide_secrets", "names_secret"]
+
+
+class Finding(NamedTuple):
+    """A credential in a text.
+
+    Attributes:
+        kind: what it is, in words: "AWS Access Key".
+        start: the index of its first character.
+        end: the index behind its last one.
+    """
+
+    kind: str
+    start: int
+    end: int
+
+
+class _Pattern(NamedTuple):
+    kind: str
+    expression: re.Pattern[str]
+    grouped: bool  # its groups hold the credential; else the whole match does
+    needs: tuple[str, ...] = ()  # one of these, in small letters, is in each text that it matches
+
+
+_SHORTEST: Final = 7  # characters: "pwd=abc"
+_WINDOW: Final = 8192  # characters that an expression which may run away is given at once,
+_OVERLAP: Final = 2048  # and how many of them again, so that nothing hides on an edge
+_GAP: Final = re.compile(r"\s{16,}")  # several of their expressions are cubic in blanks
+_RIGHT: Final = re.compile(r"[A-Za-z0-9_\-+/=]*")
+_TOKEN: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
+
+# Of detect-secrets: what is of no use here, or done below on the whole text.
+_LEFT_OUT: Final = frozenset({
+    "Base64HighEntropyString", "HexHighEntropyString", "IPPublicDetector", "JwtTokenDetector",
+    "KeywordDetector", "NpmDetector", "PrivateKeyDetector",
+})  # fmt: skip
+# Those whose groups hold the credential; the groups of the others are prefixes.
+_GROUPED: Final = frozenset({
+    "AWSKeyDetector", "BasicAuthDetector", "CloudantDetector", "IbmCloudIamDetector",
+    "IbmCosHmacDetector", "SoftlayerDetector",
+})  # fmt: skip
+
+# What spares most texts the slow ones among them.
+_NEEDS: Final = {
+    "ArtifactoryDetector": ("akc", "ap"),
+    "CloudantDetector": ("key", "pw", "pass", "token", "cloudant"),
+    "IbmCloudIamDetector": ("key", "pwd", "pass", "token"),
+    "IbmCosHmacDetector": ("secret",),
+    "MailchimpDetector": ("-us",),
+    "SlackDetector": ("xox", "hooks.slack"),
+    "SoftlayerDetector": ("key", "pwd", "pass", "token", "softlayer"),
+    "StripeDetector": ("k_live_",),
+    "TelegramBotTokenDetector": (":",),
+}
+
+_QUOTE: Final = r"[\"']?"
+_LINE: Final = r"-{{4,5}} ?{} [A-Z0-9 ]{{0,40}}PRIVATE KEY[A-Z ]{{0,7}}-{{4,5}}"
+_OWN: Final = (
+    ("Private Key", rf"{_LINE.format('BEGIN')}[\s\S]*?(?:{_LINE.format('END')}|\Z)"),
+    ("Private Key", r"PuTTY-User-Key-File-\d[\s\S]*?(?:Private-MAC: ?[0-9a-f]+|\Z)"),
+    ("GitHub Token", r"github_pat_[A-Za-z0-9_]{22,}"),
+    ("Anthropic Token", r"sk-ant-[A-Za-z0-9_-]{20,}"),
+    ("OpenAI Token", r"sk-(?:proj|svcacct|admin|None)-[A-Za-z0-9_-]{20,}"),
+    ("Google API Key", r"AIza[0-9A-Za-z_-]{35}"),
+    ("Google OAuth Token", r"ya29\.[0-9A-Za-z_-]{20,}"),
+    ("Hugging Face Token", r"hf_[A-Za-z0-9]{30,}"),
+    ("NPM tokens", r"npm_[A-Za-z0-9]{36}"),
+    ("Slack Token", r"xapp-\d-[A-Za-z0-9-]{10,}"),
+    ("Stripe Access Key", r"(?:[rs]k_(?:live|test)|whsec)_[0-9A-Za-z]{16,}"),
+    ("HashiCorp Vault Token", r"hv[sb]\.[A-Za-z0-9_-]{20,}"),
+    ("DigitalOcean Token", r"do[opr]_v1_[0-9a-f]{64}"),
+)
+_SCHEME: Final = (
+    rf"(?i:authorization{_QUOTE}\s{{0,4}}[:=]\s{{0,4}}{_QUOTE}(?:basic|bearer|token)|\bbearer)"
+)
+_OWN_GROUPED: Final = (  # kind, expression, and what is in each text that it matches
+    (
+        "Authorization Header",
+        _SCHEME + r"\s{1,4}([A-Za-z0-9._~+/=-]{12,})",
+        ("authorization", "bearer"),
+    ),
+    ("NPM tokens", r":_auth(?:Token)?\s{0,4}=\s{0,4}([^\s\"']{8,})", (":_auth",)),
+    ("Basic Auth Credentials", r"://[^\s/:@\"'<>]{0,256}:([^\s/@\"'<>]{1,256})@", ("://",)),
+)
+_SECOND_PART: Final = ".eyJ"  # of a JSON Web Token: each part is JSON in base64
+_PARTS: Final = r"\.eyJ[A-Za-z0-9_-]{4,}+(?:\.[A-Za-z0-9_-]*+)?"
+
+# What is called like a credential: the words of detect-secrets, and those of tokens.
+_MORE_WORDS: Final = (
+    "access_?token", "auth_?token", "refresh_?token", "bearer_?token", "id_?token", "passphrase",
+)  # fmt: skip
+_HINTS: Final = ("key", "pass", "pwd", "secret", "contrase", "token")  # one is in each of those
+_ASSIGNED: Final = (
+    r"(?i:({words})(?!ar))\w{{0,40}}[\"'\]]{{0,2}}(\s{{0,8}}(?:=>|:=|={{1,3}}|:)\s{{0,8}})"
+    r"(?:\"([^\"\r\n]{{3,}})(?:\"|\Z)|'([^'\r\n]{{3,}})(?:'|\Z)"
+    r"|([^\s\"'`,;&(){{}}\[\]<>]{{4,}}+)(?![(\[]))"
+)
+_PLACEHOLDER: Final = re.compile(
+    r"(?i:true|false|null|none|undefined|required|optional|string|str|\*+|x{3,}"
+    r"|[<$%{].*|\[.*\]|.*\.\.\.|…)"
+)
+
+_lock: Final = threading.Lock()
+
+
+class _Detector(NamedTuple):
+    theirs: tuple[_Pattern, ...]
+    own: tuple[_Pattern, ...]
+    own_grouped: tuple[_Pattern, ...]
+    parts: re.Pattern[str]
+    name: re.Pattern[str]
+    assigned: re.Pattern[str]
+
+
+def _load() -> _Detector:
+    with _lock:  # two threads at once must not import half a package
+        return _loaded()
+
+
+@functools.cache
+def _loaded() -> _Detector:
+    try:
+        from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
+        from detect_secrets.plugins.keyword import DENYLIST
+    except ImportError as error:
+        raise DetectorMissing(
+            "credentials are found by detect-secrets, which is not installed: "
+            "pip install 'rollcage[secrets]'"
+        ) from error
+    classes: dict[str, Any] = get_mapping_from_secret_type_to_class()
+    theirs = tuple(
+        _Pattern(kind, expression, each.__name__ in _GROUPED, _NEEDS.get(each.__name__, ()))
+        for kind, each in sorted(classes.items())
+        if each.__name__ not in _LEFT_OUT
+        for expression in getattr(each, "denylist", ())
+    )
+    words = "|".join((*DENYLIST, *_MORE_WORDS))
+    return _Detector(
+        theirs,
+        tuple(_Pattern(kind, re.compile(each), grouped=False) for kind, each in _OWN),
+        tuple(_Pattern(kind, re.compile(each), True, needs) for kind, each, needs in _OWN_GROUPED),
+        re.compile(_PARTS),
+        re.compile(rf"(?i:(?:{words})(?!ar))"),  # no secretaries
+        re.compile(_ASSIGNED.format(words=words)),
+    )
+
+
+def detect(text: str) -> list[Finding]:
+    """The credentials in a text, in their order; none overlaps another. Safe in any thread.
+
+    Raises:
+        DetectorMissing: detect-secrets is not installed.
+    """
+    detector = _load()
+    if len(text) < _SHORTEST:
+        return []
+    small = text.lower()
+    theirs = _needed(detector.theirs, small)
+    found = [_whole(each, text) for each in _theirs(theirs, text)]
+    found += (_whole(each, text) for each in _matches(detector.own, text, 0))
+    found += _matches(_needed(detector.own_grouped, small), text, 0)
+    found += _web_tokens(detector.parts, text)
+    if any(hint in small for hint in _HINTS):
+        found += _assigned(detector.assigned, text)
+    return _merged(found)
+
+
+def names_secret(name: str) -> bool:
+    """Whether a field of this name holds a credential: "password", "apiKey", "client_secret".
+
+    Raises:
+        DetectorMissing: detect-secrets is not installed.
+    """
+    return _load().name.search(name.replace("-", "_")) is not None
+
+
+def hide_secrets(text: str, stand_in: Callable[[str, str], str]) -> str:
+    """The text with what `stand_in(kind, credential)` gives in the place of each credential.
+
+    Raises:
+        DetectorMissing: detect-secrets is not installed.
+    """
+    kept: list[str] = []
+    at = 0
+    for kind, start, end in detect(text):
+        kept += text[at:start], stand_in(kind, text[start:end])
+        at = end
+    return "".join([*kept, text[at:]]) if kept else text
+
+
+def _needed(patterns: tuple[_Pattern, ...], small: str) -> tuple[_Pattern, ...]:
+    """Those that may match a text, told it in small letters."""
+    return tuple(p for p in patterns if not p.needs or any(need in small for need in p.needs))
+
+
+def _theirs(patterns: tuple[_Pattern, ...], text: str) -> Iterator[Finding]:
+    """What expressions that are not ours find, a bounded piece of the text at a time."""
+    start = 0
+    for end in (*(gap.start() for gap in _GAP.finditer(text)), len(text)):
+        for at in range(start, end, _WINDOW - _OVERLAP):
+            yield from _matches(patterns, text[at : min(at + _WINDOW, end)], at)
+            if at + _WINDOW >= end:
+                break
+        start = end
+
+
+def _matches(patterns: tuple[_Pattern, ...], piece: str, at: int) -> Iterator[Finding]:
+    for kind, expression, grouped, _ in patterns:
+        for match in expression.finditer(piece):
+            start, end = match.span()
+            if grouped:
+                spans = [match.span(n) for n in range(1, expression.groups + 1) if match[n]]
+                start, end = max(spans, key=_length, default=(start, end))
+            yield Finding(kind, at + start, at + end)
+
+
+def _web_tokens(parts: re.Pattern[str], text: str) -> Iterator[Finding]:
+    """JSON Web Tokens, from their second part backwards: each character is looked at once."""
+    at = text.find(_SECOND_PART)
+    while at >= 0:
+        start = at
+        while start and text[start - 1] in _TOKEN:
+            start -= 1
+        match = parts.match(text, at)
+        if match is not None and "eyJ" in text[start:at]:
+            yield Finding("JSON Web Token", start, match.end())
+        at = text.find(_SECOND_PART, at + 1)
+
+
+def _length(span: tuple[int, int]) -> int:
+    return span[1] - span[0]
+
+
+def _whole(found: Finding, text: str) -> Finding:
+    """The token that a finding is part of: many patterns know its first characters only."""
+    start, end = found.start, found.end
+    while (
+        start and text[start - 1] in _TOKEN and text[start] in _TOKEN and found.start - start < 64
+    ):
+        start -= 1
+    if text[end - 1] in _TOKEN:
+        match = _RIGHT.match(text, end)
+        assert match is not None
+        end = match.end()
+    return Finding(found.kind, start, end)
+
+
+def _assigned(expression: re.Pattern[str], text: str) -> Iterator[Finding]:
+    """Values that stand behind a name which is called like a credential."""
+    at = 0
+    while (match := expression.search(text, at)) is not None:
+        group = match.lastindex or 0
+        value: str = match[group]
+        at = match.start() + 1
+        if _PLACEHOLDER.fullmatch(value) or (match[1].lower() == "pwd" and value[0] in "/.~"):
+            continue
+        if group == 5 and not _like_a_value(value, match[2]):
+            continue
+        yield Finding("Secret Keyword", match.start(group), match.end(group))
+        at = match.end(group)
+
+
+def _like_a_value(value: str, sign: str) -> bool:
+    """Whether an unquoted word is a value: `password=open` is, the prose `password: none` not."""
+    return sign == "=" or any(not each.isalpha() for each in value.rstrip(".:!?"))
+
+
+def _merged(found: list[Finding]) -> list[Finding]:
+    """Each place once, under the name of the finding that began first."""
+    merged: list[Finding] = []
+    for each in sorted(found, key=lambda f: (f.start, -f.end)):
+        if merged and each.start < merged[-1].end:
+            last = merged[-1]
+            merged[-1] = last._replace(end=max(last.end, each.end))
+        else:
+            merged.append(each)
+    return merged

@@ -1,0 +1,121 @@
+"""Whether an SQL text only reads, as far as its text can tell.
+
+It is parsed by sqlglot, in the dialect of the database, and everything in it has to be known to do
+nothing but read: what is not on the list (a function, a clause, a kind of statement) is refused.
+What a view, an operator or a type of the database itself does when it is read can't be seen here;
+a connection that can't write (`rollcage_toolbox.Database`'s `query`) is what protects from that.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+__all__ = ["DIALECTS", "sql_reads_only"]
+
+DIALECTS: Final = frozenset({"mysql", "postgres", "sqlite"})
+
+_MOST_TEXT: Final = 20_000
+_MOST_NODES: Final = 5_000
+
+# By the names of sqlglot's own classes: what a reading statement is made of ...
+_STATEMENTS: Final = "Select Union Intersect Except Subquery"
+_CLAUSES: Final = """
+    Alias All And Any Between Boolean CTE Case Cast Collate Column DataType DataTypeParam
+    Distinct Escape Exists Fetch Filter From Glob Group Having ILike Identifier If In Interval
+    Is JSONExtract JSONExtractScalar JSONPath JSONPathKey JSONPathRoot JSONPathSubscript Join
+    Like Limit Literal Named Not Null Offset Or Order Ordered Parameter Paren Placeholder
+    SimilarTo Star Table TableAlias TryCast Tuple Values Var Where Window WindowSpec With
+    WithinGroup Xor
+"""
+_OPERATORS: Final = """
+    Add BitwiseAnd BitwiseLeftShift BitwiseNot BitwiseOr BitwiseRightShift BitwiseXor DPipe Div
+    EQ GT GTE IntDiv LT LTE Mod Mul NEQ Neg NullSafeEQ NullSafeNEQ Sub
+"""
+# ... and the functions that may stand in one.
+_FUNCTIONS: Final = """
+    Abs Array ArrayAgg Avg Ceil Coalesce Concat ConcatWs Count CountIf CurrentDate CurrentTime
+    CurrentTimestamp Date DateAdd DateDiff DateSub DateTrunc Day DenseRank Extract FirstValue
+    Floor Greatest GroupConcat Hex Initcap LPad LTrim Lag LastValue Lead Least Left Length Ln
+    Lower Max Median Min Month NthValue Ntile Nullif Pad PercentRank PercentileCont
+    PercentileDisc Pow RTrim Rank Replace Right Round RowNumber Sign SplitPart Sqrt Stddev
+    StddevPop StddevSamp StrPosition StrToDate StringAgg Substring Sum TimeToStr TimeToUnix
+    TimestampTrunc ToChar Trim Trunc TsOrDsToDate TsOrDsToTimestamp Unicode UnixToTime Upper
+    Variance VariancePop Year
+"""
+_ROOTS: Final = frozenset(_STATEMENTS.split())
+_KNOWN: Final = _ROOTS | frozenset(f"{_CLAUSES} {_OPERATORS} {_FUNCTIONS}".split())
+
+# What servers read by their settings: escapes in texts, and Postgres' other quotes.
+_BY_SETTING: Final = re.compile(r"\\|\$\w*\$|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+
+def sql_reads_only(text: object, dialect: object) -> bool:
+    """Whether a text is one statement that only reads.
+
+    `sql_reads_only(args.query, "postgres")`. Comments are refused: databases differ in what they
+    run of them. It needs `rollcage[sql]`.
+
+    Args:
+        text: the statement.
+        dialect: one of `mysql`, `postgres` and `sqlite`.
+
+    Raises:
+        ValueError: it can't be parsed, or is more than one statement.
+    """
+    if not isinstance(text, str) or not isinstance(dialect, str):
+        raise ValueError("sql_reads_only takes two texts: a statement and its dialect")
+    if dialect not in DIALECTS:
+        raise ValueError(f"sql_reads_only knows the dialects {', '.join(sorted(DIALECTS))}")
+    if len(text) > _MOST_TEXT:
+        raise ValueError(f"sql_reads_only takes at most {_MOST_TEXT} characters")
+    if _BY_SETTING.search(text):
+        raise ValueError("backslashes, `$$` or control characters: servers differ in them")
+    return _only_reads(_parsed(text, dialect))
+
+
+def _parsed(text: str, dialect: str) -> Any:
+    """The one statement of a text; None where it is of a kind that does not read."""
+    try:
+        import sqlglot
+        from sqlglot.errors import SqlglotError
+    except ImportError:
+        raise ValueError("sql_reads_only needs sqlglot: pip install 'rollcage[sql]'") from None
+    try:
+        tokens = sqlglot.tokenize(text, read=dialect)
+        # Anything else is never parsed: what sqlglot does not know it tells its log, text and all.
+        begins = next((t.text.upper() for t in tokens if t.text != "("), "")
+        if begins not in {"SELECT", "WITH"}:
+            return None
+        if any(each.comments for each in tokens) or "/*" in _outside_of_texts(text, tokens):
+            raise ValueError("a statement with comments")
+        statements = sqlglot.parse(text, read=dialect)
+    except (SqlglotError, RecursionError):
+        raise ValueError(f"no statement of {dialect} that can be parsed") from None
+    if len(statements) != 1 or statements[0] is None:
+        raise ValueError("not one statement")
+    return statements[0]
+
+
+def _outside_of_texts(text: str, tokens: list[Any]) -> str:
+    """What stands between a text's tokens: blanks, and comments that belong to none."""
+    between: list[str] = []
+    end = 0
+    for each in tokens:
+        between.append(text[end : each.start])
+        end = each.end + 1
+    return "".join([*between, text[end:]])
+
+
+def _only_reads(statement: Any) -> bool:
+    if statement is None or type(statement).__name__ not in _ROOTS:
+        return False
+    for count, node in enumerate(statement.walk()):
+        if count > _MOST_NODES:
+            raise ValueError(f"a statement of more than {_MOST_NODES} parts")
+        name = type(node).__name__
+        if name not in _KNOWN:
+            return False
+        if name == "DataType" and node.this.name == "USERDEFINED":
+            return False
+    return True

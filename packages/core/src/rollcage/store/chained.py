@@ -1,0 +1,175 @@
+"""An append-only file that any number of processes write, one line after the other.
+
+Each line holds the hash of the one before, as those of a trace do. Beside it, `<name>.head` holds
+the count and the hash of the last line, so that what is cut off from the end shows, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from rollcage.errors import RegistryCorrupt, StoreError, TraceCorrupt
+from rollcage.trace.events import seal_line
+from rollcage.trace.reader import read_events, split_tail, tail_of
+
+__all__ = ["ChainedFile", "Line"]
+
+_log: Final = logging.getLogger("rollcage")
+
+Line = tuple[int, dict[str, Any]]
+"""A line's number (from 1), and what it holds."""
+
+
+class _Head(NamedTuple):
+    lines: int  # how many there are
+    head: str  # the hash of the last (hex); empty where there is none
+
+
+class ChainedFile:
+    """An append-only file of JSON lines, chained by their hashes.
+
+    Args:
+        path: where it lies; made with the first line.
+        begins: the `event` of its first line.
+    """
+
+    def __init__(self, path: Path, begins: str) -> None:
+        self.path = path
+        self._begins = begins
+        self._head_path = path.with_suffix(".head")
+
+    def read(self) -> list[Line]:
+        """Its lines; none where it was never written.
+
+        A last line that its writer did not bring to an end is no line.
+
+        Raises:
+            RegistryCorrupt: the first line that breaks the chain, or that lines are gone.
+            StoreError: it can't be read.
+        """
+        return self._checked(*self._bytes())
+
+    def append(
+        self, make: Callable[[list[Line]], Sequence[dict[str, Any]]]
+    ) -> list[dict[str, Any]]:
+        """Add lines, once nobody else does: `make` is told what stands there, and gives them.
+
+        When this returns, they are on the disk. What `make` raises ends it; nothing is written.
+
+        Returns:
+            The lines that were added.
+
+        Raises:
+            RegistryCorrupt: as in `read`; nothing is written.
+            StoreError: they are not in the file, and it is as it was.
+        """
+        with self._locked() as descriptor:
+            data, head = self._bytes()
+            events = list(make(self._checked(data, head)))
+            whole, torn = split_tail(data)
+            if torn:
+                self._set_aside(descriptor, len(whole), torn)
+            count, last = whole.count(b"\n"), tail_of(whole).head
+            lines: list[bytes] = []
+            for event in events:
+                line, last = seal_line(event, last)
+                lines.append(line)
+            self._write(descriptor, len(whole), b"".join(lines))
+            self._note(_Head(count + len(lines), last.hex()))
+        return events
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def _bytes(self) -> tuple[bytes, _Head]:
+        """What the file holds, and what the head attests: read first, so that it is no newer."""
+        try:
+            head = self._read_head()
+            return self.path.read_bytes(), head
+        except FileNotFoundError:
+            return b"", self._read_head()
+        except OSError as error:
+            raise StoreError(f"{self.path} can't be read: {error.strerror}") from error
+
+    def _read_head(self) -> _Head:
+        try:
+            data: Any = orjson.loads(self._head_path.read_bytes())
+            return _Head(int(data["count"]), str(data["head"]))
+        except FileNotFoundError:
+            return _Head(0, "")
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+            said = f"it does not say where {self.path.name} ends: {error}"
+            raise RegistryCorrupt(str(self._head_path), 1, said) from None
+
+    def _checked(self, data: bytes, head: _Head) -> list[Line]:
+        where, (whole, _) = str(self.path), split_tail(data)
+        lines: list[Line] = []
+        if whole:
+            try:
+                lines = list(read_events(whole, where, begins=self._begins))
+            except TraceCorrupt as error:
+                raise RegistryCorrupt(where, error.line, error.reason) from None
+        if len(lines) < head.lines:
+            said = f"there were {head.lines} lines, {len(lines)} are left"
+            raise RegistryCorrupt(where, len(lines) + 1, said)
+        if head.lines and lines[head.lines - 1][1].get("hash") != head.head:
+            raise RegistryCorrupt(where, head.lines, f"it is another line than {head.head[:12]}…")
+        return lines
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _locked(self) -> Generator[int]:
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.path, flags, 0o644)
+        except OSError as error:
+            raise StoreError(f"{self.path} can't be written: {error.strerror}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _set_aside(self, descriptor: int, size: int, torn: bytes) -> None:
+        """Move the torn last line of a killed writer to a file of its own."""
+        _log.warning("%s: its last line is torn and is set aside", self.path)
+        with self.path.with_suffix(".torn").open("ab") as aside:
+            aside.write(torn + b"\n")
+        os.ftruncate(descriptor, size)
+
+    def _write(self, descriptor: int, size: int, data: bytes) -> None:
+        try:
+            written = os.write(descriptor, data)
+            if written != len(data):
+                raise OSError(0, "a short write")
+            os.fsync(descriptor)
+        except OSError as error:
+            with contextlib.suppress(OSError):  # what is left of it is no whole line
+                os.ftruncate(descriptor, size)
+            raise StoreError(f"{self.path} can't be written: {error.strerror}") from error
+
+    def _note(self, head: _Head) -> None:
+        """Attest the end; whoever is killed before this leaves one that attests less."""
+        part = self._head_path.with_suffix(".head.part")  # under the lock: nobody else has it
+        try:
+            with part.open("wb") as file:
+                file.write(orjson.dumps({"count": head.lines, "head": head.head}) + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(self._head_path)
+            folder = os.open(self.path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            _log.warning("the end of %s is not attested: %s", self.path, error.strerror)

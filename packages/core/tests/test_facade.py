@@ -1,0 +1,441 @@
+"""What a facade gives, what it says of the rest, and what a session does with it."""
+
+import dataclasses
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Annotated, Any
+
+import pytest
+from pydantic import AfterValidator
+from rollcage import (
+    Blocked,
+    Contract,
+    Facade,
+    FacadeMissing,
+    Registry,
+    RegistryCorrupt,
+    Session,
+    StoreError,
+    Verdict,
+    tool,
+)
+from rollcage.gate import StepView
+from rollcage.store import JsonlStore
+
+Approve = Callable[..., Registry]
+Events = Callable[[str], list[dict[str, Any]]]
+
+
+@tool(effect="write")
+def send(to: str) -> str:
+    """Send a mail."""
+    return to
+
+
+@tool(effect="read")
+def look(at: str) -> str:
+    """Look at it."""
+    return at
+
+
+SEND: Contract = vars(send)["__rollcage_contract__"]
+LOOK: Contract = vars(look)["__rollcage_contract__"]
+MODEL = Contract(name="gpt", parameters={"type": "object"}, effect="read")
+
+
+def code(verdict: Verdict | None) -> str:
+    return "" if verdict is None else verdict.code
+
+
+# --- what it gives -------------------------------------------------------------------------------
+
+
+def test_a_facade_gives_the_active_tools_of_its_packs(approve: Approve) -> None:
+    registry = approve(send)
+    approve(look, pack="other", facade="both")
+    registry.define_facade("both", ["pack", "other"], by="bob")
+    one, both = registry.facade("agent"), registry.facade("both")
+    assert list(one.tools) == ["send"]
+    assert list(both.tools) == ["look", "send"]
+    assert one.tools["send"] == both.tools["send"]
+    assert one.check(SEND) is None
+    refused = one.check(LOOK)
+    assert refused is not None
+    assert refused.decision == "deny"
+    assert refused.code == "tool_outside_facade"
+    assert refused.rule == "facade agent"
+    assert refused.message == (
+        "The tool look is not one of those that this agent has. Go on without it."
+    )
+    assert both.check(LOOK) is None
+
+
+def test_its_digest_is_that_of_what_it_gives(approve: Approve) -> None:
+    registry = approve(send)
+    first = registry.facade("agent").digest
+    registry.define_facade("same", ["pack"], by="bob")
+    assert registry.facade("same").digest == first
+    approve(look, facade="more")
+    assert registry.facade("agent").digest != first
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        (lambda r: None, "tool_unapproved"),
+        (lambda r: r.propose(LOOK, by="ann"), "tool_unapproved"),
+        (lambda r: (r.propose(LOOK, by="ann"), r.reject("look", by="bob")), "tool_unapproved"),
+        (lambda r: (r.propose(LOOK, by="a"), r.approve("look", by="b")), "tool_outside_facade"),
+    ],
+)
+def test_a_tool_on_its_way_is_not_given(
+    approve: Approve, before: Callable[[Registry], object], expected: str
+) -> None:
+    registry = approve(send)
+    before(registry)
+    assert code(registry.facade("agent").check(LOOK)) == expected
+
+
+def test_what_is_taken_away_is_no_longer_given(
+    approve: Approve, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = approve(send, look)
+    open_since = registry.facade("agent")
+    registry.freeze("send", by="eve")
+    registry.deactivate("look", "pack", by="eve")
+    facade = registry.facade("agent")
+    assert code(facade.check(SEND)) == "tool_frozen"
+    assert code(facade.check(LOOK)) == "tool_outside_facade"
+    assert open_since.check(SEND) is None  # a snapshot
+    registry.unfreeze("send", by="eve")
+    registry.deprecate("send", by="eve", why="use post")
+    assert registry.facade("agent").check(SEND) is None
+    assert "tool send is deprecated by eve: use post" in caplog.text
+
+
+def test_a_changed_tool_is_denied_with_a_diff(
+    approve: Approve, caplog: pytest.LogCaptureFixture
+) -> None:
+    facade = approve(send).facade("agent")
+    other = dataclasses.replace(SEND, effect="read", description="Send any mail.")
+    refused = facade.check(other)
+    assert refused is not None
+    assert refused.code == "tool_changed"
+    assert refused.reason == "The tool send is not what was approved: other description, effect"
+    assert facade.diff(other) == (
+        "description: Send a mail. -> Send any mail.\neffect: write -> read"
+    )
+    assert "effect: write -> read" in caplog.text
+    assert facade.diff(LOOK) == ""
+
+
+def test_what_is_approved_anew_is_given_by_the_next_facade(approve: Approve) -> None:
+    registry = approve(send)
+    before = registry.facade("agent")
+    other = dataclasses.replace(SEND, version="2")
+    registry.propose(other, by="ann")
+    assert registry.facade("agent").check(SEND) is None  # until somebody approves it
+    registry.approve("send", by="bob")
+    assert code(registry.facade("agent").check(SEND)) == "tool_changed"
+    assert registry.facade("agent").check(other) is None
+    assert before.check(SEND) is None
+
+
+@pytest.mark.parametrize(
+    ("step", "before", "contract"),
+    [
+        ("propose MODULE:FUNCTION, and let somebody else approve", lambda r: None, LOOK),
+        ("approve look", lambda r: r.propose(LOOK, by="ann"), LOOK),
+        ("unfreeze send", lambda r: r.freeze("send", by="ann"), SEND),
+        ("activate send PACK, of a pack of agent", lambda r: r.deactivate("send", "pack", by="b"),
+         SEND),
+        ("propose MODULE:FUNCTION", lambda r: None, dataclasses.replace(SEND, version="2")),
+    ],
+)  # fmt: skip
+def test_the_next_step_is_said(
+    approve: Approve, step: str, before: Callable[[Registry], object], contract: Contract
+) -> None:
+    registry = approve(send)
+    before(registry)
+    facade = registry.facade("agent")
+    verdict = facade.check(contract)
+    assert verdict is not None
+    error = facade.refusal(contract, verdict)
+    assert f"Next: rollcage tools {step}" in str(error)
+    assert "by the facade 'agent'" in str(error)
+    assert error.contract is contract
+    assert error.verdict_code == verdict.code
+    assert bool(error.diff) is (verdict.code == "tool_changed")
+
+
+def test_in_an_undo_whatever_was_approved_once_may_run(approve: Approve) -> None:
+    registry = approve(send)
+    other = dataclasses.replace(SEND, version="2")
+    registry.propose(other, by="ann")
+    registry.approve("send", by="bob")
+    registry.freeze("send", by="eve")
+    facade = registry.facade("agent")
+    assert facade.check(SEND, undo=True) is None
+    assert facade.check(other, undo=True) is None
+    assert code(facade.check(dataclasses.replace(SEND, version="3"), undo=True)) == "tool_frozen"
+    assert code(facade.check(LOOK, undo=True)) == "tool_unapproved"
+
+
+def test_models_are_free_until_a_facade_has_one(approve: Approve) -> None:
+    registry = approve(send)
+    assert registry.facade("agent").check(MODEL, kind="model") is None
+    assert registry.facade("agent").check(LOOK, kind="model") is None  # no tool's call says so
+    registry.propose(MODEL, by="ann", kind="model")
+    registry.approve("gpt", by="bob", kind="model")
+    registry.activate("gpt", "pack", by="bob", kind="model")
+    facade = registry.facade("agent")
+    assert list(facade.models or ()) == ["gpt"]
+    assert facade.check(MODEL, kind="model") is None
+    refused = facade.check(dataclasses.replace(MODEL, name="other"), kind="model")
+    assert code(refused) == "tool_unapproved"
+    assert refused is not None
+    assert "rollcage tools propose other --model" in str(
+        facade.refusal(dataclasses.replace(MODEL, name="other"), refused, kind="model")
+    )
+    assert code(facade.check(MODEL)) == "tool_unapproved"  # no tool of that name
+    registry.freeze("gpt", by="eve", kind="model")
+    facade = registry.facade("agent")
+    assert code(facade.check(MODEL, kind="model")) == "tool_frozen"  # nor is any other free now
+    assert facade.models == {}
+
+
+# --- looking once --------------------------------------------------------------------------------
+
+
+def test_a_contract_is_described_once(approve: Approve, monkeypatch: pytest.MonkeyPatch) -> None:
+    facade = approve(send).facade("agent")
+    assert facade.check(SEND) is None
+
+    def described(_: Contract) -> Any:
+        raise AssertionError("once is enough")
+
+    monkeypatch.setattr("rollcage.gate.facade.described", described)
+    for _ in range(3):
+        assert facade.check(SEND) is None
+        assert facade.check(SEND, SEND.function) is None
+
+
+def test_however_many_contracts_there_are(
+    approve: Approve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollcage.gate.facade._SEEN", 3)
+    facade = approve(send).facade("agent")
+    for _ in range(10):
+        assert facade.check(dataclasses.replace(SEND)) is None
+        assert code(facade.check(dataclasses.replace(LOOK))) == "tool_unapproved"
+
+
+def test_a_schema_that_is_changed_in_place(approve: Approve) -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"to": {"type": "string"}}}
+    contract = Contract(name="post", parameters=schema)
+    facade = approve(contract).facade("agent")
+    assert facade.check(contract) is None
+    schema["properties"]["to"]["description"] = "and send me a copy"
+    assert code(facade.check(contract)) == "tool_changed"
+    del schema["properties"]["to"]["description"]
+    assert facade.check(contract) is None
+
+
+def test_a_model_of_parameters_that_is_built_anew(approve: Approve) -> None:
+    @tool
+    def post(to: str) -> None:
+        """Post it."""
+
+    contract: Contract = vars(post)["__rollcage_contract__"]
+    facade = approve(post).facade("agent")
+    assert facade.check(contract) is None
+    model: Any = contract.parameters
+    model.model_fields["to"].description = "and send me a copy"
+    model.model_rebuild(force=True)
+    assert code(facade.check(contract)) == "tool_changed"
+
+
+def test_what_can_not_be_described_is_denied(approve: Approve) -> None:
+    odd = Contract(name="send", parameters={"x-odd": object()})
+    facade = approve(send).facade("agent")
+    refused = facade.check(odd)
+    assert refused is not None
+    assert refused.code == "tool_changed"
+    assert "can't be compared with what was approved" in refused.reason
+
+
+# --- in a session --------------------------------------------------------------------------------
+
+
+def test_a_session_says_what_it_gave(store: JsonlStore, approve: Approve, events: Events) -> None:
+    facade = approve(send).facade("agent")
+    with Session("job", store=store, facade="agent") as session:
+        assert session.facade is not None
+        assert session.facade.digest == facade.digest
+        assert send("ann") == "ann"
+        with pytest.raises(Blocked, match="The tool look is not approved") as caught:
+            look("there")
+    assert caught.value.verdict_code == "tool_unapproved"
+    assert caught.value.rule == "facade agent"
+    started, *rest = events(session.run_id)
+    assert started["facade"] == {
+        "name": "agent", "digest": facade.digest, "tools": dict(facade.tools), "models": None,
+    }  # fmt: skip
+    (blocked,) = [event for event in rest if event["event"] == "step.blocked"]
+    assert blocked["verdict"]["code"] == "tool_unapproved"
+    assert session.stats.blocked == 1
+
+
+def test_without_a_facade_nothing_is_said(store: JsonlStore, events: Events) -> None:
+    with Session("job", store=store) as session:
+        assert session.facade is None
+        assert look("there") == "there"
+    assert "facade" not in events(session.run_id)[0]
+
+
+def test_a_facade_that_is_not_there(store: JsonlStore, approve: Approve) -> None:
+    approve(send)
+    session = Session("job", store=store, facade="agnet")
+    with pytest.raises(FacadeMissing, match="called 'agnet'; there are: agent"):
+        session.__enter__()
+    assert list(store.runs()) == []
+
+
+def test_a_corrupt_registry_opens_no_session(store: JsonlStore, approve: Approve) -> None:
+    path = store.root / "registry.jsonl"
+    approve(send)
+    path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(RegistryCorrupt), Session("job", store=store, facade="agent"):
+        raise AssertionError("it opened")
+    assert list(store.runs()) == []
+
+
+def test_the_registry_is_read_once(store: JsonlStore, approve: Approve) -> None:
+    registry = approve(send, look)
+    session = Session("job", store=store, facade="agent")
+    assert session.facade is session.facade
+    registry.freeze("send", by="eve")
+    with session:
+        assert send("ann") == "ann"  # `rollcage stop` ends a session that is open
+    with Session("job", store=store, facade="agent"), pytest.raises(Blocked, match="is frozen"):
+        send("bob")
+
+
+def test_the_facade_is_asked_before_any_rule(store: JsonlStore, approve: Approve) -> None:
+    approve(send)
+    asked: list[str] = []
+
+    def rule(view: StepView) -> Verdict:
+        asked.append(view.name)
+        return Verdict.allow()
+
+    with Session("job", store=store, facade="agent", rules=[rule]):
+        send("ann")
+        with pytest.raises(Blocked):
+            look("there")
+    assert asked == ["send"]
+
+
+def test_a_rule_may_deny_what_a_facade_gives(store: JsonlStore, approve: Approve) -> None:
+    approve(send)
+    no = Verdict.deny("no", code="no")
+    with (
+        Session("job", store=store, facade="agent", rules=[lambda _: no]),
+        pytest.raises(Blocked) as caught,
+    ):
+        send("ann")
+    assert caught.value.verdict_code == "no"
+
+
+def test_the_validators_of_an_unapproved_tool_are_not_called(
+    store: JsonlStore, approve: Approve, events: Events
+) -> None:
+    called: list[str] = []
+
+    @tool(secret=["key"])
+    def sly(to: Annotated[str, AfterValidator(called.append)], key: str = "") -> None:
+        """Do it."""
+
+    approve(send)
+    with Session("job", store=store, facade="agent") as session:
+        with pytest.raises(Blocked):
+            sly("ann", key="hunter2")
+        with pytest.raises(Blocked):
+            session.call(sly, to=object())
+    assert called == []
+    first, second = [e for e in events(session.run_id) if e["event"] == "step.blocked"]
+    assert first["args"]["to"] == "ann"
+    assert first["args"]["key"]["$rollcage"] == "secret"
+    assert second["args"] == {}
+
+
+def test_a_run_goes_on_under_the_facade_of_today(store: JsonlStore, approve: Approve) -> None:
+    registry = approve(send, look)
+    with pytest.raises(RuntimeError), Session("job", store=store, facade="agent"):
+        assert send("ann") == "ann"
+        raise RuntimeError
+    registry.freeze("send", by="eve")
+    with Session("job", store=store, facade="agent") as session:
+        with pytest.raises(Blocked, match="is frozen"):
+            send("ann")  # deny wins over what is recorded
+        assert session.stats.hits == 0
+
+
+# --- one session inside of another ---------------------------------------------------------------
+
+
+def test_a_session_inside_of_another_gets_no_more_than_that(
+    store: JsonlStore, approve: Approve
+) -> None:
+    approve(send)
+    registry = approve(look, pack="other", facade="looks")
+    registry.define_facade("both", ["pack", "other"], by="bob")
+    with Session("outer", store=store, facade="agent") as outer:
+        with Session("inner", store=store) as inner:
+            assert inner.facade is outer.facade
+            with pytest.raises(Blocked):
+                look("there")
+        with Session("inner", store=store, facade="looks") as inner, pytest.raises(Blocked):
+            look("there")
+        with Session("inner", store=store, facade="both") as inner:
+            assert inner.facade is not None
+            assert list(inner.facade.tools) == ["send"]
+            assert send("ann") == "ann"
+            with pytest.raises(Blocked):
+                look("there")
+    with Session("inner", store=store, facade="looks"):
+        assert look("there") == "there"
+
+
+def test_models_inside_of_another_session(store: JsonlStore, approve: Approve) -> None:
+    registry = approve(send)
+    for name, facade in (("one", "first"), ("two", "second")):
+        model = dataclasses.replace(MODEL, name=name)
+        registry.propose(model, by="ann", kind="model")
+        registry.approve(name, by="bob", kind="model")
+        registry.activate(name, facade, by="bob", kind="model")
+        registry.define_facade(facade, [facade, "pack"], by="bob")
+    free, first, second = (registry.facade(each) for each in ("agent", "first", "second"))
+    assert free.within(free).models is None
+    assert first.within(free).models == free.within(first).models == first.models
+    assert first.within(second).models == {}
+    for name in ("one", "two", "three"):
+        model = dataclasses.replace(MODEL, name=name)
+        assert first.within(second).check(model, kind="model") is not None
+
+
+def test_another_store_of_their_own_keeps_no_registry(store: JsonlStore) -> None:
+    names = [name for name in dir(store) if not name.startswith("_") and name != "chained"]
+    plain: Any = SimpleNamespace(**{name: getattr(store, name) for name in names})
+    session = Session("job", store=plain, facade="agent")
+    with pytest.raises(StoreError, match="keeps no registry"):
+        session.__enter__()
+
+
+def test_a_facade_is_the_same_by_its_data(approve: Approve) -> None:
+    registry = approve(send)
+    facade = registry.facade("agent")
+    again = registry.recorded_facade(facade.as_data())
+    assert isinstance(again, Facade)
+    assert again.digest == facade.digest
+    assert again.check(SEND) is None

@@ -1,0 +1,268 @@
+"""Canaries: an agent meets credentials of many kinds everywhere, and none of them is ever written.
+
+Every byte is looked at: the store (traces, blobs, index, requests for approval), the reports in
+each format, and what each command prints.
+"""
+
+import base64
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from pydantic import BaseModel, SecretBytes, SecretStr
+from rollcage import (
+    Approval,
+    Blocked,
+    CaptureFailed,
+    Compensation,
+    Session,
+    Verdict,
+    compensate,
+    tool,
+    undo_run,
+)
+
+# Made up, and put together here: no scanner of this file is to take them for real ones.
+CANARIES = {
+    "a password": "Tr0ub4dor&3-canary",
+    "a typed password": 'C0rrect"horse\\battery',
+    "a key of AWS": "AKIA" + "CANARYCANARY2345",
+    "a token of GitHub": "ghp" + "_" + "cAn4" * 9,
+    "a token of Slack": "xoxb" + "-210987654321-1098765432109-caNaRycaNaRy",
+    "a key of Stripe": "sk" + "_live_" + "c4n4ry" * 8,
+    "a web token": "eyJ" + "jYW5hcnkiOiJIUzI1NiJ9.eyJ" + "zdWIiOiJjYW5hcnkifQ.c2lnbmF0dXJl-cAnArY",
+    "a private key": "-----BEGIN EC PRIVATE " + "KEY-----\nMHcCAQEEcanaryCANARYcanary\n-----END EC "
+    "PRIVATE KEY-----",
+    "a password in a URL": "c4nary-in-a-url!",
+    "a secret by its name": "sotto-voce-canary-1",
+    "bytes": "c4nary-in-bytes-77",
+}  # fmt: skip
+(PASSWORD, TYPED, AWS, GITHUB, SLACK, STRIPE, JWT, PEM, IN_URL, NAMED, BYTES) = CANARIES.values()
+DSN = f"postgres://app:{IN_URL}@db.example/main"
+
+files: dict[str, str] = {}
+
+
+class Account(BaseModel):
+    user: str
+    password: SecretStr
+    note: str = ""
+
+
+@tool(secret="password")
+def login(user: str, password: str) -> str:
+    if user == "mallory":
+        raise PermissionError(f"{user} may not use {password!r}; try {AWS}")
+    return f"session {JWT}"
+
+
+@tool
+def register(account: Account, token: SecretBytes) -> dict[str, Any]:
+    return {"account": account, "echo": f"{account.password.get_secret_value()} {DSN}"}
+
+
+@tool(effect="read")
+def environment(prefix: str = "") -> dict[str, str]:
+    return {"STRIPE": STRIPE, "client_secret": NAMED, "DSN": DSN, "log": "ok " * 30_000 + SLACK}
+
+
+@tool(effect="pure")
+def decode(data: bytes) -> Any:
+    return data.decode()
+
+
+@tool
+def boom(text: str) -> None:
+    try:
+        raise ValueError(f"cause: {text}")
+    except ValueError as cause:
+        error = RuntimeError(f"could not post {text}", {"token": GITHUB})
+        error.add_note(f"with {SLACK}")
+        raise error from cause
+
+
+@tool
+def drop_canary(name: str) -> str:
+    return f"removed what {files.pop(name, '')} stood in"
+
+
+@tool(undo=lambda args: [compensate(drop_canary, name=args["name"])],
+      observe=lambda args: {args["name"]: files.get(args["name"])})  # fmt: skip
+def make_canary(name: str, text: str) -> str:
+    files[name] = text
+    return f"wrote {text}"
+
+
+def restored(args: Any, before: Any) -> list[Compensation]:
+    return [compensate(refill_canary, name=args["name"], text=before["text"])]
+
+
+@tool(undo=restored, observe=lambda args: {"text": files.get(args["name"], "")})
+def refill_canary(name: str, text: str) -> None:
+    files[name] = text
+
+
+@tool
+async def post(url: str, headers: dict[str, str], body: Any) -> str:
+    return f"201 from {url}"
+
+
+def rule(view: Any) -> Verdict | None:
+    if view.name == "post":
+        return Verdict.ask(f"may it send {view.args['body']!r} to {view.args['url']}?")
+    if view.args.get("text") == STRIPE:
+        return Verdict.deny(f"never send {STRIPE}")
+    return None
+
+
+async def approver(request: Any) -> Approval:
+    if request.args["url"].endswith("/no"):
+        return Approval.reject(f"it holds {GITHUB}", by="bob")
+    return Approval(True, by="bob", reason=f"{SLACK} is fine")
+
+
+async def agent(session: Session) -> None:
+    """What a careless agent does in a day."""
+    login("ann", PASSWORD)
+    with contextlib.suppress(PermissionError):
+        login("mallory", PASSWORD)
+    register(
+        Account(user="ann", password=SecretStr(TYPED), note=f"key {AWS}"),
+        SecretBytes(BYTES.encode()),
+    )
+    environment()
+    decode(f"{GITHUB} and {BYTES}".encode())
+    with contextlib.suppress(RuntimeError):
+        boom(f"{JWT} of {PASSWORD}")
+    with session.turn():
+        make_canary("a.env", f"AWS_KEY={AWS}\n{PEM}")
+        make_canary("b.txt", f"the password is {TYPED}")
+    with contextlib.suppress(Blocked):
+        boom(STRIPE)
+    with contextlib.suppress(CaptureFailed):
+        refill_canary("a.env", "empty")
+    for url in ("https://hooks.example/yes", "https://hooks.example/no"):
+        with contextlib.suppress(Blocked):
+            await session.acall(
+                post,
+                url=url,
+                headers={"Authorization": f"Bearer {JWT}", "X-Api-Key": NAMED},
+                body={"text": f"curl -u app:{IN_URL} {DSN}", GITHUB: [SLACK, {"password": NAMED}]},
+            )
+
+
+def forms(secret: str) -> Iterator[bytes]:
+    """How a secret may stand in a file."""
+    yield secret.encode()
+    yield json.dumps(secret)[1:-1].encode()
+    yield quote(secret, safe="").encode()
+    yield secret.encode().hex().encode()
+    for shift in range(3):  # in base64, wherever it begins
+        yield base64.b64encode(b"x" * shift + secret.encode())[4:-4]
+    if len(secret) > 30:  # nor its beginning, its middle or its end
+        middle = len(secret) // 2
+        for part in (secret[6:26], secret[middle : middle + 16], secret[-16:]):
+            yield json.dumps(part)[1:-1].encode()
+
+
+def leaks(data: bytes) -> list[str]:
+    return [name for name, secret in CANARIES.items() if any(f in data for f in forms(secret))]
+
+
+Command = Callable[..., bytes]
+
+
+@pytest.fixture
+def rollcage(tmp_path: Path) -> Command:
+    """The command line as a process of its own; all that it prints."""
+
+    def run(*arguments: object, codes: tuple[int, ...] = (0,)) -> bytes:
+        command = [sys.executable, "-m", "rollcage", *map(str, arguments)]
+        environment = {
+            **os.environ, "ROLLCAGE_STORE": str(tmp_path / "store"), "COLUMNS": "4000",
+            "PYTHONPATH": str(Path(__file__).parent),
+        }  # fmt: skip
+        done = subprocess.run(command, capture_output=True, check=False, env=environment)
+        assert done.returncode in codes, done.stderr
+        return done.stdout + done.stderr
+
+    return run
+
+
+async def test_no_credential_is_ever_written(tmp_path: Path, rollcage: Command) -> None:
+    store = tmp_path / "store"
+    runs: list[str] = []
+    for replay in ("off", "resume"):
+        with contextlib.suppress(Exception):  # a resume may halt, at a result that was not kept
+            async with Session(
+                "careless", store=store, replay=replay, secrets="detected", rules=[rule],
+                approver=approver, on_divergence="warn",
+            ) as session:  # fmt: skip
+                runs.append(session.run_id)
+                await agent(session)
+                if replay == "off":
+                    raise RuntimeError(f"the agent died with {GITHUB}")
+    assert len(runs) == 2
+    with contextlib.suppress(Exception):  # the second run builds on the first
+        undo_run(store, runs[0])
+    undo_run(store, runs[1])
+
+    written = [path for path in store.rglob("*") if path.is_file()]
+    assert any("blobs" in path.parts for path in written)
+    trace = b"".join(path.read_bytes() for path in written if path.suffix == ".jsonl")
+    for event in ("step.blocked", "approval.requested", "approval.decided", "undo.finished"):
+        assert b'"event":"%b"' % event.encode() in trace
+    for path in written:
+        assert leaks(path.read_bytes()) == [], path
+
+    first, second = runs
+    printed: dict[str, bytes] = {}
+    for arguments in (
+        ["runs"], ["runs", "--json"], ["show", first], ["show", first, "--json"],
+        ["show", second, "--step", 1], ["verify", first], ["verify", first, "--json"],
+        ["diff", first, second], ["diff", first, second, "--json"], ["export", first],
+        ["export", second, "--no-values"], ["undo", second, "--plan", "--tools", "test_canary"],
+        ["approvals"], ["audit"],
+    ):  # fmt: skip
+        printed[" ".join(map(str, arguments))] = rollcage(*arguments, codes=(0, 1, 2))
+    for form in ("table", "jsonl", "csv", "md", "html"):
+        report = tmp_path / f"report.{form}"
+        printed[f"audit {form}"] = rollcage("audit", "-f", form)
+        rollcage("audit", "-f", form, "-o", report)
+        printed[f"audit -o {form}"] = report.read_bytes()
+    for command, text in printed.items():
+        assert text, command
+        assert leaks(text) == [], command
+
+
+async def test_a_report_of_a_run_that_did_not_look_for_them_shows_none(
+    tmp_path: Path, rollcage: Command
+) -> None:
+    """What the detector knows is taken out of the reports of any run."""
+    with contextlib.suppress(Exception):
+        async with Session(
+            "careless", store=tmp_path / "store", rules=[rule], approver=approver
+        ) as session:
+            await agent(session)
+    known = {name: CANARIES[name] for name in CANARIES if name.startswith(("a key", "a token"))}
+    known |= {name: CANARIES[name] for name in ("a web token", "a private key")}
+    (trace,) = (tmp_path / "store" / "runs").glob("*.jsonl")
+    assert known["a key of AWS"].encode() in trace.read_bytes()
+    for form in ("table", "jsonl", "csv", "md", "html"):
+        assert not known.keys() & {*leaks(rollcage("audit", "-f", form))}, form
+
+
+def test_the_canaries_would_be_seen() -> None:
+    for name, secret in CANARIES.items():
+        for data in (
+            f"x{secret}y", json.dumps({"a": secret}), f"?q={quote(secret, safe='')}",
+            base64.b64encode(f"some text {secret} and more".encode()).decode(),
+        ):  # fmt: skip
+            assert name in leaks(data.encode())

@@ -1,0 +1,19 @@
+"""The corpus of hostile calls through the real gate: none runs, and each of their twins does."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_no_hostile_call_runs_and_each_benign_one_does() -> None:
+    command = [sys.executable, "-W", "error", "-m", "tests.hostile", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout, done.stderr
+    rows = json.loads(done.stdout)
+    assert [told for row in rows for told in row["wrong"]] == []
+    assert sum(row["hostile"] for row in rows) >= 300
+    assert sum(row["benign"] for row in rows) >= 150
+    assert done.returncode == 0
