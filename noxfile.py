@@ -37,7 +37,8 @@ PACKAGES = {
     "crewai": ["integrations/crewai", "packages/conformance", "packages/core"],
 }
 ADAPTERS = [name for name, (folder, *_) in PACKAGES.items() if folder.startswith("integrations/")]
-EVERYTHING = ["packages/core", "packages/cli[demo]", "packages/conformance", "packages/toolbox"]
+CORE = "packages/core[idna,secrets,sql,yaml]"  # with all that a policy can use
+EVERYTHING = [CORE, "packages/cli[demo]", "packages/conformance", "packages/toolbox"]
 EVERYTHING += [PACKAGES[adapter][0] for adapter in ADAPTERS]
 
 
@@ -140,6 +141,13 @@ def escapes(session: nox.Session) -> None:
 
 
 @nox.session
+def hostile(session: nox.Session) -> None:
+    """Hostile calls, and their benign twins, through the gate, as a table (a part of `cross`)."""
+    session.install(*editable(CORE), *groups("test"), *CONSTRAINTS)
+    session.run("python", "-m", "tests.hostile", *session.posargs)
+
+
+@nox.session
 def chaos(session: nox.Session) -> None:
     """Runs that fail, are killed or are interfered with (a part of `cross`).
 
@@ -203,6 +211,7 @@ def bench(session: nox.Session) -> None:
     """Each peer beside us in the same run; `nox -s bench -- --quick` is a smoke test."""
     session.install(*editable(*EVERYTHING), *groups("bench"), *CONSTRAINTS)
     session.run("python", "-m", "benchmarks", *session.posargs)
+    session.run("python", "-m", "benchmarks.flow")
 
 
 @nox.session(venv_backend="none")

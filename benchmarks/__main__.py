@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument(
         "--undo-steps", type=int, nargs="+", metavar="N", help="steps of the runs that are undone"
     )
+    parser.add_argument("--decisions", type=int, metavar="N", help="decisions a policy")
     parser.add_argument("--rounds", type=int, metavar="N", help="processes a case")
     parser.add_argument("--import-rounds", type=int, metavar="N", help="processes an import")
     parser.add_argument(
@@ -43,6 +44,7 @@ def main() -> None:
         "agent_calls": asked.agent_calls,
         "open_steps": asked.open_steps,
         "undo_steps": asked.undo_steps and sorted(asked.undo_steps),
+        "decisions": asked.decisions,
         "rounds": asked.rounds,
         "import_rounds": asked.import_rounds,
     }

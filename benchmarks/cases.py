@@ -11,7 +11,8 @@ from typing import Final
 Case = Callable[..., dict[str, float]]
 """Takes the number of calls and an empty folder on the disk; gives back its measures by name.
 
-An agent's also takes how many calls its model asks for `together`.
+An agent's also takes how many calls its model asks for `together`, a policy's how many `rules` it
+has.
 """
 
 
@@ -26,6 +27,7 @@ class Spec:
         needs: the distribution that has to be installed for it; empty for our own.
         together: how many calls an agent's model asks for at once; 0 where there is no agent.
         sourced: it resumes a recorded run, which is made once and given to each round.
+        rules: how many rules the policy has; 0 where there is none.
     """
 
     label: str
@@ -34,11 +36,14 @@ class Spec:
     needs: str = ""
     together: int = 0
     sourced: bool = False
+    rules: int = 0
 
     def load(self) -> Case:
         """The function itself. Raises ImportError where its library is missing."""
         case: Case = getattr(importlib.import_module(f"benchmarks.{self.module}"), self.function)
-        return functools.partial(case, together=self.together) if self.together else case
+        sizes = {"together": self.together, "rules": self.rules}
+        given = {name: size for name, size in sizes.items() if size}
+        return functools.partial(case, **given) if given else case
 
 
 OURS: Final[dict[str, Spec]] = {
@@ -60,6 +65,20 @@ OPENING: Final[dict[str, Spec]] = {
     "open": Spec("open a source", "ours", "open_source", sourced=True),
     "parse": Spec("parse its lines", "ours", "parse_source", sourced=True),
 }
+RULES: Final = (10, 100, 1_000)
+BARE: Final[dict[str, Spec]] = {
+    "bare": Spec("two conditions bare, by hand", "gate", "by_hand"),
+    "bare-kept": Spec("two conditions bare, all arguments", "gate", "kept"),
+    "bare-plain": Spec("two conditions bare, a dict each", "gate", "plain"),
+}
+GATE: Final[dict[str, Spec]] = {
+    f"decide-{rules}": Spec(f"decision, {rules:,} rules", "gate", "decide", rules=rules)
+    for rules in RULES
+}
+CEDAR: Final[dict[str, Spec]] = {
+    f"cedar-{rules}": Spec(f"Cedar, {rules:,} rules", "gate", "cedar", "cedarpy", rules=rules)
+    for rules in RULES
+}
 PEERS: Final[dict[str, Spec]] = {
     "failcore": Spec("failcore, JSONL", "peers.failcore_run", "write", "failcore"),
     "langgraph": Spec(
@@ -80,7 +99,10 @@ FRAMEWORKS: Final[dict[str, Spec]] = {
     for how in ("bare", "guarded")
 }
 RECORD: Final = Spec("record a source", "ours", "record_source")
-ALL: Final = {**FLOOR, **OURS, **UNDO, **OPENING, **PEERS, **FRAMEWORKS, "record": RECORD}
+DECISIONS: Final = {**BARE, **GATE, **CEDAR}
+ALL: Final = {
+    **FLOOR, **OURS, **UNDO, **OPENING, **DECISIONS, **PEERS, **FRAMEWORKS, "record": RECORD,
+}  # fmt: skip
 
 IMPORTS: Final[dict[str, str]] = {
     "rollcage": "import rollcage",
@@ -95,6 +117,7 @@ class Plan:
     Attributes:
         sizes: calls a case, from small to large.
         peer_calls: calls a peer.
+        decisions: decisions a policy.
         agent_calls: calls of the tool of a framework's agents.
         frameworks: whose agents.
         open_steps: steps of the source that is opened.
@@ -106,6 +129,7 @@ class Plan:
 
     sizes: Sequence[int] = (1_000, 10_000, 100_000)
     peer_calls: int = 1_000
+    decisions: int = 20_000
     agent_calls: int = 1_000
     frameworks: Sequence[str] = ("langchain", "autogen", "crewai")
     open_steps: int = 100_000
@@ -120,6 +144,7 @@ class Plan:
         return cls(
             (500, 2_000),
             peer_calls=100,
+            decisions=500,
             agent_calls=100,
             open_steps=2_000,
             rounds=2,

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from benchmarks.cases import FRAMEWORKS, OURS, PEERS, UNDO, Plan
+from benchmarks.cases import CEDAR, FRAMEWORKS, GATE, OURS, PEERS, RULES, UNDO, Plan
 from benchmarks.runner import Series
 
 WRITE_FLOORS: Final = 3.0  # a recorded write, in floors
@@ -18,6 +18,7 @@ HIT_FLOORS: Final = 1.5
 FLAT: Final = 1.25  # the largest size against the smallest
 OPEN_PARSES: Final = 4.0  # opening a source, against parsing its lines
 PEER_TIMES: Final = 10.0  # a peer's recorded call, against ours
+DECISION_TIMES: Final = 1.3  # a policy's decision, against the conditions it evaluates
 IMPORT_TIMES: Final = 1.5
 GUARDED_TIMES: Final = 1.2  # an agent's call of a guarded tool, against a bare one
 
@@ -58,6 +59,7 @@ def targets(series: Sequence[Series]) -> list[Target]:
     opening = {case: each for (case, _), each in by.items()}
     ratio = _ratio(opening["open"], opening["parse"], "cpu_s")
     found.append(Target("opening a source to parsing its lines", ratio, OPEN_PARSES))
+    found += _decisions(opening)
     for case, spec in PEERS.items():
         if case in opening:
             own = by["hit" if case.endswith("-hit") else "write", sizes[0]]
@@ -76,6 +78,22 @@ def _against_floor(by: dict[tuple[str, int], Series], sizes: list[int]) -> Itera
         for size in sizes:
             ratio = _ratio(by[case, size], by["floor", size], "cpu_us")
             yield Target(f"{case} to floor, {size:,} calls", ratio, limit)
+
+
+def _decisions(of: dict[str, Series]) -> Iterator[Target]:
+    """A decision against its conditions, whatever else the policy holds, and Cedar against us."""
+    for case, spec in GATE.items():
+        ratio = _ratio(of[case], of["bare"], "cpu_us")
+        yield Target(f"{spec.label}, to its two conditions bare", ratio, DECISION_TIMES)
+    few, many = (of[f"decide-{rules}"] for rules in (RULES[0], RULES[-1]))
+    what = f"decision: {RULES[-1]:,} rules to {RULES[0]:,}"
+    yield Target(what, _ratio(many, few, "cpu_us"), FLAT)
+    for case, spec in CEDAR.items():
+        if case in of:
+            ours = of[case.replace("cedar", "decide")]
+            yield Target(
+                f"{spec.label} to ours", _ratio(of[case], ours, "cpu_us"), 1.0, at_least=True
+            )
 
 
 def _growth(by: dict[tuple[str, int], Series], case: str, of: str) -> Iterator[Target]:
@@ -147,6 +165,7 @@ def as_data(plan: Plan, series: Sequence[Series], reached: Sequence[Target]) -> 
     """All of it as JSON data."""
     needed = ("rollcage", "pydantic", "orjson", *(spec.needs for spec in PEERS.values()))
     needed += ("langchain", "autogen-agentchat", "crewai")
+    needed += ("common-expression-language", "cedarpy")
 
     versions: dict[str, str | None] = {}
     for name in dict.fromkeys(needed):

@@ -19,7 +19,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.cases import ALL, FLOOR, FRAMEWORKS, IMPORTS, OPENING, OURS, PEERS, UNDO, Plan, Spec
+from benchmarks.cases import (
+    ALL,
+    DECISIONS,
+    FLOOR,
+    FRAMEWORKS,
+    IMPORTS,
+    OPENING,
+    OURS,
+    PEERS,
+    UNDO,
+    Plan,
+    Spec,
+)
 
 ROOT: Final = Path(__file__).parents[1]
 _IMPORT: Final = "import time; t = time.process_time(); {}; print(time.process_time() - t)"
@@ -93,6 +105,7 @@ class Runner:
         ]
         series += [Series(n, s.label, size) for size in plan.undo_steps for n, s in UNDO.items()]
         series += [Series(name, spec.label, plan.open_steps) for name, spec in OPENING.items()]
+        series += [Series(name, spec.label, plan.decisions) for name, spec in DECISIONS.items()]
         series += [Series(name, spec.label, plan.peer_calls) for name, spec in PEERS.items()]
         series += [
             Series(name, spec.label, plan.agent_calls)

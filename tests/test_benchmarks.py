@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 PEERS = {"failcore": "failcore", "langgraph": "langgraph.checkpoint.sqlite", "dbos": "dbos"}
 SIZES = [20, 40]
 UNDO_SIZES = [5, 10]
+DECISIONS = 20
 
 
 def installed(module: str) -> bool:
@@ -30,6 +31,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]
     sizes = [str(size) for size in SIZES]
     small = ["--calls", *sizes, "--peer-calls", "10", "--open-steps", "50", "--rounds", "1"]
     small += ["--undo-steps", *(str(size) for size in UNDO_SIZES)]
+    small += ["--decisions", str(DECISIONS)]
     small += ["--frameworks", "langchain", "--agent-calls", "10"]
     command = [sys.executable, "-m", "benchmarks", "--quick", *small, "--import-rounds", "1"]
     done = subprocess.run(
@@ -94,6 +96,18 @@ def test_a_guarded_agent_is_held_against_a_bare_one(said: tuple[str, dict[str, A
     for together in (1, 10):
         for how in ("bare", "guarded"):
             assert measures(said[1], f"langchain-{how}-{together}")[10]["cpu_us"]["median"] > 0
+
+
+def test_a_decision_is_held_against_its_conditions(said: tuple[str, dict[str, Any]]) -> None:
+    targets = {each["what"] for each in said[1]["targets"]}
+    for rules in (10, 100, 1_000):
+        assert f"decision, {rules:,} rules, to its two conditions bare" in targets
+        assert measures(said[1], f"decide-{rules}")[DECISIONS]["cpu_us"]["median"] > 0
+        cedar = measures(said[1], f"cedar-{rules}")[DECISIONS]
+        assert bool(cedar) == installed("cedarpy")
+    for how in ("bare", "bare-kept", "bare-plain"):
+        assert measures(said[1], how)[DECISIONS]["cpu_us"]["median"] > 0
+    assert "decision: 1,000 rules to 10" in targets
 
 
 @pytest.mark.parametrize("peer", PEERS)

@@ -1,6 +1,8 @@
 """What the distributions promise: one version, exact pins, the licence, a small core."""
 
+import ast
 import re
+import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -77,11 +79,68 @@ def test_core_brings_no_framework() -> None:
     assert not seen & (PROJECTS.keys() - {"rollcage"})
 
 
-def test_extras_bring_the_siblings() -> None:
-    extras = PROJECTS["rollcage"]["optional-dependencies"]
-    each = {name: wanted for name, wanted in extras.items() if name != "all"}
-    everything = [r.partition(";")[0] for r in extras["all"]]
-    assert sorted(everything) == sorted(r for wanted in each.values() for r in wanted)
+def core_extras() -> tuple[dict[str, list[str]], list[str]]:
+    """Each of core's extras alone, and what `rollcage[all]` brings, without markers."""
+    extras = dict(PROJECTS["rollcage"]["optional-dependencies"])
+    everything = [r.partition(";")[0] for r in extras.pop("all")]
+    return extras, everything
+
+
+def test_all_is_all_of_the_extras() -> None:
+    extras, everything = core_extras()
+    assert sorted(everything) == sorted(r for wanted in extras.values() for r in wanted)
+
+
+def test_extras_bring_a_sibling_or_a_library() -> None:
+    extras, _ = core_extras()
+    assert {len(wanted) for wanted in extras.values()} == {1}
+    brought = {name: Requirement(wanted[0]).name for name, wanted in extras.items()}
+    siblings = {name: what for name, what in brought.items() if what in PROJECTS}
+    without_extra = {"rollcage", "rollcage-conformance"}
+    assert siblings == {
+        sibling.removeprefix("rollcage-"): sibling for sibling in PROJECTS.keys() - without_extra
+    }
+    libraries = {name: what for name, what in brought.items() if what not in PROJECTS}
+    assert libraries == {
+        "idna": "idna", "secrets": "detect-secrets", "sql": "sqlglot", "yaml": "pyyaml",
+    }  # fmt: skip
+
+
+def test_core_is_tested_with_all_that_it_can_use() -> None:
+    extras, _ = core_extras()
+    optional = {wanted[0] for wanted in extras.values()} - {
+        wanted[0] for wanted in extras.values() if Requirement(wanted[0]).name in PROJECTS
+    }
+    assert optional <= set(load(ROOT)["dependency-groups"]["test-core"])
+
+
+PINNED_BY = {"pydantic-core": "pydantic"}  # a part of it, in the one version that fits
+
+
+def imported(source: Path) -> set[str]:
+    """The libraries that any module below a folder imports, wherever the import stands."""
+    found: set[str] = set()
+    for path in source.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found.add(node.module.split(".")[0])
+    return found - sys.stdlib_module_names
+
+
+@every_folder
+def test_what_is_imported_is_asked_for(folder: Path) -> None:
+    project = load(folder)["project"]
+    asked = {canonicalize_name(r.name) for r in requirements(project)} | {project["name"]}
+    asked |= {lib for lib, brought_by in PINNED_BY.items() if brought_by in asked}
+    brings = metadata.packages_distributions()  # not of what is installed from here, as it stands
+    missing = {
+        module
+        for module in imported(folder / "src")
+        if not asked & {canonicalize_name(name) for name in brings.get(module, [module])}
+    }
+    assert missing == set()
 
 
 PIN = re.compile(r"(?P<name>[a-z0-9-]+)==(?P<version>[0-9][0-9a-z.]*)(?: ; (?P<marker>[^/@]+))?")

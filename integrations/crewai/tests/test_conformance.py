@@ -13,11 +13,15 @@ from rollcage.adapter import Trace
 from rollcage_conformance import (
     AdapterSuite,
     Capabilities,
+    FacadeSuite,
+    FlowSuite,
     GateSuite,
     Harness,
     IsolationSuite,
+    LimitSuite,
     OutcomeSuite,
     Performance,
+    PolicySuite,
     ReplaySuite,
     Result,
     Scenario,
@@ -170,7 +174,16 @@ class TestCrewAI(AdapterSuite):
         return HARNESS
 
 
-class TestCrewAlone(ReplaySuite, GateSuite, OutcomeSuite, IsolationSuite):
+class TestCrewAlone(
+    ReplaySuite,
+    GateSuite,
+    PolicySuite,
+    LimitSuite,
+    FlowSuite,
+    FacadeSuite,
+    OutcomeSuite,
+    IsolationSuite,
+):
     """The same, where nobody guarded the tools before."""
 
     capabilities = Capabilities(injection=False)

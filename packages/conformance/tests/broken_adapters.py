@@ -6,16 +6,21 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import pytest
-from rollcage import ApprovalRequired, Blocked, Contract, Session, SessionHalted
+from rollcage import ApprovalRequired, Blocked, Contract, OutputDrift, Session, SessionHalted
 
 from rollcage_conformance import (
     AdapterSuite,
     ApprovalSuite,
+    FacadeSuite,
+    FlowSuite,
     GateSuite,
     Harness,
     IsolationSuite,
+    LimitSuite,
     OutcomeSuite,
+    OutputSuite,
     Performance,
+    PolicySuite,
     ReplaySuite,
     Result,
     SecretSuite,
@@ -93,6 +98,12 @@ class SwallowsDeny(Unguarded):
     """Takes a denial for advice."""
 
     errors = (Blocked,)
+
+
+class RunsDrifted(Unguarded):
+    """Runs a tool once more where its output broke its promise, and shows what it gives."""
+
+    errors = (OutputDrift,)
 
 
 class RunsAfterHalt(Unguarded):
@@ -270,6 +281,19 @@ class RunsUnapproved(Unguarded):
     errors = (ApprovalRequired,)
 
 
+class IgnoresEdits(ReferenceHarness):
+    """Runs a call as the model asked for it, whatever an approver made of it."""
+
+    def guarded(self, session: Session, contract: Contract, arguments: Any, body: Body) -> Any:
+        return super().guarded(session, contract, arguments, lambda **_: body(**arguments))
+
+    async def aguarded(
+        self, session: Session, contract: Contract, arguments: Any, body: Body, *, is_async: bool
+    ) -> Any:
+        own: Body = lambda **_: body(**arguments)  # noqa: E731 - as above
+        return await super().aguarded(session, contract, arguments, own, is_async=is_async)
+
+
 class ShowsHalts(ReferenceHarness):
     """Shows the model what halted the session, as if it were an error of the tool."""
 
@@ -343,11 +367,13 @@ class TestRecordsText(Broken, ValueSuite, TraceSuite):
     adapter = RecordsText
 
 
-class TestSwallowsDeny(Broken, GateSuite, ApprovalSuite):
+class TestSwallowsDeny(
+    Broken, GateSuite, ApprovalSuite, PolicySuite, LimitSuite, FlowSuite, FacadeSuite
+):
     adapter = SwallowsDeny
 
 
-class TestRunsAfterHalt(Broken, GateSuite):
+class TestRunsAfterHalt(Broken, GateSuite, LimitSuite):
     adapter = RunsAfterHalt
 
 
@@ -391,8 +417,16 @@ class TestGuardsEveryAgent(Broken, IsolationSuite):
     adapter = GuardsEveryAgent
 
 
+class TestRunsDrifted(Broken, OutputSuite):
+    adapter = RunsDrifted
+
+
 class TestRunsUnapproved(Broken, ApprovalSuite):
     adapter = RunsUnapproved
+
+
+class TestIgnoresEdits(Broken, ApprovalSuite):
+    adapter = IgnoresEdits
 
 
 class TestShowsHalts(Broken, ReplaySuite, ApprovalSuite):

@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 HERE = Path(__file__).parent
-FILES = [HERE / "broken_adapters.py", HERE / "broken_models.py"]
+FILES = [HERE / f"broken_{part}.py" for part in ("adapters", "models", "gates")]
 
 # What finds each mistake. More may fail besides; nothing may fail for the sound adapter.
 FOUND_BY = {
@@ -29,8 +29,19 @@ FOUND_BY = {
         "test_a_denied_call_runs_nothing_and_the_model_sees_why",
         "test_a_rule_that_raises_runs_nothing",
         "test_a_rejected_call_runs_nothing_and_the_agent_goes_on",
+        "test_a_policy_file_denies_and_the_model_goes_on",
+        "test_a_deny_wins_over_a_recorded_result",
+        "test_a_condition_that_fails_runs_nothing",
+        "test_a_policy_that_is_broken_on_the_way_denies_from_then_on",
+        "test_of_the_calls_of_a_turn_as_many_run_as_there_is_room_for",
+        "test_an_agent_that_goes_round_in_circles_is_told",
+        "test_what_a_page_says_is_not_done_unless_the_user_named_it",
+        "test_a_tool_that_nobody_approved_is_refused",
+        "test_a_tool_that_was_changed_is_refused",
     },
     "TestRunsAfterHalt": {
+        "test_nothing_runs_once_a_run_is_stopped",
+        "test_an_agent_whose_run_is_stopped_ends",
         "test_a_halted_session_runs_nothing",
         "test_a_session_halted_on_the_way_runs_nothing_more",
         "test_a_halted_session_ends_the_agent",
@@ -74,6 +85,10 @@ FOUND_BY = {
         "test_a_call_that_needs_approval_halts_and_runs_nothing",
         "test_a_call_that_needs_approval_beside_others",
     },
+    "TestIgnoresEdits": {
+        "test_a_call_may_be_edited_or_answered_instead[sync-edit]",
+        "test_a_run_stops_and_goes_on_once_somebody_has_decided",
+    },
     "TestShowsHalts": {
         "test_an_agent_ends_where_it_needs_approval",
         "test_an_offline_miss_ends_the_agent",
@@ -98,6 +113,19 @@ FOUND_BY = {
         "test_decisions_of_a_trace_drive_an_agent_whose_tools_run",
         "test_an_agent_that_asks_for_more_than_is_recorded_is_told",
     },
+    "TestRunsDrifted": {"test_an_output_that_breaks_its_promise_is_an_error_and_is_kept"},
+    "TestHidesReasons": {
+        "test_a_policy_file_denies_and_the_model_goes_on",
+        "test_an_agent_that_goes_round_in_circles_is_told",
+        "test_what_a_page_says_is_not_done_unless_the_user_named_it",
+    },
+    "TestStreamsUnguarded": {"test_the_stream_of_a_denied_model_gives_nothing"},
+    "TestForgetsDeclarations": {
+        "test_what_a_page_says_is_not_done_unless_the_user_named_it",
+        "test_an_output_that_breaks_its_promise_is_an_error_and_is_kept",
+    },
+    "TestShowsRawArguments": {"test_a_condition_sees_the_validated_arguments"},
+    "TestNamesItself": {"test_a_tool_that_was_changed_is_refused"},
 }
 
 

@@ -30,7 +30,9 @@ __all__ = ["Finding", "Report", "verify", "verify_trace"]
 
 _LONG: Final = 5000  # lines from which on the progress is shown
 _EVERY: Final = 500  # lines between two steps of the bar
-_NO_STEPS: Final = frozenset({"run.stopped", "policy.loaded", "approval.requested", "approval.decided"})
+_NO_STEPS: Final = frozenset(
+    {"run.stopped", "policy.loaded", "approval.requested", "approval.decided"}
+)
 _UNDO: Final = ("undo.started", "undo.finished", "run.rewound")
 _WORD: Final = b'{"event":"step.resolved"'  # what may come behind the end of a run
 _MAX_64: Final = 2**64 - 1  # a hostile count must not raise

@@ -16,7 +16,8 @@ _HOW: Final = {
 }
 _KEPT: Final = ("kind", "name", "version", "effect", "args", "slot", "position", "occurrence")
 _ANSWER: Final = ("text", "reasoning", "tool_calls", "usage")
-_OUTCOME: Final = ("status", "value", "typed", "lossy")
+_VERDICT: Final = ("decision", "reason", "code", "rule")
+_OUTCOME: Final = ("status", "value", "typed", "lossy", "drift")
 
 
 def steps(events: Iterable[Event], kind: str = "tool") -> list[dict[str, Any]]:
@@ -32,6 +33,8 @@ def steps(events: Iterable[Event], kind: str = "tool") -> list[dict[str, Any]]:
             found[event["step"]] = {**event, "how": _HOW[name]}
         elif name in ("step.finished", "step.resolved"):
             found[event["step"]]["outcome"] = event["outcome"]
+            if "labels" in event:
+                found[event["step"]]["labels"] = event["labels"]
     chosen = {number: step for number, step in found.items() if step["kind"] == kind}
     order = sorted(chosen, key=lambda number: _place(found, number))
     places = {number: place for place, number in enumerate(order)}
@@ -85,7 +88,9 @@ def normalise(events: Iterable[Event]) -> dict[str, Any]:
             record["parent"] = step["parent"]
         if "verdict" in step:
             verdict = step["verdict"]
-            record["verdict"] = {field: verdict[field] for field in ("decision", "reason", "code")}
+            record["verdict"] = {field: verdict[field] for field in _VERDICT}
+        if "labels" in step:
+            record["labels"] = step["labels"]
         if "outcome" in step:
             record["outcome"] = _outcome(step["outcome"])
         told.append(record)

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from pydantic import BaseModel
 from rollcage import Contract, Session
-from rollcage.adapter import HALTED, Answer, RecordedAnswers, ToolRequest, Trace
+from rollcage.adapter import HALTED, Answer, Instead, RecordedAnswers, ToolRequest, Trace
 
 from rollcage_conformance.scenario import (
     Performance,
@@ -260,7 +260,7 @@ class ReferenceHarness:
         self, session: Session, contract: Contract, arguments: Any, body: Callable[..., Any]
     ) -> Any:
         """The guarded call."""
-        return session.run(contract, arguments, body)
+        return session.run(contract, arguments, body, instead=_instead(body))
 
     async def aguarded(
         self,
@@ -272,7 +272,13 @@ class ReferenceHarness:
         is_async: bool,
     ) -> Any:
         """The guarded call, in asyncio."""
-        return await session.arun(contract, arguments, body, is_async=is_async)
+        instead = _instead(body)
+        return await session.arun(contract, arguments, body, is_async=is_async, instead=instead)
+
+
+def _instead(body: Callable[..., Any]) -> Instead:
+    """A body here takes what it is called with, and gives any value."""
+    return Instead(body, lambda value: value)
 
 
 def text_of(value: Any) -> str:

@@ -76,6 +76,7 @@ class ToolSpec:
         secret: see `rollcage.Contract`.
         artifact: the body gives content for the model and an artifact that it does not see. A
             framework that knows no artifacts has an ordinary tool, which gives a tuple of two.
+        more: further fields of its contract: what its results carry, what is promised of them.
     """
 
     function: Callable[..., Any]
@@ -85,6 +86,7 @@ class ToolSpec:
     injected: str = ""
     secret: tuple[str, ...] = ()
     artifact: bool = False
+    more: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any], hash=False)
 
     @property
     def name(self) -> str:
@@ -104,6 +106,7 @@ class ToolSpec:
             "idempotent": self.idempotent,
             "raises": self.raises,
             "secret": frozenset(self.secret),
+            **self.more,
         }
 
     @property

@@ -3,7 +3,16 @@
 from typing import Any
 
 import pytest
-from rollcage import Approval, ApprovalRequest, ApprovalRequired, Approver, StepView, Verdict
+from rollcage import (
+    Approval,
+    ApprovalRequest,
+    ApprovalRequired,
+    Approver,
+    QueueApprover,
+    StepView,
+    Verdict,
+)
+from rollcage.gate import ApprovalQueue
 
 from rollcage_conformance.scenario import Message, Scenario
 from rollcage_conformance.stage import Mode, Stage
@@ -86,6 +95,100 @@ class ApprovalSuite(Suite):
         if approver is reject:
             assert "use another word" in played.seen[1][0]
         assert played.how == ["ran", "blocked", "ran"]
+
+    @pytest.mark.parametrize(
+        ("approval", "text", "ran"),
+        [
+            (Approval.edit({"text": "d"}, by="ann"), "sent d", 3),
+            (Approval.respond("it is on its way", by="ann"), "it is on its way", 2),
+        ],
+        ids=["edit", "respond"],
+    )
+    def test_a_call_may_be_edited_or_answered_instead(
+        self, stage: Stage, mode: Mode, approval: Approval, text: str, ran: int
+    ) -> None:
+        asked: list[object] = []
+
+        def approver(request: ApprovalRequest) -> Approval:
+            asked.append(request.args["text"])
+            return approval
+
+        how: dict[str, Any] = {"rules": [ask_for_b], "approver": approver}
+        played = stage.play(notes("a", "b", "c"), mode, **how)
+        assert played.error is None
+        assert played.ran == ("send",) * ran
+        assert played.seen == [("sent a",), (text,), ("sent c",)]
+        for replay in ("resume", "offline", "resume"):  # what an earlier replay wrote, too
+            again = stage.play(notes("a", "b", "c"), mode, replay=replay, **how)
+            assert (again.error, again.ran, again.seen) == (None, (), played.seen)
+        assert asked == ["b"]
+
+    def test_a_deny_wins_over_an_approver(self, stage: Stage, mode: Mode) -> None:
+        def rule(step: StepView) -> Verdict | None:
+            if step.args.get("text") == "d":
+                return Verdict.deny("never send a d", code="no_d")
+            return ask_for_b(step)
+
+        def approver(_: ApprovalRequest) -> Approval:
+            return Approval.edit({"text": "d"}, by="ann")
+
+        played = stage.play(notes("a", "b", "c"), mode, rules=[rule], approver=approver)
+        assert (played.error, played.ran) == (None, ("send",) * 2)
+        assert "never send a d" in played.seen[1][0]
+
+    def test_a_rejection_is_not_asked_about_again_in_that_run(
+        self, stage: Stage, mode: Mode
+    ) -> None:
+        stage.play(notes("a", "b", "c"), mode, rules=[ask_for_b], approver=reject)
+        again = stage.play(
+            notes("a", "b", "c"), mode, replay="resume", rules=[ask_for_b], approver=broken_approver
+        )
+        assert (again.error, again.ran) == (None, ())
+        assert again.how == ["replayed", "blocked", "replayed"]
+        assert "use another word" in again.seen[1][0]
+
+    @pytest.mark.parametrize(
+        ("approval", "text", "ran"),
+        [
+            (Approval(True, by="ann"), "sent b", 2),
+            (Approval.edit({"text": "d"}, by="ann"), "sent d", 2),
+            (Approval.respond("it is on its way", by="ann"), "it is on its way", 1),
+            (Approval.reject("use another word", by="ann"), "use another word", 1),
+        ],
+        ids=["approve", "edit", "respond", "reject"],
+    )
+    def test_a_run_stops_and_goes_on_once_somebody_has_decided(
+        self, stage: Stage, mode: Mode, approval: Approval, text: str, ran: int
+    ) -> None:
+        how: dict[str, Any] = {"rules": [ask_for_b], "approver": QueueApprover(stage.store)}
+        halted = stage.play(notes("a", "b", "c"), mode, **how)
+        assert isinstance(halted.error, ApprovalRequired)
+        assert halted.ran == ("send",)
+        queue = ApprovalQueue(stage.store)
+        (request,) = queue.ids()
+        queue.decide(request, approval)
+        resumed = stage.play(notes("a", "b", "c"), mode, **how)
+        assert resumed.error is None
+        assert resumed.ran == ("send",) * ran
+        assert text in resumed.seen[1][0]
+        assert [resumed.seen[0], resumed.seen[2]] == [("sent a",), ("sent c",)]
+        again = stage.play(notes("a", "b", "c"), mode, replay="resume", **how)
+        assert (again.error, again.ran, again.seen) == (None, (), resumed.seen)
+        assert queue.ids() == [request]
+
+    @needs("parallel")
+    def test_a_call_that_was_decided_beside_others_that_ran(self, stage: Stage, mode: Mode) -> None:
+        calls = [("send", {"text": "a"}), ("send", {"text": "b"})]
+        script: list[Message] = [calls, "all done"]
+        how: dict[str, Any] = {"rules": [ask_for_b], "approver": QueueApprover(stage.store)}
+        stage.play(Scenario([SEND, LOOK], script), mode, **how)
+        queue = ApprovalQueue(stage.store)
+        (request,) = queue.ids()
+        queue.decide(request, Approval(True, by="ann"))
+        resumed = stage.play(Scenario([SEND, LOOK], script), mode, **how)
+        assert resumed.error is None
+        assert resumed.seen == [("sent a", "sent b")]
+        assert queue.ids() == [request]
 
     def test_a_run_goes_on_once_nothing_asks_any_more(self, stage: Stage, mode: Mode) -> None:
         stage.play(notes("a", "b", "c"), mode, rules=[ask_for_b])

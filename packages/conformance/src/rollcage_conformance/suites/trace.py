@@ -4,17 +4,32 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import pytest
-from rollcage import tool
+from rollcage import Policy, tool
 
 from rollcage_conformance.golden import load_golden, normalise
 from rollcage_conformance.scenario import Message, Scenario, ToolSpec
 from rollcage_conformance.stage import Mode, Played, Stage
 from rollcage_conformance.suite import Suite
+from rollcage_conformance.suites.flow import ANN, ASKED, EVIL, FETCH, MAIL, READ, STRANGERS
 from rollcage_conformance.suites.gate import no_sending
+from rollcage_conformance.suites.policies import ERRANDS
 from rollcage_conformance.suites.values import PLANNED
 from rollcage_conformance.tools import GIVERS, LOOK, ORDER, PLAN, SEND, Crash, notes
 
 __all__ = ["GOLDENS", "TraceSuite"]
+
+GOVERNED: Final = (
+    ERRANDS
+    + STRANGERS
+    + """
+[[rules]]
+id = "mail"
+tools = ["mail"]
+decision = "allow"
+[limits]
+loops = { same = 2 }
+"""
+)
 
 Plot = Callable[[Stage, Mode], list[Played]]
 
@@ -71,6 +86,15 @@ def _nested(stage: Stage, mode: Mode) -> list[Played]:
     return [stage.play(Scenario([ToolSpec(work)], script), mode)]
 
 
+def _governed(stage: Stage, mode: Mode) -> list[Played]:
+    script: list[Message] = [[("send", {"text": "LOUD"})], READ, [("mail", EVIL)], [("mail", ANN)]]
+    script += [[("order", {"count": "3"})], [("order", {"count": "4"})]]
+    scenario = Scenario([SEND, FETCH, MAIL, ORDER], [*script, *[script[3]] * 3, "all done"])
+    how: dict[str, Any] = {"policy": Policy.parse(GOVERNED), "said": ASKED}
+    recorded = stage.play(scenario, mode, **how)
+    return [recorded, stage.play(scenario, mode, replay="resume", source=recorded.run, **how)]
+
+
 def _decided(stage: Stage, mode: Mode) -> list[Played]:
     calls = [("send", {"text": "é"}), ("order", {"count": "3"})]
     scenario = Scenario([SEND, ORDER], [calls, "all of it is done"], guarded_model=True)
@@ -86,6 +110,7 @@ GOLDENS: Final[Mapping[str, Plot]] = {
     "failed": _failed,
     "nested": _nested,
     "decided": _decided,
+    "governed": _governed,
 }
 _NEEDED: Final = {"parallel": {"parallel", "decided"}, "models": {"decided"}}
 

@@ -1,0 +1,135 @@
+"""What a decision of a policy costs, beside its two conditions alone, and beside Cedar.
+
+Two rules are about the tool, each with a condition on the arguments or on what is declared of it;
+8, 98 or 998 others are about other tools. Bare, the same two compiled conditions are evaluated with
+nothing around them, in three ways:
+
+* by hand: in a context that is kept and that holds nothing but what they ask for. The least.
+* kept: in a context that is kept and gets all of the arguments, as the tool is called with them.
+* plain: each with a dict of its own, as the library's documentation shows it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from rollcage import Contract
+from rollcage.gate import Policy, StepView
+
+from benchmarks.timing import WARM_UP, cpu_per_call
+from benchmarks.workload import Mail, mail, send_mail
+
+ASK: Final = 'args.priority > 1000000 && tool.effect == "write"'
+ALLOW: Final = 'args.to.endsWith("@example.org")'
+
+_POLICY: Final = f"""
+version = 1
+[[rules]]
+id = "urgent"
+tools = ["send_*"]
+when = '{ASK}'
+decision = "ask"
+reason = "it is urgent"
+[[rules]]
+id = "ours"
+tools = ["send_mail"]
+when = '{ALLOW}'
+decision = "allow"
+"""
+_OTHER: Final = """
+[[rules]]
+id = "other-{0}"
+tools = ["other_{0}_*"]
+when = 'args.size > {0}'
+decision = "deny"
+reason = "it is too large"
+"""
+
+_CEDAR: Final = """
+permit (principal, action == Action::"send_mail", resource)
+when { context.args.to like "*@example.org" };
+forbid (principal, action == Action::"send_mail", resource)
+when { context.args.priority > 1000000 && context.tool.effect == "write" };
+"""
+_CEDAR_OTHER: Final = """
+forbid (principal, action == Action::"other_{0}", resource)
+when {{ context.args.size > {0} }};
+"""
+
+
+def decide(calls: int, folder: Path, *, rules: int) -> dict[str, float]:
+    """`Policy.decide`, of the view that a session shows to every rule."""
+    others = "".join(_OTHER.format(number) for number in range(rules - 2))
+    policy = Policy.parse(_POLICY + others)
+    contract = Contract.of(send_mail, effect="write")
+
+    shown = [{**mail(number)} for number in range(WARM_UP + calls)]
+    views = [StepView("tool", contract, each, data=each) for each in shown]
+
+    def ask(arguments: Mail) -> None:
+        assert policy.decide(views[arguments["priority"]]).rule == "ours"
+
+    return {"cpu_us": cpu_per_call(ask, calls)}
+
+
+def by_hand(calls: int, folder: Path) -> dict[str, float]:
+    """The two conditions, with what they ask for and nothing else."""
+    return _bare(
+        calls, lambda arguments: {"to": arguments["to"], "priority": arguments["priority"]}
+    )
+
+
+def kept(calls: int, folder: Path) -> dict[str, float]:
+    """The two conditions, with all of the arguments."""
+    return _bare(calls, lambda arguments: arguments)
+
+
+def plain(calls: int, folder: Path) -> dict[str, float]:
+    """The two conditions, each with its dict."""
+    import cel
+
+    first, second = cel.compile(ASK), cel.compile(ALLOW)
+
+    def evaluate(arguments: Mail) -> None:
+        seen = {"args": arguments, "tool": {"effect": "write"}}
+        assert first.execute(seen) is False
+        assert second.execute(seen) is True
+
+    return {"cpu_us": cpu_per_call(evaluate, calls)}
+
+
+def _bare(calls: int, seen: Callable[[Mail], object]) -> dict[str, float]:
+    import cel
+
+    first, second = cel.compile(ASK), cel.compile(ALLOW)
+    context = cel.Context({"tool": {"effect": "write"}})
+
+    def evaluate(arguments: Mail) -> None:
+        context.add_variable("args", seen(arguments))
+        assert first.execute(context) is False
+        assert second.execute(context) is True
+
+    return {"cpu_us": cpu_per_call(evaluate, calls)}
+
+
+def cedar(calls: int, folder: Path, *, rules: int) -> dict[str, float]:
+    """The same decision of the same rules in Cedar, with everything parsed beforehand."""
+    import cedarpy
+
+    others = "".join(_CEDAR_OTHER.format(number) for number in range(rules - 2))
+    policies = cedarpy.PolicySet.from_str(_CEDAR + others)
+    entities = cedarpy.Entities.from_json_str(json.dumps([]))
+    request = {
+        "principal": {"type": "Agent", "id": "main"},
+        "action": {"type": "Action", "id": "send_mail"},
+        "resource": {"type": "Tool", "id": "send_mail"},
+    }
+
+    def ask(arguments: Mail) -> None:
+        context = {"args": arguments, "tool": {"effect": "write"}}
+        assert cedarpy.is_authorized({**request, "context": context}, policies, entities).allowed
+
+    return {"cpu_us": cpu_per_call(ask, calls)}
