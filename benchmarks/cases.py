@@ -68,6 +68,7 @@ OPENING: Final[dict[str, Spec]] = {
 RULES: Final = (10, 100, 1_000)
 BARE: Final[dict[str, Spec]] = {
     "bare": Spec("two conditions bare, by hand", "gate", "by_hand"),
+    "bare-named": Spec("two conditions bare, a variable each", "gate", "by_name"),
     "bare-kept": Spec("two conditions bare, all arguments", "gate", "kept"),
     "bare-plain": Spec("two conditions bare, a dict each", "gate", "plain"),
 }

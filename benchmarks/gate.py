@@ -2,9 +2,11 @@
 
 Two rules are about the tool, each with a condition on the arguments or on what is declared of it;
 8, 98 or 998 others are about other tools. Bare, the same two compiled conditions are evaluated with
-nothing around them, in three ways:
+nothing around them, in four ways:
 
-* by hand: in a context that is kept and that holds nothing but what they ask for. The least.
+* by hand: in a context that is kept and that holds nothing but what they ask for.
+* by name: the same, with `args.to` written as a variable of its own, as a policy evaluates it where
+  it can. The least.
 * kept: in a context that is kept and gets all of the arguments, as the tool is called with them.
 * plain: each with a dict of its own, as the library's documentation shows it.
 """
@@ -80,6 +82,22 @@ def by_hand(calls: int, folder: Path) -> dict[str, float]:
     return _bare(
         calls, lambda arguments: {"to": arguments["to"], "priority": arguments["priority"]}
     )
+
+
+def by_name(calls: int, folder: Path) -> dict[str, float]:
+    """The two conditions, rewritten so that each argument is a variable."""
+    import cel
+
+    first, second = (cel.compile(each.replace("args.", "args_")) for each in (ASK, ALLOW))
+    context = cel.Context({"tool": {"effect": "write"}})
+
+    def evaluate(arguments: Mail) -> None:
+        context.add_variable("args_priority", arguments["priority"])
+        context.add_variable("args_to", arguments["to"])
+        assert first.execute(context) is False
+        assert second.execute(context) is True
+
+    return {"cpu_us": cpu_per_call(evaluate, calls)}
 
 
 def kept(calls: int, folder: Path) -> dict[str, float]:

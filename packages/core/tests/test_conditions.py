@@ -110,6 +110,68 @@ def test_the_next_decision_is_not_that_of_the_failed_one() -> None:
         assert made.decide(StepView("tool", TOOL, {}, data={"path": path})).code == code
 
 
+# --- by name -------------------------------------------------------------------------------------
+
+BY_NAME = [
+    ("args.a == 1", "args_a == 1"),
+    ("has(args.a) && args.a == args.b.c", "true && args_a == args_b.c"),
+    ("args . a . size() > 1 // args.b", "args_a . size() > 1 // args.b"),
+    ('args.a.matches("x") || "args.a" == "x"', 'args_a.Matches("x") || "args.a" == "x"'),
+    ("args.a.exists(e, e == args.b && !has( args.a ))", "args_a.exists(e, e == args_b && !true)"),
+    ("args.const == const.root", "args_const == Const.root"),
+    ("has(args.a.b) ? args.a.b : args.c > 1", "has(args_a.b) ? args_a.b : args_c > 1"),
+    ("within(args.a, const.root)", "within(args_a, Const.root)"),
+    ("labels.size() == 1", "labels.size() == 1"),
+]
+
+
+@pytest.mark.parametrize(("source", "named"), BY_NAME)
+def test_each_argument_is_a_variable_where_it_is_asked_for_by_its_name(
+    source: str, named: str
+) -> None:
+    ours = frozenset({"within"})
+    assert read_expression(source, ["root"], ours).named == named
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'args["a"] == 1',
+        "size(args) == 1",
+        "'a' in args",
+        "args.exists(name, name == 'a')",
+        "args.size() == 1",
+        "labels.exists(args_a, args_a == args.a)",
+        "args.a == 1 && args == {'a': 1}",
+    ],
+)
+def test_what_looks_at_the_arguments_in_another_way_sees_the_map(source: str) -> None:
+    assert read_expression(source, [], []).named is None
+    holds(source, a=1)  # and gives an answer, not an error
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "a", "x@example.org"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("abc"), inner),
+    max_leaves=4,
+)
+
+
+@given(
+    st.sampled_from([source for source, _ in BY_NAME]),
+    st.lists(st.dictionaries(st.sampled_from(["a", "b", "c", "const", "other"]), VALUES)),
+)
+def test_a_condition_gives_the_same_by_name_as_of_the_map(
+    source: str, calls: list[dict[str, Any]]
+) -> None:
+    """One policy decides all calls, so that nothing of one may be seen in another."""
+    by_name, of_map = condition(source), condition(f"({source}\n) && size(args) >= 0")
+    for data in calls:
+        view = StepView("tool", TOOL, data, data=data)
+        found, wanted = by_name.decide(view), of_map.decide(view)
+        assert (found.decision, found.code) == (wanted.decision, wanted.code)
+
+
 # --- values --------------------------------------------------------------------------------------
 
 

@@ -20,7 +20,8 @@ from typing import Final
 
 from rollcage.gate.tokens import END, ExpressionInvalid, Token, literal, place, tokens
 
-__all__ = ["MOST_CHARACTERS", "ROOTS", "Expression", "ExpressionInvalid", "read_expression"]
+__all__ = ["MOST_CHARACTERS", "ROOTS", "Expression", "ExpressionInvalid", "read_expression",
+           "variable"]  # fmt: skip
 
 MOST_CHARACTERS: Final = 4096
 """How long a condition may be."""
@@ -90,6 +91,9 @@ class Expression:
     Attributes:
         source: its text.
         inner: the text that is compiled; see `_INNER_NAMES`.
+        named: the same with a variable for each argument, as `variable` calls it. It gives the same
+            wherever all arguments that it asks for are there. None where it looks at them in
+            another way than by their names.
         fields: by name of what it sees (`args`, `tool`, …) the fields that it asks for; None where
             it looks at all of it.
         functions: the functions of ours that it calls.
@@ -105,6 +109,7 @@ class Expression:
 
     source: str
     inner: str
+    named: str | None
     fields: Mapping[str, frozenset[str] | None]
     functions: frozenset[str]
     patterns: frozenset[str]
@@ -123,6 +128,11 @@ class Expression:
         once += self.scanning * 6 * characters
         once += self.sums * self.sums * 0.4 * characters
         return float(elements ** (self.degree - 1) * once)
+
+
+def variable(argument: str) -> str:
+    """What `Expression.named` calls an argument."""
+    return f"args_{argument}"
 
 
 def read_expression(source: str, constants: Iterable[str], ours: Iterable[str]) -> Expression:
@@ -166,6 +176,7 @@ class _Reading:
         return Expression(
             self.source,
             self._inner(),
+            self._named(),
             fields,
             frozenset(self.functions),
             frozenset(self.patterns),
@@ -185,6 +196,23 @@ class _Reading:
             is_method = is_member and self._at(at + 1).text == "("
             if inner and (is_method if token.text == "matches" else not is_member):
                 text = text[: token.at] + inner + text[token.at + len(inner) :]
+        return text
+
+    def _named(self) -> str | None:
+        text = self._inner()
+        for at in reversed(range(len(self.tokens))):  # from the end: what is before stays in place
+            token = self.tokens[at]
+            if token.kind == "name" and token.text.startswith(variable("")):
+                return None  # a loop may call its own variable so
+            if token != Token("name", "args", token.at) or self._at(at - 1).text == ".":
+                continue
+            dot, field, behind = (self._at(at + each) for each in (1, 2, 3))
+            if dot.text != "." or field.kind != "name" or behind.text == "(":
+                return None
+            first, end, said = token.at, field.at + len(field.text), variable(field.text)
+            if (self._at(at - 2).text, self._at(at - 1).text, behind.text) == ("has", "(", ")"):
+                first, end, said = self._at(at - 2).at, behind.at + 1, "true"
+            text = text[:first] + said + text[end:]
         return text
 
     def _at(self, at: int) -> Token:

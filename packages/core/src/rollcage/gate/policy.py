@@ -217,13 +217,13 @@ class Policy:
         plan = self._plans.get((id(contract), view.agent, view.kind))
         if plan is None or plan.contract is not contract:
             plan = self._select(view)
-        verdict, most, context = self._default, -1, None
-        for execute, weight, said in plan.steps:
-            if execute is not None:
+        verdict, most, context, by_name = self._default, -1, None, False
+        for programs, weight, said in plan.steps:
+            if programs is not None:
                 try:
                     if context is None:
-                        context = plan.sight.of(view)
-                    holds = execute(context)
+                        context, by_name = plan.sight.of(view)
+                    holds = programs[by_name](context)
                 except BaseException as error:  # noqa: BLE001 - `failed` lets through what has to
                     verdict = _failed(said.rule, failed(error))
                     break
@@ -237,7 +237,7 @@ class Policy:
                 if most == _DENY:
                     break
         if context is not None:
-            plan.sight.give_back(context)
+            plan.sight.give_back(context, by_name=by_name)
         return verdict
 
     def explain(self, view: StepView) -> list[Evaluation]:
@@ -283,8 +283,12 @@ class _Plan:
         conditions = [rule.condition for rule in rules if rule.condition is not None]
         self.sight = Sight(conditions, view, constants)
         self.steps = [
-            (r.condition.execute if r.condition else None, _WEIGHTS[r.decision], r.verdict)
-            for r in rules
+            (
+                self.sight.programs(rule.condition) if rule.condition else None,
+                _WEIGHTS[rule.decision],
+                rule.verdict,
+            )
+            for rule in rules
         ]
 
     def try_out(self, rule: PolicyRule, view: StepView) -> Evaluation:
@@ -292,7 +296,7 @@ class _Plan:
         if rule.condition is None:
             return Evaluation(rule, holds=True)
         try:
-            holds = rule.condition.execute(self.sight.of(view))
+            holds = self.sight.evaluate(rule.condition, view)
         except BaseException as error:  # noqa: BLE001 - `failed` lets through what has to
             return Evaluation(rule, error=str(failed(error)))
         if not isinstance(holds, bool):

@@ -91,7 +91,7 @@ def _constant(policy: Policy, rule: PolicyRule) -> bool | None:
     view = StepView("tool", _PROBE, {})
     try:
         sight = Sight([rule.condition], view, policy.constants)
-        holds = rule.condition.execute(sight.of(view))
+        holds = sight.evaluate(rule.condition, view)
     except BaseException as error:  # noqa: BLE001 - `failed` lets through what has to
         failed(error)
         return None  # it always fails, which denies
