@@ -1,6 +1,7 @@
 """Runs the cases, each measurement in a fresh process, the rounds interleaved.
 
-Interleaved, because a machine's speed drifts: what is compared was measured side by side.
+Interleaved, because a machine's speed drifts: what is compared was measured side by side. And all
+processes of a round hash alike: AutoGen takes half as long again with some seeds as with others.
 """
 
 from __future__ import annotations
@@ -119,30 +120,31 @@ class Runner:
                 rounds = plan.agent_rounds if each.case in FRAMEWORKS else plan.rounds
                 if number < rounds and not each.missing:
                     self._tell(f"round {number + 1}/{rounds}: {each.label}, {each.calls}")
-                    each.rounds.append(self._measure(ALL[each.case], each.case, each.calls))
+                    each.rounds.append(self._measure(each, number))
         return [*series, *self._imports()]
 
-    def _measure(self, spec: Spec, name: str, calls: int) -> dict[str, float]:
-        if not spec.sourced:
+    def _measure(self, series: Series, number: int) -> dict[str, float]:
+        name, calls = series.case, series.calls
+        if not ALL[name].sourced:
             with self._empty() as folder:
-                return self._child(name, calls, folder)
+                return self._child(name, calls, folder, number)
         source = self._sources.get(calls)
         if source is None:
             source = self._sources[calls] = self._folder / f"source-{calls}"
             source.mkdir()
-            self._child("record", calls, source)
+            self._child("record", calls, source, number)
         with self._empty() as folder:
             shutil.copytree(source, folder, dirs_exist_ok=True)
-            return self._child(name, calls, folder)
+            return self._child(name, calls, folder, number)
 
     @contextmanager
     def _empty(self) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(dir=self._folder) as name:
             yield Path(name)
 
-    def _child(self, name: str, calls: int, folder: Path) -> dict[str, float]:
+    def _child(self, name: str, calls: int, folder: Path, number: int) -> dict[str, float]:
         command = [sys.executable, "-m", "benchmarks.worker", name, str(calls), str(folder)]
-        output = _python(command, folder)
+        output = _python(command, folder, number)
         measures: dict[str, float] = json.loads(output.splitlines()[-1])
         return measures
 
@@ -151,15 +153,21 @@ class Runner:
         for number in range(-1, self._plan.import_rounds):  # the first fills the disk's cache
             self._tell(f"round {number + 1}/{self._plan.import_rounds}: imports")
             for each in series:
-                output = _python([sys.executable, "-c", _IMPORT.format(each.label)], self._folder)
+                command = [sys.executable, "-c", _IMPORT.format(each.label)]
+                output = _python(command, self._folder, max(number, 0))
                 if number >= 0:
                     each.rounds.append({"cpu_s": float(output)})
         return series
 
 
-def _python(command: list[str], folder: Path) -> str:
-    """Run a child at home in `folder`, where whatever it leaves behind is thrown away with it."""
-    env = os.environ | {"PYTHONPATH": str(ROOT), "HOME": str(folder), "PYTHONWARNINGS": "default"}
+def _python(command: list[str], folder: Path, number: int) -> str:
+    """Run a child of a round at home in `folder`: what it leaves behind is thrown away with it."""
+    env = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(folder),
+        "PYTHONWARNINGS": "default",
+        "PYTHONHASHSEED": str(number),
+    }
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")

@@ -1,6 +1,7 @@
 """Guarded tools are the tools that they were, and each call of them is a step."""
 
 import asyncio
+import datetime as dt
 from collections.abc import AsyncGenerator, Mapping
 from typing import Annotated, Any
 
@@ -47,6 +48,62 @@ async def test_a_guarded_tool_is_of_the_same_type_and_looks_the_same(lab: Any) -
     (step,) = lab.steps(session)
     assert (step["name"], step["args"], step["call_id"]) == ("plus", {"x": 1, "y": 2}, "call-1")
     assert step["outcome"] == {"status": "ok", "value": 3}
+
+
+def hold(at: dt.date, *, often: Annotated[int, "How often."] = 1) -> str:
+    """Hold it."""
+    return f"{at} {often}"
+
+
+class Node(BaseModel):
+    """A type that refers to itself: AutoGen's schema of it does, too."""
+
+    inner: "Node | None" = None
+
+
+def grow(node: Node) -> None:
+    """Grow it."""
+
+
+async def test_its_schema_is_kept_and_yet_whoever_reads_it_may_change_it(
+    lab: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = [FunctionTool(add, "Adds."), FunctionTool(hold, "Holds.")]
+    with lab.session() as session:
+        for original, guarded in zip(tools, guard_tools(tools, session), strict=True):
+            for _ in range(3):
+                found: Any = guarded.schema
+                assert found == original.schema
+                found["description"] = "Something else."
+                found["parameters"]["properties"].clear()
+        (guarded,) = guard_tools(tools[:1], session)
+        wanted, built = guarded.schema, []
+        monkeypatch.setattr(guarded.args_type(), "model_json_schema", lambda: built.append(1))
+        assert guarded.schema == wanted
+        assert built == []
+
+
+async def test_a_schema_that_json_can_not_hold_is_the_same(lab: Any) -> None:
+    original = FunctionTool(grow, "Grows.")
+    with lab.session() as session:
+        guarded = guard_tools([original], session)[0]
+        for _ in range(2):
+            assert repr(guarded.schema) == repr(original.schema)
+
+
+async def test_a_schema_of_its_own_is_asked_for_each_time(lab: Any) -> None:
+    class Moody(FunctionTool):
+        asked = 0
+
+        @property
+        def schema(self) -> Any:
+            self.asked += 1
+            return {"name": "add", "description": f"Asked {self.asked} times."}
+
+    with lab.session() as session:
+        guarded: Any = guard_tools([Moody(add, "Adds.")], session)[0]
+        first = guarded.schema["description"]
+        assert guarded.schema["description"] != first
 
 
 async def test_it_can_be_run_without_an_agent(lab: Any) -> None:

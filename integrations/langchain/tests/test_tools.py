@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import inspect
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -65,6 +66,25 @@ class AsyncOnly(Adder):
     async def _arun(self, x: int, y: int, run_manager: Any = None) -> int:
         self.ran.append("async")
         return x + y
+
+
+def told(point: "Point", config: RunnableConfig, *, often: "int" = 1) -> str:
+    """Tell it."""
+    return f"{point.x} {often} {config['tags']}"
+
+
+def test_a_guarded_body_tells_what_it_takes_and_what_is_injected(lab: Any) -> None:
+    original = StructuredTool.from_function(told)
+    with lab.session() as session:
+        (guarded,) = guard_tools([original], session)
+        assert guarded.func is not None
+        taken = inspect.signature(guarded.func).parameters
+        assert list(taken) == ["point", "config", "often"]
+        assert [each.annotation for each in taken.values()] == [Point, RunnableConfig, int]
+        assert taken["often"].default == 1
+        assert guarded.args == original.args
+        answer = guarded.invoke({"point": {"x": 3}}, {"tags": ["here"]})
+        assert answer == "3 1 ['here']" == original.invoke({"point": {"x": 3}}, {"tags": ["here"]})
 
 
 class Untold(BaseTool):

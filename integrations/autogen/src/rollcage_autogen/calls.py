@@ -11,14 +11,15 @@ import dataclasses
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from contextvars import ContextVar
 from types import CodeType
 from typing import Any, Final, Literal
 
 from autogen_core import MessageHandlerContext
 from autogen_core.models import CreateResult
-from rollcage import CurrentStep, Session, current_step
+from rollcage import Session
+from rollcage.adapter import step_here
 from rollcage.errors import SessionHalted
 
 __all__ = ["agent_name", "answered", "before_question", "check_halted", "lister", "placed"]
@@ -34,7 +35,7 @@ class _Turn:
             the answer: any call is of it then, and they are numbered as they come.
     """
 
-    step: CurrentStep | None
+    step: tuple[str, int] | None
     slots: Mapping[str, int | None] | None
 
 
@@ -46,20 +47,18 @@ def answered(result: CreateResult) -> None:
     calls = [] if isinstance(result.content, str) else result.content
     often = Counter(call.id for call in calls)
     slots = {call.id: None if often[call.id] > 1 else slot for slot, call in enumerate(calls)}
-    _turn.set(_Turn(current_step(), slots))
+    _turn.set(_Turn(step_here(), slots))
 
 
-@contextlib.contextmanager
-def placed(session: Session, call_id: str) -> Generator[None]:
+def placed(session: Session, call_id: str) -> contextlib.AbstractContextManager[None]:
     """The next call in this context stands where the model asked for it."""
     turn, slot = _turn.get(), None
-    if turn is not None and turn.step != current_step():
+    if turn is not None and turn.step != step_here():
         turn = None
     if turn is not None and turn.slots is not None:
         slot = turn.slots.get(call_id)
         turn = turn if call_id in turn.slots else None
-    with session.place(turn=turn, slot=slot, agent=agent_name(), call_id=call_id):
-        yield
+    return session.place(turn=turn, slot=slot, agent=agent_name(), call_id=call_id)
 
 
 def agent_name() -> str:
@@ -112,7 +111,7 @@ def before_question(session: Session) -> None:
         SessionHalted: nothing runs in this session any more; raised in the agent's own task.
     """
     check_halted(session)
-    _turn.set(_Turn(current_step(), None))
+    _turn.set(_Turn(step_here(), None))
 
 
 def check_halted(session: Session) -> None:

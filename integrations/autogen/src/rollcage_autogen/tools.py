@@ -19,9 +19,10 @@ from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
 import pydantic
+import pydantic_core
 from autogen_core import CancellationToken
 from autogen_core.tools import BaseStreamTool, BaseTool, FunctionTool
-from rollcage import Contract, CurrentStep, Session, current_step
+from rollcage import Contract, Session
 from rollcage.adapter import (
     Declarations,
     Effect,
@@ -32,6 +33,7 @@ from rollcage.adapter import (
     gathered,
     guard_each,
     is_model_class,
+    step_here,
     swapped,
 )
 from rollcage.errors import ContractError
@@ -175,7 +177,7 @@ class _Call:
 
     guard: _Guard
     id: str
-    step: CurrentStep | None  # inside of which it is made
+    step: tuple[str, int] | None  # inside of which it is made
     stream: Any = None  # what it opened: AutoGen leaves that open where its own is left early
 
     async def close(self) -> None:
@@ -194,11 +196,12 @@ class _Guard:
         self.running = Running(_call.get)
         self.name = name
         self.contract = contract
+        self.schema: bytes | None = None  # as the framework made it, where it is always the same
 
     @contextlib.contextmanager
     def call(self, call_id: str | None) -> Generator[_Call]:
         """Around a call by an agent."""
-        made = _Call(self, call_id or "", current_step())
+        made = _Call(self, call_id or "", step_here())
         token = _call.set(made)
         try:
             yield made
@@ -208,7 +211,7 @@ class _Guard:
     def _called(self) -> _Call | None:
         """The agent's call that comes to its body here; None where other code runs the body."""
         call = _call.get()
-        if call is None or call.guard is not self or call.step != current_step():
+        if call is None or call.guard is not self or call.step != step_here():
             return None
         return call
 
@@ -298,14 +301,32 @@ _FUNCTION_RUNS: Final[tuple[Any, ...]] = (FunctionTool.run, _DeclaredTool.run)
 
 
 def _schema(guard: _Guard, cls: Any) -> property:
-    """An agent reads the schemas of its tools before each question to its model."""
+    """An agent reads the schemas of its tools before each question to its model and each call.
+
+    AutoGen builds them anew each time; its own only say how the tool was made, so that is kept.
+    """
+    base: Any = BaseTool
+    may_keep = cls.schema is base.schema
 
     def schema(self: Any) -> Any:
         if lister() == "question":
             before_question(guard.session)
-        return cls.schema.__get__(self, cls)
+        if guard.schema is not None:
+            return pydantic_core.from_json(guard.schema)  # whoever gets it may change it
+        made = cls.schema.__get__(self, cls)
+        guard.schema = _as_json(made) if may_keep else None
+        return made
 
     return property(schema)
+
+
+def _as_json(schema: Any) -> bytes | None:
+    """A schema as JSON; None where that would not say the same."""
+    try:
+        text = pydantic_core.to_json(schema)
+    except ValueError:  # it refers to itself
+        return None
+    return text if pydantic_core.from_json(text) == schema else None
 
 
 # --- the bodies ----------------------------------------------------------------------------------

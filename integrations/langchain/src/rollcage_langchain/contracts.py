@@ -76,7 +76,11 @@ def _names(parameters: type[pydantic.BaseModel] | Mapping[str, Any]) -> frozense
 
 
 class Signature:
-    """How one body of a tool is called: what makes the call, and what is injected."""
+    """How one body of a tool is called: what makes the call, and what is injected.
+
+    Attributes:
+        injected: the parameters that are no arguments of the call.
+    """
 
     def __init__(self, tool: BaseTool, body: Callable[..., Any]) -> None:
         schema: Any = tool.args_schema
@@ -94,7 +98,7 @@ class Signature:
         hidden.update(name for name, each in annotations.items() if _is_injected(each))
         # LangGraph injects by this name, too.
         hidden.update((_MANAGERS | {"runtime"} & annotations.keys()) - visible)
-        self._hidden = frozenset(hidden)
+        self.injected = frozenset(hidden)
         self._call_ids = [n for n, each in annotations.items() if _marks(each, InjectedToolCallId)]
         if isinstance(tool, Tool) and schema is None:
             self._positional = list(visible)
@@ -108,7 +112,7 @@ class Signature:
         if len(args) > len(self._positional):
             named["args"] = list(args[len(self._positional) :])
         named |= kwargs
-        seen = {name: each for name, each in named.items() if name not in self._hidden}
+        seen = {name: each for name, each in named.items() if name not in self.injected}
         return Validated(seen) if self._validated and not args else seen
 
     def instead(
@@ -122,10 +126,10 @@ class Signature:
         def edited(**values: Any) -> Any:
             places = self._positional[: len(args)]
             given = [
-                each if name in self._hidden else values.pop(name)
+                each if name in self.injected else values.pop(name)
                 for name, each in zip(places, args, strict=True)
             ]
-            injected = {name: each for name, each in kwargs.items() if name in self._hidden}
+            injected = {name: each for name, each in kwargs.items() if name in self.injected}
             return call(*given, **injected, **values)
 
         named = len(args) <= len(self._positional)  # else nobody can tell which one is which
@@ -139,7 +143,7 @@ class Signature:
         for name in self._call_ids:
             if isinstance(kwargs.get(name), str):
                 return cast("str", kwargs[name])
-        for name in self._hidden:
+        for name in self.injected:
             found = getattr(kwargs.get(name), "tool_call_id", None)
             if isinstance(found, str):
                 return found

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from langchain_core.messages import AIMessage, ToolMessage
-from langchain_core.runnables.config import ensure_config
+from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
@@ -16,7 +16,6 @@ from rollcage.adapter import REFUSED, Declarations, Effect, is_list, is_object
 from rollcage.errors import ContractError
 
 from rollcage_langchain.approvals import INTERRUPT
-from rollcage_langchain.relabel import call_id_around
 from rollcage_langchain.tools import guard_tools, guarding
 
 __all__ = ["Answer", "Hook", "agent_name", "refusal", "tool_node_wrappers"]
@@ -49,8 +48,9 @@ def tool_node_wrappers(
 
     def wrap(request: ToolCallRequest, execute: Callable[[ToolCallRequest], Any]) -> Any:
         try:
-            with hook.around(request) as placed:
-                return execute(placed)
+            guarded, placed = hook.placed(request)
+            with placed:
+                return execute(guarded)
         except REFUSED as error:
             return refusal(request, error)
 
@@ -58,8 +58,9 @@ def tool_node_wrappers(
         request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[Any]]
     ) -> Any:
         try:
-            with hook.around(request) as placed:
-                return await execute(placed)
+            guarded, placed = hook.placed(request)
+            with placed:
+                return await execute(guarded)
         except REFUSED as error:
             return refusal(request, error)
 
@@ -76,7 +77,8 @@ def refusal(request: ToolCallRequest, error: Exception) -> ToolMessage:
 
 def agent_name() -> str:
     """The name of the agent around, as `create_agent(name=)` has it; empty without one."""
-    found = (ensure_config().get("metadata") or {}).get("lc_agent_name")
+    config: Mapping[str, Any] = var_child_runnable_config.get() or {}
+    found = (config.get("metadata") or {}).get("lc_agent_name")
     return found if isinstance(found, str) else ""
 
 
@@ -99,22 +101,18 @@ class Hook:
         self._messages_key = messages_key
         self._guarded: dict[int, tuple[BaseTool, BaseTool]] = {}
 
-    @contextlib.contextmanager
-    def around(self, request: ToolCallRequest) -> Generator[ToolCallRequest]:
-        """Around a call: it stands in its turn and slot, and its tool is a guarded one."""
+    def placed(
+        self, request: ToolCallRequest
+    ) -> tuple[ToolCallRequest, contextlib.AbstractContextManager[None]]:
+        """The request with a guarded tool, and what lets the call stand in its turn and slot."""
         tool = request.tool
         if tool is not None and guarding(tool) is not self.session:
             request = request.override(tool=self._guard(tool))
         turn, slot = _turn_and_slot(request, self._messages_key)
         call_id = request.tool_call["id"] or ""
-        token = call_id_around.set(call_id)
-        try:
-            with self.session.place(
-                turn=turn, slot=slot, agent=agent_name(), call_id=call_id, ask=self._ask
-            ):
-                yield request
-        finally:
-            call_id_around.reset(token)
+        return request, self.session.place(
+            turn=turn, slot=slot, agent=agent_name(), call_id=call_id, ask=self._ask
+        )
 
     def _guard(self, tool: BaseTool) -> BaseTool:
         """A tool that nobody guarded (another middleware's, say), guarded; made once."""

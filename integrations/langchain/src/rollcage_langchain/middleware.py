@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
 from langgraph.errors import GraphInterrupt
@@ -17,6 +18,15 @@ from rollcage_langchain.hooks import Answer, Hook, agent_name, refusal
 __all__ = ["RollcageMiddleware"]
 
 ANSWERED = (*REFUSED, *HALTED)
+
+H = TypeVar("H", bound=Callable[..., Any])
+
+
+def _signed(hook: H) -> H:
+    """A hook whose signature is made already: LangChain's tracing reads it with each call."""
+    signed: Any = hook
+    signed.__signature__ = inspect.signature(hook)
+    return hook
 
 
 class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
@@ -55,28 +65,33 @@ class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
 
     # --- tools -----------------------------------------------------------------------------------
 
+    @_signed
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Answer]
     ) -> Answer:
         """Place the call, and answer it where it is refused."""
         try:
-            with self._hook.around(request) as placed:
-                return handler(placed)
+            guarded, placed = self._hook.placed(request)
+            with placed:
+                return handler(guarded)
         except ANSWERED as error:
             return refusal(request, error)
 
+    @_signed
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Answer]]
     ) -> Answer:
         """Place the call, and answer it where it is refused."""
         try:
-            with self._hook.around(request) as placed:
-                return await handler(placed)
+            guarded, placed = self._hook.placed(request)
+            with placed:
+                return await handler(guarded)
         except ANSWERED as error:
             return refusal(request, error)
 
     # --- the model -------------------------------------------------------------------------------
 
+    @_signed
     def wrap_model_call(
         self,
         request: ModelRequest[Any],
@@ -87,6 +102,7 @@ class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
         with self.session.place(agent=agent_name()):
             return handler(request)
 
+    @_signed
     async def awrap_model_call(
         self,
         request: ModelRequest[Any],

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from contextvars import ContextVar
 from typing import Any, Final, TypeGuard
 
 from langchain_core.messages import ToolMessage
 from langgraph.types import Command
 from rollcage.adapter import is_list, is_object, is_tuple
 
-__all__ = ["THIS_CALL", "call_id_around", "relabel"]
+__all__ = ["THIS_CALL", "relabel"]
 
 THIS_CALL: Final = "(this call)"
 """What the trace holds where a tool's own message names the call that it answers."""
-
-call_id_around: ContextVar[str] = ContextVar("rollcage_langchain_call", default="")
-"""The id of the call that a hook lets through."""
 
 
 def relabel(value: Any, old: str, new: str) -> Any:

@@ -14,6 +14,7 @@ from rollcage.adapter import (
     Declarations,
     Effect,
     Running,
+    call_id_here,
     declared_contract,
     fixed,
     guard_each,
@@ -23,7 +24,7 @@ from rollcage.adapter import (
 from rollcage.errors import ContractError
 
 from rollcage_langchain.contracts import Signature, contract_for
-from rollcage_langchain.relabel import THIS_CALL, call_id_around, relabel
+from rollcage_langchain.relabel import THIS_CALL, relabel
 
 __all__ = ["as_tools", "guard_tools", "guarding", "running"]
 
@@ -136,7 +137,7 @@ class Guard:
         """Guard a sync body."""
         if self._running.here:
             return body(*args, **kwargs)
-        call_id = signature.call_id(kwargs) or call_id_around.get()
+        call_id = signature.call_id(kwargs) or call_id_here()
 
         def inside(*args: Any, **kwargs: Any) -> Any:
             with self._running.body():
@@ -160,7 +161,7 @@ class Guard:
         """Guard an async body."""
         if self._running.here:
             return await body(*args, **kwargs)
-        call_id = signature.call_id(kwargs) or call_id_around.get()
+        call_id = signature.call_id(kwargs) or call_id_here()
 
         async def inside(*args: Any, **kwargs: Any) -> Any:
             with self._running.body():
@@ -213,20 +214,33 @@ def _function(guard: Guard, signature: Signature, body: Callable[..., Any]) -> C
     def guarded(*args: Any, **kwargs: Any) -> Any:
         return guard.run(signature, body, args, kwargs)
 
-    return _dressed(guarded, body, guard)
+    return _dressed(guarded, body, guard, signature)
 
 
 def _coroutine(guard: Guard, signature: Signature, body: Callable[..., Any]) -> Callable[..., Any]:
     async def guarded(*args: Any, **kwargs: Any) -> Any:
         return await guard.arun(signature, body, args, kwargs)
 
-    return _dressed(guarded, body, guard)
+    return _dressed(guarded, body, guard, signature)
 
 
-def _dressed(guarded: Any, body: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
-    """LangChain reads signature and annotations of a body, to know what to inject."""
+def _dressed(
+    guarded: Any, body: Callable[..., Any], guard: Guard, signature: Signature
+) -> Callable[..., Any]:
+    """LangChain reads what a body takes with each call, to know what to inject.
+
+    So it finds a signature that is made already, and annotations of nothing else.
+    """
+    hints = type_hints(body)
     functools.update_wrapper(guarded, body)
-    guarded.__annotations__ = type_hints(body)
+    guarded.__annotations__ = {n: each for n, each in hints.items() if n in signature.injected}
+    taken = inspect.signature(body)
+    guarded.__signature__ = taken.replace(
+        parameters=[
+            each.replace(annotation=hints.get(each.name, each.annotation))
+            for each in taken.parameters.values()
+        ]
+    )
     guarded.__rollcage_guard__ = guard
     return cast("Callable[..., Any]", guarded)
 

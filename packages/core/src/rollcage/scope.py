@@ -18,8 +18,8 @@ from rollcage.watch import Watch, install
 from rollcage.world import Turn
 
 __all__ = [
-    "Branch", "CurrentStep", "Guard", "Nesting", "Scope", "TurnHandle", "around", "current_step",
-    "enter_body", "enter_watched", "here", "in_scope",
+    "Branch", "CurrentStep", "Guard", "InScope", "Nesting", "Scope", "TurnHandle", "around",
+    "call_id_here", "current_step", "enter_body", "enter_watched", "here", "step_here",
 ]  # fmt: skip
 
 R = TypeVar("R")
@@ -183,6 +183,20 @@ def current_step() -> CurrentStep | None:
     )
 
 
+def step_here() -> tuple[str, int] | None:
+    """The run and number of the step whose body is running in this context; None outside of one."""
+    scope = around.get()
+    if scope is None or scope.step is None:
+        return None
+    return scope.step.run, scope.step.number
+
+
+def call_id_here() -> str:
+    """The framework's id of the call that stands here, as `Session.place` was told; else empty."""
+    scope = around.get()
+    return "" if scope is None else scope.call_id
+
+
 def enter_body(session: Guard, step: Step) -> Token[Scope | None]:
     """Make `step` the one whose body is running in its session; `around.reset` ends that."""
     return around.set(Scope(session, agent=step.call.agent, branch=step.branch.name, step=step))
@@ -205,14 +219,19 @@ def _watched() -> Watch | None:
     return None if scope is None or scope.step is None else scope.step.watch
 
 
-@contextlib.contextmanager
-def in_scope(scope: Scope) -> Generator[None]:
-    """Let the calls inside come from `scope`."""
-    token = around.set(scope)
-    try:
-        yield
-    finally:
-        around.reset(token)
+class InScope:
+    """Let the calls inside come from a scope; may be entered once."""
+
+    __slots__ = ("_scope", "_token")
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    def __enter__(self) -> None:
+        self._token = around.set(self._scope)
+
+    def __exit__(self, *_: object) -> None:
+        around.reset(self._token)
 
 
 class TurnHandle:
@@ -228,7 +247,7 @@ class TurnHandle:
     @contextlib.contextmanager
     def slot(self, index: int) -> Generator[None]:
         """The next call in this context is the turn's `index`-th (from 0)."""
-        with in_scope(dataclasses.replace(self._at, slot=index)):
+        with InScope(dataclasses.replace(self._at, slot=index)):
             yield
 
 
@@ -245,7 +264,7 @@ class Branch:
 
     def call(self, tool: Callable[..., R], /, **arguments: Any) -> R:
         """Like `Session.call`, in this branch, from whichever thread."""
-        with in_scope(self._at):
+        with InScope(self._at):
             return self._at.session.call(tool, **arguments)
 
     @overload
@@ -256,5 +275,5 @@ class Branch:
     async def acall(self, tool: Callable[..., R], /, **arguments: Any) -> R: ...
     async def acall(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
         """Like `Session.acall`, in this branch, from whichever task."""
-        with in_scope(self._at):
+        with InScope(self._at):
             return await self._at.session.acall(tool, **arguments)

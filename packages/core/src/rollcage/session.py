@@ -18,7 +18,7 @@ from rollcage.contract import Contract
 from rollcage.declare import Declared, declaration, guarded, tool
 from rollcage.errors import ArgumentsInvalid, Blocked, Halt, OutputDrift, SessionError
 from rollcage.gate import ALLOWED, Ask, Instead
-from rollcage.scope import Branch, Scope, TurnHandle, around, in_scope
+from rollcage.scope import Branch, InScope, Scope, TurnHandle, around
 from rollcage.step import Call
 
 __all__ = ["Session"]
@@ -264,7 +264,7 @@ class Session(Undoable):
         with driver.lock:
             turn = driver.ledger.new_turn()
         scope = dataclasses.replace(self._here(), turn=turn, slot=None)
-        with in_scope(scope):
+        with InScope(scope):
             yield TurnHandle(scope)
 
     @contextlib.contextmanager
@@ -283,7 +283,7 @@ class Session(Undoable):
             parent = driver.ledger.branch_name(here.branch, here.step)
             full = driver.ledger.fork(parent, name, here.turn)
         scope = dataclasses.replace(here, branch=full, turn=None, slot=None)
-        with in_scope(scope):
+        with InScope(scope):
             yield Branch(scope)
         if driver.writer.forked:
             return  # the child of a fork in here: what joins is the parent's
@@ -292,7 +292,6 @@ class Session(Undoable):
             if event is not None:
                 driver.append(event)
 
-    @contextlib.contextmanager
     def place(
         self,
         *,
@@ -302,7 +301,7 @@ class Session(Undoable):
         call_id: str = "",
         once: bool = False,
         ask: Ask | None = None,
-    ) -> Generator[None]:
+    ) -> contextlib.AbstractContextManager[None]:
         """Say where the next call in this context stands: for adapters, at the framework's hook.
 
         Turn and slot together name one call of the model. Made again, it is that call, not a new
@@ -321,23 +320,26 @@ class Session(Undoable):
         if turn is not None:
             driver = self._active()
             driver.check_process()
-            with driver.lock:
-                key = (here.branch, None if here.step is None else here.step.number, turn)
-                placed = self._turns.get(key)
-                if placed is None:
-                    placed = self._turns[key] = driver.ledger.new_turn()
-        with in_scope(
-            dataclasses.replace(
-                here,
-                turn=placed,
-                slot=slot,
-                agent=writable(agent) or here.agent,
-                call_id=writable(call_id),
-                once=None if turn is None or slot is None else once,
-                ask=ask,
+            key = (here.branch, None if here.step is None else here.step.number, turn)
+            placed = self._turns.get(key)
+            if placed is None:
+                with driver.lock:
+                    placed = self._turns.get(key)
+                    if placed is None:
+                        placed = self._turns[key] = driver.ledger.new_turn()
+        return InScope(
+            Scope(
+                self,
+                here.branch,
+                placed,
+                slot,
+                writable(agent) or here.agent,
+                writable(call_id),
+                here.step,
+                None if turn is None or slot is None else once,
+                ask,
             )
-        ):
-            yield
+        )
 
     # --- tools -----------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from rollcage.answer import Answer, ToolRequest
 from rollcage.contract import Effect
 from rollcage.errors import ArgumentsInvalid, Blocked, Halt, SessionHalted
 from rollcage.gate import Ask, Instead
+from rollcage.scope import call_id_here, step_here
 
 REFUSED = (Blocked, ArgumentsInvalid)
 """What answers a call that did not run: show its text to the model, the agent goes on."""
@@ -43,6 +44,7 @@ __all__ = [
     "Running",
     "ToolRequest",
     "Trace",
+    "call_id_here",
     "check_names",
     "declare",
     "declared_contract",
@@ -59,6 +61,7 @@ __all__ = [
     "model_contract",
     "model_request",
     "option",
+    "step_here",
     "swapped",
     "type_hints",
 ]

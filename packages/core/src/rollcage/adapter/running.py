@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Generator
 from typing import Any, Final
 
-from rollcage.scope import current_step
+from rollcage.scope import step_here
 
 __all__ = ["Running"]
 
@@ -31,19 +31,18 @@ class Running:
     @property
     def here(self) -> bool:
         """Whether the caller is such a body."""
-        step = current_step()
+        step = step_here()
         if step is None:
             return False
-        return self._bodies.get((step.run, step.number), _NOT_RUNNING) is self._around()
+        return self._bodies.get(step, _NOT_RUNNING) is self._around()
 
     @contextlib.contextmanager
     def body(self) -> Generator[None]:
         """Around a body, inside of its step."""
-        step = current_step()
+        step = step_here()
         assert step is not None
-        at = step.run, step.number
-        self._bodies[at] = self._around()
+        self._bodies[step] = self._around()
         try:
             yield
         finally:
-            self._bodies.pop(at, None)
+            self._bodies.pop(step, None)
