@@ -92,12 +92,11 @@ PEERS: Final[dict[str, Spec]] = {
     "dbos-hit": Spec("DBOS step found done", "peers.dbos_step", "hit", "dbos"),
 }
 FRAMEWORKS: Final[dict[str, Spec]] = {
-    f"{name}-{how}-{together}": Spec(
-        f"{label}, {told}, {how}", f"frameworks.{name}_agent", how, f"rollcage-{name}", together
+    f"{name}-{together}": Spec(
+        f"{label}, {told}", f"frameworks.{name}_agent", "agents", f"rollcage-{name}", together
     )
     for name, label in (("langchain", "LangChain"), ("autogen", "AutoGen"), ("crewai", "CrewAI"))
     for together, told in ((1, "one by one"), (10, "ten at once"))
-    for how in ("bare", "guarded")
 }
 RECORD: Final = Spec("record a source", "ours", "record_source")
 DECISIONS: Final = {**BARE, **GATE, **CEDAR}

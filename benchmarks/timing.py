@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from benchmarks.workload import Mail, mail
 
@@ -35,18 +35,21 @@ async def cpu_per_await(call: Callable[[Mail], Awaitable[object]], calls: int) -
     return (time.process_time_ns() - start) / calls / 1000
 
 
-def cpu_of_agents(run: Callable[[int], object], calls: int) -> float:
-    """Microseconds of CPU that an agent took for each call of its tool.
+def cpu_of_agents(runs: Mapping[str, Callable[[int], object]], calls: int) -> dict[str, float]:
+    """Microseconds of CPU that each of some agents took for each call of its tool.
 
-    `run` runs one agent of `AGENT_CALLS` calls to its end; it is told the number of its first.
+    They run in turn, so that they find the same process, and a machine of the same speed. Each of
+    `runs` runs one agent of `AGENT_CALLS` calls to its end; it is told the number of its first.
     """
     agents = max(1, calls // AGENT_CALLS)
-    for number in range(_WARM_AGENTS):
-        run(number * AGENT_CALLS)
-    start = time.process_time_ns()
-    for number in range(_WARM_AGENTS, _WARM_AGENTS + agents):
-        run(number * AGENT_CALLS)
-    return (time.process_time_ns() - start) / (agents * AGENT_CALLS) / 1000
+    took = dict.fromkeys(runs, 0)
+    for number in range(_WARM_AGENTS + agents):
+        for name, run in runs.items():
+            start = time.process_time_ns()
+            run(number * AGENT_CALLS)
+            if number >= _WARM_AGENTS:
+                took[name] += time.process_time_ns() - start
+    return {name: each / (agents * AGENT_CALLS) / 1000 for name, each in took.items()}
 
 
 def messages(first: int, together: int) -> list[list[Mail]]:

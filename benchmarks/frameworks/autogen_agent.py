@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,24 +28,17 @@ INFO = ModelInfo(
 )
 
 
-def bare(calls: int, folder: Path, together: int = 1) -> dict[str, float]:
-    """The framework alone."""
+def agents(calls: int, folder: Path, together: int = 1) -> dict[str, float]:
+    """An agent of the bare tool, and one of the guarded tool, which is recorded."""
     tool = FunctionTool(asend_mail, "Send nothing.", name="send_mail")
-    return _timed([tool], calls, together)
-
-
-def guarded(calls: int, folder: Path, together: int = 1) -> dict[str, float]:
-    """The same, recorded."""
     with Session("bench", store=folder) as session:
-        tool = FunctionTool(asend_mail, "Send nothing.", name="send_mail")
-        return _timed(guard_tools([tool], session), calls, together)
+        offered = {"bare_us": [tool], "guarded_us": guard_tools([tool], session)}
+        runs = {name: partial(_agent, tools, together) for name, tools in offered.items()}
+        return cpu_of_agents(runs, calls)
 
 
-def _timed(tools: list[Any], calls: int, together: int) -> dict[str, float]:
-    def run(first: int) -> None:
-        asyncio.run(_run(tools, messages(first, together)))
-
-    return {"cpu_us": cpu_of_agents(run, calls)}
+def _agent(tools: list[Any], together: int, first: int) -> None:
+    asyncio.run(_run(tools, messages(first, together)))
 
 
 async def _run(tools: list[Any], asked: list[Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +12,19 @@ from benchmarks.timing import cpu_of_agents, messages
 from benchmarks.workload import send_mail
 
 
-def bare(calls: int, folder: Path, together: int = 1) -> dict[str, float]:
-    """The framework alone."""
-    return _timed(None, calls, folder, together)
-
-
-def guarded(calls: int, folder: Path, together: int = 1) -> dict[str, float]:
-    """The same, recorded."""
+def agents(calls: int, folder: Path, together: int = 1) -> dict[str, float]:
+    """A crew with the bare tool, and one with the guarded tool, which is recorded."""
+    os.environ |= {"XDG_DATA_HOME": str(folder), "CREWAI_DISABLE_TELEMETRY": "true"}
     from rollcage import Session
+    from rollcage_crewai import guard_crew
 
     with Session("bench", store=folder) as session:
-        return _timed(session, calls, folder, together)
+        bare = _crew(lambda crew: crew, together)
+        guarded = _crew(lambda crew: guard_crew(crew, session), together)
+        return cpu_of_agents({"bare_us": bare, "guarded_us": guarded}, calls)
 
 
-def _timed(session: Any, calls: int, folder: Path, together: int) -> dict[str, float]:
-    os.environ |= {"XDG_DATA_HOME": str(folder), "CREWAI_DISABLE_TELEMETRY": "true"}
+def _crew(guard: Callable[[Any], Any], together: int) -> Callable[[int], None]:
     from crewai import Agent, Crew, Task
     from crewai.llms.base_llm import BaseLLM
     from crewai.tools import tool
@@ -63,15 +62,11 @@ def _timed(session: Any, calls: int, folder: Path, together: int) -> dict[str, f
         tools=[tool("send_mail")(send_mail)],
     )
     task = Task(description="Go.", expected_output="A text.", agent=agent)
-    crew = Crew(agents=[agent], tasks=[task], tracing=False)
-    if session is not None:
-        from rollcage_crewai import guard_crew
-
-        crew = guard_crew(crew, session)
+    crew = guard(Crew(agents=[agent], tasks=[task], tracing=False))
 
     def run(first: int) -> None:
         model.script = messages(first, together)
         told: Any = crew.kickoff()
         assert told.raw == "done"
 
-    return {"cpu_us": cpu_of_agents(run, calls)}
+    return run

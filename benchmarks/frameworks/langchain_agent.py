@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,19 +43,17 @@ class Scripted(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=message)])
 
 
-def bare(calls: int, folder: Path, together: int = 1) -> dict[str, float]:
-    """The framework alone."""
-    return _timed([StructuredTool.from_function(send_mail)], [], calls, together)
-
-
-def guarded(calls: int, folder: Path, together: int = 1) -> dict[str, float]:
-    """The same, recorded."""
+def agents(calls: int, folder: Path, together: int = 1) -> dict[str, float]:
+    """An agent of the bare tool, and one of the guarded tool, which is recorded."""
+    tool = StructuredTool.from_function(send_mail)
     with Session("bench", store=folder) as session:
-        tools = guard_tools([StructuredTool.from_function(send_mail)], session)
-        return _timed(tools, [RollcageMiddleware(session)], calls, together)
+        guarded = _agent(guard_tools([tool], session), [RollcageMiddleware(session)], together)
+        return cpu_of_agents(
+            {"bare_us": _agent([tool], [], together), "guarded_us": guarded}, calls
+        )
 
 
-def _timed(tools: list[Any], middleware: list[Any], calls: int, together: int) -> dict[str, float]:
+def _agent(tools: list[Any], middleware: list[Any], together: int) -> Callable[[int], None]:
     model = Scripted()
     agent: Any = create_agent(model, tools, middleware=middleware)
 
@@ -63,4 +62,4 @@ def _timed(tools: list[Any], middleware: list[Any], calls: int, together: int) -
         state = agent.invoke({"messages": [("user", "Go.")]}, {"recursion_limit": 100})
         assert len(state["messages"]) == AGENT_CALLS + AGENT_CALLS // together + 2
 
-    return {"cpu_us": cpu_of_agents(run, calls)}
+    return run

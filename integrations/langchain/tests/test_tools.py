@@ -70,7 +70,7 @@ class AsyncOnly(Adder):
 
 def told(point: "Point", config: RunnableConfig, *, often: "int" = 1) -> str:
     """Tell it."""
-    return f"{point.x} {often} {config['tags']}"
+    return f"{point.x} {often} {config.get('tags')}"
 
 
 def test_a_guarded_body_tells_what_it_takes_and_what_is_injected(lab: Any) -> None:
