@@ -52,13 +52,15 @@ def groups(*names: str) -> list[str]:
     return [argument for name in names if name in GROUPS for argument in ("--group", name)]
 
 
+PYTEST = ("pytest", "-n", "auto", "--dist", "worksteal")  # a worker a core, until all is done
+
 # What the adapters' own tests need: replay across frameworks plays with their harnesses.
 ADAPTERS_TESTS = groups("test", *(f"test-{adapter}" for adapter in ADAPTERS))
 
 
 def run_tests(session: nox.Session, folder: str) -> None:
     """Run the tests of this folder; `coverage` reads what they leave."""
-    session.run("coverage", "run", "-m", "pytest", folder, *session.posargs)
+    session.run("coverage", "run", "-m", *PYTEST, folder, *session.posargs)
 
 
 @nox.session
@@ -106,7 +108,7 @@ def cross(session: nox.Session) -> None:
 def examples(session: nox.Session) -> None:
     """The examples alone (a part of `cross`)."""
     session.install(*editable(*EVERYTHING), *groups("test", "examples"), *CONSTRAINTS)
-    session.run("pytest", "tests/test_examples.py", *session.posargs)
+    session.run(*PYTEST, "tests/test_examples.py", *session.posargs)
 
 
 @nox.session
@@ -166,7 +168,7 @@ def conformance(session: nox.Session, adapter: str) -> None:
     """An adapter's conformance suite alone (a part of `tests`)."""
     needs = groups("test", f"test-{adapter}")
     session.install(*editable(*PACKAGES[adapter]), *needs, *CONSTRAINTS)
-    session.run("pytest", f"{PACKAGES[adapter][0]}/tests/test_conformance.py", *session.posargs)
+    session.run(*PYTEST, f"{PACKAGES[adapter][0]}/tests/test_conformance.py", *session.posargs)
 
 
 @nox.session
@@ -183,7 +185,7 @@ def floor(session: nox.Session, adapter: str) -> None:
     """An adapter's tests, on the lowest versions that it and core declare."""
     needs = groups("test", f"test-{adapter}")  # together: alone, they would raise what was low
     session.install(*editable(*PACKAGES[adapter]), *needs, "--resolution", "lowest-direct")
-    session.run("pytest", f"{PACKAGES[adapter][0]}/tests", *session.posargs)
+    session.run(*PYTEST, f"{PACKAGES[adapter][0]}/tests", *session.posargs)
 
 
 @nox.session
@@ -196,7 +198,7 @@ def wheel(session: nox.Session, package: str) -> None:
         session.run(*build, *CONSTRAINTS[2:], external=True)
     wheels = [str(path) for path in sorted(dist.glob("*/*/*.whl"))]
     session.install(*wheels, *groups("test", f"test-{package}"), *CONSTRAINTS)
-    session.run("pytest", "-m", "not slow", f"{PACKAGES[package][0]}/tests", *session.posargs)
+    session.run(*PYTEST, "-m", "not slow", f"{PACKAGES[package][0]}/tests", *session.posargs)
 
 
 @nox.session

@@ -92,10 +92,11 @@ def test_opening_and_importing_are_measured(said: tuple[str, dict[str, Any]]) ->
 def test_a_guarded_agent_is_held_against_a_bare_one(said: tuple[str, dict[str, Any]]) -> None:
     targets = {each["what"] for each in said[1]["targets"]}
     for told in ("one by one", "ten at once"):
-        assert f"LangChain, {told}, guarded to bare" in targets
+        assert f"LangChain, {told}: guarded to bare" in targets
     for together in (1, 10):
-        for how in ("bare", "guarded"):
-            assert measures(said[1], f"langchain-{how}-{together}")[10]["cpu_us"]["median"] > 0
+        found = measures(said[1], f"langchain-{together}")[10]
+        assert found["bare_us"]["median"] > 0
+        assert found["guarded_us"]["median"] > 0
 
 
 def test_a_decision_is_held_against_its_conditions(said: tuple[str, dict[str, Any]]) -> None:
@@ -105,7 +106,7 @@ def test_a_decision_is_held_against_its_conditions(said: tuple[str, dict[str, An
         assert measures(said[1], f"decide-{rules}")[DECISIONS]["cpu_us"]["median"] > 0
         cedar = measures(said[1], f"cedar-{rules}")[DECISIONS]
         assert bool(cedar) == installed("cedarpy")
-    for how in ("bare", "bare-kept", "bare-plain"):
+    for how in ("bare", "bare-named", "bare-kept", "bare-plain"):
         assert measures(said[1], how)[DECISIONS]["cpu_us"]["median"] > 0
     assert "decision: 1,000 rules to 10" in targets
 

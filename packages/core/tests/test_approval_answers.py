@@ -480,7 +480,9 @@ def test_an_answer_has_the_declared_type(tmp_path: Path) -> None:
         assert order("a") == Receipt(number=7)
 
 
-@pytest.mark.parametrize("value", ["a text", object(), {"number": "none"}], ids=str)
+@pytest.mark.parametrize(
+    "value", ["a text", object(), {"number": "none"}], ids=["text", "object", "fields"]
+)
 def test_an_answer_of_another_type_is_refused(tmp_path: Path, value: Any) -> None:
     with (
         guarded(tmp_path, Answers(Approval.respond(value))),
