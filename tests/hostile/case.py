@@ -60,11 +60,11 @@ class Place:
 def plant(base: Path) -> Place:
     """Make the folder, with links in it of all kinds."""
     base = base.resolve()
-    work, outside = base / "work", base / "outside"
+    work, outside = base / "desk", base / "outside"
     (work / "docs" / "deep").mkdir(parents=True)
     outside.mkdir()
     (outside / "secret.txt").write_text("secret")
-    (base / "workshop").mkdir()
+    (base / "desktop").mkdir()
     (work / "notes.txt").write_text("notes")
     (work / "docs" / "guide.md").write_text("guide")
     for name, target in (

@@ -12,7 +12,7 @@ from tests.hostile.case import PUBLIC, PUBLIC6, Case, Category, Place, quoted
 
 UP = [
     "..", "../", "../outside/secret.txt", "./../outside", "docs/../../outside/secret.txt",
-    "docs/deep/../../../outside/secret.txt", "../work/../outside", "..//outside", "../workshop/x",
+    "docs/deep/../../../outside/secret.txt", "../desk/../outside", "..//outside", "../desktop/x",
     "new/../../outside", "docs/./../../outside/x", "../../../../../../../../etc/passwd",
     "link_in/../../outside/x", "notes.txt/../../outside",
 ]  # fmt: skip

@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Approval, Blocked, Session, Verdict, compensate, tool, undo_run
+from rollcage import (
+    Approval,
+    ApprovalRequired,
+    Blocked,
+    QueueApprover,
+    Session,
+    Verdict,
+    compensate,
+    tool,
+    undo_run,
+)
 from rollcage.store import JsonlStore
 from rollcage_cli.errors import CORRUPT, USAGE
 
@@ -163,6 +173,33 @@ def test_approvals_say_by_whom(store: Path, audit: Cli) -> None:
     ]
     assert asked[0]["approval"] == yes["approval"] != ""
     assert summary["approvals"] == {"approved": 1, "rejected": 1}
+
+
+def test_a_request_that_a_later_run_went_on_with_is_no_longer_pending(
+    store: Path, cli: Cli, audit: Cli
+) -> None:
+    def ask(view: Any) -> Verdict | None:
+        return Verdict.ask(f"{view.name} is asked for")
+
+    def run() -> str:
+        session = Session("job", store=store, rules=[ask], approver=QueueApprover(store))
+        with session:
+            keep("a", "one")
+        return session.run_id
+
+    def approvals(*runs: str) -> list[tuple[str, str]]:
+        return [(e["run"], e["state"]) for e in audit(*runs) if e["kind"] == "approval"]
+
+    with pytest.raises(ApprovalRequired):
+        run()
+    ((first, state),) = approvals()
+    assert state == "pending"
+    (request,) = (e["approval"] for e in audit() if e["kind"] == "approval")
+    assert cli("approve", request, "--by", "bob").code == 0
+    second = run()
+    assert approvals() == [(first, "continued"), (second, "approved")]
+    assert approvals(first) == [(first, "continued")]  # asked for alone, it is the same
+    assert audit()[-1]["open"] == 0
 
 
 def test_what_somebody_has_to_look_at_is_listed_at_the_end(dead: str, cli: Cli, audit: Cli) -> None:

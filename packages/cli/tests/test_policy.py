@@ -343,7 +343,7 @@ def test_what_would_change_is_listed(cli: Cli, policy: Path, record: Record) -> 
     assert f'…{run[-8:]} step 2  put(path="b.txt", text="some text")  allow → ask  b' in result.out
     assert "allow → deny  default: no rule of the policy allows this call" in result.out
     assert "step 5" not in result.out  # denied as before
-    assert "1 runs, 8 calls, 1 allow → ask, 1 allow → deny" in result.out
+    assert "1 run, 8 calls, 1 allow → ask, 1 allow → deny" in result.out
     *calls, summary = lines(cli("policy", "replay", policy, "--json"))
     assert [(each["step"], each["was"]["decision"], each["now"]["rule"]) for each in calls] == [
         (2, "allow", "b"), (3, "allow", "default"),
@@ -366,7 +366,7 @@ def test_nothing_changes_under_the_same_policy(
         with pytest.raises(Blocked):
             tools.put("/etc/passwd", "x")
     result = cli("policy", "replay", policy, session.run_id)
-    assert (result.code, "1 runs, 3 calls, nothing changes" in result.out) == (0, True)
+    assert (result.code, "1 run, 3 calls, nothing changes" in result.out) == (0, True)
 
 
 def test_no_secret_is_shown_and_what_is_not_known_is_counted(
@@ -398,7 +398,7 @@ def test_a_damaged_run_is_told_and_the_others_go_on(
     assert f"run {bad} can't be replayed" in result.err
     assert f"…{good[-8:]} step 2" in result.out
     assert "2 runs, 8 calls" in result.out
-    assert "1 runs can't be read" in result.out
+    assert "1 run can't be read" in result.out
     summary = lines(cli("policy", "replay", policy, "--json"))[-1]
     assert [each["run"] for each in summary["damaged"]] == [bad]
     assert cli("policy", "replay", policy, "--name", "go*").code == DIFFERENT

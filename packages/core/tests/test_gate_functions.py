@@ -41,7 +41,7 @@ def without(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A folder with links in it, beside one that is not to be reached."""
-    root = tmp_path.resolve() / "work"
+    root = tmp_path.resolve() / "desk"
     (root / "docs" / "deep").mkdir(parents=True)
     (root / "notes.txt").write_text("x")
     (root.parent / "outside").mkdir()
@@ -49,7 +49,7 @@ def root(tmp_path: Path) -> Path:
     (root / "inner").symlink_to("docs")
     (root / "dangling").symlink_to(root.parent / "not-there")
     (root / "loop").symlink_to("loop")
-    (root / "back").symlink_to("../work/docs")
+    (root / "back").symlink_to("../desk/docs")
     (root.parent / "other-name").symlink_to(root)
     return root
 
@@ -69,7 +69,7 @@ def test_a_path_below_the_root_is_within(root: Path, path: str) -> None:
 @pytest.mark.parametrize(
     "path",
     ["..", "../x", "../outside/x", "/etc/passwd", "/", "out", "out/x", "out/../x", "dangling",
-     "dangling/x", "docs/../../outside", "../work2", "../workshop/x", "inner/../../outside"],
+     "dangling/x", "docs/../../outside", "../desk2", "../desktop/x", "inner/../../outside"],
 )  # fmt: skip
 def test_a_path_that_leads_out_is_not(root: Path, path: str) -> None:
     whole = path if path.startswith("/") else f"{root}/{path}"
@@ -176,7 +176,7 @@ def test_what_the_kernel_opens_is_where_it_was_said_to_be(
     tmp_path_factory: pytest.TempPathFactory, names: list[str]
 ) -> None:
     """The law of `within`: what exists and is opened by an allowed path lies below the root."""
-    root = tmp_path_factory.getbasetemp() / "law" / "work"
+    root = tmp_path_factory.getbasetemp() / "law" / "desk"
     if not root.exists():
         (root / "docs" / "deep").mkdir(parents=True)
         (root / "notes.txt").write_text("x")

@@ -47,7 +47,7 @@ class Row(NamedTuple):
 # --- hostile paths -------------------------------------------------------------------------------
 
 UP = [
-    "..", "../", "../secret.txt", "../outside/secret.txt", "../work/notes.txt", "docs/..",
+    "..", "../", "../secret.txt", "../outside/secret.txt", "../desk/notes.txt", "docs/..",
     "docs/../..", "docs/../notes.txt", "docs/../../outside/secret.txt", "./..", "./../outside",
     "docs/./guide.md", "docs/.", ".", "./", "./.", "docs/deep/../../../outside/secret.txt",
     "../outside/", "..//outside", "docs//guide.md", "docs/deep/..",
@@ -130,7 +130,7 @@ def links_and_devices(root: Path) -> list[str]:
 
 def plant(base: Path) -> Path:
     """A folder outside, and a workspace with all that may lead there."""
-    outside, work = base / "outside", base / "work"
+    outside, work = base / "outside", base / "desk"
     (outside / "inner").mkdir(parents=True)
     (outside / "secret.txt").write_text(SECRET)
     (outside / "inner/more.txt").write_text(SECRET)

@@ -16,7 +16,7 @@ from rich.text import Text
 from rollcage_cli.errors import DIFFERENT
 from rollcage_cli.lookup import find
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
-from rollcage_cli.output import console, print_json, value_text, visible
+from rollcage_cli.output import console, counted, print_json, value_text, visible
 from rollcage_cli.steps import StepRow, view
 from rollcage_cli.values import items_of, mapping_of, tag_of
 
@@ -239,4 +239,4 @@ def _print(pairs: Sequence[Pair], differing: int, *, all_steps: bool) -> None:
             out.print(f"    {visible(change.path)}: {was} → {now}", soft_wrap=True)
         if len(pair.changes) > _CHANGES:
             out.print(f"    and {len(pair.changes) - _CHANGES} more")
-    out.print(f"{len(pairs)} steps compared, {differing or 'none'} differ")
+    out.print(f"{counted(len(pairs), 'step')} compared, {differing or 'none'} differ")

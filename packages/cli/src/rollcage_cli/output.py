@@ -21,6 +21,7 @@ from rollcage_cli.values import items_of, mapping_of
 __all__ = [
     "arguments_text",
     "console",
+    "counted",
     "escape_json",
     "is_terminal",
     "print_json",
@@ -38,6 +39,11 @@ _UNSAFE: Final = re.compile(
     "\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
 )
 _NAMED: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def visible(text: str) -> str:

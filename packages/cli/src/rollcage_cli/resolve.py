@@ -15,7 +15,7 @@ from rollcage.trace import encode
 from rollcage_cli.errors import StepNotFound, StepNotUnknown, UsageError
 from rollcage_cli.lookup import find
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
-from rollcage_cli.output import console, print_json, value_text, visible
+from rollcage_cli.output import console, counted, print_json, value_text, visible
 from rollcage_cli.steps import RunView, StepRow, view
 
 __all__ = ["resolve"]
@@ -119,7 +119,9 @@ def _append(
 def _in_doubt(seen: RunView, run: str, number: int) -> StepRow:
     row = seen.step(number)
     if row is None:
-        raise StepNotFound(f"run {run} has no step {number}; it has {len(seen.steps)} steps")
+        raise StepNotFound(
+            f"run {run} has no step {number}; it has {counted(len(seen.steps), 'step')}"
+        )
     if row.origin is not None and row.state == "unknown":
         where, first = row.origin[:2]
         raise StepNotUnknown(

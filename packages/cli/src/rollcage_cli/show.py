@@ -14,7 +14,7 @@ from rich.text import Text
 from rollcage_cli.errors import StepNotFound
 from rollcage_cli.lookup import find, time_text
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
-from rollcage_cli.output import arguments_text, console, print_json, value_text, visible
+from rollcage_cli.output import arguments_text, console, counted, print_json, value_text, visible
 from rollcage_cli.steps import RunView, StepRow, view
 
 __all__ = ["outcome_text", "show", "state_text"]
@@ -73,7 +73,9 @@ def show(
 def _wanted(seen: RunView, run: str, number: int) -> StepRow:
     row = seen.step(number)
     if row is None:
-        raise StepNotFound(f"run {run} has no step {number}; it has {len(seen.steps)} steps")
+        raise StepNotFound(
+            f"run {run} has no step {number}; it has {counted(len(seen.steps), 'step')}"
+        )
     return row
 
 
@@ -233,7 +235,7 @@ def _bar(row: StepRow, start: int, end: int, *, ascii_only: bool) -> Text:
 
 def _sums(seen: RunView) -> Text:
     totals = seen.totals
-    text = Text(f"{totals.steps} steps")
+    text = Text(counted(totals.steps, "step"))
     for state, count in totals.states.items():
         if count:
             text.append(", ").append(f"{count} {state.replace('_', ' ')}", style=_STYLES[state])

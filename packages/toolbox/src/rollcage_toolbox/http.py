@@ -24,6 +24,7 @@ __all__ = ["AddressRefused", "Http", "HttpFailed", "NoAnswer", "Request", "delet
 
 T = TypeVar("T")
 
+_LABELS: Final = ("untrusted",)  # what others wrote
 _WRITES: Final = ("POST", "PUT", "DELETE")
 _METHODS: Final = ("GET", *_WRITES)
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
@@ -179,6 +180,7 @@ class Http:
             version="1",
             risk="low",
             permissions=("http:get", *self._touched),
+            labels=_LABELS,
             raises=(AddressRefused, HttpFailed, NoAnswer),
         )
         def get(url: str, headers: dict[str, str] | None = None) -> dict[str, Any]:
@@ -235,6 +237,7 @@ class Http:
             idempotent=self._honours_keys or method != "POST",
             risk="high" if method == "DELETE" else "medium",
             permissions=(f"http:{method.lower()}", *self._touched),
+            labels=_LABELS,
             raises=(AddressRefused, HttpFailed),
             undo=None if back is None else undo,
             observe=self._observe.get(method),

@@ -21,6 +21,7 @@ __all__ = ["what_happened", "who_decided", "write_html", "write_markdown", "writ
 _STYLES: Final = {
     "hit": "cyan", "ran": "green", "failed": "red", "blocked": "magenta", "unknown": "bold yellow",
     "pending": "bold yellow", "stopped": "bold red", "conflict": "red", "not_started": "dim",
+    "continued": "dim",
 }  # fmt: skip
 _TITLES: Final = ("time", "step", "agent", "call", "arguments", "decision", "outcome")
 _MARKS: Final = re.compile(r"([\\`*_\[\]|~#])")

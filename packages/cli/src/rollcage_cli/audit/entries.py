@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from rollcage_cli.audit.screen import Screen
 from rollcage_cli.steps import RunView, StepRow, from_events
 
-__all__ = ["FIELDS", "Entry", "Head", "entries_of", "head_of", "undos_in"]
+__all__ = ["FIELDS", "Elsewhere", "Entry", "Head", "entries_of", "head_of"]
 
 Step = tuple[str, int]  # run and number
 
@@ -40,7 +40,8 @@ class Entry:
         approval: the id of the request for approval.
         by: who approved or rejected the call, or stopped the run.
         state: what became of it: of a call as `rollcage show` says, of an approval how it was
-            decided (`pending` until then), of an undo its outcome.
+            decided (`pending` until then, `continued` where a later run went on with it), of an
+            undo its outcome.
         outcome: the result or the error, as one line.
         duration: how long the body ran (µs); None where it did not.
         first_ran: where a replayed call ran (run, step).
@@ -130,25 +131,39 @@ def head_of(seen: RunView, torn: int, screen: Screen) -> Head:
     )
 
 
-def undos_in(events: list[dict[str, Any]]) -> Iterator[tuple[Step, str]]:
-    """The steps whose undo a trace tells of, and what became of it."""
-    for event in events:
-        if event["event"] == "undo.finished":
-            yield (event["of"][0], event["of"][1]), event["status"]
+@dataclasses.dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """What runs tell of one another.
+
+    Attributes:
+        undone: what became of the undo of another run's step.
+        decided: the ids of the requests that were decided in any of them.
+    """
+
+    undone: dict[Step, str] = dataclasses.field(default_factory=dict[Step, str])
+    decided: set[str] = dataclasses.field(default_factory=set[str])
+
+    def add(self, run: str, events: Iterable[Mapping[str, Any]]) -> None:
+        """Note what a run's events tell of others."""
+        for event in events:
+            if event["event"] == "approval.decided":
+                self.decided.add(event["id"])
+            elif event["event"] == "undo.finished" and event["of"][0] != run:
+                self.undone[event["of"][0], event["of"][1]] = event["status"]
 
 
 def entries_of(
-    events: list[dict[str, Any]], undone: Mapping[Step, str], screen: Screen
+    events: list[dict[str, Any]], elsewhere: Elsewhere, screen: Screen
 ) -> tuple[RunView, list[Entry]]:
     """A run and its entries.
 
     Args:
         events: of its trace, checked.
-        undone: what other runs tell of the undo of its steps.
+        elsewhere: what other runs tell of it.
         screen: takes credentials out.
     """
     seen = from_events(events)
-    told = _Telling(seen, undone, screen)
+    told = _Telling(seen, elsewhere, screen)
     found = [told.call(row) for row in seen.steps if row.kind != "branch"]
     found += told.approvals(events)
     for event in events:
@@ -162,9 +177,9 @@ def entries_of(
 class _Telling:
     """Makes the entries of one run."""
 
-    def __init__(self, seen: RunView, undone: Mapping[Step, str], screen: Screen) -> None:
+    def __init__(self, seen: RunView, elsewhere: Elsewhere, screen: Screen) -> None:
         self._rows = {row.step: row for row in seen.steps}
-        self._undone = undone
+        self._elsewhere = elsewhere
         self._screen = screen
         self._run: str = seen.started["run"]
         self._of_run: dict[str, Any] = {
@@ -176,7 +191,7 @@ class _Telling:
     def call(self, row: StepRow) -> Entry:
         text, verdict = self._screen.text, row.verdict or {}
         first = None if row.origin is None else (str(row.origin[0]), int(row.origin[1]))
-        undone = row.undone or self._undone.get(first or (self._run, row.step), "")
+        undone = row.undone or self._elsewhere.undone.get(first or (self._run, row.step), "")
         return Entry(
             kind="call",
             time=row.time,
@@ -206,7 +221,10 @@ class _Telling:
         )
 
     def approvals(self, events: list[dict[str, Any]]) -> Iterator[Entry]:
-        """Each request with what became of it; one that a halted run left behind is pending."""
+        """Each request with what became of it.
+
+        One that a halted run left behind is pending, or continued where a later run had its answer.
+        """
         requests: dict[str, dict[str, Any]] = {}
         for event in events:
             if event["event"] == "approval.requested":
@@ -239,8 +257,11 @@ class _Telling:
             reason=text(said.get("reason") or verdict.get("reason", "")),
             approval=(decided or request)["id"],
             by=text(said.get("by", "")),
-            state=said.get("decision", "pending"),
+            state=said.get("decision") or self._left_behind(request["id"]),
         )
+
+    def _left_behind(self, request: str) -> str:
+        return "continued" if request in self._elsewhere.decided else "pending"
 
     def undo(self, event: Mapping[str, Any]) -> Entry:
         of = (str(event["of"][0]), int(event["of"][1]))

@@ -13,14 +13,16 @@ from rollcage.errors import RollcageError
 from rollcage.store import RunTrace, check_attested
 from rollcage.trace import check_events
 
-from rollcage_cli.audit.entries import Entry, Head, Step, entries_of, head_of, undos_in
+from rollcage_cli.audit.entries import Elsewhere, Entry, Head, entries_of, head_of
 from rollcage_cli.audit.screen import Screen
 from rollcage_cli.audit.selection import Named, Selection
 
 __all__ = ["Damaged", "Item", "Summary", "audited"]
 
 _LISTED: Final = 500  # entries that are kept to be listed again at the end
-_UNDONE: Final = re.compile(rb'^\{"event":"undo\.finished".*$', re.MULTILINE)
+_OF_OTHERS: Final = re.compile(
+    rb'^\{"event":"(?:undo\.finished|approval\.decided)".*$', re.MULTILINE
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -118,16 +120,16 @@ def audited(
 
     Args:
         runs: to tell of.
-        later: runs that may have taken back what these did.
+        later: runs that may have taken back, or gone on with, what these did.
         wanted: which of their entries.
         summary: counts.
         advance: called behind each run that was read.
     """
     screen = Screen()
     summary.credentials = screen.found
-    undone: dict[Step, str] = {}
+    elsewhere = Elsewhere()
     for each in (*runs, *later):
-        undone |= _undone_elsewhere(each)
+        elsewhere.add(each.run, _told_of_others(each))
         advance()
     for each in runs:
         summary.runs += 1
@@ -139,7 +141,7 @@ def audited(
             summary.damaged.append(damaged)
             yield damaged
         else:
-            seen, entries = entries_of(events, undone, screen)
+            seen, entries = entries_of(events, elsewhere, screen)
             told = [entry for entry in entries if entry in wanted]
             if told:
                 summary.told += 1
@@ -158,19 +160,13 @@ def _read(each: Named) -> RunTrace:
     return trace
 
 
-def _undone_elsewhere(each: Named) -> dict[Step, str]:
-    """What a run tells of the undo of other runs' steps; they were told of before it was read."""
+def _told_of_others(each: Named) -> list[dict[str, Any]]:
+    """The events of a run that tell of others; these were told of before it was read."""
     try:
         data = each.reader.read(each.run).data
+        lines = _OF_OTHERS.findall(data)
+        if lines:
+            check_events(data, each.run)
     except RollcageError:
-        return {}  # told of, if it was asked for, when its turn comes
-    lines = _UNDONE.findall(data)
-    if not lines:
-        return {}
-    try:
-        check_events(data, each.run)
-        return {
-            of: status for of, status in undos_in([*map(orjson.loads, lines)]) if of[0] != each.run
-        }
-    except RollcageError:
-        return {}
+        return []  # told of, if it was asked for, when its turn comes
+    return [*map(orjson.loads, lines)]

@@ -12,7 +12,7 @@ from rollcage.gate import Doubt, Policy, PolicyRule, doubts
 
 from rollcage_cli.errors import DIFFERENT
 from rollcage_cli.options import OFF, JsonOption
-from rollcage_cli.output import console, print_json, visible
+from rollcage_cli.output import console, counted, print_json, visible
 from rollcage_cli.policy.options import (
     PolicyArgument,
     ToolsOption,
@@ -90,7 +90,7 @@ def _print(policy: Policy, odd: list[Doubt]) -> None:
         out.print(Text("warning: ", style="yellow").append(said, style="default"), soft_wrap=True)
     named = f" {visible(policy.name)}" if policy.name else ""
     mode = ", shadow: it is tried out, and holds nothing up" if policy.mode == "shadow" else ""
-    said = f"valid:{named} {len(policy.rules)} rules, else {policy.default}{mode}"
+    said = f"valid:{named} {counted(len(policy.rules), 'rule')}, else {policy.default}{mode}"
     out.print(Text(said, style="green"), soft_wrap=True)
     out.print(f"digest {policy.digest}", soft_wrap=True)
 

@@ -21,7 +21,7 @@ from rollcage.trace import check_events
 from rollcage_cli.audit.selection import Named, runs_of
 from rollcage_cli.errors import CORRUPT, DIFFERENT
 from rollcage_cli.options import DEFAULT_STORE, OFF, StoreOption
-from rollcage_cli.output import arguments_text, console, is_terminal, visible
+from rollcage_cli.output import arguments_text, console, counted, is_terminal, visible
 from rollcage_cli.policy.options import (
     PolicyArgument,
     ResolveOption,
@@ -186,21 +186,25 @@ def _print_summary(out: Console, policy: Policy, summary: _Summary) -> None:
     if summary.hits:
         out.print(table)
     if summary.unknown:
-        out.print(f"{summary.unknown} calls can't be judged (--all lists them):", soft_wrap=True)
+        out.print(
+            f"{counted(summary.unknown, 'call')} can't be judged (--all lists them):",
+            soft_wrap=True,
+        )
     for missing, count in summary.missing.most_common():
         said = f"    {visible(missing)} in {count}: {_why(missing)}"
         out.print(Text(said, style="yellow"), soft_wrap=True)
     if summary.would_run:
-        said = f"{summary.would_run} calls would run that did not: what they use is not counted"
-        out.print(said, soft_wrap=True)
+        said = f"{counted(summary.would_run, 'call')} would run that did not"
+        out.print(f"{said}: what they use is not counted", soft_wrap=True)
     if _looks_at_files(policy):
         out.print("within() looked at the files of this machine, as they are now", soft_wrap=True)
     changes = ", ".join(f"{n} {a} → {b}" for (a, b), n in sorted(summary.changes.items()))
     told = (
-        (1, f"{summary.runs} runs, {summary.calls} calls, {changes or 'nothing changes'}"),
+        (1, f"{counted(summary.runs, 'run')}, {counted(summary.calls, 'call')}"),
+        (1, changes or "nothing changes"),
         (summary.unknown, f"{summary.unknown} not known"),
         (summary.apart, f"{summary.apart} refused by a facade"),
-        (len(summary.damaged), f"{len(summary.damaged)} runs can't be read"),
+        (len(summary.damaged), f"{counted(len(summary.damaged), 'run')} can't be read"),
     )
     out.print(", ".join(said for count, said in told if count), soft_wrap=True)
 
