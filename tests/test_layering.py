@@ -28,6 +28,7 @@ LAYERS: list[set[str]] = [
     {"ledger", "journal", "step", "world"},
     {
         "answer",
+        "arguments",
         "fingerprint",
         "contract",
         "drift",

@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 import pydantic
 import pytest
 from rollcage import ArgumentsInvalid, Contract, ContractError, Session, tool
+from rollcage.adapter import Validated
 from rollcage.trace import TAG
 
 
@@ -259,3 +260,50 @@ def test_a_validator_that_breaks_is_told_without_its_words() -> None:
     with pytest.raises(ArgumentsInvalid, match="its schema's own code raised KeyError") as caught:
         bound(contract, x="hunter2")
     assert "hunter2" not in str(caught.value)
+
+
+# --- what a framework has validated --------------------------------------------------------------
+
+
+class Doubling(pydantic.BaseModel):
+    """Validating twice changes it."""
+
+    number: int
+
+    @pydantic.field_validator("number")
+    @classmethod
+    def double(cls, number: int) -> int:
+        return 2 * number
+
+
+class Stricter(Doubling):
+    """What a user may declare in place of it."""
+
+    number: int = pydantic.Field(lt=5)
+
+
+def taken(parameters: type[pydantic.BaseModel], given: Validated) -> dict[str, Any]:
+    found = Contract(name="t", parameters=parameters).bind(given, str)
+    assert found.canonical == found.values
+    return found.values
+
+
+def test_what_a_framework_has_validated_is_taken_as_it_is() -> None:
+    model = Doubling(number=2)
+    values = taken(Doubling, Validated.of(model))
+    assert values == {"number": 4}
+    values["number"] = 0
+    assert model.number == 4
+
+
+def test_another_model_validates_it_all_the_same() -> None:
+    assert taken(Stricter, Validated.of(Doubling(number=2))) == {"number": 8}
+    with pytest.raises(ArgumentsInvalid, match="number: Input should be less than 5"):
+        taken(Stricter, Validated.of(Doubling(number=3)))
+
+
+def test_a_base_says_which_models_take_what_was_validated() -> None:
+    assert taken(Stricter, Validated({"number": 7}, Doubling)) == {"number": 7}
+    with pytest.raises(ArgumentsInvalid, match="less than 5"):
+        Contract(name="t", parameters=Stricter).bind({"number": 7}, str)
+    assert taken(Doubling, Validated({"number": 7}, Stricter)) == {"number": 14}

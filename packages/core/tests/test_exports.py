@@ -24,10 +24,10 @@ PUBLIC = [
 ]  # fmt: skip
 ADAPTER = [
     "HALTED", "REFUSED", "Answer", "Ask", "CallNumbers", "Declarations", "Effect", "Instead",
-    "RecordedAnswers", "Running", "ToolRequest", "Trace", "call_id_here", "check_names", "declare",
-    "declared_contract", "expose", "exposes", "fixed", "gathered", "guard_each",
-    "guarded_contract", "is_list", "is_model_class", "is_object", "is_tuple", "model_contract",
-    "model_request", "option", "step_here", "swapped", "type_hints",
+    "RecordedAnswers", "Running", "ToolRequest", "Trace", "Validated", "call_id_here",
+    "check_names", "declare", "declared_contract", "expose", "exposes", "fixed", "gathered",
+    "guard_each", "guarded_contract", "is_list", "is_model_class", "is_object", "is_tuple",
+    "model_contract", "model_request", "option", "step_here", "swapped", "type_hints",
 ]  # fmt: skip
 TRACE = [
     "CHAIN_START", "FORMAT", "TAG", "Native", "Tail", "Worlds", "check_events", "decode",

@@ -1,14 +1,12 @@
-"""What AutoGen knows of a tool, as a contract; and a call's arguments, which it has validated."""
+"""What AutoGen knows of a tool, as a contract."""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import sys
-import warnings
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import pydantic
 from autogen_core.tools import BaseStreamTool, BaseTool
@@ -17,40 +15,9 @@ from rollcage.adapter import Declarations, declare, declared_contract, is_list
 
 from rollcage_autogen.values import Piece
 
-__all__ = ["Declarations", "Validated", "contract_for", "plain_function"]
+__all__ = ["Declarations", "contract_for", "plain_function"]
 
 AnyTool = BaseTool[Any, Any]
-
-
-class Validated(dict[str, Any]):
-    """The arguments of a call after AutoGen has validated them: twice may fail, or change them."""
-
-    def __init__(self, model: pydantic.BaseModel) -> None:
-        super().__init__({name: getattr(model, name) for name in type(model).model_fields})
-        self.update(model.__pydantic_extra__ or {})
-        self.model = model
-
-
-class _Taking(pydantic.BaseModel):
-    """The base of what a tool's argument model becomes: it takes `Validated` ones as they are."""
-
-    @pydantic.model_validator(mode="wrap")
-    @classmethod
-    def rollcage_take(cls, data: Any, handler: pydantic.ModelWrapValidatorHandler[Self]) -> Self:
-        if not isinstance(data, Validated):
-            return handler(data)
-        taken: Any = copy.copy(data.model)
-        object.__setattr__(taken, "__class__", cls)
-        found: Self = taken
-        return found
-
-
-def _parameters(model: type[pydantic.BaseModel]) -> type[pydantic.BaseModel]:
-    with warnings.catch_warnings():  # a parameter may be called `copy` or `json`
-        warnings.simplefilter("ignore", UserWarning)
-        return pydantic.create_model(
-            model.__name__, __base__=(_Taking, model), __doc__=model.__doc__
-        )
 
 
 def plain_function(tool: AnyTool) -> Callable[..., Any] | None:
@@ -70,7 +37,7 @@ def contract_for(
 
     def said() -> Contract:
         own = declared_contract(plain_function(tool))
-        parameters = _parameters(tool.args_type())
+        parameters = tool.args_type()
         if own is not None:
             return dataclasses.replace(own, parameters=parameters)
         return Contract(

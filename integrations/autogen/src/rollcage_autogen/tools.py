@@ -28,6 +28,7 @@ from rollcage.adapter import (
     Effect,
     Instead,
     Running,
+    Validated,
     declared_contract,
     fixed,
     gathered,
@@ -39,7 +40,7 @@ from rollcage.adapter import (
 from rollcage.errors import ContractError
 
 from rollcage_autogen.calls import before_question, lister, placed
-from rollcage_autogen.contracts import AnyTool, Validated, contract_for, plain_function
+from rollcage_autogen.contracts import AnyTool, contract_for, plain_function
 from rollcage_autogen.endings import Answering, instead_of, linked
 from rollcage_autogen.values import Piece, last_piece, register_messages
 
@@ -378,7 +379,7 @@ def _run_stream(guard: _Guard, body: Callable[..., Any]) -> Callable[..., Any]:
 
 def _given(args: Any) -> Mapping[str, Any]:
     """The arguments by name; a model's were validated by AutoGen."""
-    return Validated(args) if isinstance(args, pydantic.BaseModel) else args
+    return Validated.of(args) if isinstance(args, pydantic.BaseModel) else args
 
 
 def _edited(args: Any, values: dict[str, Any]) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from rollcage import Contract
 from rollcage.adapter import (
     Effect,
     Instead,
+    Validated,
     declare,
     declared_contract,
     is_model_class,
@@ -33,10 +33,6 @@ _OWN: Final[tuple[tuple[type, Effect], ...]] = (
     (RecallMemoryTool, "read"),
 )
 _ANYTHING: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
-
-
-class Validated(dict[str, Any]):
-    """Arguments that were validated: doing it twice may fail, or change them."""
 
 
 def contract_for(
@@ -83,7 +79,7 @@ def arguments_of(
         return dict(kwargs) if not args else {**kwargs, "args": list(args)}
     named = {**dict(zip(schema.model_fields, args, strict=False)), **kwargs}
     with contextlib.suppress(Exception):  # validators are the user's own, and may raise anything
-        return Validated(schema.model_validate(named, by_alias=True, by_name=True))
+        return Validated.of(schema.model_validate(named, by_alias=True, by_name=True))
     return named
 
 
@@ -107,21 +103,4 @@ def _has_fields(schema: Any) -> bool:
 
 
 def _parameters(schema: Any) -> type[pydantic.BaseModel] | Mapping[str, Any]:
-    """The tool's schema, in a form that takes `Validated` arguments as they are."""
-    if not _has_fields(schema):
-        return _ANYTHING  # CrewAI lets everything through as well
-
-    def take(cls: Any, data: Any, handler: Any) -> Any:
-        return cls.model_construct(**data) if isinstance(data, Validated) else handler(data)
-
-    around: Any = pydantic.model_validator(mode="wrap")
-    members: dict[str, Any] = {
-        "__module__": schema.__module__,
-        "__doc__": schema.__doc__,
-        "_take": around(classmethod(take)),
-    }
-    make: Callable[..., Any] = schema.__class__
-    with warnings.catch_warnings():  # a parameter may be called `copy` or `json`
-        warnings.simplefilter("ignore", UserWarning)
-        parameters: type[pydantic.BaseModel] = make(schema.__name__, (schema,), members)
-    return parameters
+    return schema if _has_fields(schema) else _ANYTHING  # CrewAI lets everything through as well

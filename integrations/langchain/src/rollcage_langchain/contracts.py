@@ -7,7 +7,7 @@ import inspect
 import typing
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Self, cast, get_args, get_origin
+from typing import Any, Final, cast, get_args, get_origin
 
 import pydantic
 from langchain_core.runnables import RunnableConfig
@@ -15,6 +15,7 @@ from langchain_core.tools import BaseTool, InjectedToolArg, InjectedToolCallId, 
 from rollcage import Contract
 from rollcage.adapter import (
     Instead,
+    Validated,
     declare,
     declared_contract,
     is_model_class,
@@ -31,22 +32,13 @@ _MANAGERS: Final = frozenset({"run_manager", "callbacks"})  # LangChain's own, i
 # --- parameters ----------------------------------------------------------------------------------
 
 
-class Validated(dict[str, Any]):
-    """Arguments that LangChain has validated: doing it twice may fail, or change them."""
-
-
 class Parameters(pydantic.BaseModel):
-    """The base of what a tool's call schema becomes: it takes `Validated` arguments as they are."""
+    """The base of what a tool's call schema becomes: LangChain has validated the arguments."""
 
     # Whatever else reaches the body is a part of the call too.
     model_config = pydantic.ConfigDict(
         extra="allow", arbitrary_types_allowed=True, protected_namespaces=()
     )
-
-    @pydantic.model_validator(mode="wrap")
-    @classmethod
-    def _take(cls, data: Any, handler: pydantic.ModelWrapValidatorHandler[Self]) -> Self:
-        return cls.model_construct(**data) if isinstance(data, Validated) else handler(data)
 
 
 def _parameters(tool: BaseTool) -> type[pydantic.BaseModel] | Mapping[str, Any]:
@@ -113,7 +105,7 @@ class Signature:
             named["args"] = list(args[len(self._positional) :])
         named |= kwargs
         seen = {name: each for name, each in named.items() if name not in self.injected}
-        return Validated(seen) if self._validated and not args else seen
+        return Validated(seen, Parameters) if self._validated and not args else seen
 
     def instead(
         self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]

@@ -12,8 +12,8 @@ import orjson
 
 from rollcage._capture import LARGE, Setting, keep_large, revived
 from rollcage._effects import Consult, Effect, Note, Raised, Returned, Stop, Tell
+from rollcage.arguments import Arguments
 from rollcage.compensation import holds_secret
-from rollcage.contract import Arguments
 from rollcage.errors import ArgumentsInvalid, NotReplayable, StoreError
 from rollcage.fingerprint import idempotency_key
 from rollcage.gate import (

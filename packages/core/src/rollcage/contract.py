@@ -1,27 +1,24 @@
-"""What is declared of a tool, and the canonical form of its arguments (DESIGN §1, §2)."""
+"""What is declared of a tool (DESIGN §1)."""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Literal, NamedTuple, cast, get_args
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, cast, get_args
 
 import pydantic
-import pydantic_core
-import rfc8785
 
+from rollcage.arguments import Arguments, Parameters
 from rollcage.drift import OnDrift, Promise, type_of
-from rollcage.errors import ArgumentsInvalid, ContractError, Unencodable
-from rollcage.fingerprint import jcs
+from rollcage.errors import ContractError
 from rollcage.permissions import grants_of
-from rollcage.schema import as_schema_says, field_forms, is_signature, signature_model
-from rollcage.trace.codec import FOREIGN, TAG, Hiding, Seal, encode, hidden, survey, tagged
+from rollcage.schema import signature_model
+from rollcage.trace.codec import Seal
 
-__all__ = ["Arguments", "Contract", "Effect", "OnMiss", "Source"]
+__all__ = ["Contract", "Effect", "OnMiss", "Source"]
 
 Effect = Literal["pure", "read", "write", "scope"]
 """`pure` depends on its arguments only, `read` observes the world, `write` changes it. A `scope`
@@ -32,14 +29,6 @@ OnMiss = Literal["live", "fail", "error_result"]
 
 Source = Literal["recorded", "live"]
 """Whether a recorded step may stand for a call at all."""
-
-
-class Arguments(NamedTuple):
-    """A call's arguments, validated."""
-
-    values: dict[str, Any]  # what the body gets
-    canonical: dict[str, Any]  # what the trace shows
-    digest_input: bytes  # the JCS of `canonical`
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,6 +69,7 @@ class Contract:
         allow_empty: whether None, a blank text or an empty container is an output.
         max_output: the most bytes that the output's JSON may have.
         function: whose contract it is, where it was made from a function.
+        takes: its parameters, ready to bind a call's arguments.
         captures: whether one of `undo`, `observe` and `probe` is declared.
         promise: what is checked of an output; None where nothing is.
     """
@@ -107,29 +97,21 @@ class Contract:
     allow_empty: bool = True
     max_output: int | None = None
     function: Callable[..., Any] | None = dataclasses.field(default=None, repr=False, compare=False)
+    takes: Parameters = dataclasses.field(init=False, repr=False, compare=False)
     captures: bool = dataclasses.field(init=False, repr=False, compare=False, default=False)
     promise: Promise | None = dataclasses.field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         self._check()
-        forms: dict[str, Any] = {}
-        if not isinstance(self.parameters, Mapping):
-            forms = field_forms(self.parameters)
-        wide = {name for name, form in forms.items() if form is False or name in self.secret}
-        checks = {n: form for n, form in forms.items() if callable(form) and n not in wide}
-        # The fields that are tagged, and those that may be; all others are dumped to JSON as they
-        # are (DESIGN §2).
-        object.__setattr__(self, "_wide", frozenset(wide))
-        object.__setattr__(self, "_checks", checks)
+        takes = Parameters(self.name, self.parameters, self.secret)
+        object.__setattr__(self, "takes", takes)
+        object.__setattr__(self, "secret", takes.secret)
+        self._check_undo()
         object.__setattr__(self, "_return_adapter", _adapter(self.returns))
         said = (self.undo, self.observe, self.probe)
         object.__setattr__(self, "captures", any(each is not None for each in said))
         object.__setattr__(self, "promise", self._promise())
 
-    _wide: frozenset[str] = dataclasses.field(init=False, repr=False, compare=False)
-    _checks: dict[str, Callable[[Any], bool]] = dataclasses.field(
-        init=False, repr=False, compare=False
-    )
     _return_adapter: pydantic.TypeAdapter[Any] | None = dataclasses.field(
         init=False, repr=False, compare=False
     )
@@ -157,23 +139,6 @@ class Contract:
         for each in cast("tuple[object, ...]", self.raises):
             if not (isinstance(each, type) and issubclass(each, Exception)):
                 raise ContractError(f"{self.name}: raises={each!r} is no exception type")
-        if isinstance(self.parameters, Mapping):
-            self._check_schema(self.parameters)
-        else:
-            try:
-                self.parameters.model_rebuild()
-            except (pydantic.PydanticUserError, NameError) as error:
-                raise ContractError(
-                    f"{self.name}: its parameters have no schema: {error}"
-                ) from error
-        unknown = self.secret - self.parameter_names
-        if unknown and not self.accepts_more:
-            raise ContractError(
-                f"{self.name}: secret={sorted(unknown)} names no parameter; "
-                f"it has {sorted(self.parameter_names)}"
-            )
-
-        self._check_undo()
 
     def _check_undo(self) -> None:
         """Refuse what says how to take back something that changes nothing."""
@@ -193,41 +158,22 @@ class Contract:
         if self.undo is not None and inspect.iscoroutinefunction(self.undo):
             raise ContractError(f"{self.name}: undo= is async; it plans only, and must not wait")
 
-    def _check_schema(self, schema: Mapping[str, Any]) -> None:
-        properties: Any = schema.get("properties", {})
-        required: object = schema.get("required", [])
-        if not isinstance(properties, Mapping):
-            raise ContractError(f"{self.name}: the `properties` of its JSON Schema are no object")
-        if not isinstance(required, list | tuple):
-            raise ContractError(f"{self.name}: `required` of its JSON Schema is no list")
-        if TAG in properties:
-            raise ContractError(f"{self.name}: no parameter can be called {TAG!r}")
-        named = cast("Mapping[str, Any]", properties)
-        passwords = {n for n, s in named.items() if _word(s, "format") == "password"}
-        object.__setattr__(self, "secret", self.secret | passwords)
+    # --- arguments -------------------------------------------------------------------------------
 
-    @functools.cached_property
+    @property
     def parameter_names(self) -> frozenset[str]:
         """The names of the declared parameters."""
-        if isinstance(self.parameters, Mapping):
-            return frozenset(self.parameters.get("properties") or {})
-        return frozenset(self.parameters.__pydantic_fields__)
+        return self.takes.names
 
     @property
     def accepts_more(self) -> bool:
         """Whether arguments without a declared parameter are taken."""
-        if isinstance(self.parameters, Mapping):
-            return self.parameters.get("additionalProperties", True) is not False
-        return self.parameters.model_config.get("extra") == "allow"
+        return self.takes.accepts_more
 
-    @functools.cached_property
+    @property
     def json_schema(self) -> dict[str, Any]:
         """The JSON Schema of the arguments."""
-        if isinstance(self.parameters, Mapping):
-            return dict(self.parameters)
-        return self.parameters.model_json_schema()
-
-    # --- arguments -------------------------------------------------------------------------------
+        return self.takes.json_schema
 
     def bind(self, raw: Mapping[str, Any], seal: Seal) -> Arguments:
         """Validate arguments by the tool's schema and bring them into canonical form.
@@ -235,133 +181,7 @@ class Contract:
         Raises:
             ArgumentsInvalid: they do not pass, or hold a value that has no encoding.
         """
-        parameters = self.parameters
-        try:
-            if isinstance(parameters, type):  # quicker to tell than a Mapping
-                bound = self._bind_model(parameters, raw, seal)
-            else:
-                bound = self._bind_schema(parameters, raw, seal)
-            return self._without_credentials(bound, seal) if isinstance(seal, Hiding) else bound
-        except RecursionError:
-            raise ArgumentsInvalid(f"{self.name}: its arguments are nested too deep") from None
-        except (rfc8785.CanonicalizationError, pydantic_core.PydanticSerializationError) as error:
-            raise ArgumentsInvalid(
-                f"{self.name}: arguments that JSON can't hold: {error}"
-            ) from None
-
-    def _without_credentials(self, bound: Arguments, seal: Seal) -> Arguments:
-        """The arguments as the trace may show them; their key is made of that form."""
-        found = hidden(bound.canonical, seal)
-        if not found.found:
-            return bound
-        if TAG in found.value:
-            raise ArgumentsInvalid(f"{self.name}: the name of an argument holds a credential")
-        return Arguments(bound.values, found.value, jcs(found.value))
-
-    def _bind_model(
-        self, parameters: type[pydantic.BaseModel], raw: Mapping[str, Any], seal: Seal
-    ) -> Arguments:
-        try:
-            model = parameters.__pydantic_validator__.validate_python(raw)
-        except pydantic.ValidationError as error:
-            raise ArgumentsInvalid(self._explain(error)) from None
-        except Exception as error:  # noqa: BLE001 - a validator may raise anything
-            # A validator of the user's own. Its words may hold a secret: only its type is told.
-            failed = type(error).__name__
-            raise ArgumentsInvalid(f"{self.name}: its schema's own code raised {failed}") from None
-        values: dict[str, Any] = model.__dict__
-        wide = self._wide
-        if self._checks:
-            odd = [name for name, plain in self._checks.items() if not plain(values[name])]
-            wide = wide.union(odd) if odd else wide
-        if len(model.__pydantic_fields_set__) < len(raw) and is_signature(parameters):
-            self._refuse_unknown(raw)
-        canonical: dict[str, Any] = parameters.__pydantic_serializer__.to_python(
-            model, mode="json", by_alias=False, warnings=False, exclude={*wide} if wide else None,
-        ) if len(wide) < len(values) else {}  # fmt: skip
-        extra = model.__pydantic_extra__
-        if extra:
-            values = {**values, **extra}
-            wide = wide.union(extra)
-        level = survey(canonical)
-        if level == FOREIGN:
-            for name, each in canonical.items():
-                if survey(each) == FOREIGN:
-                    canonical[name] = self._encode(name, each, seal)
-        elif not wide:
-            return Arguments(values, canonical, jcs(canonical, level))
-        for name in wide:
-            canonical[name] = self._encode(name, values[name], seal)
-        return Arguments(values, canonical, jcs(canonical))
-
-    def _bind_schema(
-        self, schema: Mapping[str, Any], raw: Mapping[str, Any], seal: Seal
-    ) -> Arguments:
-        properties: Mapping[str, Any] = schema.get("properties") or {}
-        missing = [repr(n) for n in schema.get("required") or () if n not in raw]
-        if missing:
-            raise ArgumentsInvalid(f"{self.name}: missing argument {', '.join(missing)}")
-        if not self.accepts_more:
-            self._refuse_unknown(raw)
-        values = dict(raw)
-        for name, says in properties.items():
-            if name not in values and (default := _word(says, "default", ...)) is not ...:
-                values[name] = copy.deepcopy(default)  # the body may change what it gets
-        rest = schema.get("additionalProperties")
-        canonical = {
-            name: self._encode(
-                name, as_schema_says(properties.get(name, rest), value, schema), seal
-            )
-            for name, value in values.items()
-        }
-        return Arguments(values, canonical, jcs(canonical))
-
-    def _refuse_unknown(self, raw: Iterable[str]) -> None:
-        known = self.parameter_names
-        for name in raw:
-            if name not in known:
-                listed = ", ".join(sorted(known)) or "none"
-                raise ArgumentsInvalid(f"{self.name}: unknown argument {name!r}; it has {listed}")
-
-    def _encode(self, name: str, value: Any, seal: Seal) -> Any:
-        """An argument in tagged form; a secret one as its HMAC."""
-        if name == TAG:
-            raise ArgumentsInvalid(f"{self.name}: no argument can be called {TAG!r}")
-        secret = name in self.secret
-        try:
-            encoded: Any = encode(value, seal, path=name)
-        except Unencodable as error:
-            reason = f"{name}: a secret that has no encoding" if secret else str(error)
-            raise ArgumentsInvalid(f"{self.name}: argument {reason}") from None
-        if secret and _word(encoded, TAG) != "secret":
-            return tagged("secret", seal("value:" + jcs(encoded).decode()))
-        return encoded
-
-    def _explain(self, error: pydantic.ValidationError) -> str:
-        """What is wrong with which argument; the values stay out, they may be secret."""
-        parts: list[str] = []
-        for each in error.errors(include_input=False, include_url=False, include_context=False):
-            where = each["loc"] or ("arguments",)
-            if where[0] in self._hidden:  # a validator's own words may hold the value
-                parts.append(
-                    f"{where[0]}: {_SAYABLE.get(each['type'], 'this secret is not valid')}"
-                )
-            else:
-                parts.append(f"{'.'.join(map(str, where))}: {each['msg']}")
-        return f"{self.name}: " + "; ".join(parts)
-
-    @functools.cached_property
-    def _hidden(self) -> set[Any]:
-        """The names of secret parameters, aliases included."""
-        names: set[Any] = set(self.secret)
-        if not isinstance(self.parameters, Mapping):
-            fields = self.parameters.__pydantic_fields__
-            for field in (fields[name] for name in self.secret if name in fields):
-                names |= {
-                    field.alias,
-                    field.validation_alias if isinstance(field.validation_alias, str) else None,
-                }
-        return names
+        return self.takes.bind(raw, seal)
 
     # --- undo ------------------------------------------------------------------------------------
 
@@ -460,7 +280,6 @@ _DECLARABLE: Final = frozenset(
 _SEVERAL: Final[dict[str, Callable[[Any], Any]]] = {
     "permissions": tuple, "raises": tuple, "secret": frozenset, "labels": tuple,
 }  # fmt: skip
-_SAYABLE: Final = {"missing": "Field required"}  # kinds of errors that tell nothing of a value
 
 
 _ABOUT_EFFECTS: Final[dict[str, tuple[str, ...]]] = {
@@ -492,14 +311,6 @@ def _is_text(contract: Contract, field: str, value: Any) -> None:
         value.encode()
     except (AttributeError, UnicodeEncodeError):
         raise ContractError(f"{contract.name!r}: {field}={value!r} is no text") from None
-
-
-def _word(schema: Any, word: str, otherwise: Any = None) -> Any:
-    """What an object says under a word; anything may stand where one is expected."""
-    if not isinstance(schema, dict):
-        return otherwise
-    found: dict[str, Any] = schema
-    return found.get(word, otherwise)
 
 
 def _one_of(contract: Contract, field: str, allowed: tuple[Any, ...]) -> None:

@@ -8,8 +8,9 @@ from typing import Any, Literal, NamedTuple
 
 import orjson
 
+from rollcage.arguments import Arguments
 from rollcage.compensation import Captured
-from rollcage.contract import Arguments, Contract, Effect
+from rollcage.contract import Contract, Effect
 from rollcage.errors import CaptureFailed
 from rollcage.fingerprint import key_digest
 from rollcage.gate import Approval, ApprovalRequest, Ask, Asked, Instead, Response, Verdict

@@ -20,6 +20,7 @@ from rollcage.adapter.running import Running
 from rollcage.adapter.shapes import is_list, is_model_class, is_object, is_tuple
 from rollcage.adapter.swap import swapped
 from rollcage.answer import Answer, ToolRequest
+from rollcage.arguments import Validated
 from rollcage.contract import Effect
 from rollcage.errors import ArgumentsInvalid, Blocked, Halt, SessionHalted
 from rollcage.gate import Ask, Instead
@@ -44,6 +45,7 @@ __all__ = [
     "Running",
     "ToolRequest",
     "Trace",
+    "Validated",
     "call_id_here",
     "check_names",
     "declare",

@@ -9,7 +9,8 @@ from hashlib import sha256
 from types import CodeType, FunctionType
 from typing import Any, Final, NamedTuple
 
-from rollcage.contract import Arguments, Contract
+from rollcage.arguments import Arguments
+from rollcage.contract import Contract
 from rollcage.errors import ArgumentsInvalid, FacadeMissing, ToolRefused
 from rollcage.fingerprint import jcs
 from rollcage.gate.lifecycle import Governed, Lifecycle
