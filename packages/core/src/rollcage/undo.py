@@ -6,7 +6,7 @@ Pure functions over what the traces of a lineage tell and what was observed. `_u
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from rollcage.compensation import Digests, PlannedCall, Tool, differing, digests_of
@@ -348,14 +348,7 @@ def _put_back(tasks: Sequence[Task]) -> set[Task]:
     for task in tasks:
         first |= task.was or {}
     found: set[Task] = set()
-    left = list(tasks)
-    while left:
-        group, resources = [left.pop()], set[str]()
-        for task in group:  # grows meanwhile
-            resources |= _resources(task)
-            near = [each for each in left if not resources.isdisjoint(_resources(each))]
-            left = [each for each in left if each not in near]
-            group += near
+    for group in _sharing(tasks):
         clean = all(
             task.was and all((task.now or {}).get(r) == first[r] for r in task.was)
             for task in group
@@ -363,6 +356,26 @@ def _put_back(tasks: Sequence[Task]) -> set[Task]:
         if clean and any(task.state in _STAY for task in group):
             found.update(group)
     return found
+
+
+def _sharing(tasks: Sequence[Task]) -> Iterator[list[Task]]:
+    """The steps that share resources with one another, or with others that do; each is in one."""
+    on: dict[str, list[Task]] = {}
+    for task in tasks:
+        for resource in _resources(task):
+            on.setdefault(resource, []).append(task)
+    seen: set[Task] = set()
+    for task in tasks:
+        if task in seen:
+            continue
+        seen.add(task)
+        group = [task]
+        for member in group:  # grows meanwhile
+            for resource in _resources(member):
+                near = [each for each in on.pop(resource, ()) if each not in seen]
+                seen.update(near)
+                group += near
+        yield group
 
 
 def _resources(task: Task) -> set[str]:
