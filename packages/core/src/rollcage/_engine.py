@@ -120,7 +120,7 @@ def run_step(
 
 def _body(call: Call, body: Callable[..., Any]) -> Callable[..., Any]:
     """What is called: of arguments that an approver has edited, by the adapter's own way."""
-    if not call.is_edited or call.instead is None:
+    if call.instead is None or not call.is_edited:
         return body
     assert call.instead.edited is not None  # else that was refused
     return call.instead.edited

@@ -106,9 +106,8 @@ class Parameters:
         # are (DESIGN §2).
         wide = {name for name, form in forms.items() if form is False or name in self.secret}
         self._wide = frozenset(wide)
-        self._checks: dict[str, Callable[[Any], bool]] = {
-            name: form for name, form in forms.items() if callable(form) and name not in wide
-        }
+        checks = {n: form for n, form in forms.items() if callable(form) and n not in wide}
+        self._checks: Mapping[str, Callable[[Any], Any]] = checks
 
     def _passwords(self, schema: Mapping[str, Any]) -> set[str]:
         properties: Any = schema.get("properties", {})
@@ -161,7 +160,7 @@ class Parameters:
     def _bind_model(
         self, schema: type[pydantic.BaseModel], raw: Mapping[str, Any], seal: Seal
     ) -> Arguments:
-        model = raw.taken_by(schema) if type(raw) is Validated else None
+        model: Any = raw.taken_by(schema) if type(raw) is Validated else None
         if model is not None:
             values: dict[str, Any] = {**model.__dict__}  # the framework's own stays as it is
         else:

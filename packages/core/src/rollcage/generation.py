@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from rollcage.drift import flaw_of, raised
 from rollcage.replay import DECIDED, UNKNOWN, UNKNOWN_DIGEST, Entry
@@ -245,10 +245,13 @@ class Generation:
         entry.status = outcome["status"]
         entry.digest = event["digest"]
         entry.duration = event["duration"]
-        entry.flaw = flaw_of(outcome)
-        entry.labels = _labels(event) or entry.labels
-        if entry.effect != "write" and raised(outcome) is not None:
-            entry.status = "error"  # as any failure of a tool that changes nothing
+        entry.flaw = outcome.get("lossy")
+        if "labels" in event:
+            entry.labels = _labels(event["labels"]) or entry.labels
+        if "drift" in outcome:
+            entry.flaw = flaw_of(outcome)
+            if entry.effect != "write" and raised(outcome) is not None:
+                entry.status = "error"  # as any failure of a tool that changes nothing
 
     # --- what was taken back ---------------------------------------------------------------------
 
@@ -336,14 +339,14 @@ class Generation:
         return self.entries
 
 
-def _labels(event: dict[str, Any]) -> tuple[str, ...]:
+def _labels(said: object) -> tuple[str, ...]:
     """The labels that an event says of a result."""
-    labels = event.get("labels", ())
-    if not isinstance(labels, list | tuple):
+    if not isinstance(said, list):
         raise ValueError("labels are a list")
+    labels = cast("list[object]", said)
     if not all(isinstance(each, str) for each in labels):
         raise ValueError("labels are words")
-    return tuple(labels)
+    return tuple(cast("list[str]", labels))
 
 
 _OF_UNDO: Final = ("before", "plan", "after", "reversible")

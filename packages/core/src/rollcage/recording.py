@@ -86,8 +86,10 @@ def read(lineage: Iterable[tuple[str, bytes]]) -> Lineage:
         for line, event in read_events(data, where):
             try:
                 generation.read(event)
-                steps = max(steps, event.get("step", 0))
-                turns = max(turns, event.get("turn", 0))
+                if (step := event.get("step", 0)) > steps:
+                    steps = step
+                if (turn := event.get("turn", 0)) > turns:
+                    turns = turn
             except (LookupError, TypeError, ValueError, AttributeError) as error:
                 raise TraceCorrupt(where, line, f"not an event of this format: {error!r}") from None
         entries, settings = generation.merged(), generation.settings

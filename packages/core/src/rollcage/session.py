@@ -199,7 +199,7 @@ class Session(Undoable):
             self._active().check_process()  # before a lock that another process may hold
             refused = gate.refuses(contract, body, kind=kind, undo=scope.undoes is not None)
         if gate.facade is None or refused is None:
-            bound = contract.bind(arguments, self._seal)
+            bound = contract.takes.bind(arguments, self._seal)
         else:
             bound = gate.facade.bind_refused(contract, arguments, self._seal, kind=kind)
         step = scope.step
