@@ -104,6 +104,22 @@ def test_arguments_that_a_model_lets_pass_are_part_of_the_call(lab: Any, call: C
     assert lab.args(session) == [{"x": 1, "z": 2}]
 
 
+def test_no_name_of_an_argument_takes_it_out_of_the_call(lab: Any, call: Call) -> None:
+    class Open(BaseModel, extra="allow"):
+        cls: int
+
+    def act(**given: Any) -> str:
+        return str(sorted(given))
+
+    with lab.session() as session:
+        made = StructuredTool(name="act", description="Act.", args_schema=Open, func=act)
+        (guarded,) = guard_tools([made], session)
+        for hidden in ("a", "b"):
+            answer = guarded.invoke(call(cls=1, _fields_set=[hidden]))
+            assert answer.content == "['_fields_set', 'cls']"
+    assert lab.args(session) == [{"cls": 1, "_fields_set": [each]} for each in ("a", "b")]
+
+
 def test_an_argument_without_an_encoding_is_refused_before_anything_happens(lab: Any) -> None:
     ran: list[Any] = []
 

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pydantic
 import pytest
 from rollcage import ArgumentsInvalid, Contract, ContractError, Session, tool
-from rollcage.adapter import Validated
+from rollcage.adapter import Validated, held_by
 from rollcage.trace import TAG
 
 
@@ -307,3 +307,18 @@ def test_a_base_says_which_models_take_what_was_validated() -> None:
     with pytest.raises(ArgumentsInvalid, match="less than 5"):
         Contract(name="t", parameters=Stricter).bind({"number": 7}, str)
     assert taken(Doubling, Validated({"number": 7}, Stricter)) == {"number": 14}
+
+
+class Open(pydantic.BaseModel):
+    """It takes more, and a field whose name Pydantic's own code has a use for."""
+
+    model_config = pydantic.ConfigDict(extra="allow")
+    cls: int = 1
+
+
+def test_no_argument_is_lost_for_its_name() -> None:
+    given = {"cls": 2, "_fields_set": ["a"], "self": 3, "values": 4}
+    assert taken(Open, Validated(given, Open)) == given
+    assert held_by(Open, given).model_dump() == given
+    assert held_by(Open, given).model_fields_set >= {"cls"}
+    assert held_by(Open, {"values": 4}).model_dump() == {"cls": 1, "values": 4}

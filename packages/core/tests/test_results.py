@@ -158,7 +158,7 @@ FAITHFUL = [
     Case(Path("/tmp/x")),  # noqa: S108 - only a name
     Case(PurePosixPath("x/y")),
     Case(1 - 2j),
-    Case({1, (1, 1)}),
+    Case({1, "a", (2,)}),
     Case(frozenset({b"a"})),
     Case((1, [2, (3,)])),
     Case({2: "b", 1: "a", None: {"$rollcage": "int", "value": "1"}}),
@@ -182,7 +182,7 @@ FAITHFUL = [
 ]
 
 
-@pytest.mark.parametrize("case", FAITHFUL, ids=lambda c: repr(c.value)[:30])
+@pytest.mark.parametrize("case", FAITHFUL, ids=lambda c: type(c.value).__name__)
 def test_a_result_replays_as_itself_with_its_type(job: Job, case: Case) -> None:
     function, ran = made(job, case.value, case.returns)
     for mode in ("offline", "resume", "offline"):  # a replayed value is itself a source

@@ -33,6 +33,7 @@ from rollcage.adapter import (
     fixed,
     gathered,
     guard_each,
+    held_by,
     is_model_class,
     step_here,
     swapped,
@@ -384,7 +385,7 @@ def _given(args: Any) -> Mapping[str, Any]:
 
 def _edited(args: Any, values: dict[str, Any]) -> Any:
     """Other arguments in the form of these; they are validated."""
-    return type(args).model_construct(**values) if isinstance(args, pydantic.BaseModel) else values
+    return held_by(type(args), values) if isinstance(args, pydantic.BaseModel) else values
 
 
 async def _opened(pieces: Any) -> AsyncIterator[Any]:

@@ -19,6 +19,7 @@ from rollcage.adapter import (
     Validated,
     declare,
     declared_contract,
+    held_by,
     is_model_class,
     type_hints,
 )
@@ -91,7 +92,7 @@ def instead_of(schema: Any, call: Callable[..., Any], args: tuple[Any, ...]) -> 
 
     def edited(**values: Any) -> Any:
         if _has_fields(schema):
-            values = schema.model_construct(**values).model_dump()
+            values = held_by(schema, values).model_dump()
         return call(**values)
 
     named = not args or _has_fields(schema)  # else nobody can tell which one is which

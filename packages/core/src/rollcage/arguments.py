@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import pydantic
 import pydantic_core
@@ -16,7 +16,7 @@ from rollcage.fingerprint import jcs
 from rollcage.schema import as_schema_says, field_forms, is_signature
 from rollcage.trace.codec import FOREIGN, TAG, Hiding, Seal, encode, hidden, survey, tagged
 
-__all__ = ["Arguments", "Parameters", "Validated"]
+__all__ = ["Arguments", "Parameters", "Validated", "held_by"]
 
 
 class Arguments(NamedTuple):
@@ -54,8 +54,29 @@ class Validated(dict[str, Any]):
     def taken_by(self, schema: type[pydantic.BaseModel]) -> pydantic.BaseModel | None:
         """These arguments as an instance of a tool's parameters; None where it validates them."""
         if isinstance(self._by, type):
-            return schema.model_construct(**self) if issubclass(schema, self._by) else None
+            return held_by(schema, self) if issubclass(schema, self._by) else None
         return self._by if type(self._by) is schema else None
+
+
+M = TypeVar("M", bound="pydantic.BaseModel")  # as text: not imported
+
+_OF_CONSTRUCT: Final = frozenset({"cls", "_fields_set"})  # what `model_construct` takes for itself
+
+
+def held_by(model: type[M], values: Mapping[str, Any]) -> M:
+    """An instance that holds values as they are: none is validated, whatever its name is."""
+    taken = values.keys() & _OF_CONSTRUCT
+    if not taken:
+        return model.model_construct(**values)
+    rest = {name: each for name, each in values.items() if name not in taken}
+    made: Any = model.model_construct(**rest)
+    for name in taken:
+        if name in model.__pydantic_fields__:
+            made.__dict__[name] = values[name]
+            made.__pydantic_fields_set__.add(name)
+        elif made.__pydantic_extra__ is not None:
+            made.__pydantic_extra__[name] = values[name]
+    return cast("M", made)
 
 
 class Parameters:

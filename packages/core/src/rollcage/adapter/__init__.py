@@ -20,7 +20,7 @@ from rollcage.adapter.running import Running
 from rollcage.adapter.shapes import is_list, is_model_class, is_object, is_tuple
 from rollcage.adapter.swap import swapped
 from rollcage.answer import Answer, ToolRequest
-from rollcage.arguments import Validated
+from rollcage.arguments import Validated, held_by
 from rollcage.contract import Effect
 from rollcage.errors import ArgumentsInvalid, Blocked, Halt, SessionHalted
 from rollcage.gate import Ask, Instead
@@ -56,6 +56,7 @@ __all__ = [
     "gathered",
     "guard_each",
     "guarded_contract",
+    "held_by",
     "is_list",
     "is_model_class",
     "is_object",
