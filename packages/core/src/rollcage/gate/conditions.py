@@ -3,7 +3,7 @@
 What a condition costs is mostly what it takes to hand it the arguments: four microseconds for a map
 of two, against a third of one for the evaluation. So only what the conditions about a tool ask for
 is handed over, once for all of them, in a context that is kept (`Sight`); and where each is asked
-for by its name and is there, as a variable of its own, which takes half a microsecond.
+for by its name and is there, as a variable of its own: 1.3 microseconds for the same two.
 """
 
 from __future__ import annotations
