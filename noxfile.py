@@ -4,6 +4,7 @@
 each version is the one that constraints.txt says (only `floor` leaves it aside).
 """
 
+import os
 import re
 from pathlib import Path
 
@@ -169,6 +170,22 @@ def conformance(session: nox.Session, adapter: str) -> None:
     needs = groups("test", f"test-{adapter}")
     session.install(*editable(*PACKAGES[adapter]), *needs, *CONSTRAINTS)
     session.run(*PYTEST, f"{PACKAGES[adapter][0]}/tests/test_conformance.py", *session.posargs)
+
+
+@nox.session
+def laws(session: nox.Session) -> None:
+    """What is marked as a law, on many more cases than in `tests`, new ones each time."""
+    session.install(*editable(*PACKAGES["core"]), *groups("test", "test-core"), *CONSTRAINTS)
+    many = {"HYPOTHESIS_PROFILE": "laws"}
+    session.run(*PYTEST, "-m", "law", "packages/core/tests", *session.posargs, env=many)
+
+
+@nox.session
+def exhaustive(session: nox.Session) -> None:
+    """Every run up to a bound, ROLLCAGE_EXHAUSTIVE: a larger one than in `tests`."""
+    session.install(*editable(*PACKAGES["core"]), *groups("test", "test-core"), *CONSTRAINTS)
+    bound = {"ROLLCAGE_EXHAUSTIVE": os.environ.get("ROLLCAGE_EXHAUSTIVE", "5")}
+    session.run(*PYTEST, "packages/core/tests/test_exhaustive.py", *session.posargs, env=bound)
 
 
 @nox.session

@@ -16,15 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rollcage import Halt, Session, SessionHalted, UnknownOutcome, tool
 from rollcage.store import JsonlStore
 from rollcage.trace import Worlds, check_events
 
-pytestmark = pytest.mark.slow
-
-CASES = 500  # per law
+pytestmark = pytest.mark.law
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,7 +261,6 @@ def inserted(program: Program, op: Op, place: int, *, own_turn: bool) -> tuple[P
 # --- the laws ------------------------------------------------------------------------------------
 
 
-@settings(max_examples=CASES)
 @given(ended(), st.booleans())
 def test_1_the_same_turns_again_all_hit(program: Program, at_once: bool) -> None:
     with lab() as store:
@@ -273,7 +270,6 @@ def test_1_the_same_turns_again_all_hit(program: Program, at_once: bool) -> None
     assert again.ran == []
 
 
-@settings(max_examples=CASES)
 @given(ended(), st.booleans())
 def test_2_a_parallel_run_hits_call_by_call(program: Program, at_once: bool) -> None:
     with lab() as store:
@@ -283,7 +279,6 @@ def test_2_a_parallel_run_hits_call_by_call(program: Program, at_once: bool) -> 
     assert again.ran == []
 
 
-@settings(max_examples=CASES)
 @given(programs, seeds, st.booleans())
 def test_3_a_sequential_run_hits_in_turns(program: Program, seed: int, at_once: bool) -> None:
     with lab() as store:
@@ -293,7 +288,6 @@ def test_3_a_sequential_run_hits_in_turns(program: Program, seed: int, at_once: 
     assert again.ran == []
 
 
-@settings(max_examples=CASES)
 @given(ended(), seeds, st.booleans())
 def test_4_the_calls_of_a_turn_come_in_any_order(
     program: Program, seed: int, at_once: bool
@@ -314,7 +308,6 @@ def test_4_the_calls_of_a_turn_come_in_any_order(
     assert again.ran == []
 
 
-@settings(max_examples=CASES)
 @given(programs, st.integers(0, 20), st.booleans())
 def test_5_after_a_new_write_nothing_of_a_later_turn_holds(
     program: Program, place: int, own_turn: bool
@@ -342,7 +335,6 @@ def test_5_after_a_new_write_nothing_of_a_later_turn_holds(
         )
 
 
-@settings(max_examples=CASES)
 @given(programs, st.integers(0, 20), st.booleans())
 def test_6_a_new_read_changes_nothing_else(program: Program, place: int, own_turn: bool) -> None:
     read = Op("fresh_read", 9)
@@ -358,7 +350,6 @@ def test_6_a_new_read_changes_nothing_else(program: Program, place: int, own_tur
 TWO_WRITES: Program = (((0, Op("write", 0)), (1, Op("write", 1))),)
 
 
-@settings(max_examples=CASES)
 @example(TWO_WRITES, 1, 1, 0, "fresh_write", True, "singly")  # left in the middle of a batch
 @given(
     programs,
@@ -397,7 +388,6 @@ def test_7_a_resumed_run_is_itself_a_full_source(
     assert not any(kind == "halted" for kind, _ in in_order(mixed.outcomes))
 
 
-@settings(max_examples=CASES)
 @given(programs, seeds, st.booleans(), st.sampled_from(["as it was", "singly", "regrouped"]))
 def test_the_world_is_the_same_however_a_run_was_grouped(
     program: Program, seed: int, at_once: bool, form: str
