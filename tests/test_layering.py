@@ -1,4 +1,4 @@
-"""Imports point down. DESIGN §8 draws the layers; the tables below are that drawing, as data."""
+"""Imports point down. The house has rooms on floors; the table below is its plan, as data."""
 
 import ast
 import sys
@@ -11,38 +11,20 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-# Core's modules from top to bottom. An import reaches a lower row, or stays within its row where
-# that closes no cycle. A package's name stands for all its modules. A module in no row fails.
-LAYERS: list[set[str]] = [
+# Core's rooms from top to bottom: a room is a folder, or a module beside them. An import reaches a
+# lower floor, or stays within its room where that closes no cycle. A module in no room fails.
+ROOMS: list[set[str]] = [
     {"__main__"},
     {"__init__"},
     {"adapter"},
-    {"undoing"},
     {"session"},
-    {"_undoable"},
-    {"_opened", "transaction"},
-    {"declare", "scope", "lineage"},
-    {"_drive", "_gating", "_streams"},
-    {"_engine", "_approval", "_capture", "_labelled", "_metering", "_undo"},
-    {"_effects"},
-    {"ledger", "journal", "step", "world"},
-    {
-        "answer",
-        "arguments",
-        "fingerprint",
-        "contract",
-        "drift",
-        "permissions",
-        "watch",
-        "schema",
-        "gate",
-        "generation",
-        "recording",
-        "replay",
-        "compensation",
-        "undo",
-    },
-    {"trace", "store"},
+    {"step"},
+    {"gate"},
+    {"undo"},
+    {"replay", "store"},
+    {"contract", "trace"},
+    {"fingerprint"},
+    {"values"},
     {"errors"},
 ]
 
@@ -116,15 +98,15 @@ def imports(importer: str, path: Path, known: set[str]) -> Iterator[Import]:
 
 
 def row(module: str) -> int | None:
-    """The place of one of core's modules, counted from the top."""
+    """The floor of one of core's modules, counted from the top."""
     name = [*module.split("."), "__init__"][1]
-    return next((place for place, layer in enumerate(LAYERS) if name in layer), None)
+    return next((place for place, rooms in enumerate(ROOMS) if name in rooms), None)
 
 
 def within_core(found: list[Import], known: set[str]) -> Iterator[str]:
     """What is wrong between core's own modules."""
     core = {module for module in known if module.split(".")[0] == "rollcage"}
-    yield from (f"{module}: is in no layer" for module in sorted(core) if row(module) is None)
+    yield from (f"{module}: is in no room" for module in sorted(core) if row(module) is None)
     graph: dict[str, set[str]] = {}
     for each in found:
         above, below = row(each.importer), row(each.module)
@@ -183,13 +165,15 @@ LANGCHAIN = "integrations/langchain/src/rollcage_langchain/"
 def tree(tmp_path: Path) -> Path:
     """A small workspace in which nothing is wrong."""
     files = {
-        f"{CORE}__init__.py": "from .session import Session\nfrom rollcage import errors\n",
+        f"{CORE}__init__.py": "from .session.session import Session\nfrom rollcage import errors\n",
         f"{CORE}__main__.py": "def main():\n    from rollcage_cli import app\n",
-        f"{CORE}session.py": "from ._engine import run\nimport orjson, os.path\n",
-        f"{CORE}_engine.py": "from . import errors\nfrom .gate.policy import decide\n",
+        f"{CORE}session/__init__.py": "",
+        f"{CORE}session/session.py": "from ..step.flow import run\nimport orjson, os.path\n",
+        f"{CORE}step/__init__.py": "",
+        f"{CORE}step/flow.py": "from .. import errors\nfrom ..gate.policy import decide\n",
         f"{CORE}gate/__init__.py": "from .policy import decide\n",
-        f"{CORE}gate/policy.py": "import cel\nfrom ..contract import Contract\n",
-        f"{CORE}contract.py": "from rollcage.errors import RollcageError as Error\n",
+        f"{CORE}gate/policy.py": "import cel\nfrom ..contract.contract import Contract\n",
+        f"{CORE}contract/contract.py": "from rollcage.errors import RollcageError as Error\n",
         f"{CORE}trace/__init__.py": "def f():\n    import psycopg\n",
         f"{CORE}errors.py": "",
         f"{CLI}__init__.py": "from rollcage import Session\nimport typer\n",
@@ -211,18 +195,19 @@ def test_a_sound_tree_has_no_violations(tree: Path) -> None:
     ("file", "text", "said"),
     [
         (f"{CORE}errors.py", "from .trace import Event", "points up"),
-        (f"{CORE}errors.py", "from . import session", "points up"),
+        (f"{CORE}errors.py", "from .session import session", "points up"),
         (f"{CORE}errors.py", "from rollcage import tool", "points up"),
-        (f"{CORE}gate/policy.py", "import rollcage.session", "points up"),
-        (f"{CORE}gate/policy.py", "def f():\n    from .._engine import run", "points up"),
-        (f"{CORE}contract.py", "from .gate import decide", "is a cycle"),
-        (f"{CORE}_new.py", "", "is in no layer"),
-        (f"{CORE}new/__init__.py", "", "is in no layer"),
-        (f"{CORE}session.py", "import psycopg", "is not one of core's libraries"),
-        (f"{CORE}session.py", "def f():\n    import langgraph.graph", "is a framework"),
+        (f"{CORE}gate/policy.py", "import rollcage.session.session", "points up"),
+        (f"{CORE}gate/policy.py", "def f():\n    from ..step.flow import run", "points up"),
+        (f"{CORE}contract/contract.py", "from ..gate import decide", "points up"),
+        (f"{CORE}gate/policy.py", "from . import decide", "is a cycle"),
+        (f"{CORE}_new.py", "", "is in no room"),
+        (f"{CORE}new/__init__.py", "", "is in no room"),
+        (f"{CORE}session/session.py", "import psycopg", "is not one of core's libraries"),
+        (f"{CORE}session/session.py", "def f():\n    import langgraph.graph", "is a framework"),
         (f"{CORE}__main__.py", "import rollcage_cli", "is a sibling"),
-        (f"{CLI}new.py", "from rollcage._engine import run", "is not public"),
-        (f"{CLI}new.py", "from rollcage import _engine", "is not public"),
+        (f"{CLI}new.py", "from rollcage.step.flow import run", "is not public"),
+        (f"{CLI}new.py", "from rollcage import step", "is not public"),
         (f"{CLI}new.py", "from rollcage import session", "is not public"),
         (f"{CLI}new.py", "from rollcage.trace import _codec", "is not public"),
         (f"{CLI}new.py", "import rollcage.gate.policy", "is not public"),

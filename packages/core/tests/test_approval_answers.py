@@ -846,7 +846,7 @@ def test_what_a_model_wrote_cannot_act_on_the_terminal(tmp_path: Path) -> None:
 
 
 def _active() -> Session:
-    from rollcage.scope import around
+    from rollcage.session.scope import around
 
     scope = around.get()
     assert scope is not None

@@ -30,8 +30,8 @@ from rollcage import (
     Verdict,
     tool,
 )
-from rollcage._drive import Clock
 from rollcage.gate import ApprovalQueue, Pending, Policy, Queued
+from rollcage.step.driver import Clock
 from rollcage.store import JsonlStore
 from rollcage.trace import check_events
 

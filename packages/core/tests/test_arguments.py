@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollcage import ArgumentsInvalid, Contract
-from rollcage.fingerprint import jcs
+from rollcage.fingerprint.identity import jcs
 from rollcage.trace import TAG, encode
 
 

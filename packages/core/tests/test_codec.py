@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollcage import Unencodable
-from rollcage.fingerprint import jcs
+from rollcage.fingerprint.identity import jcs
 from rollcage.trace import TAG, decode, encode, encode_result, register_native
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage.fingerprint import idempotency_key
+from rollcage.fingerprint.identity import idempotency_key
 from rollcage.store import JsonlStore, RunInfo
 from rollcage.trace import check_events
 

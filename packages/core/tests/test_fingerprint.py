@@ -9,7 +9,7 @@ import pytest
 import rfc8785
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from rollcage.fingerprint import (
+from rollcage.fingerprint.identity import (
     branch_world,
     child_world,
     fingerprint,
@@ -22,7 +22,7 @@ from rollcage.fingerprint import (
     world_zero,
 )
 from rollcage.store.protocol import is_run_id
-from rollcage.trace.codec import CANONICAL, FOREIGN, PLAIN, survey
+from rollcage.values.codec import CANONICAL, FOREIGN, PLAIN, survey
 
 EXACT = 2**53 - 1
 

@@ -25,10 +25,10 @@ from rollcage import (
     Verdict,
     tool,
 )
-from rollcage._drive import Clock
 from rollcage.errors import DetectorMissing, RegistryCorrupt
 from rollcage.gate import Detecting, Facade, Labels, Policy, secrets
 from rollcage.gate.meter import Meter
+from rollcage.step.driver import Clock
 from rollcage.store import JsonlStore
 
 Events = Callable[[str], list[dict[str, Any]]]

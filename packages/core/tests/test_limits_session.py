@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from rollcage import Approval, Blocked, Contract, Policy, Session, Verdict, tool
-from rollcage._drive import Clock
 from rollcage.adapter import Answer
 from rollcage.gate import Spent, StepView
+from rollcage.step.driver import Clock
 from rollcage.store import JsonlStore
 
 Events = Callable[[str], list[dict[str, Any]]]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from rollcage import Contract, ContractError
-from rollcage.permissions import Access, grants_of
+from rollcage.contract.permissions import Access, grants_of
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 from rollcage import Contract, tool
-from rollcage.declare import contract_of
 from rollcage.errors import PolicyInvalid
 from rollcage.gate import Cases, Policy, deciders, doubts
+from rollcage.session.declare import contract_of
 
 POLICY = """
 version = 1

@@ -15,9 +15,9 @@ from rollcage import (
     tool,
 )
 from rollcage.adapter import Answer
-from rollcage.declare import contract_of
 from rollcage.errors import ApprovalRequired, StoreError
 from rollcage.gate import Judged, Policy, Rerun, StepView, Trial, Verdict
+from rollcage.session.declare import contract_of
 from rollcage.store import JsonlStore
 
 Events = Callable[[str], list[dict[str, Any]]]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pydantic
 import pytest
-from rollcage.contract import Contract
+from rollcage.contract.contract import Contract
 from rollcage.errors import PolicyInvalid
 from rollcage.gate import PRESETS, StepView, Verdict, surroundings
 from rollcage.gate.policy import Policy

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 from rollcage import Contract, Session, SessionError, tool
+from rollcage.contract.permissions import Enforce
 from rollcage.errors import PermissionUndeclared
-from rollcage.permissions import Enforce
 from rollcage.store import JsonlStore
 
 Events = Callable[[str], list[dict[str, Any]]]

@@ -17,9 +17,7 @@ Run it again after a crash: what happened is given back from the trace, the rest
 
 from typing import TYPE_CHECKING, Any
 
-from rollcage.compensation import Compensation, DidNotHappen, Happened, PlannedCall, compensate
-from rollcage.contract import Contract
-from rollcage.declare import tool
+from rollcage.contract.contract import Contract
 from rollcage.errors import (
     ApprovalCorrupt,
     ApprovalInvalid,
@@ -71,11 +69,13 @@ from rollcage.gate import (
     StepView,
     Verdict,
 )
-from rollcage.scope import CurrentStep, current_step
-from rollcage.session import Session
-from rollcage.step import Stats
-from rollcage.undo import PlannedStep, UndoneStep, UndoPlan, UndoReport
-from rollcage.undoing import aplan_undo, aundo_run, plan_undo, undo_run
+from rollcage.session.declare import tool
+from rollcage.session.finished import aplan_undo, aundo_run, plan_undo, undo_run
+from rollcage.session.scope import CurrentStep, current_step
+from rollcage.session.session import Session
+from rollcage.step.call import Stats
+from rollcage.undo.compensation import Compensation, DidNotHappen, Happened, PlannedCall, compensate
+from rollcage.undo.undo import PlannedStep, UndoneStep, UndoPlan, UndoReport
 
 if TYPE_CHECKING:
     from rollcage.gate import Policy

@@ -19,12 +19,12 @@ from rollcage.adapter.models import CallNumbers, model_contract, model_request, 
 from rollcage.adapter.running import Running
 from rollcage.adapter.shapes import is_list, is_model_class, is_object, is_tuple
 from rollcage.adapter.swap import swapped
-from rollcage.answer import Answer, ToolRequest
-from rollcage.arguments import Validated, held_by
-from rollcage.contract import Effect
+from rollcage.contract.arguments import Validated, held_by
+from rollcage.contract.contract import Effect
 from rollcage.errors import ArgumentsInvalid, Blocked, Halt, SessionHalted
 from rollcage.gate import Ask, Instead
-from rollcage.scope import call_id_here, step_here
+from rollcage.session.scope import call_id_here, step_here
+from rollcage.values.answer import Answer, ToolRequest
 
 REFUSED = (Blocked, ArgumentsInvalid)
 """What answers a call that did not run: show its text to the model, the agent goes on."""

@@ -11,11 +11,11 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-from rollcage.answer import Answer, ToolRequest
 from rollcage.errors import ReplayMiss
-from rollcage.lineage import read_answers
-from rollcage.session import Session
+from rollcage.session.lineage import read_answers
+from rollcage.session.session import Session
 from rollcage.store.jsonl import open_trace
+from rollcage.values.answer import Answer, ToolRequest
 
 __all__ = ["RecordedAnswers", "Trace"]
 

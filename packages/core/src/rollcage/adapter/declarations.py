@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from rollcage.adapter.exposing import expose
-from rollcage.contract import Contract, Effect
+from rollcage.contract.contract import Contract, Effect
 from rollcage.errors import ContractError
-from rollcage.session import Session
+from rollcage.session.session import Session
 
 __all__ = [
     "Declarations",

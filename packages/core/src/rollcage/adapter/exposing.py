@@ -6,9 +6,9 @@ import logging
 from collections.abc import Iterable
 from typing import Any, Final
 
-from rollcage.contract import Contract
+from rollcage.contract.contract import Contract
 from rollcage.errors import ContractError
-from rollcage.session import Session
+from rollcage.session.session import Session
 
 __all__ = ["expose", "exposes", "guarded_contract"]
 

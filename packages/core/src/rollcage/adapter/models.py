@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rollcage.adapter.shapes import is_list, is_model_class, is_object
-from rollcage.contract import Contract
+from rollcage.contract.contract import Contract
 
 __all__ = ["CallNumbers", "model_contract", "model_request", "option"]
 

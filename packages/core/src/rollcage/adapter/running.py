@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Generator
 from typing import Any, Final
 
-from rollcage.scope import step_here
+from rollcage.session.scope import step_here
 
 __all__ = ["Running"]
 

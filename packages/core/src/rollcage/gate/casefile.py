@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from rollcage.contract import Contract, Effect
+from rollcage.contract.contract import Contract, Effect
 from rollcage.gate.lines import Path
 from rollcage.gate.verdict import Decision
 

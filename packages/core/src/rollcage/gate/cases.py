@@ -10,14 +10,14 @@ from typing import Any
 
 import pydantic
 
-from rollcage.contract import Contract
+from rollcage.contract.contract import Contract
 from rollcage.errors import (
     ArgumentsInvalid,
     ContractError,
     PolicyInvalid,
     PolicyProblem,
 )
-from rollcage.fingerprint import key_digest
+from rollcage.fingerprint.identity import key_digest
 from rollcage.gate.casefile import NAMES, CallData, CaseData, CasesFile, EarlierData
 from rollcage.gate.functions import surroundings
 from rollcage.gate.lines import Document, Path
@@ -28,7 +28,7 @@ from rollcage.gate.policyfile import problems_of
 from rollcage.gate.recorded import Figures
 from rollcage.gate.trial import fixed_resolver
 from rollcage.gate.verdict import StepView, Verdict
-from rollcage.trace.decoding import decode
+from rollcage.values.decoding import decode
 
 __all__ = ["Case", "CaseResult", "Cases", "deciders", "view_of"]
 

@@ -20,7 +20,7 @@ from rollcage.gate.expression import Expression, read_expression, variable
 from rollcage.gate.functions import FUNCTIONS
 from rollcage.gate.tokens import ExpressionInvalid
 from rollcage.gate.verdict import StepView
-from rollcage.trace.codec import TAG
+from rollcage.values.codec import TAG
 
 if TYPE_CHECKING:
     import cel  # half a second to import, most of it for its command line: only a policy needs it

@@ -9,15 +9,15 @@ from hashlib import sha256
 from types import CodeType, FunctionType
 from typing import Any, Final, NamedTuple
 
-from rollcage.arguments import Arguments
-from rollcage.contract import Contract
+from rollcage.contract.arguments import Arguments
+from rollcage.contract.contract import Contract
 from rollcage.errors import ArgumentsInvalid, FacadeMissing, ToolRefused
-from rollcage.fingerprint import jcs
+from rollcage.fingerprint.identity import jcs
 from rollcage.gate.lifecycle import Governed, Lifecycle
 from rollcage.gate.pin import changed, described, diff, digest_of
 from rollcage.gate.source import Code
 from rollcage.gate.verdict import Verdict
-from rollcage.trace.codec import Seal
+from rollcage.values.codec import Seal
 
 __all__ = ["Facade"]
 

@@ -34,7 +34,7 @@ from rollcage.gate.addresses import (
 )
 from rollcage.gate.named import Named
 from rollcage.gate.sql import sql_reads_only
-from rollcage.trace.codec import STAND_IN
+from rollcage.values.codec import STAND_IN
 
 __all__ = ["FUNCTIONS", "MOST_TEXT", "Surroundings", "surroundings"]
 

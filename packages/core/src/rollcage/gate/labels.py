@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, NamedTuple
 
-from rollcage.contract import Contract
+from rollcage.contract.contract import Contract
 from rollcage.gate.leaves import Leaves, leaves
 from rollcage.gate.sightings import Sightings, Source
 from rollcage.gate.verdict import Verdict

@@ -25,7 +25,7 @@ from uuid import UUID
 import orjson
 import pydantic
 
-from rollcage.trace.codec import TAG, encode_result
+from rollcage.values.codec import TAG, encode_result
 
 __all__ = ["MOST_NODES", "MOST_TEXT", "Leaves", "leaves", "normal", "numbers_in"]
 

@@ -10,11 +10,11 @@ from typing import Any, Final, NoReturn
 import orjson
 import pydantic
 
-from rollcage.contract import Contract
+from rollcage.contract.contract import Contract
 from rollcage.errors import ContractError
-from rollcage.fingerprint import jcs
+from rollcage.fingerprint.identity import jcs
 from rollcage.gate.source import Code, code_of
-from rollcage.trace.codec import encode
+from rollcage.values.codec import encode
 
 __all__ = ["changed", "described", "diff", "digest_of"]
 

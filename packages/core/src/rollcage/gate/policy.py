@@ -11,13 +11,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from rollcage.contract import Contract
+from rollcage.contract.contract import Contract
 from rollcage.errors import PolicyInvalid, PolicyProblem
-from rollcage.fingerprint import jcs
+from rollcage.fingerprint.identity import jcs
 from rollcage.gate.conditions import NO_BOOL, Condition, ConditionFailed, Sight, failed
 from rollcage.gate.tokens import ExpressionInvalid
 from rollcage.gate.verdict import Decision, StepView, Verdict
-from rollcage.trace.codec import encode
+from rollcage.values.codec import encode
 
 if TYPE_CHECKING:  # models of what a file may say take 40 ms to build: only a policy needs them
     from rollcage.gate.limits import Limits

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import orjson
 
-from rollcage.contract import Contract, Effect
+from rollcage.contract.contract import Contract, Effect
 from rollcage.errors import Halt, StoreError
 from rollcage.gate.verdict import ALLOWED, Decision, Verdict
-from rollcage.trace.codec import TAG
+from rollcage.values.codec import TAG
 
 __all__ = ["CALLS", "Contracts", "Figures", "Unknown", "arguments_of", "is_whole", "verdict_of"]
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import pydantic
 
-from rollcage.contract import Contract
+from rollcage.contract.contract import Contract
 from rollcage.errors import GovernanceError, RegistryCorrupt, RollcageError, StoreError
 from rollcage.gate.facade import Facade
 from rollcage.gate.lifecycle import (

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from rollcage.compensation import holds_secret
-from rollcage.contract import Contract
+from rollcage.contract.contract import Contract
 from rollcage.errors import StoreError
 from rollcage.gate.addresses import Resolver
 from rollcage.gate.labels import NO_LABELS, Found, Labels
@@ -31,9 +30,10 @@ from rollcage.gate.recorded import (
 )
 from rollcage.gate.trial import Explained, Trial
 from rollcage.gate.verdict import StepView, Verdict
-from rollcage.trace.codec import TAG
-from rollcage.trace.decoding import decode
-from rollcage.trace.exceptions import decode_exception
+from rollcage.undo.compensation import holds_secret
+from rollcage.values.codec import TAG
+from rollcage.values.decoding import decode
+from rollcage.values.exceptions import decode_exception
 
 __all__ = ["Judged", "Rerun"]
 

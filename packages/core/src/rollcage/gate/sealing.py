@@ -13,8 +13,8 @@ import orjson
 
 from rollcage.gate.secrets import detect, hide_secrets, names_secret
 from rollcage.gate.verdict import Verdict
-from rollcage.trace.codec import STAND_IN, TAG, Hidden, Hiding, Seal, stand_in, tagged
-from rollcage.trace.decoding import decode
+from rollcage.values.codec import STAND_IN, TAG, Hidden, Hiding, Seal, stand_in, tagged
+from rollcage.values.decoding import decode
 
 __all__ = ["Detecting"]
 

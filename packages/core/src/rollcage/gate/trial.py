@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Final
 
-from rollcage.contract import Contract
+from rollcage.contract.contract import Contract
 from rollcage.gate.addresses import Resolver, system_resolver
 from rollcage.gate.functions import surroundings
 from rollcage.gate.named import Named

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
-from rollcage.contract import Contract
+from rollcage.contract.contract import Contract
 from rollcage.gate.conditions import Sight, failed
 from rollcage.gate.policy import Policy, PolicyRule
 from rollcage.gate.verdict import StepView

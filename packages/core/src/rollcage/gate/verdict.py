@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal, Protocol, cast
 
-from rollcage.contract import Contract
+from rollcage.contract.contract import Contract
 
 __all__ = [
     "ALLOWED",

@@ -1,11 +1,11 @@
 """The trace: its events, the encoding of values, and how it is read and checked."""
 
-from rollcage.trace.codec import TAG, Native, encode, encode_result, register_native
-from rollcage.trace.decoding import decode
 from rollcage.trace.events import CHAIN_START, FORMAT, event_adapter, json_schema, seal_line
-from rollcage.trace.exceptions import decode_exception, encode_exception
 from rollcage.trace.reader import Tail, check_events, read_events, split_tail, tail_of
 from rollcage.trace.worlds import Worlds
+from rollcage.values.codec import TAG, Native, encode, encode_result, register_native
+from rollcage.values.decoding import decode
+from rollcage.values.exceptions import decode_exception, encode_exception
 
 __all__ = [
     "CHAIN_START",

@@ -1,0 +1,304 @@
+"""A call's arguments: validated by its tool's schema, in canonical form (DESIGN §1, §2)."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeVar, cast
+
+import pydantic
+import pydantic_core
+import rfc8785
+
+from rollcage.contract.schema import as_schema_says, field_forms, is_signature
+from rollcage.errors import ArgumentsInvalid, ContractError, Unencodable
+from rollcage.fingerprint.identity import jcs
+from rollcage.values.codec import FOREIGN, TAG, Hiding, Seal, encode, hidden, survey, tagged
+
+__all__ = ["Arguments", "Parameters", "Validated", "held_by"]
+
+
+class Arguments(NamedTuple):
+    """A call's arguments, validated."""
+
+    values: dict[str, Any]  # what the body gets
+    canonical: dict[str, Any]  # what the trace shows
+    digest_input: bytes  # the JCS of `canonical`
+
+
+class Validated(dict[str, Any]):
+    """Arguments that a framework has validated: doing it twice may fail, or change them.
+
+    Args:
+        values: by name.
+        by: an instance of the model that holds them, for tools whose parameters are that model; or
+            a base of models, for tools whose parameters derive from it. Any other tool validates
+            them itself.
+    """
+
+    __slots__ = ("_by",)
+
+    def __init__(
+        self, values: Mapping[str, Any], by: pydantic.BaseModel | type[pydantic.BaseModel]
+    ) -> None:
+        super().__init__(values)
+        self._by = by
+
+    @classmethod
+    def of(cls, model: pydantic.BaseModel) -> Validated:
+        """What a model holds, by the names of its fields."""
+        values = {name: getattr(model, name) for name in type(model).__pydantic_fields__}
+        return cls(values | (model.__pydantic_extra__ or {}), model)
+
+    def taken_by(self, schema: type[pydantic.BaseModel]) -> pydantic.BaseModel | None:
+        """These arguments as an instance of a tool's parameters; None where it validates them."""
+        if isinstance(self._by, type):
+            return held_by(schema, self) if issubclass(schema, self._by) else None
+        return self._by if type(self._by) is schema else None
+
+
+M = TypeVar("M", bound="pydantic.BaseModel")  # as text: not imported
+
+_OF_CONSTRUCT: Final = frozenset({"cls", "_fields_set"})  # what `model_construct` takes for itself
+
+
+def held_by(model: type[M], values: Mapping[str, Any]) -> M:
+    """An instance that holds values as they are: none is validated, whatever its name is."""
+    taken = values.keys() & _OF_CONSTRUCT
+    if not taken:
+        return model.model_construct(**values)
+    rest = {name: each for name, each in values.items() if name not in taken}
+    made: Any = model.model_construct(**rest)
+    for name in taken:
+        if name in model.__pydantic_fields__:
+            made.__dict__[name] = values[name]
+            made.__pydantic_fields_set__.add(name)
+        elif made.__pydantic_extra__ is not None:
+            made.__pydantic_extra__[name] = values[name]
+    return cast("M", made)
+
+
+class Parameters:
+    """What a tool takes, and how a call's arguments come into canonical form.
+
+    Args:
+        tool: its name, for errors.
+        schema: the Pydantic model of its arguments, or a JSON Schema.
+        secret: names of parameters whose values never reach the disk.
+
+    Attributes:
+        secret: these, and those that a JSON Schema calls a password.
+        names: the names of the declared parameters.
+        accepts_more: whether arguments without a declared parameter are taken.
+
+    Raises:
+        ContractError: a schema that would fail, or mean something else, later on.
+    """
+
+    def __init__(
+        self,
+        tool: str,
+        schema: type[pydantic.BaseModel] | Mapping[str, Any],
+        secret: frozenset[str],
+    ) -> None:
+        self._tool = tool
+        self._schema = schema
+        self.secret = secret
+        forms: dict[str, Any] = {}
+        if isinstance(schema, Mapping):
+            self.secret |= self._passwords(schema)
+            self.names = frozenset(schema.get("properties") or {})
+            self.accepts_more = schema.get("additionalProperties", True) is not False
+        else:
+            try:
+                schema.model_rebuild()
+            except (pydantic.PydanticUserError, NameError) as error:
+                raise ContractError(f"{tool}: its parameters have no schema: {error}") from error
+            self.names = frozenset(schema.__pydantic_fields__)
+            self.accepts_more = schema.model_config.get("extra") == "allow"
+            forms = field_forms(schema)
+        unknown = self.secret - self.names
+        if unknown and not self.accepts_more:
+            raise ContractError(
+                f"{tool}: secret={sorted(unknown)} names no parameter; it has {sorted(self.names)}"
+            )
+        # The fields that are tagged, and those that may be; all others are dumped to JSON as they
+        # are (DESIGN §2).
+        wide = {name for name, form in forms.items() if form is False or name in self.secret}
+        self._wide = frozenset(wide)
+        checks = {n: form for n, form in forms.items() if callable(form) and n not in wide}
+        self._checks: Mapping[str, Callable[[Any], Any]] = checks
+
+    def _passwords(self, schema: Mapping[str, Any]) -> set[str]:
+        properties: Any = schema.get("properties", {})
+        required: object = schema.get("required", [])
+        if not isinstance(properties, Mapping):
+            raise ContractError(f"{self._tool}: the `properties` of its JSON Schema are no object")
+        if not isinstance(required, list | tuple):
+            raise ContractError(f"{self._tool}: `required` of its JSON Schema is no list")
+        if TAG in properties:
+            raise ContractError(f"{self._tool}: no parameter can be called {TAG!r}")
+        named: Mapping[str, Any] = {**properties}
+        return {name for name, each in named.items() if _word(each, "format") == "password"}
+
+    @functools.cached_property
+    def json_schema(self) -> dict[str, Any]:
+        """The JSON Schema of the arguments."""
+        if isinstance(self._schema, Mapping):
+            return dict(self._schema)
+        return self._schema.model_json_schema()
+
+    def bind(self, raw: Mapping[str, Any], seal: Seal) -> Arguments:
+        """Validate arguments by the schema and bring them into canonical form.
+
+        Raises:
+            ArgumentsInvalid: they do not pass, or hold a value that has no encoding.
+        """
+        schema = self._schema
+        try:
+            if isinstance(schema, type):  # quicker to tell than a Mapping
+                bound = self._bind_model(schema, raw, seal)
+            else:
+                bound = self._bind_schema(schema, raw, seal)
+            return self._without_credentials(bound, seal) if isinstance(seal, Hiding) else bound
+        except RecursionError:
+            raise ArgumentsInvalid(f"{self._tool}: its arguments are nested too deep") from None
+        except (rfc8785.CanonicalizationError, pydantic_core.PydanticSerializationError) as error:
+            raise ArgumentsInvalid(
+                f"{self._tool}: arguments that JSON can't hold: {error}"
+            ) from None
+
+    def _without_credentials(self, bound: Arguments, seal: Seal) -> Arguments:
+        """The arguments as the trace may show them; their key is made of that form."""
+        found = hidden(bound.canonical, seal)
+        if not found.found:
+            return bound
+        if TAG in found.value:
+            raise ArgumentsInvalid(f"{self._tool}: the name of an argument holds a credential")
+        return Arguments(bound.values, found.value, jcs(found.value))
+
+    def _bind_model(
+        self, schema: type[pydantic.BaseModel], raw: Mapping[str, Any], seal: Seal
+    ) -> Arguments:
+        model: Any = raw.taken_by(schema) if type(raw) is Validated else None
+        if model is not None:
+            values: dict[str, Any] = {**model.__dict__}  # the framework's own stays as it is
+        else:
+            model = self._validated(schema, raw)
+            values = model.__dict__
+            if len(model.__pydantic_fields_set__) < len(raw) and is_signature(schema):
+                self._refuse_unknown(raw)
+        wide = self._wide
+        if self._checks:
+            odd = [name for name, plain in self._checks.items() if not plain(values[name])]
+            wide = wide.union(odd) if odd else wide
+        canonical: dict[str, Any] = schema.__pydantic_serializer__.to_python(
+            model, mode="json", by_alias=False, warnings=False, exclude={*wide} if wide else None,
+        ) if len(wide) < len(values) else {}  # fmt: skip
+        extra = model.__pydantic_extra__
+        if extra:
+            values = {**values, **extra}
+            wide = wide.union(extra)
+        level = survey(canonical)
+        if level == FOREIGN:
+            for name, each in canonical.items():
+                if survey(each) == FOREIGN:
+                    canonical[name] = self._encode(name, each, seal)
+        elif not wide:
+            return Arguments(values, canonical, jcs(canonical, level))
+        for name in wide:
+            canonical[name] = self._encode(name, values[name], seal)
+        return Arguments(values, canonical, jcs(canonical))
+
+    def _validated(
+        self, schema: type[pydantic.BaseModel], raw: Mapping[str, Any]
+    ) -> pydantic.BaseModel:
+        try:
+            model: pydantic.BaseModel = schema.__pydantic_validator__.validate_python(raw)
+        except pydantic.ValidationError as error:
+            raise ArgumentsInvalid(self._explain(error)) from None
+        except Exception as error:  # noqa: BLE001 - a validator may raise anything
+            # A validator of the user's own. Its words may hold a secret: only its type is told.
+            failed = type(error).__name__
+            raise ArgumentsInvalid(f"{self._tool}: its schema's own code raised {failed}") from None
+        return model
+
+    def _bind_schema(
+        self, schema: Mapping[str, Any], raw: Mapping[str, Any], seal: Seal
+    ) -> Arguments:
+        properties: Mapping[str, Any] = schema.get("properties") or {}
+        missing = [repr(n) for n in schema.get("required") or () if n not in raw]
+        if missing:
+            raise ArgumentsInvalid(f"{self._tool}: missing argument {', '.join(missing)}")
+        if not self.accepts_more:
+            self._refuse_unknown(raw)
+        values = dict(raw)
+        for name, says in properties.items():
+            if name not in values and (default := _word(says, "default", ...)) is not ...:
+                values[name] = copy.deepcopy(default)  # the body may change what it gets
+        rest = schema.get("additionalProperties")
+        canonical = {
+            name: self._encode(
+                name, as_schema_says(properties.get(name, rest), value, schema), seal
+            )
+            for name, value in values.items()
+        }
+        return Arguments(values, canonical, jcs(canonical))
+
+    def _refuse_unknown(self, raw: Iterable[str]) -> None:
+        for name in raw:
+            if name not in self.names:
+                listed = ", ".join(sorted(self.names)) or "none"
+                raise ArgumentsInvalid(f"{self._tool}: unknown argument {name!r}; it has {listed}")
+
+    def _encode(self, name: str, value: Any, seal: Seal) -> Any:
+        """An argument in tagged form; a secret one as its HMAC."""
+        if name == TAG:
+            raise ArgumentsInvalid(f"{self._tool}: no argument can be called {TAG!r}")
+        secret = name in self.secret
+        try:
+            encoded: Any = encode(value, seal, path=name)
+        except Unencodable as error:
+            reason = f"{name}: a secret that has no encoding" if secret else str(error)
+            raise ArgumentsInvalid(f"{self._tool}: argument {reason}") from None
+        if secret and _word(encoded, TAG) != "secret":
+            return tagged("secret", seal("value:" + jcs(encoded).decode()))
+        return encoded
+
+    def _explain(self, error: pydantic.ValidationError) -> str:
+        """What is wrong with which argument; the values stay out, they may be secret."""
+        parts: list[str] = []
+        for each in error.errors(include_input=False, include_url=False, include_context=False):
+            where = each["loc"] or ("arguments",)
+            if where[0] in self._hidden:  # a validator's own words may hold the value
+                parts.append(
+                    f"{where[0]}: {_SAYABLE.get(each['type'], 'this secret is not valid')}"
+                )
+            else:
+                parts.append(f"{'.'.join(map(str, where))}: {each['msg']}")
+        return f"{self._tool}: " + "; ".join(parts)
+
+    @functools.cached_property
+    def _hidden(self) -> set[Any]:
+        """The names of secret parameters, aliases included."""
+        names: set[Any] = set(self.secret)
+        if not isinstance(self._schema, Mapping):
+            fields = self._schema.__pydantic_fields__
+            for field in (fields[name] for name in self.secret if name in fields):
+                names |= {
+                    field.alias,
+                    field.validation_alias if isinstance(field.validation_alias, str) else None,
+                }
+        return names
+
+
+_SAYABLE: Final = {"missing": "Field required"}  # kinds of errors that tell nothing of a value
+
+
+def _word(schema: Any, word: str, otherwise: Any = None) -> Any:
+    """What an object says under a word; anything may stand where one is expected."""
+    if not isinstance(schema, dict):
+        return otherwise
+    found: dict[str, Any] = schema
+    return found.get(word, otherwise)

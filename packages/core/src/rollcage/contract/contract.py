@@ -1,0 +1,328 @@
+"""What is declared of a tool (DESIGN §1)."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, cast, get_args
+
+import pydantic
+
+from rollcage.contract.arguments import Arguments, Parameters
+from rollcage.contract.drift import OnDrift, Promise, type_of
+from rollcage.contract.permissions import grants_of
+from rollcage.contract.schema import signature_model
+from rollcage.errors import ContractError
+from rollcage.values.codec import Seal
+
+__all__ = ["Contract", "Effect", "OnMiss", "Source"]
+
+Effect = Literal["pure", "read", "write", "scope"]
+"""`pure` depends on its arguments only, `read` observes the world, `write` changes it. A `scope`
+acts through guarded calls only (an agent as a tool): it is entered again, and never unknown."""
+
+OnMiss = Literal["live", "fail", "error_result"]
+"""What a replay does where it finds no recorded step: run the tool, halt, or give an error."""
+
+Source = Literal["recorded", "live"]
+"""Whether a recorded step may stand for a call at all."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Contract:
+    """What is declared of a tool.
+
+    Attributes:
+        name: the tool's original name, never a framework's sanitised form.
+        version: what the author says it is; a step recorded under another version is not reused.
+        description: for people and models.
+        parameters: the Pydantic model of its arguments, or a JSON Schema (an MCP tool's, say).
+        returns: the declared return type, through which models and enums come back in replay.
+        effect: see `Effect`; an undeclared tool is a `write`.
+        idempotent: running it twice with one idempotency key is running it once.
+        risk: a word for policies ("low", "high", …).
+        permissions: what it may touch: `fs:read`, `fs:read:<root>`, `fs:write:<root>`,
+            `net:<host>:<port>`, `process`; any other word is for policies alone.
+            A session with `enforce=` holds the body of a tool that declares some to them.
+        raises: exception types that come back as themselves in replay.
+        secret: names of parameters whose values never reach the disk.
+        labels: what its results carry (`untrusted`, `secret`, any word), into later calls too whose
+            arguments hold a value of theirs; see `rollcage.gate.Labels`.
+        on_miss: see `OnMiss`; None leaves it to the session's replay mode.
+        source: see `Source`.
+        framework: whose native values its results may be; see `rollcage.trace.decode`.
+        undo: gives the compensating calls of a call (see `rollcage.compensate`), or None where it
+            can't be taken back. It is called with those of `args`, `before` and `result` that its
+            signature names; without `result` it is planned before the effect.
+        observe: told the arguments, gives by resource the state that the tool changes; sync or
+            async. It is called before and after the effect, and around its undo.
+        probe: asked whether a call of unknown outcome happened: gives `rollcage.Happened`,
+            `rollcage.DidNotHappen`, or None where it can't tell; sync or async. It is called with
+            those of `args`, `key` (the idempotency key) and `before` that its signature names.
+        on_drift: what an output does that breaks the contract: `"error"` raises `OutputDrift`,
+            `"report"` tells it in the trace alone. None: an error; but a framework's own tool,
+            whose annotations were not made for it, is held to the next three fields only.
+        json_output: an output of text must be JSON: any (True), or of this type.
+        allow_empty: whether None, a blank text or an empty container is an output.
+        max_output: the most bytes that the output's JSON may have.
+        function: whose contract it is, where it was made from a function.
+        takes: its parameters, ready to bind a call's arguments.
+        captures: whether one of `undo`, `observe` and `probe` is declared.
+        promise: what is checked of an output; None where nothing is.
+    """
+
+    name: str
+    version: str = ""
+    description: str = ""
+    parameters: type[pydantic.BaseModel] | Mapping[str, Any]
+    returns: Any = None
+    effect: Effect = "write"
+    idempotent: bool = False
+    risk: str = ""
+    permissions: tuple[str, ...] = ()
+    raises: tuple[type[Exception], ...] = ()
+    secret: frozenset[str] = frozenset()
+    labels: tuple[str, ...] = ()
+    on_miss: OnMiss | None = None
+    source: Source = "recorded"
+    framework: str = ""
+    undo: Callable[..., Any] | None = None
+    observe: Callable[[dict[str, Any]], Any] | None = None
+    probe: Callable[..., Any] | None = None
+    on_drift: OnDrift | None = None
+    json_output: Any = False
+    allow_empty: bool = True
+    max_output: int | None = None
+    function: Callable[..., Any] | None = dataclasses.field(default=None, repr=False, compare=False)
+    takes: Parameters = dataclasses.field(init=False, repr=False, compare=False)
+    captures: bool = dataclasses.field(init=False, repr=False, compare=False, default=False)
+    promise: Promise | None = dataclasses.field(init=False, repr=False, compare=False, default=None)
+
+    def __post_init__(self) -> None:
+        self._check()
+        takes = Parameters(self.name, self.parameters, self.secret)
+        object.__setattr__(self, "takes", takes)
+        object.__setattr__(self, "secret", takes.secret)
+        self._check_undo()
+        object.__setattr__(self, "_return_adapter", _adapter(self.returns))
+        said = (self.undo, self.observe, self.probe)
+        object.__setattr__(self, "captures", any(each is not None for each in said))
+        object.__setattr__(self, "promise", self._promise())
+
+    _return_adapter: pydantic.TypeAdapter[Any] | None = dataclasses.field(
+        init=False, repr=False, compare=False
+    )
+
+    def _check(self) -> None:
+        """Refuse a declaration that would fail, or mean something else, later on."""
+        if not self.name:
+            raise ContractError("a tool needs a name; pass name=")
+        for field in ("name", "version", "description", "risk"):
+            _is_text(self, field, getattr(self, field))
+        if isinstance(cast("object", self.labels), str) or not all(self.labels):
+            raise ContractError(f"{self.name}: labels={self.labels!r} is no tuple of words")
+        for label in self.labels:
+            _is_text(self, "labels", label)
+        _one_of(self, "effect", get_args(Effect))
+        _one_of(self, "source", get_args(Source))
+        _one_of(self, "on_miss", (None, *get_args(OnMiss)))
+        _one_of(self, "on_drift", (None, *get_args(OnDrift)))
+        if self.max_output is not None and not self.max_output > 0:
+            raise ContractError(f"{self.name}: max_output={self.max_output!r} lets nothing through")
+        try:
+            grants_of(self.permissions)
+        except ContractError as error:
+            raise ContractError(f"{self.name}: {error}") from None
+        for each in cast("tuple[object, ...]", self.raises):
+            if not (isinstance(each, type) and issubclass(each, Exception)):
+                raise ContractError(f"{self.name}: raises={each!r} is no exception type")
+
+    def _check_undo(self) -> None:
+        """Refuse what says how to take back something that changes nothing."""
+        for field, words in _ABOUT_EFFECTS.items():
+            function = getattr(self, field)
+            if function is None:
+                continue
+            if self.effect != "write":
+                raise ContractError(
+                    f"{self.name}: {field}= is for writes; a {self.effect!r} has nothing of its "
+                    f"own to take back"
+                )
+            if not callable(function):
+                raise ContractError(f"{self.name}: {field}={function!r} can't be called")
+            if words:
+                _words(self.name, field, function, words)
+        if self.undo is not None and inspect.iscoroutinefunction(self.undo):
+            raise ContractError(f"{self.name}: undo= is async; it plans only, and must not wait")
+
+    # --- arguments -------------------------------------------------------------------------------
+
+    @property
+    def parameter_names(self) -> frozenset[str]:
+        """The names of the declared parameters."""
+        return self.takes.names
+
+    @property
+    def accepts_more(self) -> bool:
+        """Whether arguments without a declared parameter are taken."""
+        return self.takes.accepts_more
+
+    @property
+    def json_schema(self) -> dict[str, Any]:
+        """The JSON Schema of the arguments."""
+        return self.takes.json_schema
+
+    def bind(self, raw: Mapping[str, Any], seal: Seal) -> Arguments:
+        """Validate arguments by the tool's schema and bring them into canonical form.
+
+        Raises:
+            ArgumentsInvalid: they do not pass, or hold a value that has no encoding.
+        """
+        return self.takes.bind(raw, seal)
+
+    # --- undo ------------------------------------------------------------------------------------
+
+    @property
+    def reversible(self) -> bool:
+        """Whether its effect can be taken back; what changes nothing needs not."""
+        return self.undo is not None or self.effect != "write"
+
+    @functools.cached_property
+    def undo_words(self) -> frozenset[str]:
+        """With which of `args`, `before` and `result` its undo is called."""
+        return _words(self.name, "undo", self.undo, _ABOUT_EFFECTS["undo"])
+
+    @functools.cached_property
+    def probe_words(self) -> frozenset[str]:
+        """With which of `args`, `key` and `before` its probe is called."""
+        return _words(self.name, "probe", self.probe, _ABOUT_EFFECTS["probe"])
+
+    # --- results ---------------------------------------------------------------------------------
+
+    @property
+    def typed(self) -> bool:
+        """Whether typed values come back through a declared return type."""
+        return self._return_adapter is not None
+
+    def revive(self, plain: Any) -> Any:
+        """Bring a recorded result back through the declared return type.
+
+        Raises:
+            ValueError: the recorded data do not pass it.
+        """
+        if self._return_adapter is None:
+            raise ValueError(f"{self.name} declares no return type")
+        return self._return_adapter.validate_python(plain, by_alias=False, by_name=True)
+
+    def _promise(self) -> Promise | None:
+        """What is checked of an output, where anything is."""
+        returns, streams = type_of(self.returns)
+        checked = self.on_drift is not None or not self.framework
+        adapter: pydantic.TypeAdapter[Any] | None = None
+        if checked:
+            adapter = _adapter(returns) if streams else self._return_adapter
+        shape: pydantic.TypeAdapter[Any] | None = None
+        if self.json_output is not False:
+            shape = _adapter(object if self.json_output is True else self.json_output)
+            if shape is None:
+                raise ContractError(
+                    f"{self.name}: json_output={self.json_output!r} is no type to check by"
+                )
+        if adapter is None and shape is None and self.allow_empty and self.max_output is None:
+            return None
+        return Promise(
+            adapter,
+            shape,
+            streams=streams,
+            allow_empty=self.allow_empty,
+            max_bytes=self.max_output,
+            framework=self.framework,
+        )
+
+    # --- from a function -------------------------------------------------------------------------
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], **declared: Any) -> Contract:
+        """The contract of a Python function: its signature, docstring and what is `declared`.
+
+        Raises:
+            ContractError: a parameter that can't be passed by name, or has no usable type.
+        """
+        name = declared.pop("name", None) or getattr(function, "__name__", "")
+        unknown = declared.keys() - _DECLARABLE
+        if unknown:
+            known = ", ".join(sorted(_DECLARABLE))
+            raise ContractError(f"{name}: {sorted(unknown)} can't be declared; what can: {known}")
+        try:
+            hints = typing.get_type_hints(function, include_extras=True)
+        except (NameError, TypeError, AttributeError, SyntaxError) as error:
+            raise ContractError(f"{name}: its annotations can't be resolved: {error}") from error
+        for key, kind in _SEVERAL.items():
+            each = declared.get(key) or ()
+            declared[key] = kind([each] if isinstance(each, str | type) else each)
+        declared["on_drift"] = declared.get("on_drift") or "error"
+        return cls(
+            name=name,
+            description=declared.pop("description", None) or inspect.getdoc(function) or "",
+            parameters=signature_model(name, function, hints),
+            returns=hints.get("return"),
+            function=function,
+            **declared,
+        )
+
+
+_DECLARABLE: Final = frozenset(
+    field.name for field in dataclasses.fields(Contract) if field.init
+) - {"parameters", "returns", "framework", "function"}  # fmt: skip
+_SEVERAL: Final[dict[str, Callable[[Any], Any]]] = {
+    "permissions": tuple, "raises": tuple, "secret": frozenset, "labels": tuple,
+}  # fmt: skip
+
+
+_ABOUT_EFFECTS: Final[dict[str, tuple[str, ...]]] = {
+    "undo": ("args", "before", "result"), "observe": (), "probe": ("args", "key", "before"),
+}  # fmt: skip
+
+
+def _words(name: str, field: str, function: Any, known: tuple[str, ...]) -> frozenset[str]:
+    """The keywords of `known` that a function's signature names."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        raise ContractError(f"{name}: {field}= has no signature to go by") from None
+    words: set[str] = set()
+    for each in parameters:
+        if each.kind is each.VAR_KEYWORD:
+            return frozenset(known)
+        if each.name in known and each.kind is not each.POSITIONAL_ONLY:
+            words.add(each.name)
+        elif each.default is each.empty and each.kind is not each.VAR_POSITIONAL:
+            raise ContractError(
+                f"{name}: {field}= wants {each.name!r}; it is called with {', '.join(known)}"
+            )
+    return frozenset(words)
+
+
+def _is_text(contract: Contract, field: str, value: Any) -> None:
+    try:
+        value.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise ContractError(f"{contract.name!r}: {field}={value!r} is no text") from None
+
+
+def _one_of(contract: Contract, field: str, allowed: tuple[Any, ...]) -> None:
+    value = getattr(contract, field)
+    if value not in allowed:
+        raise ContractError(f"{contract.name}: {field}={value!r} is none of {list(allowed)}")
+
+
+def _adapter(returns: Any) -> pydantic.TypeAdapter[Any] | None:
+    if returns is None or returns is Any or returns is type(None):
+        return None
+    try:
+        return pydantic.TypeAdapter(returns)
+    except (pydantic.PydanticUserError, TypeError, NameError):
+        return None  # a type that Pydantic can't build brings nothing back

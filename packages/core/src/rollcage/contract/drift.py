@@ -1,0 +1,245 @@
+"""The output contract: what a tool's declaration promises of its output, and how one breaks it.
+
+Pure: nothing is changed, repaired or run. A value that keeps the promise goes on as it is.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from typing import Any, Final, Literal, NamedTuple, cast, get_args, get_origin
+
+import orjson
+import pydantic
+
+from rollcage.errors import OutputDrift
+from rollcage.values.codec import TAG, Seal, encode_result, same_encoding, survey_safely
+
+__all__ = ["Drift", "DriftCode", "OnDrift", "Promise", "as_error", "flaw_of", "raised", "type_of"]
+
+OnDrift = Literal["error", "report"]
+"""What a broken promise does: the call raises `OutputDrift`, or the trace alone tells of it."""
+
+DriftCode = Literal[
+    "output_empty",
+    "output_not_json",
+    "output_wrong_type",
+    "output_missing_field",
+    "output_too_large",
+]
+
+_STREAMS: Final = frozenset(
+    {AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable, Iterator}
+)
+_CONTAINERS: Final = (list, tuple, dict, set, frozenset)
+_LONGEST: Final = 200  # characters of a path or a reason: keys of the output are part of a path
+_OWN_WORDS: Final = frozenset({"value_error", "assertion_error"})  # a validator's: may hold a value
+_NATIVE: Final = orjson.dumps({TAG: "native"})[1:-1]
+
+
+class Drift(NamedTuple):
+    """How an output breaks its contract.
+
+    Attributes:
+        code: for machines.
+        path: the place in the output, from `$`.
+        reason: in words that hold nothing of the output but the names of its fields.
+    """
+
+    code: DriftCode
+    path: str
+    reason: str
+
+    def as_data(self, on_drift: OnDrift) -> dict[str, Any]:
+        """As the outcome in the trace holds it."""
+        data: dict[str, Any] = {"code": self.code, "path": self.path, "reason": self.reason}
+        return data | {"reported": True} if on_drift == "report" else data
+
+
+class Promise:
+    """What a contract promises of its output.
+
+    Args:
+        returns: the declared return type; None where it is not to be checked.
+        shape: the type of the JSON in an output of text; `Any` where it may be any JSON, None where
+            it need not be JSON.
+        allow_empty: whether nothing is something.
+        max_bytes: the most that the output's JSON may have.
+        framework: whose native values pass.
+    """
+
+    def __init__(
+        self,
+        returns: pydantic.TypeAdapter[Any] | None,
+        shape: pydantic.TypeAdapter[Any] | None,
+        *,
+        streams: bool,
+        allow_empty: bool,
+        max_bytes: int | None,
+        framework: str,
+    ) -> None:
+        self._returns = returns
+        self._shape = shape
+        self._streams = streams
+        self._allow_empty = allow_empty
+        self._max_bytes = max_bytes
+        self._framework = framework
+
+    def broken_by(self, value: Any, seal: Seal) -> Drift | None:
+        """How this output breaks the promise; None where it keeps it."""
+        if self._allow_empty and self._shape is None and self._max_bytes is None:
+            return self._of_type(value, seal)  # most contracts
+        whole = value
+        if self._streams and type(value) is list and all(isinstance(v, str) for v in value):
+            whole = "".join(cast("list[str]", value))  # a stream of text is one text
+        if not self._allow_empty and _is_empty(whole):
+            return Drift("output_empty", "$", "it is empty")
+        return self._of_json(whole) or self._of_type(value, seal) or self._of_size(value, seal)
+
+    def _of_json(self, value: Any) -> Drift | None:
+        if self._shape is None:
+            return None
+        is_text = isinstance(value, str | bytes | bytearray)
+        try:
+            if is_text:
+                orjson.loads(value)
+                self._shape.validate_json(value, strict=True)
+            else:
+                self._shape.validate_python(value, strict=True)
+        except pydantic.ValidationError as error:
+            return _told(error)
+        except ValueError:  # orjson's JSONDecodeError, whose words show where; the text stays out
+            return Drift("output_not_json", "$", "it is text, and no JSON")
+        except Exception as error:  # noqa: BLE001 - validators are the user's own
+            return _failed(error)
+        return None
+
+    def _of_type(self, value: Any, seal: Seal) -> Drift | None:
+        adapter = self._returns
+        if adapter is None or (self._streams and type(value) is not list):
+            return None
+        try:
+            if adapter.validator.isinstance_python(value, strict=True):
+                return None
+            drift = _mismatch(adapter, value, seal)
+        except pydantic.PydanticUserError:
+            return None  # a type that Pydantic can't build: nothing can be checked by it
+        except Exception as error:  # noqa: BLE001 - validators are the user's own
+            drift = _failed(error)
+        if drift is not None and self._framework and _NATIVE in _encoded(value, seal):
+            return None  # what the framework makes of it is not what the function says
+        return drift
+
+    def _of_size(self, value: Any, seal: Seal) -> Drift | None:
+        if self._max_bytes is None:
+            return None
+        size = len(_encoded(value, seal))
+        if size <= self._max_bytes:
+            return None
+        return Drift("output_too_large", "$", f"{size} bytes of JSON; {self._max_bytes} may be")
+
+
+def type_of(returns: Any) -> tuple[Any, bool]:
+    """What to check an output by, and whether it comes as a stream's chunks: then as their list."""
+    if get_origin(returns) not in _STREAMS:
+        return returns, False
+    parts = get_args(returns)
+    return types.GenericAlias(list, parts[:1] or (Any,)), True
+
+
+def _mismatch(adapter: pydantic.TypeAdapter[Any], value: Any, seal: Seal) -> Drift | None:
+    """Why a value does not pass its type in Pydantic's strict mode.
+
+    That refuses some values that are of the type (a `deque`, a mapping that is no dict): what lax
+    mode gives back as it was has nothing wrong with it.
+    """
+    lax: Drift | None = None
+    try:
+        again = adapter.validate_python(value)
+    except pydantic.ValidationError as error:
+        lax = _told(error)
+    else:
+        was = encode_result(value, seal)
+        if same_encoding(encode_result(again, seal).value, was.value):
+            return None
+        if was.flaws and again == value:  # there is no encoding to tell it by
+            return None
+    try:
+        adapter.validate_python(value, strict=True)
+    except pydantic.ValidationError as error:
+        strict = _told(error)
+        return lax if lax is not None and strict.path == "$" else strict
+    return None
+
+
+def _told(error: pydantic.ValidationError) -> Drift:
+    """The first thing that is wrong. The output's values stay out: they may be secret."""
+    first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+    kind = first["type"]
+    path = "$" + "".join(f"[{at}]" if type(at) is int else f".{at}" for at in first["loc"])
+    code: DriftCode = "output_wrong_type"
+    if kind.startswith("missing"):
+        code = "output_missing_field"
+    elif kind in ("json_invalid", "json_type"):
+        code = "output_not_json"
+    elif kind in _OWN_WORDS:
+        return Drift(code, _short(path), "its declared type refuses it")
+    reason = "it is text, and no JSON" if code == "output_not_json" else first["msg"]
+    return Drift(code, _short(path), _short(reason))
+
+
+def _failed(error: Exception) -> Drift:
+    return Drift(
+        "output_wrong_type", "$", f"its declared type's own code raised {type(error).__name__}"
+    )
+
+
+def _short(text: str) -> str:
+    """A text that UTF-8 can hold, of moderate length."""
+    whole = text.encode("utf-8", "backslashreplace").decode()
+    return whole if len(whole) <= _LONGEST else f"{whole[:_LONGEST]}…"
+
+
+def _is_empty(value: Any) -> bool:
+    if isinstance(value, str | bytes | bytearray):
+        return not value.strip()
+    return value is None or (isinstance(value, _CONTAINERS) and not value)
+
+
+def _encoded(value: Any, seal: Seal) -> bytes:
+    return orjson.dumps(value if survey_safely(value) else encode_result(value, seal).value)
+
+
+# --- in an outcome -------------------------------------------------------------------------------
+
+
+def raised(outcome: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The drift of an outcome whose call raised it; None where there is none, or only reported."""
+    drift = outcome.get("drift")
+    return None if drift is None or "reported" in drift else cast("Mapping[str, Any]", drift)
+
+
+def flaw_of(outcome: Mapping[str, Any]) -> str | None:
+    """Why an outcome can't be given back; what is given back as an error needs no value."""
+    return None if raised(outcome) is not None else outcome.get("lossy")
+
+
+def as_error(name: str, drift: Mapping[str, Any], *, performed: bool) -> OutputDrift:
+    """The error of a call whose output breaks its contract.
+
+    Raises:
+        ValueError: data that are no drift's (the trace is hostile input).
+    """
+    said = [drift.get(field) for field in ("code", "path", "reason")]
+    if not all(isinstance(each, str) for each in said):
+        raise ValueError("a recorded drift is made of texts")
+    code, path, reason = map(str, said)
+    return OutputDrift(name, code, path, reason, performed=performed)

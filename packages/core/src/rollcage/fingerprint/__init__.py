@@ -1,0 +1,1 @@
+"""What a step is called: canonical bytes, keys, worlds, fingerprints."""

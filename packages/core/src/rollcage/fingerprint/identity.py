@@ -1,0 +1,122 @@
+"""Identity: canonical bytes, keys, worlds, fingerprints. Pure functions over hashes (DESIGN §2)."""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import Any, Final
+
+import orjson
+import rfc8785
+
+from rollcage.values.codec import CANONICAL, survey
+
+__all__ = [
+    "branch_world",
+    "child_world",
+    "fingerprint",
+    "idempotency_key",
+    "jcs",
+    "key_digest",
+    "link",
+    "next_world",
+    "undo_world",
+    "uuid7",
+    "world_zero",
+]
+
+_SORT: Final = orjson.OPT_SORT_KEYS
+_OCCURRENCE: Final = struct.Struct(">QQ").pack
+_OCCURRENCE_AGAIN: Final = struct.Struct(">QQQ").pack
+
+
+def jcs(value: Any, level: int | None = None) -> bytes:
+    """Canonical JSON of RFC 8785, in UTF-8.
+
+    orjson writes it where its bytes provably equal JCS, the reference library everywhere else.
+    `level` is what `survey` said of the value, where the caller knows it already.
+
+    Raises:
+        rfc8785.CanonicalizationError: not JSON, or a number or string that JCS can't hold.
+    """
+    if (survey(value, None) if level is None else level) == CANONICAL:
+        try:
+            return orjson.dumps(value, option=_SORT)
+        except orjson.JSONEncodeError:  # a lone surrogate, or deeper than 254 levels: not for it
+            pass
+    try:
+        return rfc8785.dumps(value)
+    except UnicodeEncodeError:  # a key, while it sorts them
+        raise rfc8785.CanonicalizationError("input contains non-UTF-8 codepoints") from None
+
+
+def key_digest(kind: str, name: str, version: str, canonical_args: bytes) -> bytes:
+    """The content identity of a call (32 bytes): the hash of its JCS-encoded description.
+
+    `canonical_args` are the JCS bytes of its canonical arguments.
+    """
+    return sha256(_key_head(kind, name, version) + canonical_args + b"]").digest()
+
+
+@functools.lru_cache(maxsize=4096)
+def _key_head(kind: str, name: str, version: str) -> bytes:
+    """What the description of each call of one contract begins with."""
+    head = orjson.dumps(["rollcage/1", kind, name, version])  # strings only: JCS by construction
+    return head[:-1] + b","
+
+
+def world_zero(seed: str) -> bytes:
+    """The world in which a run starts."""
+    return sha256(b"rollcage/1 world" + seed.encode()).digest()
+
+
+def branch_world(world: bytes, name: str) -> bytes:
+    """The world in which a branch starts that was forked off `world`."""
+    return sha256(b"rollcage/1 branch" + world + name.encode()).digest()
+
+
+def child_world(parent_fingerprint: bytes) -> bytes:
+    """The world in which the calls of a tool's own body start."""
+    return sha256(parent_fingerprint).digest()
+
+
+def undo_world(undone_fingerprint: bytes, attempt: int) -> bytes:
+    """The world in which the calls start that take a step back, at the n-th attempt (from 0)."""
+    return sha256(b"rollcage/1 undo" + undone_fingerprint + attempt.to_bytes(8, "big")).digest()
+
+
+def fingerprint(key: bytes, world: bytes, rank: int, slot: int, again: int = 0) -> bytes:
+    """The causal identity of a step: its key, in its world, at its occurrence.
+
+    The occurrence is `rank`, how many earlier turns asked for the key in this world, then `slot`,
+    the call's place in its turn; as such it is known when a call arrives, whoever comes first.
+    `again` counts the identical calls that the same slot made before (a tool that is retried).
+    """
+    place = _OCCURRENCE_AGAIN(rank, slot, again) if again else _OCCURRENCE(rank, slot)
+    return sha256(key + world + place).digest()
+
+
+def link(step_fingerprint: bytes, outcome_digest: bytes) -> bytes:
+    """What a performed write adds to the world."""
+    return sha256(step_fingerprint + outcome_digest).digest()
+
+
+def next_world(world: bytes, links: Iterable[bytes]) -> bytes:
+    """The world after a batch of writes, whatever order they finished in."""
+    return sha256(world + b"".join(sorted(links))).digest()
+
+
+def idempotency_key(root_run: str, branch: str, step_fingerprint: str) -> str:
+    """Stable over all resumes of a run, new for a fresh run (64 hex digits)."""
+    return sha256(orjson.dumps([root_run, branch, step_fingerprint])).hexdigest()
+
+
+def uuid7(milliseconds: int, random: bytes) -> str:
+    """A UUIDv7 (RFC 9562 §5.7) of a Unix time in ms and ten random bytes."""
+    value = (milliseconds & (2**48 - 1)) << 80 | int.from_bytes(random, "big")
+    value = value & ~(0xF << 76) | 0x7 << 76
+    value = value & ~(0x3 << 62) | 0x2 << 62
+    text = f"{value:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

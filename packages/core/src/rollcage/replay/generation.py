@@ -1,0 +1,381 @@
+"""One trace of a lineage, read over what the older ones left.
+
+A step stands where it last ran or was replayed; what was taken back holds no longer, nor does what
+came behind it. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final, cast
+
+from rollcage.contract.drift import flaw_of, raised
+from rollcage.replay.path import DECIDED, UNKNOWN, UNKNOWN_DIGEST, Entry
+
+__all__ = ["Generation", "Origin", "Undone", "branches_below"]
+
+_TURNS: Final = 1 << 40  # turns of one generation: more than any run has
+_STATUSES: Final = frozenset({"ok", "error", "unknown", "not_started"})
+_JOIN: Final[dict[str, Any]] = {
+    "kind": "branch", "version": "", "args": {}, "effect": "write",
+}  # fmt: skip
+
+_NO_STEPS: Final = frozenset(
+    {"run.finished", "run.stopped", "policy.loaded", "approval.requested", "approval.decided"}
+)
+
+Origin = tuple[str, int]
+"""A step by where it first ran: run and step."""
+
+
+class Undone:
+    """What a lineage says of undos, by the steps that they were to take back.
+
+    Attributes:
+        done: they were taken back.
+        begun: an undo of them began and has not come to an end, or failed on its way.
+        attempts: how often their undo was carried out and did not bring back what was before.
+        rolled: the branches that were taken back whole, as a transaction that raises is.
+    """
+
+    def __init__(self) -> None:
+        self.done: set[Origin] = set()
+        self.begun: set[Origin] = set()
+        self.attempts: dict[Origin, int] = {}
+        self.rolled: set[str] = set()
+
+    def read(self, event: dict[str, Any]) -> bool:
+        """Take an event of an undo in; whether it says that a step was taken back."""
+        run, step = event["of"]
+        if event["event"] == "undo.started":
+            self.begun.add((run, step))
+            return False
+        if event["status"] in ("verified", "compensated"):
+            self.done.add((run, step))
+            return True
+        if event["status"] == "failed" and event.get("differs") is not None:
+            self.attempts[run, step] = self.attempts.get((run, step), 0) + 1
+            self.begun.discard((run, step))
+        return False
+
+
+class Generation:
+    """One trace, event by event; then `merged` says what of it and of the older ones holds."""
+
+    def __init__(self, number: int, older: dict[Origin, Entry], undone: Undone) -> None:
+        self.number = number
+        self.undone = undone
+        # Branches in which steps were taken back, and the position of the first of those.
+        self.cuts: dict[str, int] = {}
+        self.replaced: set[int] = set()  # own steps, by number, that own ones stand in place of
+        self.older = older
+        # By the branch, as it came back last.
+        self.joins = {e.name: e for e in older.values() if e.kind == "branch" and not e.undone}
+        self.entries: list[Entry] = []
+        self.by_step: dict[int, Entry] = {}
+        self.replays: dict[Origin, Entry] = {}
+        # Branches that have left the older path: at which position, and in which turn.
+        self.left: dict[str, tuple[int, int]] = {}
+        self.settings: dict[str, Any] = {}
+        self.run = ""
+        # Reads, pure and model calls that just run again: the new ones stand in their places.
+        self.unfinished: dict[tuple[str, str], deque[tuple[str, int]]] = {}
+        self.of_branch: dict[str, list[Entry]] = {}  # older ones, until it is written to
+        for at, entry in older.items():
+            self.of_branch.setdefault(entry.branch, []).append(entry)
+            whole = entry.status in ("ok", "blocked") and "cut" not in entry.outcome
+            if entry.effect in ("pure", "read") and not whole and not entry.undone:
+                self.unfinished.setdefault((entry.branch, entry.key), deque()).append(at)
+
+    def read(self, event: dict[str, Any]) -> None:
+        """Take an event in. Raises LookupError, TypeError or ValueError where it is none."""
+        kind = event["event"]
+        if kind == "step.finished":
+            entry = self.by_step[event["step"]]
+            self._outcome(entry, event)
+            if "after" in event or "plan" in event:
+                _put_undo(entry, event)
+        elif kind == "step.started":
+            self._started(event)
+        elif kind == "step.replayed":
+            self._replayed(event)
+        elif kind == "step.blocked":
+            entry = self._entry(event)
+            entry.status, entry.outcome = "blocked", event["verdict"]
+            if "supersedes" in event:
+                run, step = event["supersedes"]
+                self._replace(entry, (run, step))
+        elif kind == "step.resolved":
+            entry = self.by_step[event["step"]]
+            self._outcome(entry, {"duration": 0, **event})
+            if "after" in event or "plan" in event:
+                _put_undo(entry, event)
+        elif kind == "branch.joined":
+            self._joined(event)
+        elif kind == "run.started":
+            self.settings, self.run = event, event["run"]
+        elif kind not in _NO_STEPS and not self._undo(event):
+            raise ValueError(f"no event is called {kind!r}")
+
+    def _replayed(self, event: dict[str, Any]) -> None:
+        entry = self._entry(event)
+        entry.run, entry.step, entry.turn = event["origin"]
+        self._outcome(entry, event)
+        _put_undo(entry, event)
+        origin = entry.run, entry.step
+        entry.undone = origin in self.undone.done
+        self.replays[origin] = entry
+        self._replace(entry, origin, undone=True)  # of a branch that is told as it was
+
+    def _joined(self, event: dict[str, Any]) -> None:
+        entry = self._entry({**_JOIN, **event})
+        entry.status, entry.digest = "ok", event["digest"]
+        self.joins[entry.name] = entry
+        if "origin" in event:
+            entry.run, entry.step, entry.turn = event["origin"]
+            self.older.pop((entry.run, entry.step), None)
+        elif "leaves" in event:
+            self.left[entry.branch] = entry.position, entry.group
+
+    def _undo(self, event: dict[str, Any]) -> bool:
+        """Take an event of an undo in; False where it is none."""
+        kind = event["event"]
+        if kind in ("undo.started", "undo.finished"):
+            if self.undone.read(event):
+                self._take_back((event["of"][0], event["of"][1]))
+            return True
+        if kind == "run.rewound":
+            self._rewind(event["to"], event.get("branch", ""))
+            return True
+        return False
+
+    def _started(self, event: dict[str, Any]) -> None:
+        entry = self._entry(event)
+        self.by_step[entry.step] = entry
+        if "reversible" in event or "before" in event:
+            _put_undo(entry, event)
+        replaced = event.get("supersedes")
+        if replaced is None and entry.effect in ("pure", "read"):
+            again = self.unfinished.get((entry.branch, entry.key))
+            replaced = again.popleft() if again else None
+        if replaced is not None:
+            self._replace(entry, (replaced[0], replaced[1]))
+        if entry.branch in self.of_branch and entry.effect in ("write", "scope"):
+            self._begun_anew(entry.branch)
+        if "leaves" in event:
+            self.left[entry.branch] = entry.position, entry.group
+        for run, step in event.get("orphans") or ():  # said and accepted: not listed again
+            self.older.pop((run, step), None)
+
+    def _begun_anew(self, branch: str) -> None:
+        """A branch is run again from where it was taken back: what that was is told no longer."""
+        self.undone.rolled.discard(branch)
+        for each in self.of_branch.pop(branch, ()):
+            each.past = each.past or each.undone
+
+    def _replace(self, entry: Entry, older: tuple[str, int], *, undone: bool = False) -> None:
+        """A step that stands in the place of an older one."""
+        if older[0] == self.run:  # an undo that is continued
+            self.replaced.add(older[1])
+        known = self.older.get(older)
+        gone = known is None or (known.undone and not undone)
+        before = None if gone else self.older.pop(older)
+        if before is not None:
+            entry.era, entry.seat = before.era, before.seat
+
+    def _entry(self, event: dict[str, Any]) -> Entry:
+        get = event.get
+        entry = Entry()
+        entry.run = self.run
+        entry.step = entry.number = event["step"]
+        entry.turn = turn = event["turn"]
+        entry.generation = self.number
+        entry.group = entry.era = self.number * _TURNS + turn
+        entry.slot = entry.seat = event["slot"]
+        entry.branch = get("branch", "")
+        entry.kind = event["kind"]
+        entry.name = event["name"]
+        entry.version = event["version"]
+        entry.args = event["args"]
+        entry.effect = event["effect"]
+        entry.key = event["key"]
+        entry.fingerprint = get("fingerprint", "")
+        entry.world = get("world", "")
+        entry.position = position = event["position"]
+        entry.since = get("since", position)
+        entry.joined = get("joined", False)
+        for number in (entry.step, turn, entry.slot, position, entry.since):
+            if type(number) is not int or number < 0:
+                raise ValueError(f"{number!r} is no number of a place")
+        if position > len(self.by_step) + len(self.entries) + len(self.older):
+            raise ValueError(f"position {position} is beyond all that was written")
+        for digest in (entry.fingerprint, entry.world):
+            bytes.fromhex(digest)  # or it is refused here
+        entry.end = position + entry.joined
+        entry.status = "unknown"
+        entry.outcome = UNKNOWN
+        entry.digest = UNKNOWN_DIGEST
+        entry.duration = 0
+        entry.flaw = None
+        entry.frontier = entry.used = entry.abandoned = entry.undone = entry.probed = False
+        entry.past = False
+        entry.labels = ()
+        entry.undo = entry.undoes = entry.decided = None
+        if "approval" in event or "asked" in event:
+            entry.decided = _decided(event)
+        if "undoes" in event:
+            run, step = event["undoes"]
+            entry.undoes = run, step
+        elif self.cuts:
+            self._cut()
+        self.entries.append(entry)
+        return entry
+
+    @staticmethod
+    def _outcome(entry: Entry, event: dict[str, Any]) -> None:
+        outcome = event["outcome"]
+        usage = outcome.get("usage")
+        if type(event["duration"]) is not int or outcome["status"] not in _STATUSES:
+            raise ValueError("an outcome of another form")
+        if usage is not None and not all(type(each) is int for each in usage.values()):
+            raise ValueError("tokens are counted in integers")
+        bytes.fromhex(event["digest"])
+        entry.outcome = outcome
+        entry.status = outcome["status"]
+        entry.digest = event["digest"]
+        entry.duration = event["duration"]
+        entry.flaw = outcome.get("lossy")
+        if "labels" in event:
+            entry.labels = _labels(event["labels"]) or entry.labels
+        if "drift" in outcome:
+            entry.flaw = flaw_of(outcome)
+            if entry.effect != "write" and raised(outcome) is not None:
+                entry.status = "error"  # as any failure of a tool that changes nothing
+
+    # --- what was taken back ---------------------------------------------------------------------
+
+    def _take_back(self, origin: Origin) -> None:
+        """A step was taken back: it holds no longer, nor does what came behind it in its branch."""
+        entry = self.older.get(origin) or self.replays.get(origin)
+        if entry is None and origin[0] == self.run:
+            entry = self.by_step.get(origin[1])
+        while entry is not None and not entry.undone:  # None: of a run that is not read
+            entry.undone = True
+            first = self.cuts.get(entry.branch, entry.position)
+            self.cuts[entry.branch] = min(first, entry.position)
+            entry = self.joins.get(entry.branch)  # it came back with what is gone: nor does that
+
+    def _cut(self) -> None:
+        """Let go what was recorded so far behind the steps that were taken back."""
+        cuts, self.cuts = self.cuts, {}
+
+        def behind(entry: Entry) -> bool:
+            at = cuts.get(entry.branch)
+            return at is not None and entry.position > at
+
+        self._let_go(behind, self.entries, list(self.older.values()))
+
+    def _rewind(self, to: int, branch: str) -> None:
+        """What was recorded so far behind step `to`, or in a branch, holds no longer."""
+        self._cut()
+        names = self._below(branch)
+        self.undone.rolled |= names or set()
+        self._let_go(
+            lambda entry: (names is None or entry.branch in names) and entry.number > to,
+            self.entries,
+            [],
+        )
+        # What this run never came to lies behind all that it did.
+        self._let_go(
+            lambda entry: names is None or entry.branch in names, [], list(self.older.values())
+        )
+
+    def _below(self, branch: str) -> set[str] | None:
+        """The names of a branch, of those forked off it, and of the calls inside; None for all."""
+        return branches_below(branch, [*self.older.values(), *self.entries])
+
+    def _let_go(
+        self, behind: Callable[[Entry], bool], own: list[Entry], older: list[Entry]
+    ) -> None:
+        """Of what holds no longer, effects are left behind; the rest is as if taken back."""
+        for entry in (*own, *older):
+            if entry.undone or entry.undoes is not None or not behind(entry):
+                continue
+            if entry.kind == "tool" and entry.effect == "pure":
+                continue
+            writes = entry.kind == "tool" and entry.effect == "write"
+            if (writes and entry.has_effect) or entry.half_done:
+                entry.abandoned = True
+            else:
+                entry.undone = True  # it changed nothing of its own
+
+    def merged(self) -> list[Entry]:
+        """This trace's steps, then what the older ones left and still holds."""
+        for origin in self.undone.done:  # replayed before that, in another run
+            entry = self.older.get(origin) or self.replays.get(origin)
+            if entry is not None and not entry.undone:
+                self._take_back(origin)
+        self._cut()
+        if self.replaced:
+            self.entries = [
+                e for e in self.entries if e.number not in self.replaced or e.undoes is None
+            ]
+        last: dict[str, int] = {}
+        for entry in self.entries:
+            if entry.kind != "model" and entry.status != "blocked":
+                last[entry.branch] = max(last.get(entry.branch, 0), entry.group)
+        for entry in self.older.values():
+            left = self.left.get(entry.branch)
+            gone = left is not None and entry.effect != "pure" and entry.kind == "tool"
+            if left is not None and entry.since <= left[0] <= entry.position:
+                if gone and last[entry.branch] == left[1]:
+                    gone = False  # of the turn that left, which was cut off in its middle
+                    entry.group, entry.position = left[1], left[0]
+                entry.end = max(entry.end, entry.position)
+            entry.abandoned = entry.abandoned or (gone and not entry.undone)
+            if not gone or entry.has_effect or entry.undone or entry.half_done:
+                self.entries.append(entry)
+        return self.entries
+
+
+def _labels(said: object) -> tuple[str, ...]:
+    """The labels that an event says of a result."""
+    if not isinstance(said, list):
+        raise ValueError("labels are a list")
+    labels = cast("list[object]", said)
+    if not all(isinstance(each, str) for each in labels):
+        raise ValueError("labels are words")
+    return tuple(cast("list[str]", labels))
+
+
+_OF_UNDO: Final = ("before", "plan", "after", "reversible")
+
+
+def _put_undo(entry: Entry, event: dict[str, Any]) -> None:
+    """Take in what an event says of a step's undo."""
+    said: dict[str, Any] = {field: event[field] for field in _OF_UNDO if field in event}
+    if said:
+        entry.undo = {**(entry.undo or {}), **said}
+    entry.probed = entry.probed or "probed" in event
+
+
+def _decided(event: dict[str, Any]) -> dict[str, Any]:
+    """What an event says of an approval."""
+    said: dict[str, Any] = {field: event[field] for field in DECIDED if field in event}
+    if "asked" in said:
+        bytes.fromhex(said["asked"])
+    return said
+
+
+def branches_below(branch: str, entries: Iterable[Entry]) -> set[str] | None:
+    """The names of a branch, of those forked off it, and of the calls inside; None for all."""
+    if not branch:
+        return None
+    names = {branch}
+    for entry in entries:  # in order: what a body calls comes behind its step
+        at = entry.branch
+        inside = at.startswith("#") and at.partition("/")[0] in names
+        if at in names or inside or at.startswith(f"{branch}/"):
+            names |= {at, f"#{entry.fingerprint}"}
+    return names

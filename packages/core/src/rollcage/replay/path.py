@@ -1,0 +1,291 @@
+"""The replay rule: which recorded step may stand for a call (DESIGN §3).
+
+A recorded run is a partial order, kept here as *positions*: position n of a branch is the world
+after n batches of writes. Every step holds over an interval of positions:
+
+* a write from where its turn started up to its own batch, once;
+* a read from where its turn started up to the end of the batch it was concurrent with, once;
+* a pure step everywhere, any number of times; a model step everywhere, once, first in first out.
+
+`Path` is one branch's recorded order with what of it has been taken; `recording.load` makes the
+paths of a whole lineage of traces. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from itertools import accumulate, islice
+from typing import Any, Final, Literal
+
+from rollcage.values.codec import TAG
+
+__all__ = ["DECIDED", "Entry", "Path", "Status", "nearest"]
+
+Status = Literal["ok", "error", "unknown", "not_started", "blocked"]
+UNKNOWN: Final[dict[str, Any]] = {"status": "unknown"}
+UNKNOWN_DIGEST: Final = sha256(b'{"status":"unknown"}').hexdigest()
+
+
+DECIDED: Final = ("approval", "approved_by", "rejected_by", "asked", "responded")
+"""What an event of a step says of its approval."""
+
+
+class Entry:
+    """A recorded step, as a candidate. `run`, `step` and `turn` say where it first ran."""
+
+    __slots__ = (
+        "abandoned", "args", "branch", "decided", "digest", "duration", "effect", "end", "era",
+        "fingerprint", "flaw", "frontier", "generation", "group", "joined", "key", "kind",
+        "labels", "name", "number", "outcome", "past", "position", "probed", "run", "seat",
+        "since", "slot", "status", "step", "turn", "undo", "undoes", "undone", "used", "version",
+        "world",
+    )  # fmt: skip
+
+    run: str
+    step: int
+    turn: int
+    group: int  # its turn, unique over the lineage
+    era: int  # the turn in whose place it ran, where it was run or replayed again
+    seat: int  # its slot in that turn
+    slot: int
+    branch: str
+    kind: str
+    name: str
+    version: str
+    args: dict[str, Any]
+    effect: str
+    key: str
+    fingerprint: str
+    world: str
+    position: int
+    since: int
+    end: int
+    joined: bool
+    status: Status
+    outcome: dict[str, Any]  # for a blocked step its verdict
+    digest: str
+    duration: int  # µs
+    flaw: str | None  # why its value can't be given back
+    frontier: bool  # no later tool call in its branch, but for other slots of its turn
+    used: bool
+    abandoned: bool  # a later run of the lineage left the path before it: an orphan, no candidate
+    number: int  # its own in the trace where it was read last
+    generation: int  # which trace of the lineage that is, from 0 for the oldest
+    undo: dict[str, Any] | None  # what stands of its undo: before, plan, after, reversible
+    undoes: tuple[str, int] | None  # the step (run, step) that it was made to take back
+    undone: bool  # it was taken back: no candidate, no effect
+    decided: dict[str, Any] | None  # what an approver said of it: see `DECIDED`
+    labels: tuple[str, ...]  # of its result
+    past: bool  # its branch was taken back whole, and begun anew since
+    probed: bool  # its outcome is what a probe said
+
+    @property
+    def has_effect(self) -> bool:
+        """Whether it changed the world, or may have."""
+        changes = self.effect in ("write", "scope") and self.status in ("ok", "unknown")
+        return changes and not self.undone
+
+    def is_edit_of(self, key: str) -> bool:
+        """Whether it is what an approver made of a call of this key."""
+        return self.decided is not None and self.decided.get("asked") == key != self.key
+
+    @property
+    def half_done(self) -> bool:
+        """Whether it failed, and may have changed something that it can tell of."""
+        return self.status == "error" and self.undo is not None and not self.undone
+
+
+class Path:
+    """What is recorded of one branch, and what of it is still to be taken.
+
+    Of one that was `taken_back` whole, and that the run has left behind since, the steps are given
+    back as they were, though none of their effects is there: only that, nothing new.
+    """
+
+    def __init__(self, entries: list[Entry], *, strict: bool, taken_back: bool = False) -> None:
+        self.entries = entries
+        self.taken_back = taken_back
+        self.position = 0
+        self.ahead = 0  # recorded effects not taken yet
+        self.length = 0  # positions that hold writes
+        self._strict = strict  # chain="all": every tool step advances the world
+        self._queues: dict[str, list[Entry]] = {}
+        self._heads: dict[str, int] = {}
+        self._remaining: dict[int, int] = {}
+        self._fingerprints: set[str] | None = None
+        for entry in entries:
+            if entry.past or (entry.undone and not taken_back):
+                entry.used = True
+                continue
+            if entry.abandoned and not taken_back:
+                self.ahead += entry.has_effect
+                continue
+            self._queues.setdefault(entry.key, []).append(entry)
+            if entry.decided is not None and entry.decided.get("asked", entry.key) != entry.key:
+                self._queues.setdefault(entry.decided["asked"], []).append(entry)
+            if self.advances(entry):
+                at = entry.position
+                self._remaining[at] = self._remaining.get(at, 0) + 1
+                self.length = max(self.length, at + 1)
+                self.ahead += entry.has_effect
+        gone = {e.position for e in entries if (e.undone or e.abandoned) and not taken_back}
+        while self.position in gone and self.exhausted():  # what the run did began behind an undo
+            self.position += 1
+        # From here on in a queue, the earliest position that any entry holds at.
+        self._lowest = {
+            key: list(accumulate((e.since for e in reversed(queue)), min))[::-1]
+            for key, queue in self._queues.items()
+            if len(queue) > 1
+        }
+
+    def advances(self, entry: Entry) -> bool:
+        """Whether this step moves the world on."""
+        if entry.status == "blocked":
+            return False
+        return self._strict or entry.effect in ("write", "scope")
+
+    def find(self, key: str, start: int, slot: int) -> Entry | None:
+        """The recorded step that stands for a call of a turn which started at position `start`.
+
+        Of identical calls of one recorded turn, the one of the same slot, else of the lowest slot;
+        of those of different turns, the earliest.
+        """
+        queue = self._queues.get(key)
+        if queue is None:
+            return None
+        index = self._heads.get(key, 0)
+        while index < len(queue) and queue[index].used:
+            index += 1
+        self._heads[key] = index
+        lowest = self._lowest.get(key)
+        first: Entry | None = None
+        while index < len(queue) and first is None:
+            if lowest is not None and lowest[index] > self.position:
+                return None
+            entry = queue[index]
+            if not entry.used and start <= entry.end and entry.since <= self.position:
+                first = entry
+            index += 1
+        if first is None or first.slot == slot:
+            return first
+        lowest_slot = first  # who started first does not count
+        for entry in islice(queue, index, None):
+            if entry.group != first.group or entry.since > self.position:
+                break
+            if entry.used:
+                continue
+            if entry.slot == slot:
+                return entry
+            if entry.slot < lowest_slot.slot and start <= entry.end:
+                lowest_slot = entry
+        return lowest_slot
+
+    def holds(self, fingerprint: str) -> bool:
+        """Whether a step of this fingerprint is recorded here, taken or not."""
+        if self._fingerprints is None:  # most replays never ask
+            self._fingerprints = {entry.fingerprint for entry in self.entries}
+        return fingerprint in self._fingerprints
+
+    def take(self, entry: Entry) -> None:
+        """Use a step up, and move on over every batch that is now used up."""
+        entry.used = True
+        if self.advances(entry):
+            self._remaining[entry.position] -= 1
+            self.ahead -= entry.has_effect
+
+    def exhausted(self) -> bool:
+        """Whether the batch at the present position is used up (and there was one)."""
+        return self.position < self.length and not self._remaining.get(self.position)
+
+    def effect_of(self, key: str) -> Entry | None:
+        """A recorded effect of this very call that nobody has asked for."""
+        return next((e for e in self._queues.get(key, ()) if e.has_effect and not e.used), None)
+
+    def left(self) -> list[Entry]:
+        """The recorded effects that nobody has asked for."""
+        return [e for e in self.entries if not e.used and e.has_effect and self.advances(e)]
+
+    def later(self, entry: Entry) -> list[Entry]:
+        """What was recorded in later turns than this step, and not taken yet."""
+        return [e for e in self.entries if not e.used and e.group > entry.group]
+
+    def acknowledge(self, orphan: Entry) -> None:
+        """Stop listing an effect that is left behind; it holds no longer."""
+        orphan.used = True
+        self.ahead -= 1
+
+    def take_back(self, run: str, step: int) -> None:
+        """An effect that lies ahead, or was left behind, was taken back."""
+        for entry in self.entries:
+            if entry.run == run and entry.step == step:
+                entry.undone = True
+                if not entry.used and self.advances(entry):
+                    entry.used = True
+                    self.ahead -= 1
+                return
+
+    def close(self) -> None:
+        """Let nothing of it be taken any more: its effects are left behind."""
+        self._queues.clear()
+        self._lowest.clear()
+        self._remaining.clear()
+        self.position = self.length = 0
+
+    def other_version(self, name: str, args: Mapping[str, Any], version: str) -> Entry | None:
+        """A recorded write, not taken, of the same call under another contract version."""
+        for entry in self.entries:
+            if (
+                not entry.used
+                and entry.name == name
+                and entry.version != version
+                and entry.has_effect
+                and entry.args == args
+            ):
+                return entry
+        return None
+
+
+# --- saying what is missing ----------------------------------------------------------------------
+
+
+def nearest(
+    entries: Iterable[Entry], name: str, version: str, args: Mapping[str, Any]
+) -> tuple[Entry, str] | None:
+    """The recorded call most like a given one, and the field in which it differs."""
+    best: tuple[tuple[int, int, int], Entry, str] | None = None
+    for entry in entries:
+        if entry.kind == "branch":
+            continue
+        differing = _difference(entry, name, version, args)
+        score = (entry.name == name, -len(differing), not entry.used)
+        if best is None or score > best[0]:
+            state = "already replayed" if entry.used else "recorded in another world"
+            place = f"nothing but its place: the same call is {state}"
+            best = (score, entry, "; ".join(differing) or place)
+    return None if best is None else (best[1], best[2])
+
+
+def _difference(entry: Entry, name: str, version: str, args: Mapping[str, Any]) -> list[str]:
+    if entry.name != name:
+        return [f"the tool: recorded {entry.name!r}, asked for {name!r}"]
+    found = []
+    if entry.version != version:
+        found.append(f"the version: recorded {entry.version!r}, asked for {version!r}")
+    for field in sorted({*entry.args, *args}):
+        was, now = entry.args.get(field, _ABSENT), args.get(field, _ABSENT)
+        if was != now or type(was) is not type(now):
+            found.append(f"argument {field!r}: recorded {_show(was)}, asked for {_show(now)}")
+    return found
+
+
+_ABSENT: Final = object()
+
+
+def _show(value: Any) -> str:
+    if value is _ABSENT:
+        return "nothing"
+    if isinstance(value, dict) and value.get(TAG) in ("secret", "redacted"):
+        return "a secret"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

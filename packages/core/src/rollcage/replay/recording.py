@@ -1,0 +1,241 @@
+"""What a lineage of traces holds: the steps that may stand for a call, branch by branch.
+
+Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from rollcage.errors import TraceCorrupt
+from rollcage.replay.generation import Generation, Undone
+from rollcage.replay.path import Entry, Path
+from rollcage.trace.reader import read_events
+
+__all__ = ["Lineage", "Recording", "load", "read", "undo_paths"]
+
+
+class Recording:
+    """What a lineage of traces holds for a session to replay.
+
+    Attributes:
+        paths: by branch.
+        pure: by key; holds in any world, any number of times.
+        models: by key; in any world, once each, first in first out: those used are at the end.
+        half_undone: the steps whose undo began and did not come to an end.
+    """
+
+    def __init__(self) -> None:
+        self.paths: dict[str, Path] = {}
+        self.pure: dict[str, Entry] = {}
+        self.models: dict[str, deque[Entry]] = {}
+        self.run_settings: dict[str, Any] = {}
+        self.half_undone: tuple[Entry, ...] = ()
+
+    def next_answer(self, key: str) -> Entry | None:
+        """The next recorded step of a model call; None where all of them were given."""
+        queue = self.models.get(key)
+        if not queue or queue[0].used:
+            return None
+        entry = queue[0]
+        entry.used = True
+        queue.rotate(-1)
+        return entry
+
+
+# --- loading -------------------------------------------------------------------------------------
+
+
+class Lineage(NamedTuple):
+    """All that the traces of a lineage tell: the steps that stand, and what was taken back."""
+
+    entries: list[Entry]
+    undone: Undone
+    runs: list[str]  # oldest first
+    settings: dict[str, Any]  # of the newest run
+    last_step: int  # of the newest run, and its last turn
+    last_turn: int
+
+    @property
+    def half_undone(self) -> tuple[Entry, ...]:
+        """The steps whose undo began and did not come to an end."""
+        open_ = self.undone.begun - self.undone.done
+        return tuple(
+            entry
+            for entry in self.entries
+            if (entry.run, entry.step) in open_ and entry.undoes is None and not entry.undone
+        )
+
+
+def read(lineage: Iterable[tuple[str, bytes]]) -> Lineage:
+    """Read a lineage, given as (name for messages, whole lines), oldest first.
+
+    Raises:
+        TraceCorrupt: a line that breaks the chain, or is no event of this format.
+    """
+    entries: list[Entry] = []
+    settings: dict[str, Any] = {}
+    undone = Undone()
+    runs: list[str] = []
+    steps = turns = 0
+    for number, (where, data) in enumerate(lineage):
+        generation = Generation(number, {(e.run, e.step): e for e in entries}, undone)
+        steps = turns = 0
+        for line, event in read_events(data, where):
+            try:
+                generation.read(event)
+                if (step := event.get("step", 0)) > steps:
+                    steps = step
+                if (turn := event.get("turn", 0)) > turns:
+                    turns = turn
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                raise TraceCorrupt(where, line, f"not an event of this format: {error!r}") from None
+        entries, settings = generation.merged(), generation.settings
+        runs.append(generation.run)
+    return Lineage(entries, undone, runs, settings, steps, turns)
+
+
+def load(
+    lineage: Iterable[tuple[str, bytes]], *, offline: bool, retry_failed: bool | None
+) -> Recording:
+    """The recording of a lineage, given as (name for messages, whole lines), oldest first.
+
+    Raises:
+        TraceCorrupt: a line that breaks the chain, or is no event of this format.
+    """
+    whole = read(lineage)
+    entries = [entry for entry in whole.entries if entry.undoes is None]
+    settings = whole.settings
+    recording = Recording()
+    recording.run_settings = settings
+    recording.half_undone = whole.half_undone
+    strict = settings.get("chain") == "all"
+    branches: dict[str, list[Entry]] = {}
+    for entry in entries:
+        branches.setdefault(entry.branch, []).append(entry)
+    for steps in branches.values():
+        _mark_frontier(steps, retry_failed=retry_failed)
+    told = _told_as_it_was(branches, whole.undone.rolled, offline=offline)
+    for entry in entries:
+        if entry.past or (entry.undone and entry.branch not in told):
+            continue
+        if entry.kind == "model" and _holds(entry, offline=offline):
+            recording.models.setdefault(entry.key, deque()).append(entry)
+        elif not strict and _is_pure(entry) and entry.status in ("ok", "error"):
+            known = recording.pure.get(entry.key)
+            if known is None or known.status == "error":
+                recording.pure[entry.key] = entry
+            if entry.decided is not None and "asked" in entry.decided:
+                recording.pure.setdefault(entry.decided["asked"], entry)
+    for branch, steps in branches.items():
+        recording.paths[branch] = Path(
+            [
+                entry
+                for entry in _with_ends(steps)
+                if entry.kind != "model"
+                and (strict or not _is_pure(entry))
+                and _holds(entry, offline=offline)
+            ],
+            strict=strict,
+            taken_back=branch in told,
+        )
+    return recording
+
+
+def _told_as_it_was(
+    branches: dict[str, list[Entry]], rolled: set[str], *, offline: bool
+) -> set[str]:
+    """The branches that were taken back whole, and that the agent has left behind by then.
+
+    As a failure that something came after, each is given back as it was; one that nothing came
+    after is run again, in whole.
+    """
+    told: set[str] = set()
+    for branch in sorted(rolled & branches.keys(), key=lambda name: name.count("/")):
+        steps = [entry for entry in branches[branch] if not entry.past]
+        parent = branch.rpartition("/")[0]
+        last = max((entry.era for entry in steps), default=0)
+        went_on = any(
+            entry.era > last
+            and entry.kind != "model"
+            and entry.status != "blocked"
+            and not entry.abandoned
+            and (not entry.undone or parent in told)
+            for entry in branches.get(parent, ())
+        )
+        if (offline or went_on) and not any(entry.has_effect for entry in steps):
+            told.add(branch)
+    inside = {f"#{entry.fingerprint}" for branch in told for entry in branches[branch]}
+    return told | (inside & rolled)
+
+
+def undo_paths(entries: Iterable[Entry]) -> dict[str, Path]:
+    """The paths of what earlier undos did, by branch, so that none of it is done twice."""
+    branches: dict[str, list[Entry]] = {}
+    for entry in entries:
+        if entry.undoes is not None:
+            branches.setdefault(entry.branch, []).append(entry)
+    for steps in branches.values():
+        _mark_frontier(steps, retry_failed=None)
+    return {
+        branch: Path(
+            [e for e in _with_ends(steps) if e.kind != "model" and _holds(e, offline=False)],
+            strict=False,
+        )
+        for branch, steps in branches.items()
+    }
+
+
+def _is_pure(entry: Entry) -> bool:
+    """Whether a step is found by its key alone, in any world."""
+    return entry.kind == "tool" and entry.effect == "pure" and entry.status != "blocked"
+
+
+def _mark_frontier(steps: list[Entry], *, retry_failed: bool | None) -> None:
+    """Mark the steps that no tool call of a later turn, or of their own slot, came after."""
+    if retry_failed is not None:
+        for entry in steps:
+            entry.frontier = retry_failed
+        return
+    last: int | None = None
+    seats: set[int] = set()
+    for entry in reversed(steps):
+        if entry.status == "blocked" or entry.abandoned or entry.undone:
+            continue
+        if entry.kind == "model":
+            entry.frontier = last is None
+        elif entry.kind == "tool":
+            if last is not None and entry.era != last:
+                break
+            last = entry.era
+            entry.frontier = entry.seat not in seats  # else it was retried in its own slot
+            seats.add(entry.seat)
+
+
+def _with_ends(steps: list[Entry]) -> list[Entry]:
+    """Let each read hold up to the end of the batch that its turn wrote in."""
+    last: dict[int, int] = {}
+    for entry in steps:
+        if entry.effect in ("write", "scope") and entry.status != "blocked":
+            last[entry.group] = max(last.get(entry.group, 0), entry.position + 1)
+    if last:
+        for entry in steps:
+            if entry.effect not in ("write", "scope") or entry.status == "blocked":
+                entry.end = max(entry.end, last.get(entry.group, 0))
+    return steps
+
+
+def _holds(entry: Entry, *, offline: bool) -> bool:
+    """Whether a recorded step can be a candidate at all."""
+    if entry.status == "blocked":  # today's gate decides anew, but nobody is asked twice
+        rejected = entry.decided is not None and "rejected_by" in entry.decided
+        return offline or (rejected and entry.undoes is None)
+    if entry.effect in ("pure", "read"):
+        if entry.status in ("unknown", "not_started"):
+            return False  # it just runs again
+        # What failed at the frontier runs again, and a stream that was left there is read anew.
+        cut = entry.status == "error" or "cut" in entry.outcome
+        return offline or not (cut and entry.frontier)
+    return True

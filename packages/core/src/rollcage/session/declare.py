@@ -1,0 +1,173 @@
+"""Declared tools: functions with a contract attached, guarded where a session is around them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
+
+from rollcage.contract.contract import Contract, Effect, OnMiss, Source
+from rollcage.contract.drift import OnDrift
+from rollcage.errors import Blocked, ContractError, UnguardedCallWarning
+from rollcage.gate import Facade
+from rollcage.session.scope import Guard, here
+from rollcage.undo.compensation import declared_tools
+
+__all__ = ["Declared", "contract_of", "declaration", "guarded", "open_sessions", "tool"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+open_sessions: Final[dict[int, Facade | None]] = {}
+"""The sessions of this process that are open, by `id`, with their facades."""
+
+
+class Declared(TypedDict, total=False):
+    """What a tool may declare of itself; each field is described at `Contract`."""
+
+    name: str
+    version: str
+    description: str
+    effect: Effect
+    idempotent: bool
+    risk: str
+    permissions: Sequence[str]
+    raises: Sequence[type[Exception]]
+    secret: Sequence[str]
+    labels: Sequence[str]
+    on_miss: OnMiss | None
+    source: Source
+    undo: Callable[..., Any] | None
+    observe: Callable[[dict[str, Any]], Any] | None
+    probe: Callable[..., Any] | None
+    on_drift: OnDrift | None
+    json_output: Any
+    allow_empty: bool
+    max_output: int | None
+
+
+_CONTRACT: Final = "__rollcage_contract__"
+
+
+def contract_of(function: Callable[..., Any]) -> Contract | None:
+    """The contract that `@rollcage.tool` attached to a function; None if there is none."""
+    found = getattr(function, _CONTRACT, None)
+    return found if isinstance(found, Contract) else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _undeclared(function: Callable[..., Any]) -> Contract:
+    return Contract.of(function)
+
+
+def declaration(function: Callable[..., Any]) -> tuple[Callable[..., Any], Contract]:
+    """A tool's own body and its contract."""
+    contract = getattr(function, _CONTRACT, None)
+    if contract is not None:
+        return getattr(function, "__wrapped__", function), contract
+    if not callable(function):
+        raise ContractError(f"{function!r} can't be called: it is no tool")
+    return function, _undeclared(function)
+
+
+@overload
+def tool(function: F, /) -> F: ...
+@overload
+def tool(**declared: Unpack[Declared]) -> Callable[[F], F]: ...
+def tool(function: Any = None, /, **declared: Any) -> Any:
+    """Declare a function as a tool: it stays that function, with a contract attached.
+
+    Inside an open session a call of it is guarded; outside it runs plainly. What can be declared
+    is described at `Contract`; an undeclared effect is `write`.
+
+    Raises:
+        ContractError: the declaration can't be used; says which parameter or field.
+    """
+    if function is None:
+        return lambda each: _declare(each, declared)
+    return _declare(function, declared)
+
+
+def _declare(function: Callable[..., Any], declared: dict[str, Any]) -> Callable[..., Any]:
+    contract = Contract.of(function, **declared)
+    wrapper = guarded(function, contract, lambda: _session_here(contract))
+    written = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
+    declared_tools.setdefault(contract.name, {})[written] = weakref.ref(wrapper)
+    return wrapper
+
+
+def guarded(
+    function: Callable[..., Any], contract: Contract, session_of: Callable[[], Guard | None]
+) -> Callable[..., Any]:
+    """The function with its calls guarded by the session that `session_of` finds, if any."""
+    bind = inspect.signature(function).bind
+    wrapper: Callable[..., Any]
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def awrapper(*args: Any, **kwargs: Any) -> Any:
+            session = session_of()
+            if session is None:
+                return await function(*args, **kwargs)
+            named = _named(bind, args, kwargs) if args else kwargs
+            return await session.arun(contract, named, function)
+
+        wrapper = awrapper
+    else:
+
+        @functools.wraps(function)
+        def plain_wrapper(*args: Any, **kwargs: Any) -> Any:
+            session = session_of()
+            if session is None:
+                return function(*args, **kwargs)
+            return session.run(contract, _named(bind, args, kwargs) if args else kwargs, function)
+
+        wrapper = plain_wrapper
+    setattr(wrapper, _CONTRACT, contract)
+    return wrapper
+
+
+def _named(
+    bind: Callable[..., inspect.BoundArguments], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    bound = bind(*args, **kwargs)
+    named = dict(bound.arguments)
+    for parameter in bound.signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            named |= named.pop(parameter.name, {})
+    return named
+
+
+def _check_facades(contract: Contract) -> None:
+    """Refuse a tool that an open session does not give: the agent may have come here by a thread.
+
+    Raises:
+        Blocked: the tool does not run.
+    """
+    for facade in list(open_sessions.values()):
+        refused = None if facade is None else facade.check(contract, contract.function)
+        if refused is not None:
+            raise Blocked(
+                f"{refused.reason}; it was called in a thread or task that knows no session, while "
+                f"one with a facade is open",
+                rule=refused.rule,
+                code=refused.code,
+            )
+
+
+def _session_here(contract: Contract) -> Guard | None:
+    scope = here()
+    if scope is not None:
+        return scope.session
+    if open_sessions:
+        _check_facades(contract)
+        warnings.warn(
+            f"{contract.name} was called in a thread or task that knows no session, while sessions "
+            f"are open in this process: it runs unguarded. Start the thread with "
+            f"contextvars.copy_context().run, or call through the session",
+            UnguardedCallWarning,
+            stacklevel=4,
+        )
+    return None

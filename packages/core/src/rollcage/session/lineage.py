@@ -1,0 +1,226 @@
+"""Finds the run that a session replays, and reads all that it builds on."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+import orjson
+
+from rollcage.errors import RunNotFound, RunStopped, SessionError, SourceMissing, TraceCorrupt
+from rollcage.replay.recording import Recording, load
+from rollcage.step.ledger import Mode
+from rollcage.store.jsonl import JsonlStore, open_trace
+from rollcage.store.protocol import (
+    Lock,
+    Reader,
+    RunInfo,
+    RunTrace,
+    Store,
+    check_attested,
+    is_run_id,
+)
+from rollcage.trace.reader import read_events
+from rollcage.values.answer import Answer
+from rollcage.values.codec import TAG
+
+__all__ = ["Replay", "Source", "find_source", "read_answers", "read_lineage", "read_traces"]
+
+Replay = Literal["auto", "off", "resume", "offline", "verify"]
+"""How a session treats what is recorded: see `Session`."""
+
+MODES: Final[dict[Replay, Mode]] = {
+    "auto": "resume", "off": "record", "resume": "resume", "offline": "offline", "verify": "verify",
+}  # fmt: skip
+_log = logging.getLogger("rollcage")
+
+
+class Source(NamedTuple):
+    """What a session replays, if anything, and how."""
+
+    mode: Mode
+    reader: Reader
+    run: str | None
+
+
+def find_source(
+    store: Store, name: str, replay: Replay, source: str | os.PathLike[str] | None
+) -> Source:
+    """The source of a session of the job `name`: the one that is named, else its newest run.
+
+    Raises:
+        RunNotFound: there is none, and the mode needs one.
+    """
+    mode = MODES[replay]
+    if source is not None:
+        return Source(mode, *_named(store, source))
+    if replay == "off":
+        return Source(mode, store, None)
+    newest = _newest(store, name)
+    if newest is not None and not (replay == "auto" and newest.status == "ok"):
+        return Source(mode, store, newest.run)
+    if replay != "auto":
+        raise RunNotFound(f"the store has no run of {name!r} to replay")
+    return Source("record", store, None)
+
+
+def _named(store: Store, source: str | os.PathLike[str]) -> tuple[Reader, str]:
+    if isinstance(source, str) and is_run_id(source):
+        return store, source
+    folder, run = open_trace(Path(source))
+    match store, folder:
+        case JsonlStore(root=own), JsonlStore(root=its) if own.resolve() == its.resolve():
+            return store, run
+        case _:
+            return folder, run
+
+
+def _newest(store: Store, name: str) -> RunInfo | None:
+    """The newest run of a job; looking back (`offline`, `verify`) makes none of it."""
+    own = (r for r in store.runs() if r.name == name and r.mode in ("record", "resume"))
+    return max(own, key=lambda info: (info.time, info.run), default=None)
+
+
+def read_lineage(
+    reader: Reader,
+    run: str,
+    *,
+    live: bool,
+    settings: Mapping[str, Any],
+    retry_failed: bool | None,
+    locks: list[Lock],
+) -> Recording:
+    """The recording of a run and of all that it builds on, transitively.
+
+    A `live` replay locks each of them, into `locks`, so that nobody else resumes them too.
+    `settings` are what the runs must have been recorded with.
+
+    Raises:
+        StoreError: one of them is gone, in use or corrupt.
+        RunStopped: one of them was told to stop.
+        SessionError: one of them was recorded with other settings.
+    """
+    traces = read_traces(reader, run, locks=locks if live else None, settings=settings, whole=live)
+    collecting = gc.isenabled()
+    gc.disable()  # all that is made here is kept: looking it over again and again takes a third
+    try:
+        return load(traces, offline=not live, retry_failed=retry_failed)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def read_traces(
+    reader: Reader,
+    run: str,
+    *,
+    locks: list[Lock] | None,
+    settings: Mapping[str, Any] | None = None,
+    whole: bool = False,
+) -> list[tuple[str, bytes]]:
+    """The traces of a run and of all that it builds on, oldest first: a name for each, its lines.
+
+    Args:
+        reader: where they come from.
+        run: the newest of them.
+        locks: where given, each is locked, into it.
+        settings: what they must have been recorded with.
+        whole: what an unfinished run builds on must be there.
+    """
+    lineage: list[tuple[str, bytes]] = []
+    seen: set[str] = set()
+    wanted: str | None = run
+    finished = False
+    while wanted is not None:
+        seen.add(wanted)
+        try:
+            if locks is not None:
+                locks.append(reader.lock(wanted))
+                _check_stopped(reader, wanted)
+            trace = reader.read(wanted)
+        except RunNotFound:
+            if not lineage:
+                raise
+            if whole and not finished:
+                raise SourceMissing(
+                    f"run {run} did not finish, and run {wanted} that it builds on is gone: what "
+                    f'that one had done can\'t be known. Bring it back, or use replay="offline"'
+                ) from None
+            break
+        if trace.torn:
+            _log.warning("%s: its last line is torn and is left out", trace.where)
+        check_attested(trace)
+        lineage.append((trace.where, trace.data))
+        finished = finished or _ended_well(trace)
+        started = next(read_events(trace.data, trace.where))[1]
+        _check_settings(started, wanted, settings or {})
+        wanted = started.get("source")
+        if wanted in seen:
+            raise TraceCorrupt(trace.where, 1, f"run {wanted} would be its own source")
+    lineage.reverse()
+    return lineage
+
+
+def read_answers(reader: Reader, run: str, agent: str | None) -> list[Answer]:
+    """What the model answered in one run, in the order in which it was asked.
+
+    Those of one `agent`, or of all agents but the ones inside of tools. A call that failed, or that
+    nothing is known of, has no answer.
+
+    Raises:
+        StoreError: the trace can't be read, or was changed.
+    """
+    trace = reader.read(run)
+    check_attested(trace)
+    asked: dict[int, tuple[int, dict[str, Any]]] = {}
+    for line, event in read_events(trace.data, trace.where):
+        step: Any = event.get("step")
+        if event["event"] in ("step.started", "step.replayed"):
+            if event.get("kind") == "model" and _is_asked_by(agent, event):
+                asked[step] = line, event
+        elif step in asked:
+            asked[step] = line, event
+    answers: list[Answer] = []
+    for line, event in asked.values():
+        outcome = event.get("outcome")
+        try:
+            if outcome is None or outcome["status"] != "ok":
+                continue
+            answer = outcome["answer"]
+            if TAG in answer:
+                answer = orjson.loads(reader.get_blob(answer["sha256"]))
+            answers.append(Answer.from_data(answer, outcome.get("usage")))
+        except (KeyError, TypeError, ValueError) as error:
+            raise TraceCorrupt(trace.where, line, f"no answer of a model: {error}") from None
+    return answers
+
+
+def _is_asked_by(agent: str | None, event: Mapping[str, Any]) -> bool:
+    if agent is None:
+        return event.get("parent") is None
+    return bool(event.get("agent", "") == agent)
+
+
+def _check_stopped(reader: Reader, run: str) -> None:
+    order = reader.stop_order(run)
+    if order is not None:
+        raise RunStopped(run, order.by, order.reason)
+
+
+def _check_settings(started: Mapping[str, Any], run: str, settings: Mapping[str, Any]) -> None:
+    for field, own in settings.items():
+        if started.get(field) != own:
+            raise SessionError(
+                f"run {run} was recorded with {field}={started.get(field)!r}, this session has "
+                f"{own!r}; nothing recorded would hold"
+            )
+
+
+def _ended_well(trace: RunTrace) -> bool:
+    """Whether the session was left as it should be; an undo may have come behind that."""
+    start = trace.data.rfind(b'\n{"event":"run.finished"') + 1
+    return start > 0 and b'"status":"ok"' in trace.data[start : trace.data.find(b"\n", start)]

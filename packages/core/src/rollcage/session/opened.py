@@ -1,0 +1,468 @@
+"""A session's life: how it is opened and left, and what everything in it shares."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hmac
+import logging
+import os
+from collections import OrderedDict
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
+
+from rollcage.contract.permissions import Enforce
+from rollcage.errors import (
+    PolicyInvalid,
+    RunNotFound,
+    SessionError,
+    StoreError,
+    TraceUnwritable,
+    UnknownOutcome,
+)
+from rollcage.fingerprint.identity import uuid7
+from rollcage.gate import (
+    Approver,
+    Ask,
+    Detecting,
+    Facade,
+    Registry,
+    Rule,
+    Terms,
+    Verdict,
+    rule_name,
+)
+from rollcage.replay.path import Entry
+from rollcage.replay.recording import Lineage, Recording, read
+from rollcage.replay.world import Turn
+from rollcage.session.declare import open_sessions
+from rollcage.session.lineage import (
+    MODES,
+    Replay,
+    Source,
+    find_source,
+    read_answers,
+    read_lineage,
+    read_traces,
+)
+from rollcage.session.scope import Guard, Nesting, around, enter_body, enter_watched, here
+from rollcage.step.call import Call, Stats
+from rollcage.step.capture import Setting
+from rollcage.step.driver import Clock, Driver
+from rollcage.step.gating import Gate, failed
+from rollcage.step.ledger import Ledger, Mode, OnDivergence
+from rollcage.step.requests import Effect, Raised, Returned
+from rollcage.store.jsonl import JsonlStore
+from rollcage.store.protocol import Lock, Store
+from rollcage.trace.events import FORMAT
+from rollcage.undo.compensation import Tool, Tools, ToolSource
+from rollcage.values.answer import Answer
+from rollcage.values.codec import Seal
+from rollcage.values.exceptions import encode_exception
+
+if TYPE_CHECKING:
+    from rollcage.gate import Policy, Spent
+
+__all__ = ["Opened", "writable"]
+
+
+_log: Final = logging.getLogger("rollcage")
+
+
+class Opened:
+    """What a session is apart from its calls; see `Session`."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        store: str | os.PathLike[str] | Store = "./.rollcage",
+        replay: Replay = "auto",
+        source: str | os.PathLike[str] | None = None,
+        policy: Policy | str | os.PathLike[str] | None = None,
+        rules: Sequence[Rule] = (),
+        said: str | Sequence[str] | None = None,
+        approver: Approver | None = None,
+        actor: str = "",
+        chain: Literal["effects", "all"] = "effects",
+        durability: Literal["os", "disk"] = "os",
+        on_divergence: OnDivergence = "halt",
+        seed: str = "",
+        retry_failed: bool | None = None,
+        enforce: Enforce = "off",
+        tools: Mapping[str, ToolSource] | Iterable[ToolSource] | None = None,
+        facade: str | None = None,
+        secrets: Literal["declared", "detected"] = "declared",
+        _clock: Clock = Clock(),  # noqa: B008 - immutable
+    ) -> None:
+        if not name:
+            raise SessionError("a session needs a name: it says which job this is")
+        _check("replay", replay, tuple(MODES))
+        _check("chain", chain, ("effects", "all"))
+        _check("durability", durability, ("os", "disk"))
+        _check("on_divergence", on_divergence, ("halt", "warn", "undo"))
+        _check("enforce", enforce, ("off", "report", "strict"))
+        _check("secrets", secrets, ("declared", "detected"))
+        if source is not None and replay == "off":
+            raise SessionError('replay="off" records afresh: it takes no source')
+        self.name = name
+        self.store: Store = store if isinstance(store, Store) else JsonlStore(store)
+        self.run_id = ""
+        self.root = ""
+        self._replay: Replay = replay
+        self._source = source
+        self._gate = Gate(name, policy=policy, rules=rules, said=said, clock=_clock.monotonic)
+        self._ask = None if approver is None else Ask(approver)
+        self._actor = writable(actor)
+        self._chain: Literal["effects", "all"] = chain
+        self._durable = durability == "disk"
+        self._on_divergence: OnDivergence = on_divergence
+        self._seed = seed
+        self._retry_failed = retry_failed
+        self._enforce: Enforce = enforce
+        self._clock = _clock
+        self._found: Source | None = None
+        self._driver: Driver | None = None
+        self._locks: list[Lock] = []
+        self._turns: dict[Any, Turn] = {}
+        self._ended: OrderedDict[Any, Returned | Raised] = OrderedDict()
+        self._key: bytes | None = None
+        self._seal: Seal = Detecting(self._hmac) if secrets == "detected" else self._hmac
+        self._setting: Setting | None = None
+        self._tools = Tools(tools)
+        self._facade_name = facade
+        self._facade: Facade | None = None
+        self.nesting = Nesting()
+
+    # --- entering and leaving --------------------------------------------------------------------
+
+    def _enter(self) -> tuple[Entry, ...]:
+        """Open the run; the steps of its source whose undo was cut off, and is to be finished."""
+        if self.run_id:
+            raise SessionError("a session is entered once; make another one")
+        self._facade = self._facade_here()
+        try:
+            with self.store.opening():
+                half_undone = self._open()
+        except BaseException:
+            self._release()
+            raise
+        open_sessions[id(self)] = self._facade
+        self.nesting.enter(self._guard)
+        return half_undone
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        driver = self._active()
+        self.nesting.leave()
+        open_sessions.pop(id(self), None)
+        halted = driver.ledger.halted
+        try:
+            if not driver.writer.forked:
+                self._finish(driver, error)
+        except (StoreError, TraceUnwritable) as unwritable:
+            if error is None and halted is None:
+                raise
+            _log.warning("the end of run %s is not recorded: %s", self.run_id, unwritable)
+        finally:
+            driver.closed = True
+            driver.writer.close()
+            self._release()
+        halted = driver.ledger.halted
+        if halted is not None and error is not halted and not _interrupts(error):
+            raise halted
+
+    def _open(self) -> tuple[Entry, ...]:
+        self._found = source = find_source(self.store, self.name, self._replay, self._source)
+        self.run_id = self.root = uuid7(self._clock.wall() // 1_000_000, self._clock.random(10))
+        recording: Recording | None = None
+        if source.run is not None:
+            recording = read_lineage(
+                source.reader,
+                source.run,
+                live=source.mode == "resume",
+                settings={"format": FORMAT, "chain": self._chain, "seed": self._seed},
+                retry_failed=self._retry_failed,
+                locks=self._locks,
+            )
+            self.root = str(recording.run_settings.get("root") or source.run)
+        started = {
+            "event": "run.started",
+            "time": self._clock.wall() // 1000,
+            "format": FORMAT,
+            "run": self.run_id,
+            "name": self.name,
+            "mode": source.mode,
+            "source": source.run,
+            "root": self.root,
+            "seed": self._seed,
+            "chain": self._chain,
+            "on_divergence": self._on_divergence,
+            "durability": "disk" if self._durable else "os",
+            "rules": [rule_name(rule) for rule in self._gate.rules],
+        }
+        if self._gate.policy is not None:
+            started["policy"] = _told(self._gate.policy)
+        if self._facade is not None:
+            started["facade"] = self._facade.as_data()
+        if self._actor:
+            started["actor"] = self._actor
+        if self._enforce != "off":
+            started["enforce"] = self._enforce
+        if isinstance(self._seal, Detecting):
+            started["secrets"] = "detected"
+        half_undone: tuple[Entry, ...] = ()
+        if recording is not None and source.mode == "resume" and self._on_divergence != "warn":
+            half_undone = recording.half_undone
+        writer = self.store.create(started)
+        enter = functools.partial(enter_body, self._guard)
+        if self._enforce != "off":
+            enter = functools.partial(enter_watched, self._enforce, self._guard)
+        self._driver = Driver(
+            self._ledger(source.mode, None if half_undone else recording),
+            writer,
+            self.store,
+            source.reader,
+            self._clock,
+            enter,
+            around.reset,
+            self._recall,
+        )
+        self._gate.open(self.run_id, self._facade)
+        self._setting = self._share()
+        return half_undone
+
+    def _ledger(
+        self, mode: Mode, recording: Recording | None, counted: tuple[int, int] = (0, 0)
+    ) -> Ledger:
+        steps, turns = counted
+        ledger = Ledger(
+            run=self.run_id,
+            mode=mode,
+            recording=recording,
+            chain=self._chain,
+            on_divergence=self._on_divergence,
+            seed=self._seed,
+            steps=steps,
+            turns=turns,
+        )
+        self._gate.counted_by(ledger.stats)
+        return ledger
+
+    @property
+    def _guard(self) -> Guard:
+        """This session, as whoever calls through it knows it."""
+        return cast("Guard", self)
+
+    def _take_back(
+        self,
+        orphans: tuple[Entry, ...],
+        waits: bool,  # noqa: FBT001 - the engine calls it
+    ) -> Generator[Effect, Any, str]:
+        """Undo what a new write would leave behind."""
+        raise NotImplementedError
+
+    def _share(self) -> Setting:
+        """What the flows of this session share."""
+        if isinstance(self._seal, Detecting):
+            self._active().hide = self._seal.event
+        return Setting(
+            self._seal,
+            self._durable,
+            self.root,
+            self._tools,
+            self._take_back,
+            self._decide,
+            self._terms,
+            self._allow,
+        )
+
+    def _terms(self) -> Terms:
+        return self._gate.terms(self._actor or self.name)
+
+    def _decide(self, call: Call) -> Verdict:
+        verdict = self._gate.decide(call)
+        if not isinstance(self._seal, Detecting):
+            return verdict
+        try:
+            return self._seal.verdict(verdict)
+        except Exception as error:  # noqa: BLE001 - what it says may hold a credential
+            return failed(error)
+
+    def _finish(self, driver: Driver, error: BaseException | None) -> None:
+        ledger = driver.ledger
+        cut = [step for step in ledger.in_flight() if step.world_effect]
+        if cut and error is None and ledger.halted is None:
+            names = ", ".join(f"step {s.number} ({s.call.contract.name})" for s in cut)
+            ledger.halted = UnknownOutcome(
+                f"the session was left while writes were in flight: {names} of run {self.run_id}. "
+                f"Wait for threads and tasks inside of the session",
+                self.run_id,
+                cut[0].number,
+            )
+        left = ledger.left_behind()
+        if left and error is None and ledger.halted is None:
+            ledger.stats.orphans += len(left)
+            listed = ", ".join(f"step {e.step} ({e.name})" for e in left[:5])
+            _log.warning(
+                "run %s never asked for %d recorded effects: %s", self.run_id, len(left), listed
+            )
+        cause = ledger.halted or error
+        event: dict[str, Any] = {
+            "event": "run.finished",
+            "time": self._clock.wall() // 1000,
+            "status": "halted" if ledger.halted else "error" if error else "ok",
+            "steps": ledger.stats.calls,
+        }
+        if cause is not None:
+            event["error"] = encode_exception(cause, self._seal)
+        with driver.lock:
+            driver.closed = True  # first: nothing comes behind this line, from whichever thread
+            driver.writer.append(event)
+            driver.writer.sync()
+            driver.writer.attest(event["status"])
+
+    def _release(self) -> None:
+        for lock in self._locks:
+            lock.release()
+        self._locks.clear()
+
+    def _active(self) -> Driver:
+        driver = self._driver
+        if driver is None:
+            raise SessionError(f"session {self.name!r} is not entered: use `with Session(...)`")
+        return driver
+
+    @property
+    def stats(self) -> Stats:
+        """What the session has done so far."""
+        return self._active().ledger.stats
+
+    @property
+    def halted(self) -> BaseException | None:
+        """The error that halted the session; None while it may go on."""
+        return self._active().ledger.halted
+
+    @property
+    def facade(self) -> Facade | None:
+        """What the agent gets of the registry, read once; None where that is not restricted."""
+        if self._facade is None and self._facade_name is not None:
+            self._facade = Registry(self.store).facade(self._facade_name)
+        return self._facade
+
+    def _facade_here(self) -> Facade | None:
+        """The session's facade where it is entered: inside of another one's, what both give."""
+        own, outer = self.facade, here()
+        around_it = None if outer is None else outer.session.facade
+        if own is None or around_it is None:
+            return own or around_it
+        return own.within(around_it)
+
+    def _allow(self, tool: Tool) -> None:
+        """Refuse a tool that takes something back, and was never approved.
+
+        Raises:
+            ToolRefused: the session has a facade, and that gives no such tool.
+        """
+        facade, contract = self._facade, tool.contract
+        verdict = None if facade is None else facade.check(contract, tool.body, undo=True)
+        if facade is not None and verdict is not None:
+            raise facade.refusal(contract, verdict)
+
+    @property
+    def policy(self) -> Policy | None:
+        """The policy that decides now."""
+        return self._gate.policy
+
+    @property
+    def spent(self) -> Spent | None:
+        """What was used up of the policy's limits, and what it cost; None without a policy."""
+        meter = self._gate.meter
+        return None if meter is None else meter.spent
+
+    def load_policy(self, policy: Policy | str | os.PathLike[str]) -> None:
+        """Decide by another policy from now on, with the same limits, labels and prices.
+
+        Where it can't be used, every call is denied until one is loaded that can. Approvals that
+        were given under the old one count no longer.
+
+        Raises:
+            PolicyInvalid: it can't be used.
+            SessionError: it has other limits, labels or prices.
+        """
+        driver = self._active()
+        driver.check_process()
+        event: dict[str, Any] = {"event": "policy.loaded"}
+        try:
+            event["policy"] = _told(self._gate.reload(policy))
+        except (PolicyInvalid, SessionError, OSError) as error:
+            event["error"] = encode_exception(error, self._seal)
+            raise
+        finally:
+            event["time"] = self._clock.wall() // 1000
+            with driver.lock:
+                driver.append(event)
+        self._setting = self._share()
+
+    def halt(self, error: Exception) -> None:
+        """Halt the session: from now on nothing runs in it, and leaving it raises `error`."""
+        driver = self._active()
+        driver.check_process()
+        with driver.lock:
+            if driver.ledger.halted is None:
+                driver.ledger.halted = error
+
+    def recorded_answers(self, agent: str | None = None) -> tuple[str, list[Answer]]:
+        """The run that this session replays, and what the model answered in it, in order.
+
+        Those of one `agent`, or of all agents but the ones inside of tools.
+
+        Raises:
+            SessionError: it replays nothing.
+        """
+        self._active()
+        if self._found is None or self._found.run is None:
+            raise SessionError(f"session {self.name!r} replays no run: there is no answer in it")
+        return self._found.run, read_answers(self._found.reader, self._found.run, agent)
+
+    def _hmac(self, secret: str) -> str:
+        if self._key is None:
+            self._key = self.store.secret_key()
+        return hmac.new(self._key, secret.encode("utf-8", "surrogatepass"), "sha256").hexdigest()
+
+    def _recall(self) -> Lineage:
+        """What the run and its lineage hold."""
+        return read(self._traces())
+
+    def _traces(self) -> list[tuple[str, bytes]]:
+        own = self.store.read(self.run_id)
+        traces = [(own.where, own.data)]
+        if self._found is not None and self._found.run is not None:
+            with contextlib.suppress(RunNotFound):  # what was replayed of it is in the own one
+                traces = read_traces(self._found.reader, self._found.run, locks=None) + traces
+        return traces
+
+
+def _told(policy: Policy) -> dict[str, str]:
+    """What the trace holds of a policy."""
+    return {"name": policy.name, "digest": policy.digest, "mode": policy.mode}
+
+
+def writable(text: str) -> str:
+    """A name from outside, without what UTF-8 can't hold (lone surrogates)."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _check(field: str, value: Any, allowed: tuple[Any, ...]) -> None:
+    if value not in allowed:
+        raise SessionError(f"{field}={value!r} is none of {', '.join(map(repr, allowed))}")
+
+
+def _interrupts(error: BaseException | None) -> bool:
+    """Whether this must go on as it is: a cancellation, an interrupt, an exit."""
+    return error is not None and not isinstance(error, Exception)

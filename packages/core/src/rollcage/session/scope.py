@@ -1,0 +1,279 @@
+"""Where a call comes from: what it finds around it in its context."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from contextvars import ContextVar, Token
+from typing import Any, Protocol, TypeVar, overload
+
+from rollcage.contract.contract import Contract
+from rollcage.contract.permissions import Enforce, grants_of
+from rollcage.fingerprint.identity import idempotency_key
+from rollcage.gate import Ask, Facade
+from rollcage.replay.generation import Origin
+from rollcage.replay.world import Turn
+from rollcage.step.call import Step
+from rollcage.step.watch import Watch, install
+
+__all__ = [
+    "Branch", "CurrentStep", "Guard", "InScope", "Nesting", "Scope", "TurnHandle", "around",
+    "call_id_here", "current_step", "enter_body", "enter_watched", "here", "step_here",
+]  # fmt: skip
+
+R = TypeVar("R")
+
+
+class Guard(Protocol):
+    """What scopes and declared tools need of their session."""
+
+    root: str
+    nesting: Nesting
+
+    @property
+    def facade(self) -> Facade | None:
+        """See `Session.facade`."""
+        ...
+
+    def run(
+        self, contract: Contract, arguments: Mapping[str, Any], body: Callable[..., Any]
+    ) -> Any:
+        """See `Session.run`."""
+        ...
+
+    async def arun(
+        self, contract: Contract, arguments: Mapping[str, Any], body: Callable[..., Any]
+    ) -> Any:
+        """See `Session.arun`."""
+        ...
+
+    def call(self, tool: Callable[..., R], /, **arguments: Any) -> R:
+        """See `Session.call`."""
+        ...
+
+    async def acall(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
+        """See `Session.acall`."""
+        ...
+
+
+@dataclasses.dataclass(slots=True, eq=False)  # frozen, it would take four times as long to make
+class Scope:
+    """What a call finds around it: its session, branch, turn, and the step whose body it is in."""
+
+    session: Guard
+    branch: str = ""
+    turn: Turn | None = None
+    slot: int | None = None
+    agent: str = ""
+    call_id: str = ""
+    step: Step | None = None
+    once: bool | None = None  # turn and slot say which call it is; True: a failed one included
+    ask: Ask | None = None
+
+    @property
+    def undoes(self) -> Origin | None:
+        """The step that is being taken back here."""
+        return None if self.step is None else self.step.call.undoes
+
+
+around: ContextVar[Scope | None] = ContextVar("rollcage_scope", default=None)
+
+
+class Nesting:
+    """Where a session was entered: in which context, and inside of which other session.
+
+    Sessions may be left in any order, and in another context than they were entered in (fixtures).
+
+    Attributes:
+        outer: what was around the session where it was entered.
+        left: whether it was left.
+    """
+
+    __slots__ = ("_token", "left", "outer")
+
+    def __init__(self) -> None:
+        self.outer: Scope | None = None
+        self.left = False
+        self._token: Token[Scope | None] | None = None
+
+    def enter(self, session: Guard) -> None:
+        """Let the calls of this context come from `session`."""
+        self.outer = here()
+        self._token = around.set(Scope(session))
+
+    def leave(self) -> None:
+        """End that; a session that was entered later goes on to guard its own calls."""
+        self.left = True
+        scope = around.get()
+        if scope is not None and scope.session.nesting is self:
+            around.set(_not_left(self.outer))
+        else:
+            here()
+
+    def is_here(self) -> bool:
+        """Whether the session was entered in this very context, not in one it was copied from."""
+        if self._token is None:
+            return False
+        try:
+            around.reset(self._token)  # only its own context takes a token back ...
+        except ValueError:
+            return False
+        self._token = around.set(None)  # ... and once; the caller sets what is around
+        return True
+
+
+def here() -> Scope | None:
+    """What is around this context. Sessions that were entered in it and left since are not.
+
+    A task that outlives its session still finds it: its calls are refused, not unguarded.
+    """
+    scope = around.get()
+    if scope is None or not scope.session.nesting.left:
+        return scope
+    found = _not_left(scope)
+    if found is not scope:
+        around.set(found)
+    return found
+
+
+def _not_left(scope: Scope | None) -> Scope | None:
+    while scope is not None:
+        nesting = scope.session.nesting
+        if not (nesting.left and nesting.is_here()):
+            return scope
+        scope = nesting.outer
+    return None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CurrentStep:
+    """The step whose body is running.
+
+    Attributes:
+        run: the run's id.
+        number: its number in the run's trace.
+        name: the tool's name.
+        idempotency_key: the same whenever this step is run again in a resume of the run (64 hex
+            digits); hand it to the service that the tool calls.
+        before: what the tool's `observe` saw, for its undo; None where it declares none. A body
+            that locks what it changes can refuse where somebody else has changed it since.
+    """
+
+    run: str
+    number: int
+    name: str
+    idempotency_key: str
+    before: Mapping[str, Any] | None = None
+
+
+def current_step() -> CurrentStep | None:
+    """The step whose body is running in this context; None outside of one."""
+    scope = around.get()
+    if scope is None or scope.step is None:
+        return None
+    step = scope.step
+    contract, captured = step.call.contract, step.call.captured
+    return CurrentStep(
+        step.run,
+        step.number,
+        contract.name,
+        idempotency_key(scope.session.root, step.branch.name, step.fingerprint.hex()),
+        captured.before if captured is not None and contract.observe is not None else None,
+    )
+
+
+def step_here() -> tuple[str, int] | None:
+    """The run and number of the step whose body is running in this context; None outside of one."""
+    scope = around.get()
+    if scope is None or scope.step is None:
+        return None
+    return scope.step.run, scope.step.number
+
+
+def call_id_here() -> str:
+    """The framework's id of the call that stands here, as `Session.place` was told; else empty."""
+    scope = around.get()
+    return "" if scope is None else scope.call_id
+
+
+def enter_body(session: Guard, step: Step) -> Token[Scope | None]:
+    """Make `step` the one whose body is running in its session; `around.reset` ends that."""
+    return around.set(Scope(session, agent=step.call.agent, branch=step.branch.name, step=step))
+
+
+def enter_watched(enforce: Enforce, session: Guard, step: Step) -> Token[Scope | None]:
+    """`enter_body`, and hold what the body does to the permissions that its tool declares."""
+    contract = step.call.contract
+    if contract.permissions and step.watch is None:  # a stream is entered for each chunk
+        install(_watched)
+        step.watch = Watch(contract.name, grants_of(contract.permissions), enforce)
+    return enter_body(session, step)
+
+
+def _watched() -> Watch | None:
+    """The watch of the body whose context this is; inside of another tool's, it is that one's."""
+    scope = around.get()
+    while scope is not None and scope.step is None:
+        scope = scope.session.nesting.outer  # a session that a body has entered is its deed
+    return None if scope is None or scope.step is None else scope.step.watch
+
+
+class InScope:
+    """Let the calls inside come from a scope; may be entered once."""
+
+    __slots__ = ("_scope", "_token")
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    def __enter__(self) -> None:
+        self._token = around.set(self._scope)
+
+    def __exit__(self, *_: object) -> None:
+        around.reset(self._token)
+
+
+class TurnHandle:
+    """A turn that is stated explicitly; its calls were issued together.
+
+    Calls get their slots in order of arrival. Where they arrive in any order (threads), say
+    `with turn.slot(i):` around each, in the thread itself.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        self._at = scope
+
+    @contextlib.contextmanager
+    def slot(self, index: int) -> Generator[None]:
+        """The next call in this context is the turn's `index`-th (from 0)."""
+        with InScope(dataclasses.replace(self._at, slot=index)):
+            yield
+
+
+class Branch:
+    """A branch of a session: a world of its own, for an agent or a thread with dependent writes."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._at = scope
+
+    @property
+    def name(self) -> str:
+        """Its full name, as the trace has it."""
+        return self._at.branch
+
+    def call(self, tool: Callable[..., R], /, **arguments: Any) -> R:
+        """Like `Session.call`, in this branch, from whichever thread."""
+        with InScope(self._at):
+            return self._at.session.call(tool, **arguments)
+
+    @overload
+    async def acall(
+        self, tool: Callable[..., Coroutine[Any, Any, R]], /, **arguments: Any
+    ) -> R: ...
+    @overload
+    async def acall(self, tool: Callable[..., R], /, **arguments: Any) -> R: ...
+    async def acall(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
+        """Like `Session.acall`, in this branch, from whichever task."""
+        with InScope(self._at):
+            return await self._at.session.acall(tool, **arguments)

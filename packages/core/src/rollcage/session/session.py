@@ -1,0 +1,378 @@
+"""What users touch: `Session`. Tools are declared in `declare`, a call's place is in `scope`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
+from typing import Any, Final, Literal, TypeVar, Unpack, cast, overload
+
+from rollcage.contract.contract import Contract
+from rollcage.errors import ArgumentsInvalid, Blocked, Halt, OutputDrift, SessionError
+from rollcage.gate import ALLOWED, Ask, Instead
+from rollcage.session.declare import Declared, declaration, guarded, tool
+from rollcage.session.opened import writable
+from rollcage.session.scope import Branch, InScope, Scope, TurnHandle, around
+from rollcage.session.undoable import Undoable
+from rollcage.step.call import Call
+from rollcage.step.flow import Read, run_step
+from rollcage.step.requests import Flow, Returned
+from rollcage.step.streams import astream, stream
+
+__all__ = ["Session"]
+
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+
+_REMEMBERED: Final = 256  # outcomes of placed calls, for a framework that repeats them
+_NOTHING_ELSE: Final = Instead()  # what a framework's body comes to, where its adapter says nothing
+_NOT_MADE: Final = (ArgumentsInvalid, Blocked, Halt, SessionError)
+
+
+class Session(Undoable):
+    """A live, guarded execution; it writes exactly one run.
+
+    Use it as a context manager, sync or async. Every tool that is called through it, or that was
+    declared with `@rollcage.tool` and is called inside it, is fingerprinted, gated, traced and, in
+    a later session of the same name, replayed.
+
+    Args:
+        name: the job. With `replay="auto"`, its newest run is resumed unless it finished cleanly.
+        store: a directory (made if needed), or a `Store`.
+        replay: `"auto"`; `"off"` records afresh; `"resume"` reuses what holds and runs the rest;
+            `"offline"` gives back what is recorded and runs nothing; `"verify"` also runs pure and
+            read tools again, and reports drift.
+        source: the run to replay, by its id or the path of its trace; the newest by default.
+        policy: what decides on each call before it happens: a `rollcage.Policy`, or the file
+            (TOML or YAML) that it is in.
+        rules: see `rollcage.Rule`; each call is shown to each of them too, and what is stricter
+            counts.
+        said: what the user said, for conditions that ask whether they `named` something.
+        approver: see `rollcage.Approver`; decides where a rule asks. Without one, the session
+            halts there.
+        actor: who the run acts for, who can't approve its calls; by default the job's name.
+        chain: `"effects"`: writes move the world on; `"all"`: every tool step does.
+        durability: `"os"`: what is recorded survives the death of the process; `"disk"`: and of
+            the machine.
+        on_divergence: what a new write does when recorded effects are still ahead: `"halt"`;
+            `"undo"` takes them back first; `"warn"` goes on without them.
+        seed: sets this job's worlds apart from those of another seed.
+        retry_failed: which recorded failures run again: None, those that nothing came after;
+            True, all; False, none.
+        enforce: what is done where the body of a tool that declares permissions touches what it
+            does not declare: `"report"` says so in its step, `"strict"` refuses it with
+            `PermissionUndeclared`. It is defence in depth, no sandbox.
+        tools: the tools that undo plans name, where they are not those of this process: functions
+            declared with `@rollcage.tool`, and contracts of a framework's tools.
+        facade: what the agent gets of the store's registry of tools (see `rollcage.Registry`), as
+            it stands when the session opens: no other tool runs in it, and none that was changed
+            since it was approved. Inside of a session with a facade, what both give.
+        secrets: what never reaches the disk: what is `"declared"` a secret, or also each credential
+            that is `"detected"` in arguments, results and errors (extra `rollcage[secrets]`). A
+            result that held one can't be given back: see the page on audits.
+
+    Raises:
+        PolicyInvalid: the policy can't be used; the message names each line that is wrong.
+        DetectorMissing: credentials are to be detected, and what finds them is not installed.
+        FacadeMissing: on entering: the registry knows no such facade.
+        StoreError: on entering: the store, the source or its trace can't be used.
+    """
+
+    # --- calls -----------------------------------------------------------------------------------
+
+    def call(self, tool: Callable[..., R], /, **arguments: Any) -> R:
+        """Call a sync tool through the session.
+
+        Args:
+            tool: a function declared with `@rollcage.tool` or `session.tool`, or any other: an
+                undeclared one is a `write`.
+            **arguments: its arguments, by name.
+
+        Raises:
+            ArgumentsInvalid: they do not pass the tool's schema; nothing happened.
+            Blocked: a rule denied the call; nothing happened.
+            Halt: the session can't go on; nothing happened, unless the error says otherwise.
+        """
+        function, contract = declaration(tool)
+        return cast("R", self.run(contract, arguments, function))
+
+    @overload
+    async def acall(
+        self, tool: Callable[..., Coroutine[Any, Any, R]], /, **arguments: Any
+    ) -> R: ...
+    @overload
+    async def acall(self, tool: Callable[..., R], /, **arguments: Any) -> R: ...
+    async def acall(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
+        """Call an async tool, or a sync one in a thread, through the session. See `call`."""
+        function, contract = declaration(tool)
+        is_async = inspect.iscoroutinefunction(function)
+        return await self.arun(contract, arguments, function, is_async=is_async)
+
+    def run(
+        self,
+        contract: Contract,
+        arguments: Mapping[str, Any],
+        body: Callable[..., Any],
+        *,
+        kind: Literal["tool", "model"] = "tool",
+        answer: Read | None = None,
+        instead: Instead | None = None,
+    ) -> Any:
+        """Guard one call: for adapters, which bring the contract and the body.
+
+        `body` gets the validated arguments as keywords. `answer` reads what a model answered off
+        its value. `instead` says what else an approver may make of the call: without it, one of a
+        framework's own contract can be neither edited nor answered, for nobody knows whether its
+        body takes the arguments. Raises as `call` does, and whatever the body raises.
+        """
+        return self._active().run(self._flow(contract, arguments, body, kind, answer, instead))
+
+    async def arun(
+        self,
+        contract: Contract,
+        arguments: Mapping[str, Any],
+        body: Callable[..., Any],
+        *,
+        is_async: bool = True,
+        kind: Literal["tool", "model"] = "tool",
+        answer: Read | None = None,
+        instead: Instead | None = None,
+    ) -> Any:
+        """`run` for an async body, or with `is_async=False` for a sync one in a thread."""
+        flow = self._flow(contract, arguments, body, kind, answer, instead, waits=True)
+        return await self._active().arun(flow, is_async=is_async)
+
+    def stream(
+        self,
+        contract: Contract,
+        arguments: Mapping[str, Any],
+        body: Callable[..., Any],
+        *,
+        kind: Literal["tool", "model"] = "tool",
+        answer: Read | None = None,
+        instead: Instead | None = None,
+    ) -> Iterator[Any]:
+        """Guard one call whose body gives an iterator: its chunks as they come, live or recorded.
+
+        The step's value is the list of its chunks. A consumer that stops early cuts the step off.
+        """
+        instead = instead or _chunks(contract, body)
+        flow = self._flow(contract, arguments, body, kind, answer, instead, streamed=True)
+        return stream(self._active(), flow)
+
+    def astream(
+        self,
+        contract: Contract,
+        arguments: Mapping[str, Any],
+        body: Callable[..., Any],
+        *,
+        kind: Literal["tool", "model"] = "tool",
+        answer: Read | None = None,
+        instead: Instead | None = None,
+    ) -> AsyncIterator[Any]:
+        """`stream` for a body that gives an async iterator."""
+        instead = instead or _chunks(contract, body)
+        flow = self._flow(
+            contract, arguments, body, kind, answer, instead, waits=True, streamed=True
+        )
+        return astream(self._active(), flow)
+
+    def _flow(
+        self,
+        contract: Contract,
+        arguments: Mapping[str, Any],
+        body: Callable[..., Any],
+        kind: Literal["tool", "model"],
+        answer: Read | None,
+        instead: Instead | None,
+        *,
+        waits: bool = False,
+        streamed: bool = False,
+    ) -> Flow:
+        scope = around.get()
+        if scope is None or scope.session is not self:
+            scope = Scope(self)
+        gate, refused = self._gate, None
+        if gate.asks:
+            self._active().check_process()  # before a lock that another process may hold
+            refused = gate.refuses(contract, body, kind=kind, undo=scope.undoes is not None)
+        if gate.facade is None or refused is None:
+            bound = contract.takes.bind(arguments, self._seal)
+        else:
+            bound = gate.facade.bind_refused(contract, arguments, self._seal, kind=kind)
+        step = scope.step
+        call = Call(
+            kind,
+            contract,
+            bound,
+            branch=scope.branch,
+            turn=scope.turn,
+            slot=scope.slot,
+            agent=scope.agent,
+            call_id=scope.call_id,
+            parent=step,
+            ask=scope.ask or self._ask,
+            undoes=scope.undoes,
+            instead=_NOTHING_ELSE if instead is None and contract.framework else instead,
+        )
+        setting = self._setting
+        if setting is None:
+            self._active()
+            raise AssertionError("an entered session has it")
+        if contract.captures and refused is None:
+            self._tools.add(contract)
+        if gate.asks:
+            start = functools.partial(
+                run_step, body=body, setting=setting, read=answer, waits=waits
+            )
+            verdict = refused or self._decide(call)
+            flow = gate.flow(call, verdict, start, streamed=streamed)
+        else:
+            verdict = ALLOWED
+            flow = run_step(call, verdict, body, setting, read=answer, waits=waits)
+        if scope.once is None or verdict.decision == "deny":
+            return flow
+        return self._only_once(call, flow, failed=scope.once)
+
+    def _only_once(self, call: Call, flow: Flow, *, failed: bool) -> Flow:
+        """Give a call that its turn and slot name its outcome again, where it is made again."""
+        assert call.turn is not None
+        place = call.branch, call.turn.number, call.slot, call.key
+        ended = self._ended.get(place)
+        if ended is not None and self._active().ledger.halted is None:
+            return ended
+        answer = yield from flow
+        if isinstance(answer, Returned) or _stays(call, answer.error, failed=failed):
+            self._ended[place] = answer
+            while len(self._ended) > _REMEMBERED:
+                self._ended.popitem(last=False)
+        return answer
+
+    # --- where calls stand -----------------------------------------------------------------------
+
+    def _here(self) -> Scope:
+        scope = around.get()
+        return scope if scope is not None and scope.session is self else Scope(self)
+
+    @contextlib.contextmanager
+    def turn(self) -> Generator[TurnHandle]:
+        """The calls inside were issued together: none depends on another."""
+        driver = self._active()
+        driver.check_process()
+        with driver.lock:
+            turn = driver.ledger.new_turn()
+        scope = dataclasses.replace(self._here(), turn=turn, slot=None)
+        with InScope(scope):
+            yield TurnHandle(scope)
+
+    @contextlib.contextmanager
+    def branch(self, name: str) -> Generator[Branch]:
+        """A world of its own for the calls inside, forked here and joined at the end.
+
+        Raises:
+            SessionError: the name is empty or holds one of `/ #`.
+        """
+        if not name or set(name) & set("/#"):
+            raise SessionError(f"{name!r} can't name a branch: it is empty or holds / or #")
+        driver = self._active()
+        here = self._here()
+        driver.check_process()
+        with driver.lock:
+            parent = driver.ledger.branch_name(here.branch, here.step)
+            full = driver.ledger.fork(parent, name, here.turn)
+        scope = dataclasses.replace(here, branch=full, turn=None, slot=None)
+        with InScope(scope):
+            yield Branch(scope)
+        if driver.writer.forked:
+            return  # the child of a fork in here: what joins is the parent's
+        with driver.lock:
+            event = driver.ledger.join(parent, full, here.turn, self._clock.wall() // 1000)
+            if event is not None:
+                driver.append(event)
+
+    def place(
+        self,
+        *,
+        turn: object = None,
+        slot: int | None = None,
+        agent: str = "",
+        call_id: str = "",
+        once: bool = False,
+        ask: Ask | None = None,
+    ) -> contextlib.AbstractContextManager[None]:
+        """Say where the next call in this context stands: for adapters, at the framework's hook.
+
+        Turn and slot together name one call of the model. Made again, it is that call, not a new
+        one: where it ended well, its outcome is given back, however often a framework repeats it.
+
+        Args:
+            turn: anything hashable that is the same for all the calls of one model message.
+            slot: the call's place in that message.
+            agent: the agent's name.
+            call_id: the framework's id of the call.
+            once: a call that failed is not made again either: it fails as before.
+            ask: who is asked to approve the call, in place of the session's approver.
+        """
+        here = self._here()
+        placed = here.turn
+        if turn is not None:
+            driver = self._active()
+            driver.check_process()
+            key = (here.branch, None if here.step is None else here.step.number, turn)
+            placed = self._turns.get(key)
+            if placed is None:
+                with driver.lock:
+                    placed = self._turns.get(key)
+                    if placed is None:
+                        placed = self._turns[key] = driver.ledger.new_turn()
+        return InScope(
+            Scope(
+                self,
+                here.branch,
+                placed,
+                slot,
+                writable(agent) or here.agent,
+                writable(call_id),
+                here.step,
+                None if turn is None or slot is None else once,
+                ask,
+            )
+        )
+
+    # --- tools -----------------------------------------------------------------------------------
+
+    @overload
+    def tool(self, function: F, /) -> F: ...
+    @overload
+    def tool(self, /, **declared: Unpack[Declared]) -> Callable[[F], F]: ...
+    def tool(self, function: Any = None, /, **declared: Any) -> Any:
+        """Bind a function to this session: each call of what comes back is guarded, in any thread.
+
+        Use it as a decorator, with or without what a tool declares, or as a function. One that was
+        declared with `@rollcage.tool` keeps its contract.
+        """
+        if function is None:
+            return lambda each: self.tool(tool(**declared)(each))
+        body, contract = declaration(function)
+        return guarded(body, contract, lambda: self)
+
+
+def _stays(call: Call, error: BaseException, *, failed: bool) -> bool:
+    """Whether a call that raised is not made again: its write was performed, or no failure is."""
+    contract = call.contract
+    if isinstance(error, OutputDrift) and error.tool == contract.name:
+        return failed or contract.effect == "write"
+    return failed and _is_failure(call, error)
+
+
+def _is_failure(call: Call, error: BaseException) -> bool:
+    """Whether a call was made and failed: neither refused, nor cut off, nor waiting."""
+    pauses = () if call.ask is None else call.ask.pauses
+    return isinstance(error, Exception) and not isinstance(error, (*_NOT_MADE, *pauses))
+
+
+def _chunks(contract: Contract, body: Callable[..., Any]) -> Instead | None:
+    """What an approver may make of a stream: its answer is the one chunk."""
+    return None if contract.framework else Instead(body, lambda value: [value])

@@ -1,0 +1,117 @@
+"""A block whose effects are taken back when it raises."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Protocol
+
+from rollcage.errors import RollcageError, UndoIncomplete
+from rollcage.session.scope import Branch
+from rollcage.undo.undo import UndoReport
+
+__all__ = ["Transacting", "Transaction"]
+
+
+class Transacting(Protocol):
+    """What a transaction needs of its session."""
+
+    run_id: str
+
+    @property
+    def halted(self) -> BaseException | None:
+        """See `Session.halted`."""
+        ...
+
+    def halt(self, error: Exception) -> None:
+        """See `Session.halt`."""
+        ...
+
+    def branch(self, name: str) -> AbstractContextManager[Branch]:
+        """See `Session.branch`."""
+        ...
+
+    def undo_branch(self, name: str) -> UndoReport:
+        """Take back what was done in a branch, and below."""
+        ...
+
+    async def aundo_branch(self, name: str) -> UndoReport:
+        """`undo_branch` for async tools."""
+        ...
+
+
+class Transaction:
+    """What `Session.transaction` gives: a branch that comes back whole, or is taken back."""
+
+    def __init__(self, session: Transacting, name: str) -> None:
+        self._session = session
+        self._manager = session.branch(name)
+        self._branch: Branch | None = None
+
+    def __enter__(self) -> Branch:
+        self._branch = self._manager.__enter__()
+        return self._branch
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._ended(kind, error, traceback) and error is not None:
+            try:
+                report = self._session.undo_branch(self._name)
+            except Exception as failed:  # noqa: BLE001 - told, and the session is halted
+                self._tell(error, failed)
+            else:
+                self._tell(error, report)
+
+    async def __aenter__(self) -> Branch:
+        return self.__enter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._ended(kind, error, traceback) and error is not None:
+            try:
+                report = await self._session.aundo_branch(self._name)
+            except Exception as failed:  # noqa: BLE001 - told, and the session is halted
+                self._tell(error, failed)
+            else:
+                self._tell(error, report)
+
+    @property
+    def _name(self) -> str:
+        assert self._branch is not None
+        return self._branch.name
+
+    def _ended(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        """Leave the branch; whether it is to be taken back."""
+        try:
+            self._manager.__exit__(kind, error, traceback)
+        except BaseException as raised:
+            if raised is not error:
+                raise
+        return error is not None
+
+    def _tell(self, error: BaseException, what: UndoReport | Exception) -> None:
+        """Where something is left, say so with the error that goes on, and halt the session."""
+        if isinstance(what, UndoReport) and what.complete:
+            return
+        said = what.code + ": " + str(what) if isinstance(what, RollcageError) else str(what)
+        told = f"the transaction {self._name} could not be taken back whole: {said}"
+        error.add_note(told)
+        if self._session.halted is None:
+            halt = UndoIncomplete(
+                f"{told}\nLook at it with: rollcage undo {self._session.run_id} --plan"
+            )
+            halt.__cause__ = what if isinstance(what, Exception) else None
+            self._session.halt(halt)

@@ -1,0 +1,168 @@
+"""A session takes back what was done, and finishes what an earlier one had begun to take back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Mapping
+from types import TracebackType
+from typing import Any, Final, Self, cast
+
+from rollcage.errors import SessionError, UndoIncomplete
+from rollcage.gate import Verdict
+from rollcage.replay.generation import Origin
+from rollcage.replay.path import Entry
+from rollcage.replay.recording import load
+from rollcage.session.opened import Opened
+from rollcage.session.scope import around
+from rollcage.session.transaction import Transacting, Transaction
+from rollcage.step.call import Call
+from rollcage.step.requests import Effect, Flow, Returned
+from rollcage.step.undoing import Order, take_back, undo_steps
+from rollcage.undo.compensation import Tool
+from rollcage.undo.undo import InDoubt, UndoReport
+
+__all__ = ["Undoable"]
+
+
+_log: Final = logging.getLogger("rollcage")
+
+
+class Undoable(Opened):
+    """A session that can take back what it did; see `Session`."""
+
+    def __enter__(self) -> Self:
+        half_undone = self._enter()
+        if half_undone:
+            try:
+                self._finished_undo(self._active().run(self._rest_of_undo(half_undone)))
+            except BaseException as error:
+                self.__exit__(type(error), error, error.__traceback__)
+                raise
+        return self
+
+    async def __aenter__(self) -> Self:
+        half_undone = self._enter()
+        if half_undone:
+            try:
+                flow = self._rest_of_undo(half_undone, is_async=True)
+                self._finished_undo(await self._active().arun(flow, is_async=True))
+            except BaseException as error:
+                self.__exit__(type(error), error, error.__traceback__)
+                raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.__exit__(kind, error, traceback)
+
+    def _rest_of_undo(self, half_undone: tuple[Entry, ...], *, is_async: bool = False) -> Flow:
+        """Go on with an undo of the source that was cut off: it holds neither half nor whole."""
+        _log.warning(
+            "an undo of run %s was cut off: it is finished first, with %d steps",
+            half_undone[0].run,
+            len(half_undone),
+        )
+        order = Order(self.run_id, only=half_undone, is_async=is_async)
+        assert self._setting is not None
+        return undo_steps(order, self._setting, self)
+
+    def _finished_undo(self, report: UndoReport) -> None:
+        """Follow what is recorded as it holds behind that undo."""
+        driver, found = self._active(), self._found
+        if not report.complete:
+            raise UndoIncomplete(
+                f"an undo was cut off, and can't be finished: {report}\nLook at it, or resume with "
+                f'on_divergence="warn" to take its steps for performed'
+            )
+        assert found is not None
+        recording = load(self._traces(), offline=False, retry_failed=self._retry_failed)
+        with driver.lock:
+            driver.ledger = self._ledger(found.mode, recording, driver.ledger.counted)
+
+    # --- undo ------------------------------------------------------------------------------------
+
+    def undo(self, to: int | None = None, *, in_doubt: InDoubt = "list") -> UndoReport:
+        """Take back what this run did behind step `to`, the newest effect first.
+
+        Effects of its source are included, whether they were replayed by now or not. Everything is
+        looked at before anything is changed: where somebody else changed a state since, nothing is.
+
+        Args:
+            to: the last step that stays; None takes everything back.
+            in_doubt: what is done with a step of which nobody can tell whether it happened:
+                `"list"` it, or `"restore"` what was before, where its plan was made by then.
+
+        Raises:
+            ToolMissing: a tool that is needed is not here, or is another version.
+            SessionError: it can't be done here; nothing was changed.
+        """
+        report: UndoReport = self._active().run(
+            self._undo(Order(self.run_id, to, in_doubt=in_doubt))
+        )
+        return report
+
+    async def aundo(self, to: int | None = None, *, in_doubt: InDoubt = "list") -> UndoReport:
+        """`undo` for async tools, or sync ones in threads."""
+        order = Order(self.run_id, to, in_doubt=in_doubt, is_async=True)
+        report: UndoReport = await self._active().arun(self._undo(order), is_async=True)
+        return report
+
+    def transaction(self, name: str = "transaction") -> Transaction:
+        """A block that takes back what was done in it when it raises; `with` or `async with`.
+
+        It is a branch: its calls have a world of their own, which comes back when the block ends
+        well. Nested ones are taken back with the one around them. Where not everything can be taken
+        back, the error says so in a note, and the session halts with `UndoIncomplete`.
+        """
+        return Transaction(cast("Transacting", self), name)
+
+    def undo_branch(self, name: str) -> UndoReport:
+        """Take back what was done in the branch of this full name, and below. See `undo`."""
+        report: UndoReport = self._active().run(self._undo(Order(self.run_id, branch=name)))
+        return report
+
+    async def aundo_branch(self, name: str) -> UndoReport:
+        """`undo_branch` for async tools."""
+        order = Order(self.run_id, branch=name, is_async=True)
+        report: UndoReport = await self._active().arun(self._undo(order), is_async=True)
+        return report
+
+    def _undo(self, order: Order) -> Flow:
+        assert self._setting is not None
+        if self._found is not None and self._found.mode in ("offline", "verify"):
+            if self._active().ledger.is_taken_back(order.branch):
+                return _nothing_left(order)
+            raise SessionError(f"replay={self._replay!r} changes nothing, so it undoes nothing")
+        scope = around.get()
+        if not order.branch and scope is not None and scope.session is self._guard and scope.step:
+            raise SessionError(f"{scope.step.call.contract.name} can't undo the run that it is in")
+        return undo_steps(order, self._setting, self)
+
+    def _take_back(
+        self,
+        orphans: tuple[Entry, ...],
+        waits: bool,  # noqa: FBT001 - the engine calls it
+    ) -> Generator[Effect, Any, str]:
+        """Undo what a new write would leave behind."""
+        assert self._setting is not None
+        order = Order(self.run_id, only=orphans, is_async=waits)
+        return take_back(order, self._setting, self)
+
+    def compensating(
+        self, tool: Tool, arguments: Mapping[str, Any], branch: str, origin: Origin
+    ) -> tuple[Call, Verdict]:
+        """A compensating call, and what the rules say of it; for an undo."""
+        self._allow(tool)
+        bound = tool.contract.bind(arguments, self._seal)
+        call = Call("tool", tool.contract, bound, branch=branch, ask=self._ask, undoes=origin)
+        return call, self._decide(call)
+
+
+def _nothing_left(order: Order) -> Flow:
+    """What is replayed was taken back when it ran."""
+    yield from ()
+    return Returned(UndoReport(run=order.run, to=order.to, steps=(), left=()))

@@ -1,0 +1,1 @@
+"""One step, once: the call, its requests, the flow, the driver, streams, the ledger."""

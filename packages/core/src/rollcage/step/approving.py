@@ -1,0 +1,285 @@
+"""How somebody is asked about a call, and what becomes of the answer: parts of flows.
+
+Whatever goes wrong here denies: the call then counts as refused, with a code that says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import Any, Final, NoReturn
+
+import orjson
+
+from rollcage.contract.arguments import Arguments
+from rollcage.errors import ArgumentsInvalid, NotReplayable, StoreError
+from rollcage.fingerprint.identity import idempotency_key
+from rollcage.gate import (
+    Approval,
+    ApprovalRequest,
+    Asked,
+    Pending,
+    Refusal,
+    Response,
+    Verdict,
+    judged,
+)
+from rollcage.replay.path import Entry
+from rollcage.step.call import Call
+from rollcage.step.capture import LARGE, Setting, keep_large, revived
+from rollcage.step.requests import Consult, Effect, Note, Raised, Returned, Stop, Tell
+from rollcage.undo.compensation import holds_secret
+from rollcage.values.codec import encode_result
+from rollcage.values.decoding import decode
+
+__all__ = ["approved", "edited_again"]
+
+_ID: Final = 16  # hex digits of an idempotency key that name a request
+_SORT: Final = orjson.OPT_SORT_KEYS
+
+Said = Generator[Effect, Any, tuple[Verdict, BaseException | None]]
+
+
+class _Unusable(Exception):
+    """An answer that can't be followed, with its refusal."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.refusal = Refusal(code, reason)
+
+
+def approved(call: Call, verdict: Verdict, asked: Asked, setting: Setting) -> Said:
+    """Ask; the verdict after that, or the pause that ends this attempt.
+
+    The call itself is then what was approved: with other arguments, or a person's answer.
+    """
+    assert call.ask is not None
+    call.request = request = _request(call, verdict, asked, setting)
+    yield from _announced(call, request)
+    answer: Returned | Raised = yield Consult(
+        call.ask.approver, "the approver", (request,), here=bool(call.ask.pauses)
+    )
+    if isinstance(answer, Raised):
+        if isinstance(answer.error, call.ask.pauses) or not isinstance(answer.error, Exception):
+            return verdict, answer.error
+        said: Approval | Pending | Refusal = _failed(answer.error)
+    else:
+        said = judged(answer.value, request, setting.terms())
+    if isinstance(said, Pending):
+        call.waits = said.message
+        return verdict, None
+    if isinstance(said, Approval):
+        try:
+            return (yield from _followed(call, request, said, setting)), None
+        except _Unusable as unusable:
+            said = unusable.refusal._replace(reason=f"the approval can't be used: {unusable}")
+    yield from _decided(request, "refused", code=said.code, reason=said.reason)
+    return Verdict("deny", said.reason, said.code, verdict.rule), None
+
+
+def edited_again(call: Call, verdict: Verdict, entry: Entry, setting: Setting) -> Said:
+    """Make a call the one that it was recorded as, after an approver had edited its arguments.
+
+    The rules decide on that one: a deny wins over what is recorded.
+    """
+    reason = "its edited arguments make another call now"
+    try:
+        given = yield from revived(entry.args)
+        arguments = _merged(call, given, setting)
+    except (ValueError, _Unusable) as error:
+        arguments, reason = None, str(error)
+    if arguments is not None:
+        yield from _edit(call, arguments)
+        if call.key.hex() == entry.key:
+            now = setting.decide(call)
+            asks = verdict.decision == "ask" and now.decision != "deny"
+            return verdict if asks else now, None
+    halt = NotReplayable(
+        f"step {entry.step} of run {entry.run} ({entry.name}) ran with arguments that an approver "
+        f"had edited, and can't be given back: {reason}"
+    )
+    yield Stop(halt)
+    return Verdict("deny", str(halt), halt.code), halt
+
+
+# --- asking --------------------------------------------------------------------------------------
+
+
+def _request(call: Call, verdict: Verdict, asked: Asked, setting: Setting) -> ApprovalRequest:
+    identity = idempotency_key(setting.root, asked.branch, asked.fingerprint)
+    terms = setting.terms()
+    return ApprovalRequest(
+        kind=call.kind,
+        name=call.contract.name,
+        args=call.compared,
+        agent=call.agent,
+        call_id=call.call_id,
+        key=call.key.hex(),
+        verdict=verdict,
+        id=identity[:_ID],
+        idempotency_key=identity,
+        policy=terms.policy,
+        run=asked.run,
+        root=setting.root,
+        branch=asked.branch,
+        turn=asked.turn,
+        slot=asked.slot,
+        requested_by=terms.requested_by,
+        at=asked.at,
+        expires=asked.at + int(terms.expires * 1_000_000),
+    )
+
+
+def _announced(call: Call, request: ApprovalRequest) -> Generator[Effect, Any, None]:
+    """Write that somebody is asked: once, however often a framework comes back to it."""
+    fresh: bool = yield Tell(lambda ledger: ledger.begin_asking(request.id))
+    if not fresh:
+        return
+    event: dict[str, Any] = {
+        **_head("approval.requested", request),
+        "kind": request.kind,
+        "name": request.name,
+        "version": call.contract.version,
+        "args": call.shown,
+        "key": request.key,
+        "turn": request.turn,
+        "slot": request.slot,
+        "verdict": request.verdict.as_data(),
+        "requested_by": request.requested_by,
+        "expires": request.expires,
+    }
+    for field in ("branch", "agent", "call_id"):
+        if getattr(request, field):
+            event[field] = getattr(request, field)
+    yield Note(event)
+
+
+def _decided(
+    request: ApprovalRequest, decision: str, *, by: str = "", **more: Any
+) -> Generator[Effect, Any, None]:
+    """Write what became of it."""
+    yield Tell(lambda ledger: ledger.end_asking(request.id))
+    said = {name: value for name, value in more.items() if value}
+    yield Note({**_head("approval.decided", request), "decision": decision, "by": by, **said})
+
+
+def _head(event: str, request: ApprovalRequest) -> dict[str, Any]:
+    return {
+        "event": event,
+        "id": request.id,
+        "idempotency_key": request.idempotency_key,
+        "policy": request.policy,
+    }
+
+
+def _failed(error: Exception) -> Refusal:
+    """An approver that raised; the words of its error may hold anything, and stay out."""
+    name = type(error).__name__
+    code = "approval_unavailable" if isinstance(error, (StoreError, OSError)) else "approver_failed"
+    return Refusal(code, f"the approver failed: {name}")
+
+
+# --- following the answer ------------------------------------------------------------------------
+
+
+def _followed(
+    call: Call, request: ApprovalRequest, said: Approval, setting: Setting
+) -> Generator[Effect, Any, Verdict]:
+    """Make the call what was decided; its verdict then."""
+    more: dict[str, Any] = {}
+    call.decided = {**(call.decided or {}), "approval": request.id}
+    if said.decision == "rejected":
+        call.decided["rejected_by"] = said.by
+        yield from _decided(request, said.decision, by=said.by, reason=said.reason)
+        reason = said.reason or "the call was not approved"
+        return Verdict("deny", reason, "approval_rejected", request.verdict.rule)
+    if said.args is not None:
+        if call.kind != "tool" or (call.instead is not None and call.instead.edited is None):
+            _refuse("approval_edit_unsupported", "its arguments can't be edited here")
+        yield from _edit(call, _merged(call, said.args, setting))
+        more = {"args": call.shown, "key": call.key.hex()}
+    elif said.response is not None:
+        call.answer(Response(_answer(call, said.response.value, setting)))
+    call.decided = {**(call.decided or {}), "approved_by": said.by}
+    yield from _decided(request, said.decision, by=said.by, reason=said.reason, **more)
+    call.approved = said
+    if said.response is not None:
+        return request.verdict
+    now = setting.decide(call)
+    return now if now.decision == "deny" else request.verdict  # whoever has approved it
+
+
+def _edit(call: Call, arguments: Arguments) -> Generator[Effect, Any, None]:
+    call.edit(arguments)
+    if len(arguments.digest_input) >= LARGE:
+        call.shown = call.compared = yield from keep_large(arguments.canonical)
+
+
+def _merged(call: Call, given: Mapping[str, Any], setting: Setting) -> Arguments:
+    """The arguments with which an approver lets a call run: what is as before, as it was.
+
+    Secrets were not shown, so they are kept, and can't be edited.
+    """
+    old = call.arguments
+    raw: dict[str, Any] = {}
+    kept: set[str] = set()
+    for name, value in given.items():
+        if call.contract.framework and name not in {*call.contract.parameter_names, *old.values}:
+            _refuse("approval_edit_invalid", f"it has no argument {name!r}")  # frameworks drop it
+        shown = [part[name] for part in (old.canonical, call.compared) if name in part]
+        if name in old.values and any(_same(value, each) for each in shown):
+            raw[name] = old.values[name]
+            kept.add(name)
+            continue
+        try:
+            raw[name] = decode(value)
+        except ValueError as error:
+            _refuse("approval_edit_invalid", f"argument {name}: {error}")
+    for name, value in old.canonical.items():
+        if holds_secret(value) and name not in raw:
+            raw[name] = old.values[name]
+            kept.add(name)
+    try:
+        arguments = call.contract.bind(raw, setting.seal)
+    except ArgumentsInvalid as error:
+        _refuse("approval_edit_invalid", str(error))
+    for name, value in arguments.canonical.items():
+        same = name in old.canonical and _same(value, old.canonical[name])
+        if holds_secret(value) and not same:
+            _refuse("approval_edit_secret", f"argument {name} holds a secret: it can't be edited")
+        if name in kept and not same:
+            _refuse("approval_edit_invalid", f"argument {name} comes out otherwise than before")
+    return arguments
+
+
+def _answer(call: Call, value: Any, setting: Setting) -> Any:
+    """What a person says in place of the tool, in the form of what the tool would give back."""
+    contract, instead = call.contract, call.instead
+    code = "approval_response_invalid"
+    if call.kind != "tool" or (instead is not None and instead.answered is None):
+        _refuse(code, "it can't be answered in place of the tool")
+    try:
+        if instead is not None and instead.answered is not None:
+            value = instead.answered(value)
+        elif contract.typed:
+            value = contract.revive(value)
+        flaws = encode_result(value, setting.seal, typed=contract.typed).flaws
+        if contract.promise is not None:
+            drift = contract.promise.broken_by(value, setting.seal)
+            flaws = flaws if drift is None else [drift.reason]
+    except Exception as error:  # noqa: BLE001 - validators of the user's own
+        _refuse(code, f"{contract.name} gives no such result: {type(error).__name__}")
+    if flaws:
+        _refuse(code, f"it can't be kept: {flaws[0]}")
+    return value
+
+
+def _refuse(code: str, reason: str) -> NoReturn:
+    raise _Unusable(code, reason)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values are one JSON, however their keys are ordered."""
+    try:
+        return orjson.dumps(one, option=_SORT) == orjson.dumps(other, option=_SORT)
+    except (TypeError, RecursionError):
+        return False

@@ -1,0 +1,251 @@
+"""A call on its way through a run: what is requested, where it arrives, what runs, what counts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import orjson
+
+from rollcage.contract.arguments import Arguments
+from rollcage.contract.contract import Contract, Effect
+from rollcage.errors import CaptureFailed
+from rollcage.fingerprint.identity import key_digest
+from rollcage.gate import Approval, ApprovalRequest, Ask, Asked, Instead, Response, Verdict
+from rollcage.gate.labels import NO_LABELS, Found
+from rollcage.replay.path import Entry
+from rollcage.replay.world import Branch, Place, Turn
+from rollcage.step.watch import Watch
+from rollcage.undo.compensation import Captured
+
+__all__ = ["Admission", "Arrival", "Call", "Need", "Stats", "Step", "Told"]
+
+
+@dataclasses.dataclass(slots=True)
+class Stats:
+    """What a session has done so far.
+
+    Attributes:
+        calls: how many calls it placed.
+        hits: how many were answered from the recording.
+        misses: how many ran.
+        blocked: how many a rule refused.
+        errors: how many ended with an exception, live or replayed.
+        orphans: recorded effects that were left behind.
+        drifted: hits whose fresh execution differed (`verify`).
+        seconds_saved: what the hits took when they ran.
+        tokens_saved: what the replayed model calls had used.
+    """
+
+    calls: int = 0
+    hits: int = 0
+    misses: int = 0
+    blocked: int = 0
+    errors: int = 0
+    orphans: int = 0
+    drifted: int = 0
+    seconds_saved: float = 0.0
+    tokens_saved: int = 0
+
+
+class Told(NamedTuple):
+    """What was found out about a recorded step of unknown outcome.
+
+    Attributes:
+        happened: None where nobody can tell.
+        outcome: where it happened, as the trace holds it, and its digest (hex).
+        undo: what that adds to what stands of its undo.
+    """
+
+    happened: bool | None
+    outcome: dict[str, Any] | None = None
+    digest: str = ""
+    undo: dict[str, Any] | None = None
+
+
+class Call:
+    """What is requested: a contract with its arguments, and where the call comes from."""
+
+    __slots__ = (
+        "agent", "approved", "arguments", "ask", "asked_key", "branch", "call_id", "captured",
+        "compared", "contract", "decided", "found", "instead", "key", "kind", "number", "pace",
+        "parent", "refused", "request", "response", "shown", "slot", "told", "turn", "undoes",
+        "waits",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        kind: str,
+        contract: Contract,
+        arguments: Arguments,
+        *,
+        branch: str = "",
+        turn: Turn | None = None,
+        slot: int | None = None,
+        agent: str = "",
+        call_id: str = "",
+        parent: Step | None = None,
+        ask: Ask | None = None,
+        undoes: tuple[str, int] | None = None,
+        instead: Instead | None = None,
+    ) -> None:
+        self.kind = kind
+        self.contract = contract
+        self.arguments = arguments
+        self.shown: Any = orjson.Fragment(arguments.digest_input)  # as the trace holds them
+        self.compared = arguments.canonical  # the same, to look into
+        self.key = self.asked_key = key_digest(
+            kind, contract.name, contract.version, arguments.digest_input
+        )
+        self.branch = branch
+        self.turn = turn
+        self.slot = slot
+        self.agent = agent
+        self.call_id = call_id
+        self.parent = parent
+        self.ask = ask
+        self.undoes = undoes
+        self.instead = instead
+        self.approved: Approval | None = None
+        self.request: ApprovalRequest | None = None  # what was asked last
+        self.response: Response | None = None  # answers it in place of the tool
+        self.decided: dict[str, Any] | None = None  # what is written of that
+        self.waits = ""  # nobody has decided yet, in words
+        self.captured: Captured | None = None
+        self.told: Told | None = None
+        self.pace: Callable[[], Verdict | None] | None = None  # asked before it may run
+        self.refused: CaptureFailed | None = None
+        self.number = 0  # of its step, once it is admitted
+        self.found: Found = NO_LABELS  # the labels of its arguments
+
+    def edit(self, arguments: Arguments) -> None:
+        """Make it a call with other arguments, of the same tool at the same place."""
+        contract = self.contract
+        self.arguments = arguments
+        self.shown = orjson.Fragment(arguments.digest_input)
+        self.compared = arguments.canonical
+        self.key = key_digest(self.kind, contract.name, contract.version, arguments.digest_input)
+        if self.is_edited:
+            self.decided = {**(self.decided or {}), "asked": self.asked_key.hex()}
+
+    @property
+    def is_edited(self) -> bool:
+        """Whether it is another call than what was asked for."""
+        return self.key != self.asked_key
+
+    def answer(self, response: Response) -> None:
+        """Make it one that a person answers: the tool does not run, and so changes nothing."""
+        effect: Effect = "pure" if self.contract.effect == "pure" else "read"
+        self.response = response
+        self.contract = dataclasses.replace(
+            self.contract, effect=effect, undo=None, observe=None, probe=None
+        )
+        self.decided = {**(self.decided or {}), "responded": True}
+
+
+class Arrival:
+    """A call that has arrived at its branch, in its turn and slot, at a time."""
+
+    __slots__ = (
+        "advances",
+        "branch",
+        "call",
+        "contract",
+        "now",
+        "placed",
+        "slot",
+        "strict",
+        "supersedes",
+        "turn",
+        "verdict",
+    )
+
+    def __init__(
+        self, call: Call, branch: Branch, turn: Turn, verdict: Verdict, *, strict: bool, now: int
+    ) -> None:
+        self.call = call
+        self.branch = branch
+        self.turn = turn
+        self.slot = turn.take_slot(call.slot)
+        self.verdict = verdict
+        self.now = now  # Unix time, µs
+        self.strict = strict
+        self.supersedes: tuple[str, int] | None = None  # a recorded no that stands for it
+        self.look()
+
+    def look(self) -> None:
+        """See what the call is: again, where it has become another."""
+        call, strict = self.call, self.strict
+        self.contract = contract = call.contract
+        is_tool = call.kind == "tool"
+        # Pure and model calls have no place among reads and writes: they hold in any world.
+        self.placed = is_tool and (strict or contract.effect != "pure")
+        self.advances = is_tool and (strict or contract.effect in ("write", "scope"))
+
+    def asked(self, run: str) -> Asked:
+        """How it stands, for somebody to be asked about it."""
+        fingerprint = self.branch.asked_as(self.turn, self.slot, self.call.key)
+        return Asked(
+            fingerprint.hex(), run, self.branch.name, self.turn.number, self.slot, self.now
+        )
+
+    def place(self) -> Place:
+        """Its place, where it is not answered from the recorded path."""
+        return self.branch.place(self.turn, self.slot, self.call.key)
+
+
+class Step:
+    """A call that runs, between its step.started and its step.finished."""
+
+    __slots__ = (
+        "advances", "began", "branch", "call", "ended", "fingerprint", "link_at", "number", "run",
+        "watch", "world_effect",
+    )  # fmt: skip
+
+    def __init__(self, run: str, number: int, arrival: Arrival, place: Place) -> None:
+        call = arrival.call
+        self.run = run
+        self.number = number
+        self.call = call
+        self.branch = arrival.branch
+        self.link_at = place.position
+        self.fingerprint = place.fingerprint
+        self.world_effect = call.kind == "tool" and call.contract.effect == "write"
+        self.advances = False
+        self.began = self.ended = 0  # monotonic, ns; the driver's
+        self.watch: Watch | None = None  # where its body is held to what it declares
+
+
+class Need(NamedTuple):
+    """What has to be done before a call may run; then it comes again with its `arrival`.
+
+    Attributes:
+        what: somebody has to `approve` it; the recorded run went on with other arguments, which an
+            approver had put in their place (`edit`); the recorded step is unknown and its tool may
+            `tell` what became of it; recorded effects are to be taken back first (`undo`); the
+            states that it will change have to be kept (`capture`).
+        entry: the recorded step that stands for it, if any.
+        orphans: the effects to take back.
+        asked: how the call stands, for whoever has to approve it.
+    """
+
+    what: Literal["approve", "edit", "tell", "undo", "capture"]
+    arrival: Arrival
+    entry: Entry | None = None
+    orphans: tuple[Entry, ...] = ()
+    asked: Asked | None = None
+
+
+class Admission(NamedTuple):
+    """The ledger's answer to a call: one of step, entry, error and need, and what is written.
+
+    With both a step and an entry, the tool runs only to be compared (`verify`), and the event is
+    written once that is done.
+    """
+
+    event: dict[str, Any] | None
+    step: Step | None = None
+    entry: Entry | None = None
+    error: BaseException | None = None
+    need: Need | None = None

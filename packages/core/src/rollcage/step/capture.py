@@ -1,0 +1,301 @@
+"""What is kept of a write for its undo, and how is found out what became of it: parts of flows.
+
+The user's own functions (`observe`, `undo`, `probe`) are called here, between the ledger's word and
+the body. What goes wrong before the effect refuses the call; behind it, it is logged.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Generator, Mapping
+from hashlib import sha256
+from typing import Any, Final
+
+import orjson
+
+from rollcage.contract.contract import Contract
+from rollcage.errors import CaptureFailed, ContractError
+from rollcage.gate import Terms, Verdict
+from rollcage.replay.path import Entry
+from rollcage.step.call import Call, Step
+from rollcage.step.requests import Consult, Effect, GetBlob, PutBlob, Raised, Returned
+from rollcage.undo.compensation import (
+    Captured,
+    DidNotHappen,
+    Digests,
+    Happened,
+    PlannedCall,
+    Tool,
+    Tools,
+    differing,
+    digests_of,
+    plan_from,
+    states_of,
+)
+from rollcage.values.codec import TAG, Seal, tagged
+from rollcage.values.decoding import decode
+
+__all__ = [
+    "LARGE", "Part", "Setting", "capture", "keep", "keep_large", "observed", "plan_late", "probed",
+    "revived", "settled_marks",
+]  # fmt: skip
+
+_log: Final = logging.getLogger("rollcage")
+
+LARGE: Final = 64 * 1024  # bytes of JSON from which a value is kept as a blob
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Setting:
+    """What the flows of one session share.
+
+    Attributes:
+        seal: makes the HMAC that stands for a secret.
+        durable: wait for the disk before a write runs, and before its outcome counts.
+        root: the first run of the lineage.
+        tools: those that plans can name.
+        take_back: the flow that undoes recorded effects before a new write leaves them behind, told
+            them and whether it can await; it gives what is left of them, in words, or nothing.
+        decide: what the gate says of a call: asked again for each that an approver let through.
+        terms: under which approvals count, by now.
+        allow: refuses a tool that was not approved to take something back: it raises.
+    """
+
+    seal: Seal
+    durable: bool
+    root: str
+    tools: Tools
+    take_back: Callable[[tuple[Entry, ...], bool], Generator[Effect, Any, str]]
+    decide: Callable[[Call], Verdict]
+    terms: Callable[[], Terms] = Terms
+    allow: Callable[[Tool], None] = lambda _: None
+
+
+class _Stopped(Exception):
+    """Something that is no error of the user's function came while it was called."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+Part = Generator[Effect, Any, Any]
+
+
+def observed(
+    contract: Contract, arguments: Mapping[str, Any], seal: Seal, after: Step | None = None
+) -> Generator[Effect, Any, dict[str, Any] | Raised]:
+    """The states that a call changes, as they are now: by resource, encoded; or what went wrong."""
+    assert contract.observe is not None
+    answer: Returned | Raised = yield Consult(
+        contract.observe, f"observe of {contract.name}", (dict(arguments),), after=after
+    )
+    if isinstance(answer, Raised):
+        return answer
+    try:
+        return states_of(answer.value, seal)
+    except ContractError as error:
+        return Raised(error)
+
+
+def revived(encoded: Mapping[str, Any]) -> Generator[Effect, Any, dict[str, Any]]:
+    """Recorded states or arguments with their large values; ValueError where one is gone."""
+    whole: dict[str, Any] = {}
+    for name, value in encoded.items():
+        if isinstance(value, dict) and value.get(TAG) == "blob":
+            blob: bytes | Raised = yield GetBlob(value["sha256"])
+            if isinstance(blob, Raised):
+                raise ValueError(str(blob.error))
+            whole[name] = orjson.loads(blob)
+        else:
+            whole[name] = value
+    return whole
+
+
+def keep(data: bytes) -> Generator[Effect, Any, dict[str, Any]]:
+    """Keep a large value as a blob; what stands for it."""
+    digest = sha256(data).hexdigest()
+    yield PutBlob(digest, data)
+    return {**tagged("blob", None), "sha256": digest, "size": len(data)}
+
+
+def keep_large(values: Mapping[str, Any]) -> Generator[Effect, Any, dict[str, Any]]:
+    """The values as a line holds them: large ones as blobs."""
+    shown = dict(values)
+    for name, value in values.items():
+        data = orjson.dumps(value)
+        if len(data) >= LARGE:
+            shown[name] = yield from keep(data)
+    return shown
+
+
+def _shown(plan: list[PlannedCall]) -> Generator[Effect, Any, list[dict[str, Any]]]:
+    made: list[dict[str, Any]] = []
+    for each in plan:
+        args = yield from keep_large(each.args)
+        made.append({**each.as_data(), "args": args})
+    return made
+
+
+# --- before the effect ---------------------------------------------------------------------------
+
+
+def capture(
+    call: Call, entry: Entry | None, setting: Setting
+) -> Generator[Effect, Any, BaseException | None]:
+    """Keep what the undo of a call needs; an interrupt that came meanwhile is given back.
+
+    Where a recorded step runs again in its place, what it changed or may have changed counts from
+    before the first time.
+    """
+    try:
+        call.captured = yield from _captured(call, entry, setting)
+    except _Stopped as stopped:
+        return stopped.error
+    except Exception as error:  # noqa: BLE001 - the user's own functions may raise anything
+        said = f"{type(error).__name__}: {error}"
+        call.refused = CaptureFailed(f"{call.contract.name} can't be prepared for undo: {said}")
+        call.refused.__cause__ = error
+    return None
+
+
+def _captured(
+    call: Call, entry: Entry | None, setting: Setting
+) -> Generator[Effect, Any, Captured]:
+    contract, arguments = call.contract, call.arguments.values
+    states: dict[str, Any] = {}
+    marks: dict[str, Any] = {}
+    old = None if entry is None else entry.undo
+    again = old is not None and "before" in old
+    if again and entry is not None and entry.status == "unknown" and not _did_not_happen(call):
+        assert old is not None
+        states = yield from revived(old["before"])
+    elif contract.observe is not None:
+        now = yield from observed(contract, arguments, setting.seal)
+        if isinstance(now, Raised):
+            if isinstance(now.error, Exception):
+                raise now.error
+            raise _Stopped(now.error)
+        states = now
+        if again and old is not None and old.get("after") == digests_of(now):
+            states = yield from revived(old["before"])
+    if contract.observe is not None:
+        marks["before"] = yield from keep_large(states)
+    before = {resource: decode(state) for resource, state in states.items()}
+    if contract.undo is not None and call.undoes is None:
+        if "result" in contract.undo_words:
+            marks["reversible"] = True
+        else:
+            plan = _plan(contract, {"args": dict(arguments), "before": before}, setting)
+            if plan is not None:
+                marks["plan"] = yield from _shown(plan)
+                marks["reversible"] = True
+    return Captured(before, marks)
+
+
+def _did_not_happen(call: Call) -> bool:
+    return call.told is not None and call.told.happened is False
+
+
+def _plan(contract: Contract, told: dict[str, Any], setting: Setting) -> list[PlannedCall] | None:
+    assert contract.undo is not None
+    words = {word: told[word] for word in contract.undo_words}
+    return plan_from(contract.undo(**words), setting.tools, setting.seal, setting.allow)
+
+
+# --- behind it -----------------------------------------------------------------------------------
+
+
+def settled_marks(
+    step: Step, answer: Returned | Raised, setting: Setting
+) -> Generator[Effect, Any, tuple[dict[str, Any], BaseException | None]]:
+    """What `step.finished` says for the undo, and an interrupt that came while it was found out."""
+    call = step.call
+    contract, captured = call.contract, call.captured
+    assert captured is not None
+    marks: dict[str, Any] = {}
+    interrupt: BaseException | None = None
+    if contract.observe is not None:
+        now = yield from observed(contract, call.arguments.values, setting.seal, after=step)
+        if not isinstance(now, Raised):
+            marks["after"] = digests_of(now)
+        elif isinstance(now.error, Exception):
+            _log.error("what %s changed can't be observed", contract.name, exc_info=now.error)
+        else:
+            interrupt = now.error
+    if isinstance(answer, Returned) and call.undoes is None:
+        late = yield from plan_late(
+            contract, call.arguments.values, captured.before, answer.value, setting
+        )
+        marks |= late
+    return marks, interrupt
+
+
+def plan_late(
+    contract: Contract,
+    arguments: Mapping[str, Any],
+    before: Mapping[str, Any],
+    result: Any,
+    setting: Setting,
+) -> Generator[Effect, Any, dict[str, Any]]:
+    """The plan of a call that has happened, where that needed its result."""
+    if contract.undo is None or "result" not in contract.undo_words:
+        return {}
+    told = {"args": dict(arguments), "before": before, "result": result}
+    try:
+        plan = _plan(contract, told, setting)
+    except Exception:  # noqa: BLE001 - logged: the effect is out there already
+        _log.exception("the undo of %s can't be planned", contract.name)
+        return {}
+    if plan is None:
+        return {"plan": None}
+    return {"plan": (yield from _shown(plan))}
+
+
+# --- what became of it ---------------------------------------------------------------------------
+
+
+def probed(
+    contract: Contract,
+    arguments: Mapping[str, Any],
+    key: str,
+    undo: Mapping[str, Any] | None,
+    seal: Seal,
+) -> Generator[Effect, Any, Happened | DidNotHappen | str | BaseException]:
+    """Ask a tool what became of a call; why nobody can tell, or an interrupt, otherwise.
+
+    Its probe first; then, whether what it would have changed is as it was before.
+    """
+    before: dict[str, Any] | None = None
+    if undo is not None and "before" in undo:
+        try:
+            before = yield from revived(undo["before"])
+        except ValueError as error:
+            return f"what was before is gone: {error}"
+    said = "its tool declares no probe"
+    if contract.probe is not None:
+        plain = {r: decode(state) for r, state in (before or {}).items()}
+        told = {"args": dict(arguments), "key": key, "before": plain}
+        words = {word: told[word] for word in contract.probe_words}
+        answer: Returned | Raised = yield Consult(
+            contract.probe, f"probe of {contract.name}", words=words
+        )
+        if isinstance(answer, Returned):
+            if isinstance(answer.value, Happened | DidNotHappen):
+                return answer.value
+            said = "its probe can't tell"
+        elif isinstance(answer.error, Exception):
+            said = f"its probe failed: {type(answer.error).__name__}: {answer.error}"
+        else:
+            return answer.error
+    if contract.observe is None or before is None:
+        return said
+    now = yield from observed(contract, arguments, seal)
+    if isinstance(now, Raised):
+        failed = f"what it changes can't be observed: {type(now.error).__name__}: {now.error}"
+        return failed if isinstance(now.error, Exception) else now.error
+    was: Digests = digests_of(before)
+    if not differing(was, digests_of(now)):
+        return DidNotHappen()
+    return f"{said}, and what it changes is not as it was before"

@@ -1,0 +1,496 @@
+"""The two I/O loops: they perform what a flow asks for. All locks, clocks and threads are here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import dataclasses
+import functools
+import inspect
+import os
+import threading
+import time
+from collections.abc import Callable, Generator
+from hashlib import sha256
+from types import CoroutineType
+from typing import Any, assert_never
+
+import orjson
+
+from rollcage.errors import (
+    Forked,
+    Halt,
+    NotReplayable,
+    RunStopped,
+    SessionError,
+    SessionHalted,
+    StoreError,
+    TraceUnwritable,
+)
+from rollcage.replay.recording import Lineage
+from rollcage.step import journal
+from rollcage.step.call import Admission, Call, Step
+from rollcage.step.ledger import Ledger
+from rollcage.step.requests import (
+    Admit,
+    Consult,
+    Effect,
+    Execute,
+    Flow,
+    GetBlob,
+    KeepBlob,
+    Note,
+    PutBlob,
+    Raised,
+    Recall,
+    Resolve,
+    Returned,
+    Settle,
+    Stop,
+    Sync,
+    Tell,
+)
+from rollcage.store.protocol import Reader, Store, Writer
+
+__all__ = ["Clock", "Driver", "aconsult", "caught", "unwrap"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Clock:
+    """Where time and randomness come from, so that a test can bring its own."""
+
+    wall: Callable[[], int] = time.time_ns
+    monotonic: Callable[[], int] = time.perf_counter_ns
+    random: Callable[[int], bytes] = os.urandom
+
+
+class Driver:
+    """Performs the effects of one session's flows.
+
+    `enter` and `leave` are called around a body, in its own context, with its step. `recall` reads
+    what the session's run and its lineage hold.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        writer: Writer,
+        store: Store,
+        source: Reader,
+        clock: Clock,
+        enter: Callable[[Step], contextvars.Token[Any]],
+        leave: Callable[[contextvars.Token[Any]], None],
+        recall: Callable[[], Lineage],
+    ) -> None:
+        self.ledger = ledger
+        self.writer = writer
+        self.lock = threading.Lock()
+        self.closed = False
+        self.hide: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # credentials in words
+        self._store = store
+        self._source = source
+        self._clock = clock
+        self._enter = enter
+        self._leave = leave
+        self._recall = recall
+
+    # --- the loops -------------------------------------------------------------------------------
+
+    def run(self, flow: Flow) -> Any:
+        """Drive a flow to its end in this thread; the body's value, or its error raised."""
+        answer: Any = None
+        call: Call | None = None
+        try:
+            while True:
+                try:
+                    effect = flow.send(answer)
+                except StopIteration as stop:
+                    answer = stop.value
+                    break
+                if type(effect) is Execute:
+                    answer = self._execute(effect)
+                elif type(effect) is Admit:
+                    call = effect.call
+                    answer = self._admit(effect)
+                elif type(effect) is Settle:
+                    answer = None
+                    self._settle(effect)
+                    call = None
+                elif type(effect) is Sync:
+                    answer = self.sync()
+                else:
+                    answer = self.perform(effect)
+        except BaseException:
+            self._abandon(call)
+            raise
+        return unwrap(answer)  # outside of the handler: an error keeps its own context
+
+    async def arun(self, flow: Flow, *, is_async: bool) -> Any:
+        """Drive a flow to its end in this task; a sync body and the disk wait in a thread."""
+        answer: Any = None
+        call: Call | None = None
+        try:
+            while True:
+                try:
+                    effect = flow.send(answer)
+                except StopIteration as stop:
+                    answer = stop.value
+                    break
+                if type(effect) is Execute:
+                    said = effect.is_async
+                    answer = await self._aexecute(
+                        effect, is_async=is_async if said is None else said
+                    )
+                elif type(effect) is Admit:
+                    call = effect.call
+                    answer = self._admit(effect)
+                elif type(effect) is Settle:
+                    answer = None
+                    self._settle(effect)
+                    call = None
+                elif type(effect) is Sync:
+                    answer = await caught(asyncio.to_thread(self.sync))
+                elif type(effect) is Consult:
+                    self.ended(effect)
+                    answer = await aconsult(effect)
+                else:
+                    answer = self.perform(effect)
+        except BaseException:
+            self._abandon(call)
+            raise
+        return unwrap(answer)
+
+    def beyond_cut(self) -> NotReplayable:
+        """Halt where a consumer reads on behind the end of a recorded stream that was cut."""
+        error = NotReplayable("the recorded stream was not read any further than this")
+        self._stop(error)
+        return error
+
+    # --- drives that are broken off --------------------------------------------------------------
+
+    def _abandon(self, call: Call | None) -> None:
+        """A call was admitted and will not be settled: an interrupt came between the two."""
+        if call is None or self.closed or self.writer.forked:
+            return
+        with self.lock:
+            self.ledger.abandon(call)
+
+    @contextlib.contextmanager
+    def driven(self) -> Generator[list[Call]]:
+        """Abandon the calls that are still listed when the block is broken off."""
+        calls: list[Call] = []
+        try:
+            yield calls
+        except BaseException:
+            for call in calls:
+                self._abandon(call)
+            raise
+
+    # --- bodies ----------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def inside(self, step: Step) -> Generator[None]:
+        """Stand in the body of a step."""
+        token = self._enter(step)
+        try:
+            yield
+        finally:
+            self._leave(token)
+
+    def refusal(self, step: Step) -> Raised | None:
+        """Why a body must not begin any more: it may have waited for the disk, or for a thread."""
+        if self.writer.stop_order() is not None:
+            with self.lock:
+                if not self.closed:
+                    self._look_for_stop(step.call)
+        halted = self.ledger.halted
+        if halted is not None and self.ledger.stops(step.call):
+            error: Exception = SessionHalted(f"the session was halted: {halted}")
+            error.__cause__ = halted
+            return Raised(error, began=False)
+        if self.closed:
+            return Raised(SessionError("the session was left before this call began"), began=False)
+        return None
+
+    def _execute(self, effect: Execute) -> Returned | Raised:
+        refused = self.refusal(effect.step)
+        if refused is not None:
+            return refused
+        token = self._enter(effect.step)
+        try:
+            value = effect.body(**effect.step.call.arguments.values)
+            if type(value) is CoroutineType:
+                value.close()  # it has not begun: nothing happened
+                name = effect.step.call.contract.name
+                return Raised(SessionError(f"{name} is async: await session.acall(...) it"))
+            return Returned(value)
+        except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
+            return Raised(error)
+        finally:
+            self._leave(token)
+
+    async def _aexecute(self, effect: Execute, *, is_async: bool) -> Returned | Raised:
+        if not is_async:
+            return await self._in_thread(effect)
+        refused = self.refusal(effect.step)
+        if refused is not None:
+            return refused
+        token = self._enter(effect.step)
+        try:
+            return Returned(await effect.body(**effect.step.call.arguments.values))
+        except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
+            return Raised(error)
+        finally:
+            self._leave(token)
+
+    async def _in_thread(self, effect: Execute) -> Returned | Raised:
+        context = contextvars.copy_context()
+        loop = asyncio.get_running_loop()
+        ticket = threading.Lock()  # taken once: by the body to begin, or so that it never does
+
+        def begin() -> Returned | Raised | None:
+            return self._execute(effect) if ticket.acquire(blocking=False) else None
+
+        body = loop.run_in_executor(None, context.run, begin)
+        try:
+            answer = await asyncio.shield(body)
+            assert answer is not None
+            return answer
+        except asyncio.CancelledError as error:
+            if ticket.acquire(blocking=False):  # it was waiting for a free thread
+                return Raised(error, began=False)
+            # The body goes on in its thread; what becomes of it is written down when it is known.
+            body.add_done_callback(lambda done: self._late(effect, done))
+            return Raised(error)
+
+    def _late(self, effect: Execute, done: asyncio.Future[Returned | Raised | None]) -> None:
+        if done.cancelled() or not effect.step.world_effect or self.closed:
+            return
+        answer = done.result()
+        if answer is not None:
+            with contextlib.suppress(BaseException):  # what the body raised is recorded, not raised
+                self.run(effect.late(answer))
+
+    # --- everything else -------------------------------------------------------------------------
+
+    def perform(  # noqa: C901, PLR0912 - one case an effect
+        self, effect: Effect
+    ) -> Any:
+        """Do what a flow asks for, all but the waiting."""
+        self.check_process()
+        match effect:
+            case Admit():
+                return self._admit(effect)
+            case Settle():
+                return self._settle(effect)
+            case Resolve():
+                return self._resolve(effect)
+            case Stop(error=error):
+                return self._stop(error)
+            case Note(event=event):
+                event.setdefault("time", self._clock.wall() // 1000)
+                with self.lock:
+                    if self.closed:
+                        raise SessionError("the session was left; open another one to go on")
+                    self.ledger.stats.drifted += "drift" in event
+                    return self.append(event)
+            case PutBlob(digest=digest, data=data):
+                return self._halting(self._store.put_blob, digest, data)
+            case GetBlob(digest=digest):
+                return self._get_blob(digest)
+            case Consult():
+                self.ended(effect)
+                return _consult(effect)
+            case KeepBlob(digest=digest):
+                return None if self._source is self._store else self._get_blob(digest)
+            case Recall():
+                return self._recalled()
+            case Tell(word=word):
+                with self.lock:
+                    return word(self.ledger)
+            case Execute() | Sync():
+                raise AssertionError("performed by the loops")
+            case _:
+                assert_never(effect)
+
+    def _admit(self, effect: Admit) -> Admission:
+        self.check_process()
+        with self.lock:
+            if self.closed:
+                raise SessionError("the session was left; open another one to go on")
+            self._look_for_stop(effect.call)
+            admission = self.ledger.admit(
+                effect.call, effect.verdict, self._clock.wall() // 1000, effect.arrival
+            )
+            event, step = admission.event, admission.step
+            if event is not None and (step is None or admission.entry is None):
+                self.append(event)
+        if step is not None:
+            step.began = self._clock.monotonic()
+        return admission
+
+    def _look_for_stop(self, call: Call) -> None:
+        """Halt the session where somebody has told the run to stop. The caller has the lock.
+
+        What takes a step back goes on: that is what is left to do.
+        """
+        order = self.writer.stop_order()
+        if order is None or self.ledger.halted is not None or call.undoes is not None:
+            return
+        self.ledger.halted = RunStopped(order.run or self.writer.run, order.by, order.reason)
+        self.append(journal.stopped(order, self._clock.wall() // 1000))
+
+    def ended(self, effect: Consult) -> None:
+        """Where a body has ended, looking at what it changed is no part of its duration."""
+        if effect.after is not None:
+            effect.after.ended = self._clock.monotonic()
+
+    def _recalled(self) -> Lineage | Raised:
+        try:
+            return self._recall()
+        except StoreError as error:
+            return Raised(error)
+
+    def _settle(self, effect: Settle) -> None:
+        step = effect.step
+        ended = step.ended or self._clock.monotonic()
+        self.check_process()
+        with self.lock:
+            event = self.ledger.settle(
+                step,
+                effect.outcome,
+                sha256(effect.encoded).digest(),
+                (ended - step.began) // 1000,
+                self._clock.wall() // 1000,
+            )
+            event["outcome"] = orjson.Fragment(effect.encoded)
+            if effect.marks:
+                event |= effect.marks
+            if effect.halt is not None and self.ledger.halted is None:
+                self.ledger.halted = effect.halt
+            if self.closed and effect.outcome["status"] == "not_started":
+                return
+            if self.closed:
+                raise TraceUnwritable(
+                    f"step {step.number} ended after its session was left; its outcome is not "
+                    f"recorded"
+                )
+            self.append(event)
+            self.ledger.written(step)
+
+    def _stop(self, error: Exception) -> None:
+        self.check_process()
+        with self.lock:
+            if self.ledger.halted is None:
+                self.ledger.halted = error
+
+    def _resolve(self, effect: Resolve) -> None:
+        event = {
+            "event": "step.resolved",
+            "time": self._clock.wall() // 1000,
+            "step": effect.step.number,
+            "by": "body",
+            "outcome": orjson.Fragment(effect.encoded),
+            "digest": sha256(effect.encoded).hexdigest(),
+            **(effect.marks or {}),
+        }
+        with self.lock:
+            if not self.closed:
+                self.append(event)
+
+    def append(self, event: dict[str, Any]) -> None:
+        """Write an event; a failure halts the session. The caller has the lock."""
+        try:
+            self.writer.append(event if self.hide is None else self.hide(event))
+        except Halt as error:
+            if self.ledger.halted is None:
+                self.ledger.halted = error
+            raise
+
+    def _halting(self, action: Callable[..., None], *arguments: Any) -> None:
+        try:
+            action(*arguments)
+        except Halt as error:
+            if self.ledger.halted is None:
+                self.ledger.halted = error
+            raise
+
+    def check_process(self) -> None:
+        """Refuse a forked child. Before the lock: a thread of the parent may hold it for ever.
+
+        Raises:
+            Forked: this process is not the one that entered the session.
+        """
+        if self.writer.forked:
+            raise Forked(
+                f"run {self.writer.run} belongs to the parent process; open a session of its own "
+                f"here"
+            )
+
+    def _get_blob(self, digest: str) -> bytes | Raised:
+        if self._source is not self._store:  # the replay outlives its source
+            with contextlib.suppress(StoreError):
+                return self._store.get_blob(digest)
+        try:
+            data = self._source.get_blob(digest)
+        except StoreError as error:
+            return Raised(error)
+        if self._source is not self._store:
+            self._store.put_blob(digest, data)
+        return data
+
+    def sync(self) -> Returned | Raised:
+        """Wait until the trace is on the disk."""
+        try:
+            self._halting(self.writer.sync)
+        except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
+            return Raised(error)
+        return Returned(None)
+
+
+def _consult(effect: Consult) -> Returned | Raised:
+    """Call what a user declared, in this thread."""
+    try:
+        answer: Any = effect.function(*effect.positional, **effect.words)
+    except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
+        return Raised(error)
+    if not inspect.isawaitable(answer):
+        return Returned(answer)
+    if type(answer) is CoroutineType:
+        answer.close()
+    return Raised(SessionError(f"{effect.what} is async, this call is not: await it"))
+
+
+async def aconsult(effect: Consult) -> Returned | Raised:
+    """Call what a user declared; a sync one must not keep the loop waiting: it gets a thread."""
+    function = functools.partial(effect.function, *effect.positional, **effect.words)
+    try:
+        if inspect.iscoroutinefunction(effect.function):
+            return Returned(await function())
+        answer: Any = function() if effect.here else await asyncio.to_thread(function)
+        return Returned(await answer if inspect.isawaitable(answer) else answer)
+    except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
+        return Raised(error)
+
+
+def unwrap(result: Returned | Raised, *, stream: bool = False) -> Any:
+    """What a flow gave, or its error raised; a stream's own loop tells where it was cut."""
+    if type(result) is Returned:
+        if result.cut and not stream:
+            raise NotReplayable("the recorded stream was not read to its end")
+        return result.value
+    assert isinstance(result, Raised)
+    try:
+        raise result.error
+    finally:
+        del result  # no cycle of the error with its own traceback
+
+
+async def caught(waiting: Any) -> Returned | Raised:
+    """What this waits for, cancellation included, as data."""
+    try:
+        answer: Returned | Raised = await waiting
+    except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
+        return Raised(error)
+    return answer

@@ -1,0 +1,476 @@
+"""The flow of a step, written once (DESIGN §3): a generator that yields effects.
+
+Errors of a body travel as data (`Raised`), so that nothing a body raises, StopIteration and
+cancellation included, can be mistaken for an event of the flow itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterable
+from hashlib import sha256
+from typing import Any, Final, assert_never
+
+import orjson
+
+from rollcage.contract.contract import Contract
+from rollcage.contract.drift import as_error, raised
+from rollcage.errors import Diverged, Halt, NotReplayable, SessionHalted, UnknownOutcome
+from rollcage.fingerprint.identity import idempotency_key
+from rollcage.gate import Verdict
+from rollcage.replay.path import UNKNOWN, Entry
+from rollcage.step.approving import approved, edited_again
+from rollcage.step.call import Admission, Call, Need, Step, Told
+from rollcage.step.capture import (
+    LARGE,
+    Setting,
+    capture,
+    keep,
+    keep_large,
+    observed,
+    plan_late,
+    probed,
+    revived,
+    settled_marks,
+)
+from rollcage.step.requests import (
+    Admit,
+    Effect,
+    Execute,
+    Flow,
+    GetBlob,
+    KeepBlob,
+    Note,
+    Raised,
+    Resolve,
+    Returned,
+    Settle,
+    Stop,
+    Sync,
+)
+from rollcage.undo.compensation import DidNotHappen, Happened, digests_of
+from rollcage.values.answer import Answer
+from rollcage.values.codec import Hiding, Seal, encode_result, hidden, same_encoding, survey
+from rollcage.values.decoding import decode
+from rollcage.values.exceptions import decode_exception, encode_exception
+
+__all__ = ["Read", "happened", "run_step"]
+
+_log: Final = logging.getLogger("rollcage")
+
+_UNKNOWN: Final = orjson.dumps(UNKNOWN)
+_NOT_STARTED: Final[dict[str, Any]] = {"status": "not_started"}
+
+Read = Callable[[Any], Answer]
+"""Reads what a model answered off the framework's own value."""
+
+
+def run_step(
+    call: Call,
+    verdict: Verdict,
+    body: Callable[..., Any],
+    setting: Setting,
+    *,
+    read: Read | None = None,
+    waits: bool = False,
+    is_async: bool | None = None,
+) -> Flow:
+    """The flow of one call, from its verdict on.
+
+    `read` reads a model's answer off its value. `waits` says that async functions can be called,
+    `is_async` what the body is, where that is not
+    what the flow's drive is.
+    """
+    seal = setting.seal
+    if len(call.arguments.digest_input) >= LARGE:
+        call.shown = call.compared = yield from keep_large(call.arguments.canonical)
+    admission: Admission = yield Admit(call, verdict)
+    if admission.need is not None:
+        admission = yield from _prepared(call, verdict, admission.need, setting, waits=waits)
+    if admission.error is not None:
+        return Raised(admission.error)
+    step, entry = admission.step, admission.entry
+    if step is None:
+        assert entry is not None
+        return (yield from _recorded(call.contract, entry))
+    if entry is not None:
+        return (yield from _compared(admission, step, entry, body, seal))
+    wait = setting.durable and step.world_effect
+    if wait:
+        synced = yield Sync()
+        if isinstance(synced, Raised):  # cancelled, or no disk: before anything happened
+            yield Settle(step, _NOT_STARTED, orjson.dumps(_NOT_STARTED))
+            return synced
+    answer: Returned | Raised
+    if call.response is not None:
+        answer = Returned(call.response.value)  # a person's, in place of the tool's
+    else:
+        body = _body(call, body)
+        answer = yield Execute(step, body, lambda end: _late(step, end, setting, read), is_async)
+    settled = _settled(step, answer, seal, read)
+    if call.captured is not None or len(settled.encoded) >= LARGE:
+        answer = yield from _whole(settled, answer, setting)
+    yield settled
+    if wait and isinstance(answer, Returned):
+        answer = yield from _synced(answer)
+    if "drift" in settled.outcome and isinstance(answer, Returned):
+        return _drifted(call.contract, settled.outcome) or answer
+    return answer
+
+
+def _body(call: Call, body: Callable[..., Any]) -> Callable[..., Any]:
+    """What is called: of arguments that an approver has edited, by the adapter's own way."""
+    if call.instead is None or not call.is_edited:
+        return body
+    assert call.instead.edited is not None  # else that was refused
+    return call.instead.edited
+
+
+def _synced(answer: Returned) -> Flow:
+    """What a body gave, once that is on the disk."""
+    synced: Returned | Raised = yield Sync()
+    return synced if isinstance(synced, Raised) else answer
+
+
+def _settled(step: Step, answer: Returned | Raised, seal: Seal, read: Read | None) -> Settle:
+    """How a step has ended."""
+    if isinstance(answer, Raised):
+        settled = _failure(step, answer, seal)
+    else:
+        outcome, encoded = _outcome(step.call.contract, answer, seal, read)
+        settled = Settle(step, outcome, encoded)
+    if step.watch is not None and step.watch.found:
+        settled.marks = {"undeclared": step.watch.found}
+    return settled
+
+
+def _whole(settled: Settle, answer: Returned | Raised, setting: Setting) -> Flow:
+    """Keep a large value, and what a step that may have to be taken back has changed."""
+    step, status = settled.step, settled.outcome["status"]
+    if status == "ok" and len(settled.encoded) >= LARGE:
+        settled.outcome, settled.encoded = yield from _keep_large_value(settled.outcome)
+    if step.call.captured is not None and status in ("ok", "error"):
+        marks, interrupt = yield from settled_marks(step, answer, setting)
+        settled.marks = marks | (settled.marks or {})
+        if interrupt is not None:
+            return Raised(interrupt)
+    return answer
+
+
+# --- before it may run ---------------------------------------------------------------------------
+
+
+def _prepared(
+    call: Call, verdict: Verdict, need: Need, setting: Setting, *, waits: bool
+) -> Generator[Effect, Any, Admission]:
+    """Do what has to be done first, then place the call anew: it may run now, or is refused."""
+    while True:
+        stopped: BaseException | None = None
+        match need.what:
+            case "approve":
+                assert need.asked is not None
+                verdict, stopped = yield from approved(call, verdict, need.asked, setting)
+            case "edit":
+                assert need.entry is not None
+                verdict, stopped = yield from edited_again(call, verdict, need.entry, setting)
+            case "tell":
+                assert need.entry is not None
+                stopped = yield from _told(call, need.entry, setting)
+            case "undo":
+                left = yield from setting.take_back(need.orphans, waits)
+                if left:
+                    origins = tuple((e.run, e.step) for e in need.orphans)
+                    halt = Diverged(
+                        f"a new write would leave recorded effects behind, and they could not all "
+                        f"be taken back: {left}",
+                        origins,
+                    )
+                    yield Stop(halt)
+                    stopped = halt
+            case "capture":
+                stopped = yield from capture(call, need.entry, setting)
+            case _:
+                assert_never(need.what)
+        if stopped is not None:
+            return Admission(None, error=stopped)  # nothing happened, nothing is written
+        admission: Admission = yield Admit(call, verdict, need.arrival)
+        if admission.need is None:
+            return admission
+        need = admission.need
+
+
+def _told(
+    call: Call, entry: Entry, setting: Setting
+) -> Generator[Effect, Any, BaseException | None]:
+    """Find out what became of a recorded step, and let the call know."""
+    contract, values = call.contract, call.arguments.values
+    key = idempotency_key(setting.root, entry.branch, entry.fingerprint)
+    said = yield from probed(contract, values, key, entry.undo, setting.seal)
+    if isinstance(said, BaseException):
+        return said
+    if isinstance(said, DidNotHappen):
+        call.told = Told(False)
+    elif isinstance(said, Happened):
+        call.told = yield from happened(contract, values, entry.undo, said, setting)
+    else:
+        call.told = Told(None)
+    return None
+
+
+def happened(
+    contract: Contract,
+    arguments: dict[str, Any],
+    undo: dict[str, Any] | None,
+    said: Happened,
+    setting: Setting,
+) -> Generator[Effect, Any, Told]:
+    """What a probe's word makes of a step of unknown outcome."""
+    answer = Returned(said.result)
+    outcome, encoded = _outcome(contract, answer, setting.seal, None)
+    if len(encoded) >= LARGE:
+        outcome, encoded = yield from _keep_large_value(outcome)
+    states: dict[str, Any] = {}
+    if undo is not None and "before" in undo:
+        states = yield from revived(undo["before"])
+    before = {resource: decode(state) for resource, state in states.items()}
+    undoing = yield from plan_late(contract, arguments, before, said.result, setting)
+    if contract.observe is not None:  # from here on, what somebody else changes will show
+        now = yield from observed(contract, arguments, setting.seal)
+        if not isinstance(now, Raised):
+            undoing["after"] = digests_of(now)
+    return Told(True, outcome, sha256(encoded).hexdigest(), undoing)
+
+
+# --- how a body ended ----------------------------------------------------------------------------
+
+
+def _outcome(
+    contract: Contract, answer: Returned, seal: Seal, read: Read | None
+) -> tuple[dict[str, Any], bytes]:
+    """The outcome `ok`, and its bytes."""
+    value = answer.value
+    outcome: dict[str, Any] = {"status": "ok", "value": value}
+    encoded: bytes | None = None
+    if contract.promise is not None:
+        outcome |= _drift(contract, answer, seal)
+    if answer.cut:
+        outcome["cut"] = True
+    if read is not None:
+        try:
+            said = read(value)
+        except Exception:  # noqa: BLE001 - an adapter's own code must not lose the outcome
+            _log.exception("the answer of %s can't be read", contract.name)
+        else:
+            outcome["answer"] = said.as_data()
+            if said.usage:
+                outcome["usage"] = dict(said.usage)
+    try:
+        if survey(value):
+            encoded = orjson.dumps(outcome)
+    except (TypeError, RecursionError):  # a lone surrogate, or too deep for JSON: encoded below
+        encoded = None
+    if encoded is None:
+        result = encode_result(value, seal, typed=contract.typed)
+        outcome["value"] = result.value
+        if result.needs_type and not result.flaws:
+            outcome["typed"] = True
+            result.flaws.extend(_check_round_trip(contract, result.value, seal))
+        if result.flaws:
+            outcome["lossy"] = "; ".join(result.flaws[:5])
+            outcome.pop("typed", None)
+        encoded = orjson.dumps(outcome)
+    return _without_credentials(outcome, seal) if isinstance(seal, Hiding) else (outcome, encoded)
+
+
+def _without_credentials(outcome: dict[str, Any], seal: Seal) -> tuple[dict[str, Any], bytes]:
+    """The outcome as the trace may hold it; a value that lost something can't come back."""
+    value, found = hidden(outcome["value"], seal)
+    told = hidden({**outcome, "value": None}, seal).value | {"value": value}
+    if found:
+        told["lossy"] = "; ".join([*filter(None, [told.get("lossy")]), *found[:5]])
+        told.pop("typed", None)
+    return told, orjson.dumps(told)
+
+
+def _late(step: Step, answer: Returned | Raised, setting: Setting, read: Read | None) -> Flow:
+    """Record the end of a body that outlived its cancelled call."""
+    marks: dict[str, Any] = {}
+    call = step.call
+    settled = _settled(step, answer, setting.seal, read)
+    outcome, encoded = settled.outcome, settled.encoded
+    if isinstance(answer, Returned):
+        if len(encoded) >= LARGE:
+            outcome, encoded = yield from _keep_large_value(outcome)
+        if call.captured is not None:
+            marks = yield from plan_late(
+                call.contract, call.arguments.values, call.captured.before, answer.value, setting
+            )
+    if step.watch is not None and step.watch.found:
+        marks = {**marks, "undeclared": step.watch.found}
+    yield Resolve(step, outcome, encoded, marks)
+    return answer
+
+
+def _drift(contract: Contract, answer: Returned, seal: Seal) -> dict[str, Any]:
+    """How an output breaks its contract, as the outcome tells it; a cut stream is none yet."""
+    if contract.promise is None or answer.cut:
+        return {}
+    drift = contract.promise.broken_by(answer.value, seal)
+    return {} if drift is None else {"drift": drift.as_data(contract.on_drift or "error")}
+
+
+def _drifted(contract: Contract, outcome: dict[str, Any]) -> Raised | None:
+    """The error of an output that breaks its contract; None where none does, or it is reported."""
+    drift = raised(outcome)
+    if drift is None:
+        return None
+    return Raised(as_error(contract.name, drift, performed=contract.effect == "write"))
+
+
+def _check_round_trip(contract: Contract, encoded: Any, seal: Seal) -> list[str]:
+    """Show, rather than hope, that a typed value comes back through the return type."""
+    try:
+        again = encode_result(
+            contract.revive(decode(encoded, framework=contract.framework)), seal, typed=True
+        )
+    except Exception as error:  # noqa: BLE001 - validators are the user's own
+        return [f"$: its declared return type refuses it: {type(error).__name__}"]
+    if not again.flaws and same_encoding(again.value, encoded):
+        return []
+    return ["$: it does not come back equal through its declared return type"]
+
+
+def _failure(step: Step, raised: Raised, seal: Seal) -> Settle:
+    """How a raise ends: an error, or unknown where a write was cut off."""
+    if not raised.began:
+        return Settle(step, _NOT_STARTED, orjson.dumps(_NOT_STARTED))
+    error = raised.error
+    contract = step.call.contract
+    stopped = isinstance(error, (Halt, SessionHalted))
+    timed_out = isinstance(error, TimeoutError) and not isinstance(error, contract.raises)
+    cut_off = not isinstance(error, Exception) or stopped or timed_out
+    if cut_off and contract.effect == "scope":
+        return Settle(step, UNKNOWN, _UNKNOWN)  # is entered again: never in doubt
+    if cut_off and step.world_effect:
+        name = type(error).__name__
+        halt = UnknownOutcome(
+            f"step {step.number} of run {step.run} ({contract.name}) was cut off by {name}: nobody "
+            f"can tell whether it happened. Find out, then say so: rollcage resolve {step.run} "
+            f"{step.number} --happened [--result JSON] | --did-not-happen",
+            step.run,
+            step.number,
+        )
+        return Settle(step, UNKNOWN, _UNKNOWN, halt)
+    outcome: dict[str, Any] = {
+        "status": "error",
+        "error": encode_exception(error, seal, contract.raises),
+    }
+    return Settle(step, outcome, orjson.dumps(outcome))
+
+
+# --- a recorded step -----------------------------------------------------------------------------
+
+
+def _recorded(contract: Contract, entry: Entry) -> Flow:
+    """Give back what a recorded step gave."""
+    try:
+        if entry.undo is not None:
+            yield from _keep_undo(entry.undo)
+        if entry.outcome["status"] == "error":
+            error = decode_exception(entry.outcome["error"], contract.raises)
+            return Raised(error)
+        outcome = entry.outcome
+        drifted = _drifted(contract, outcome)
+        encoded = outcome["value"]
+        if drifted is not None:
+            yield from _keep_blobs([encoded])
+            return drifted
+        if type(encoded) is dict and encoded.get("$rollcage") == "blob":
+            blob: bytes | Raised = yield GetBlob(encoded["sha256"])
+            if isinstance(blob, Raised):
+                raise ValueError(str(blob.error))
+            encoded = orjson.loads(blob)
+        value = decode(encoded, framework=contract.framework)
+        if outcome.get("typed"):
+            value = contract.revive(value)
+        return Returned(value, cut="cut" in outcome)
+    except Exception as error:  # noqa: BLE001 - hostile data, and validators of the user's own
+        # The recorded step is used up by now: whoever swallows this must not get to run it again.
+        stop = NotReplayable(f"step {entry.step} of run {entry.run} ({entry.name}): {error}")
+        yield Stop(stop)
+        return Raised(stop)
+
+
+def _keep_undo(undo: dict[str, Any]) -> Generator[Effect, Any, None]:
+    """A replay outlives its source, and so does what it needs to be taken back."""
+    calls: list[dict[str, Any]] = undo.get("plan") or []
+    for values in (undo.get("before") or {}, *(each["args"] for each in calls)):
+        yield from _keep_blobs(values.values())
+
+
+def _keep_blobs(values: Iterable[Any]) -> Generator[Effect, Any, None]:
+    for value in values:
+        if isinstance(value, dict) and value.get("$rollcage") == "blob":
+            kept = yield KeepBlob(value["sha256"])
+            if isinstance(kept, Raised):
+                raise ValueError(str(kept.error))
+
+
+def _compared(
+    admission: Admission, step: Step, entry: Entry, body: Callable[..., Any], seal: Seal
+) -> Flow:
+    """Run a recorded read or pure call again and tell the difference; the recorded value counts."""
+    answer: Returned | Raised = yield Execute(step, body, _forgotten)
+    event = admission.event
+    assert event is not None
+    recorded = yield from _recorded(step.call.contract, entry)
+    if isinstance(answer, Raised):
+        if not isinstance(answer.error, Exception) or not answer.began:
+            return answer
+        fresh: Any = encode_exception(answer.error, seal, step.call.contract.raises)
+        same = entry.status == "error" and fresh == entry.outcome.get("error")
+        said = f"it now raises {fresh['type']}: {fresh['message']}"
+    else:
+        contract = step.call.contract
+        was, now = entry.outcome.get("drift"), _drift(contract, answer, seal).get("drift")
+        said = "it now gives another value"
+        if now != was:
+            same = False
+            said = "its output now keeps its contract" if now is None else _now_drifts(now)
+        elif isinstance(recorded, Returned):
+            same = _same(recorded.value, answer.value, seal)
+        else:
+            same = was is not None  # broken in the same way
+    if not same:
+        event["drift"] = said
+    yield Note(event)
+    return recorded
+
+
+def _now_drifts(now: dict[str, Any]) -> str:
+    return f"its output now breaks its contract ({now['code']} at {now['path']}): {now['reason']}"
+
+
+def _forgotten(answer: Returned | Raised) -> Flow:
+    """The late end of a comparison says nothing."""
+    yield from ()
+    return answer
+
+
+def _same(one: Any, other: Any, seal: Seal) -> bool:
+    """Whether two values would be recorded alike: 1 is not True, and nan is nan."""
+    old, new = encode_result(one, seal, typed=True), encode_result(other, seal, typed=True)
+    return not new.flaws and same_encoding(old.value, new.value)
+
+
+# --- large values --------------------------------------------------------------------------------
+
+
+def _keep_large_value(
+    outcome: dict[str, Any],
+) -> Generator[Effect, Any, tuple[dict[str, Any], bytes]]:
+    for field in ("value", "answer"):
+        data = orjson.dumps(outcome.get(field))
+        if len(data) >= LARGE:
+            outcome[field] = yield from keep(data)
+    return outcome, orjson.dumps(outcome)

@@ -1,0 +1,296 @@
+"""All that a session asks before a call, in one place and in this order (DESIGN §5).
+
+The facade (is the tool approved at all?), the policy and the session's rules, then budgets and
+loops, around the flow of the call. What labels the arguments carry is found out first. Whatever
+fails in here denies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from rollcage.contract.contract import Contract
+from rollcage.errors import PolicyInvalid, SessionError
+from rollcage.gate import (
+    ALLOWED,
+    Facade,
+    Labels,
+    Named,
+    Rule,
+    RunView,
+    StepView,
+    Terms,
+    Verdict,
+    decide,
+)
+from rollcage.gate.verdict import stronger
+from rollcage.step.call import Call, Stats
+from rollcage.step.labelled import labelled
+from rollcage.step.metering import Start, limited
+from rollcage.step.requests import Flow
+
+if TYPE_CHECKING:
+    from rollcage.gate import Meter, Policy
+
+__all__ = ["Gate", "failed"]
+
+
+class _Run(RunView):
+    """The run so far, looked at when a condition asks."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._looking = threading.Lock()
+        self._latest = 0  # the clock's, when somebody asked before
+
+    @property
+    def id(self) -> str:
+        """See `RunView`."""
+        return self._gate.run_id
+
+    @property
+    def name(self) -> str:
+        """See `RunView`."""
+        return self._gate.job
+
+    @property
+    def calls(self) -> int:
+        """See `RunView`."""
+        return self._gate.calls()
+
+    @property
+    def tokens(self) -> int:
+        """See `RunView`."""
+        return self._gate.meter.spent.tokens if self._gate.meter else 0
+
+    @property
+    def cost(self) -> float:
+        """See `RunView`."""
+        return self._gate.meter.spent.cost if self._gate.meter else 0.0
+
+    @property
+    def elapsed(self) -> float:
+        """See `RunView`."""
+        with self._looking:
+            now = self._gate.clock()
+            if now < max(self._latest, self._gate.opened):
+                raise ValueError("the clock went backwards")
+            self._latest = now
+        return (now - self._gate.opened) / 1e9
+
+
+class Gate:
+    """Decides on the calls of one session; from any thread.
+
+    Args:
+        job: the session's name.
+        policy: the policy, or the file that it is in.
+        rules: rules in Python, beside it.
+        said: the user's own words, for conditions that ask what was `named`.
+        clock: monotonic time in ns.
+
+    Raises:
+        PolicyInvalid: the file can't be used.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        *,
+        policy: Policy | str | os.PathLike[str] | None,
+        rules: Sequence[Rule],
+        said: str | Sequence[str] | None,
+        clock: Callable[[], int],
+    ) -> None:
+        self.job = job
+        self.rules = tuple(rules)
+        self.policy = policy = _policy(policy)
+        self.facade: Facade | None = None
+        self.asks = bool(self.rules) or policy is not None  # whether there is anything to ask
+        self.clock = clock
+        self.opened = 0
+        self.run_id = ""
+        self.meter: Meter | None = None
+        self._labels = _labels(policy, self.rules)
+        self._knowing: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+        if said is not None:
+            from rollcage.gate import surroundings
+
+            self._knowing = functools.partial(surroundings, said=Named(said))
+        self._run = _Run(self)
+        self._stats: Stats | None = None
+        self._refuses: Verdict | None = None  # all calls: there is no policy that can be read
+        self._reloading = threading.Lock()
+
+    def open(self, run: str, facade: Facade | None) -> None:
+        """The session is entered."""
+        self.run_id, self.facade, self.opened = run, facade, self.clock()
+        self.asks = self.asks or facade is not None
+        if self.policy is not None:
+            from rollcage.gate import Meter
+
+            self.meter = Meter(self.policy.limits, self.policy.prices, self.clock)
+
+    def counted_by(self, stats: Stats) -> None:
+        """Whose calls these are."""
+        self._stats = stats
+
+    def calls(self) -> int:
+        """How many calls the run has placed."""
+        return 0 if self._stats is None else self._stats.calls
+
+    def reload(self, policy: Policy | str | os.PathLike[str]) -> Policy:
+        """Decide by another policy from now on; where it can't be used, everything is denied.
+
+        Raises:
+            PolicyInvalid: it can't be used.
+            SessionError: it has other limits, labels or prices: those stand for a whole session.
+        """
+        if self.policy is None:
+            raise SessionError("the session was opened without a policy: there is none to reload")
+        with self._reloading:
+            try:
+                loaded = _policy(policy)
+                assert loaded is not None
+                self._check_same(loaded)
+            except (PolicyInvalid, SessionError, OSError) as error:
+                said = f"the policy can't be used: {type(error).__name__}"
+                remedy = "Somebody has to mend it; nothing can be called until then."
+                self._refuses = Verdict("deny", said, "policy_invalid", "policy", remedy)
+                raise
+            self.policy, self._refuses = loaded, None
+            return loaded
+
+    def _check_same(self, new: Policy) -> None:
+        old = self.policy
+        for field in ("limits", "prices", "labels", "flow"):
+            if getattr(old, field) != getattr(new, field):
+                raise SessionError(
+                    f"the new policy has other {field}: what was counted by the old ones can't be "
+                    f"held against them. Open another session"
+                )
+
+    def terms(self, actor: str) -> Terms:
+        """Under which approvals count."""
+        if self.policy is None:
+            return Terms(actor)
+        said = self.policy.approval
+        approvers = None if said.approvers is None else frozenset(said.approvers)
+        return Terms(actor, self.policy.digest, said.seconds, approvers)
+
+    # --- a call ----------------------------------------------------------------------------------
+
+    def refuses(
+        self, contract: Contract, body: Callable[..., Any] | None, *, kind: str, undo: bool
+    ) -> Verdict | None:
+        """What the facade says of a tool that may not run at all."""
+        return (
+            None if self.facade is None else self.facade.check(contract, body, kind=kind, undo=undo)
+        )
+
+    def decide(self, call: Call) -> Verdict:
+        """What all of them say of a call: deny over ask over allow."""
+        try:
+            return self._decide(call)
+        except Exception as error:  # noqa: BLE001 - whatever fails in here, the call must not run
+            return failed(error)
+
+    def _decide(self, call: Call) -> Verdict:
+        if self.facade is not None:
+            undo = call.undoes is not None
+            refused = self.facade.check(call.contract, kind=call.kind, undo=undo)
+            if refused is not None:
+                return refused
+        if self.policy is None and not self.rules:
+            return ALLOWED
+        if self._refuses is not None:
+            return self._refuses
+        if self._labels is not None:
+            call.found = self._labels.of(call.arguments.values)
+        view = self._view(call)
+        with self._knowing():
+            verdict = self._by_policy(view)
+            if self.rules:
+                verdict = stronger(verdict, decide(view, self.rules))
+        return call.found.explain(verdict)
+
+    def _by_policy(self, view: StepView) -> Verdict:
+        policy = self.policy
+        if policy is None:
+            return ALLOWED
+        try:
+            verdict = policy.decide(view)
+        except Exception as error:  # noqa: BLE001 - whatever fails in here, the call must not run
+            verdict = Verdict("deny", f"the policy failed: {type(error).__name__}", "policy_error")
+        return ALLOWED.beside(verdict) if policy.mode == "shadow" else verdict
+
+    def flow(
+        self,
+        call: Call,
+        verdict: Verdict,
+        start: Start,
+        *,
+        streamed: bool,
+    ) -> Flow:
+        """The flow of a call, with what is counted and noted around it."""
+        meter, policy = self.meter, self.policy
+        if meter is None or policy is None or call.undoes is not None:
+            flow = start(call, verdict)
+        elif policy.mode == "shadow":
+            flow = self._shadowed(call, verdict, meter, start)
+        else:
+            flow = limited(call, self._view(call), verdict, meter, start)
+        if self._labels is None or call.undoes is not None:
+            return flow
+        return labelled(flow, call, self._labels, streamed=streamed)
+
+    def _shadowed(self, call: Call, verdict: Verdict, meter: Meter, start: Start) -> Flow:
+        def anyway(call: Call, said: Verdict) -> Flow:
+            call.pace = None
+            return start(call, verdict.beside(stronger(verdict.shadow or ALLOWED, said)))
+
+        if verdict.decision == "deny":
+            return start(call, verdict)
+        return limited(call, self._view(call), ALLOWED, meter, anyway)
+
+    def _view(self, call: Call) -> StepView:
+        values: Mapping[str, Any] = MappingProxyType(call.arguments.values)
+        return StepView(
+            call.kind,
+            call.contract,
+            values,
+            call.agent,
+            call.branch,
+            self.calls(),
+            call.arguments.canonical,
+            call.key.hex(),
+            self._run,
+            call.found.labels,
+        )
+
+
+def failed(error: Exception) -> Verdict:
+    """What is said of a call where the gate itself failed; the error's words may hold anything."""
+    return Verdict("deny", f"the gate failed: {type(error).__name__}", "gate_error", "gate")
+
+
+def _policy(given: Policy | str | os.PathLike[str] | None) -> Policy | None:
+    if not isinstance(given, str | os.PathLike):
+        return given
+    from rollcage.gate import Policy
+
+    return Policy.load(Path(given))
+
+
+def _labels(policy: Policy | None, rules: Sequence[Rule]) -> Labels | None:
+    if policy is not None:
+        return None if policy.flow == "off" else Labels(policy.flow, policy.labels)
+    return Labels() if rules else None

@@ -1,0 +1,159 @@
+"""The events of steps, as they are written: plain dicts that pass the models of `trace.events`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rollcage.errors import RollcageError
+from rollcage.replay.path import Entry
+from rollcage.replay.world import Branch, Place
+from rollcage.step.call import Arrival, Step
+from rollcage.store.protocol import StopOrder
+
+__all__ = ["blocked", "finished", "joined", "replayed", "started", "stopped"]
+
+Event = dict[str, Any]
+
+
+def started(number: int, arrival: Arrival, place: Place) -> Event:
+    """A call is about to run."""
+    event = _call("step.started", number, arrival)
+    _put_place(event, arrival.branch, place)
+    event["key"] = arrival.call.key.hex()
+    event["fingerprint"] = place.fingerprint.hex()
+    if arrival.verdict.rule or arrival.verdict.shadow is not None:
+        event["verdict"] = arrival.verdict.as_data()
+    call = arrival.call
+    if call.decided is not None:
+        event |= call.decided
+    if call.captured is not None:
+        event |= call.captured.marks
+    return event
+
+
+def replayed(number: int, arrival: Arrival, place: Place, entry: Entry) -> Event:
+    """A recorded step stands for a call."""
+    event = _call("step.replayed", number, arrival)
+    _put_place(event, arrival.branch, place)
+    event["key"] = arrival.call.key.hex()
+    event["fingerprint"] = entry.fingerprint
+    event["origin"] = [entry.run, entry.step, entry.turn]
+    event["outcome"] = entry.outcome
+    event["digest"] = entry.digest
+    event["duration"] = entry.duration
+    if arrival.verdict.decision != "allow" or arrival.verdict.shadow is not None:
+        event["verdict"] = arrival.verdict.as_data()
+    if entry.undo is not None:
+        event |= entry.undo
+    if entry.decided is not None:
+        event |= entry.decided
+    if entry.probed:
+        event["probed"] = True
+    if entry.labels:
+        event["labels"] = list(entry.labels)
+    return event
+
+
+def blocked(number: int, arrival: Arrival, error: RollcageError) -> Event:
+    """A call was refused."""
+    branch, turn = arrival.branch, arrival.turn
+    event = _call("step.blocked", number, arrival)
+    event["turn"] = turn.number
+    event["slot"] = arrival.slot
+    event["position"] = branch.position
+    event["key"] = arrival.call.key.hex()
+    event["verdict"] = {
+        "decision": "deny",
+        "reason": getattr(error, "reason", str(error)),
+        "code": getattr(error, "verdict_code", error.code),
+        "rule": getattr(error, "rule", arrival.verdict.rule),
+    }
+    began = turn.starts.get(branch.name)
+    if began is not None and began[0] != branch.position:
+        event["since"] = began[0]
+    if branch.open_batch:
+        event["joined"] = True
+    if arrival.call.decided is not None:
+        event |= arrival.call.decided
+    if arrival.supersedes is not None:
+        event["supersedes"] = list(arrival.supersedes)
+    return event
+
+
+def finished(step: Step, outcome: Event, digest: bytes, duration: int, now: int) -> Event:
+    """A step ended; `duration` and `now` in µs."""
+    return {
+        "event": "step.finished",
+        "time": now,
+        "step": step.number,
+        "outcome": outcome,
+        "digest": digest.hex(),
+        "duration": duration,
+    }
+
+
+def stopped(order: StopOrder, now: int) -> Event:
+    """Somebody has told the run to stop; `now` in µs."""
+    return {
+        "event": "run.stopped",
+        "time": now,
+        "run": order.run,
+        "by": order.by,
+        "reason": order.reason,
+        "ordered": order.time,
+    }
+
+
+def joined(
+    number: int, name: str, branch: Branch, place: Place, key: bytes, *, final: bytes, now: int
+) -> Event:
+    """The branch `name` came back to `branch`, with its last world `final`."""
+    event: Event = {"event": "branch.joined", "time": now, "step": number, "name": name}
+    _put_place(event, branch, place)
+    del event["occurrence"]
+    event.pop("joined", None)
+    event["key"] = key.hex()
+    event["fingerprint"] = place.fingerprint.hex()
+    event["digest"] = final.hex()
+    return event
+
+
+def _call(name: str, number: int, arrival: Arrival) -> Event:
+    call, contract = arrival.call, arrival.contract
+    event: Event = {
+        "event": name,
+        "time": arrival.now,
+        "step": number,
+        "kind": call.kind,
+        "name": contract.name,
+        "version": contract.version,
+        "effect": contract.effect,
+        "args": call.shown,
+    }
+    if arrival.branch.name:
+        event["branch"] = arrival.branch.name
+    if call.agent:
+        event["agent"] = call.agent
+    if call.call_id:
+        event["call_id"] = call.call_id
+    if call.parent is not None:
+        event["parent"] = call.parent.number
+    if call.undoes is not None:
+        event["undoes"] = list(call.undoes)
+    return event
+
+
+def _put_place(event: Event, branch: Branch, place: Place) -> None:
+    event["turn"] = place.turn.number
+    event["slot"] = place.slot
+    event["world"] = place.world
+    event["position"] = place.position
+    event["occurrence"] = [place.rank, place.slot]
+    if place.again:
+        event["occurrence"].append(place.again)
+    if place.since != place.position:
+        event["since"] = place.since
+    if place.joined:
+        event["joined"] = True
+    if branch.name:
+        event["branch"] = branch.name

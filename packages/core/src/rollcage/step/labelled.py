@@ -1,0 +1,76 @@
+"""The flow of a call with its labels: what its result carries is noted when it is known.
+
+It stands around the flow of the step and lets all of its effects through. The labels are written
+with the step's end, so that a replay knows those that came from calls which are not made again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rollcage.errors import ArgumentsInvalid, Blocked, CaptureFailed, Halt, SessionError
+from rollcage.gate.labels import Labels
+from rollcage.step.call import Admission, Call
+from rollcage.step.requests import Execute, Flow, Raised, Returned, Settle
+
+__all__ = ["labelled"]
+
+# What these say is not a tool's own words.
+_OURS: Final = (ArgumentsInvalid, Blocked, CaptureFailed, Halt, SessionError)
+
+
+def labelled(flow: Flow, call: Call, labels: Labels, *, streamed: bool = False) -> Flow:
+    """Follow a call to its end and note what its result carries.
+
+    Args:
+        flow: of the call's step.
+        call: it was `found` what labels its arguments have, the last time that it was decided.
+        labels: those of the run.
+        streamed: its value is the list of a stream's chunks, which are handed on before its end.
+    """
+    recorded: tuple[str, ...] = ()
+    answer: object = None
+    ended: Returned | Raised | None = None
+    while ended is None:
+        try:
+            effect = flow.send(answer)
+        except StopIteration as stop:
+            ended = stop.value
+            continue
+        if isinstance(effect, Execute) and streamed:
+            labels.begin(call.number, call.contract.name, _carried(call, labels, recorded))
+        elif isinstance(effect, Settle):
+            carried = _carried(call, labels, recorded)
+            if carried:
+                effect.marks = {**(effect.marks or {}), "labels": sorted(carried)}
+        answer = yield effect
+        if isinstance(answer, Admission) and answer.entry is not None:
+            recorded = answer.entry.labels
+    _note(call, labels, _carried(call, labels, recorded), ended, streamed=streamed)
+    return ended
+
+
+def _carried(call: Call, labels: Labels, recorded: tuple[str, ...]) -> frozenset[str]:
+    """What a call's result carries: declared, recorded, of its arguments, of its own calls."""
+    carried = labels.carried(call.contract, call.kind, call.found, recorded)
+    return carried | labels.inside(call.number)
+
+
+def _note(
+    call: Call, labels: Labels, carried: frozenset[str], ended: Returned | Raised, *, streamed: bool
+) -> None:
+    if isinstance(ended, Returned):
+        value = ended.value
+    elif streamed or isinstance(ended.error, _OURS) or not isinstance(ended.error, Exception):
+        return  # what a stream gave until then stays open: all later calls carry its labels
+    else:
+        value = ended.error
+    labels.note(
+        call.number,
+        call.contract.name,
+        carried,
+        value,
+        found=call.found,
+        streamed=streamed,
+        parent=0 if call.parent is None else call.parent.number,
+    )

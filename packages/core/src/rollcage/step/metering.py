@@ -1,0 +1,76 @@
+"""What a call takes of the limits, around its flow: before it is decided, until it has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rollcage.gate import StepView, Verdict
+from rollcage.step.call import Call
+from rollcage.step.requests import Admit, Execute, Flow, Raised, Returned, Settle
+
+if TYPE_CHECKING:
+    from rollcage.gate import Meter
+
+__all__ = ["Start", "limited"]
+
+Start = Callable[[Call, Verdict], Flow]
+"""Makes the flow of a call, from what policy and limits say together."""
+
+
+def limited(
+    call: Call,
+    view: StepView,
+    verdict: Verdict,
+    meter: Meter,
+    start: Start,
+) -> Flow:
+    """The flow of a call that limits apply to.
+
+    Nothing is taken before the flow is driven: a stream that nobody reads, and a call whose outcome
+    is given once more, take nothing. What was taken is given back wherever the flow ends, or is
+    broken off.
+
+    Args:
+        call: the call.
+        view: the same, as the gate sees it.
+        verdict: what the policy says of it; where that denies, nothing is taken.
+        meter: the session's.
+        start: makes the flow of the call, from what policy and limits say together.
+    """
+    if verdict.decision == "deny":
+        return (yield from start(call, verdict))
+    ticket = meter.take(view, _place(call))
+    call.pace = ticket.pace
+    made = failed = False
+    usage: Mapping[str, int] | None = None
+    try:
+        flow = start(call, ticket.over(verdict))
+        answer: Any = None
+        while True:
+            try:
+                effect = flow.send(answer)
+            except StopIteration as stop:
+                ended: Returned | Raised = stop.value
+                return ended
+            if type(effect) is Execute:
+                made = True
+            elif type(effect) is Settle:
+                status = effect.outcome["status"]
+                made, failed = status != "not_started", status == "error"
+                usage = effect.outcome.get("usage")
+            answer = yield effect
+            if type(effect) is Admit and answer.entry is not None:  # a recorded step stands for it
+                outcome = answer.entry.outcome
+                made, failed = True, answer.entry.status == "error"
+                usage = outcome.get("usage")
+    finally:
+        meter.end(ticket, made=made, failed=failed, usage=usage)
+
+
+def _place(call: Call) -> tuple[object, ...] | None:
+    """What names this very call: a framework may make it again."""
+    if call.turn is None or call.slot is None:
+        return None
+    parent = None if call.parent is None else call.parent.number
+    return call.branch, parent, call.turn.number, call.slot

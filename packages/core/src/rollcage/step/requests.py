@@ -1,0 +1,180 @@
+"""What the flow of a step asks of the outside: a closed set, performed by the drivers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Generator
+from typing import Any
+
+from rollcage.gate import Verdict
+from rollcage.step.call import Arrival, Call, Step
+from rollcage.step.ledger import Ledger
+
+__all__ = [
+    "Admit",
+    "Consult",
+    "Effect",
+    "Execute",
+    "Flow",
+    "GetBlob",
+    "KeepBlob",
+    "Note",
+    "PutBlob",
+    "Raised",
+    "Recall",
+    "Resolve",
+    "Returned",
+    "Settle",
+    "Stop",
+    "Sync",
+    "Tell",
+]
+
+
+@dataclasses.dataclass(slots=True)
+class Admit:
+    """Place and match a call, and write what comes of it. Answered by an `Admission`.
+
+    With its `arrival`, a call comes again that something had to be done for first.
+    """
+
+    call: Call
+    verdict: Verdict
+    arrival: Arrival | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class Consult:
+    """Call what a user declared beside a tool: an approver, or what observes or probes.
+
+    Answered by `Returned` or `Raised`. A sync one is called in a thread where the loop must not
+    wait for it; not one that looks at its context, `here`.
+    """
+
+    function: Callable[..., Any]
+    what: str  # in a message
+    positional: tuple[Any, ...] = ()
+    words: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    here: bool = False
+    after: Step | None = None  # whose body has ended just now
+
+
+@dataclasses.dataclass(slots=True)
+class Recall:
+    """Read what the session's run and its lineage hold. Answered by a `Lineage`, or `Raised`."""
+
+
+@dataclasses.dataclass(slots=True)
+class Tell:
+    """Tell the ledger of an undo: answered by what that gives back."""
+
+    word: Callable[[Ledger], Any]
+
+
+@dataclasses.dataclass(slots=True)
+class KeepBlob:
+    """See that a large value of the source is in the own store, too."""
+
+    digest: str
+
+
+@dataclasses.dataclass(slots=True)
+class Execute:
+    """Run the tool's own body. Answered by `Returned` or `Raised`.
+
+    `late` makes the flow that records an end which came after the call was cancelled.
+    """
+
+    step: Step
+    body: Callable[..., Any]
+    late: Callable[[Returned | Raised], Flow]
+    is_async: bool | None = None  # None: as the drive is
+
+
+@dataclasses.dataclass(slots=True)
+class Settle:
+    """Write how a step ended. `halt`, where given, halts the session with it."""
+
+    step: Step
+    outcome: dict[str, Any]
+    encoded: bytes  # the outcome as the trace holds it
+    halt: Exception | None = None
+    marks: dict[str, Any] | None = None  # what else is written
+
+
+@dataclasses.dataclass(slots=True)
+class Resolve:
+    """Write what became of a step whose outcome was unknown."""
+
+    step: Step
+    outcome: dict[str, Any]
+    encoded: bytes
+    marks: dict[str, Any] | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class Stop:
+    """Halt the session with an error."""
+
+    error: Exception
+
+
+@dataclasses.dataclass(slots=True)
+class Note:
+    """Write an event as it is."""
+
+    event: dict[str, Any]
+
+
+@dataclasses.dataclass(slots=True)
+class Sync:
+    """Wait for the disk. Answered by `Returned` or `Raised`."""
+
+
+@dataclasses.dataclass(slots=True)
+class PutBlob:
+    """Keep a large value."""
+
+    digest: str
+    data: bytes
+
+
+@dataclasses.dataclass(slots=True)
+class GetBlob:
+    """Fetch a recorded large value; answered by its bytes, or `Raised` where it is not there."""
+
+    digest: str
+
+
+@dataclasses.dataclass(slots=True)
+class Returned:
+    """What a body gave back; `cut`: a stream whose consumer wanted no more of it."""
+
+    value: Any
+    cut: bool = False
+
+
+@dataclasses.dataclass(slots=True)
+class Raised:
+    """What a body raised; cancellation and interrupts included."""
+
+    error: BaseException
+    began: bool = True  # False: cut off before the body's first instruction
+
+
+Effect = (
+    Admit
+    | Consult
+    | Execute
+    | Settle
+    | Resolve
+    | Stop
+    | Note
+    | Sync
+    | PutBlob
+    | GetBlob
+    | KeepBlob
+    | Recall
+    | Tell
+)
+Flow = Generator[Effect, Any, Returned | Raised]

@@ -1,0 +1,436 @@
+"""The flow of an undo, written once for sync and async (DESIGN §6).
+
+Everything is looked at before anything is changed: the tools that are needed, what became of steps
+in doubt, the states as they are now, and what the rules say of the compensating calls. These are
+ordinary steps, in a branch of their own for each step that they take back, so that an undo which
+was cut off goes on where it was.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Generator, Mapping
+from hashlib import sha256
+from typing import Any, NamedTuple, Protocol
+
+import orjson
+
+from rollcage.contract.contract import Contract
+from rollcage.errors import RollcageError, SessionError, ToolMissing, ToolRefused
+from rollcage.fingerprint.identity import idempotency_key
+from rollcage.gate import Verdict
+from rollcage.replay.generation import Origin
+from rollcage.replay.path import Entry
+from rollcage.replay.recording import Lineage, undo_paths
+from rollcage.step.call import Call, Told
+from rollcage.step.capture import Setting, observed, plan_late, probed, revived
+from rollcage.step.flow import happened, run_step
+from rollcage.step.requests import Effect, Flow, Note, Raised, Recall, Returned, Sync, Tell
+from rollcage.undo.compensation import (
+    DidNotHappen,
+    Happened,
+    PlannedCall,
+    Tool,
+    arguments_of,
+    differing,
+    digests_of,
+)
+from rollcage.undo.undo import InDoubt, Task, UndoneStep, UndoPlan, UndoReport, assess, targets
+from rollcage.values.decoding import decode
+
+__all__ = ["Host", "Order", "plan_steps", "take_back", "undo_steps"]
+
+
+class Host(Protocol):
+    """What an undo needs of its session."""
+
+    def compensating(
+        self, tool: Tool, arguments: Mapping[str, Any], branch: str, origin: Origin
+    ) -> tuple[Call, Verdict]:
+        """A compensating call, and what the rules say of it."""
+        ...
+
+
+class Order(NamedTuple):
+    """What is to be undone.
+
+    Attributes:
+        run: whose effects; `to` is one of its steps.
+        to: the step behind which everything is; None: everything.
+        branch: only what is in it, and below; empty: all.
+        only: these effects, and what is below them; None: all.
+        in_doubt: see `InDoubt`.
+        is_async: whether async functions can be called.
+    """
+
+    run: str
+    to: int | None = None
+    branch: str = ""
+    only: tuple[Entry, ...] | None = None
+    in_doubt: InDoubt = "list"
+    is_async: bool = False
+
+
+class _Refused(Exception):
+    """It can't be done, and nothing was changed."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def plan_steps(order: Order, setting: Setting) -> Flow:
+    """What an undo would do, without doing it: gives an `UndoPlan`."""
+    try:
+        tasks, _ = yield from _looked_at(order, setting, tell=False)
+    except _Refused as refused:
+        return Raised(refused.error)
+    steps = tuple(task.planned() for task in tasks)
+    return Returned(UndoPlan(run=order.run, to=order.to, steps=steps))
+
+
+def undo_steps(order: Order, setting: Setting, host: Host) -> Flow:
+    """Take effects back: gives an `UndoReport`."""
+    try:
+        tasks, lineage = yield from _looked_at(order, setting, tell=True)
+        stopped = _gated(tasks, host) or [
+            task.ended("conflict", task.reason, task.differs)
+            for task in tasks
+            if task.state == "conflict"
+        ]
+        for each in stopped:  # nothing is changed at all
+            yield Note(_finished(each))
+        done = stopped or (yield from _carried_out(tasks, lineage, order, setting, host))
+    except _Refused as why:
+        return Raised(why.error)
+    if setting.durable:
+        yield Sync()
+    seen = {(each.run, each.step) for each in done}
+    left = [(*task.origin, task.entry.name) for task in tasks if task.origin not in seen]
+    report = UndoReport(run=order.run, to=order.to, steps=tuple(done), left=tuple(left))
+    return Returned(report)
+
+
+def _carried_out(
+    tasks: list[Task], lineage: Lineage, order: Order, setting: Setting, host: Host
+) -> Generator[Effect, Any, list[UndoneStep]]:
+    """Take one step back after the other, up to the first that fails."""
+    yield Tell(lambda ledger: ledger.begin_undo(undo_paths(lineage.entries)))
+    done: list[UndoneStep] = []
+    for task in tasks:
+        each = yield from _undone(task, setting, host)
+        yield Note(_finished(each))
+        done.append(each)
+        if each.status in ("verified", "compensated"):
+            yield _taken_back(*task.origin)
+        elif each.status in ("failed", "conflict"):
+            return done
+    if order.only is None:
+        event: dict[str, Any] = {"event": "run.rewound", "to": order.to or 0}
+        if order.branch:
+            event["branch"] = order.branch
+        yield Note(event)
+        if not order.branch:
+            yield Tell(lambda ledger: ledger.rewind())
+    return done
+
+
+def take_back(order: Order, setting: Setting, host: Host) -> Generator[Effect, Any, str]:
+    """Undo effects that a new write would leave behind; what is left of them, in words."""
+    answer: Returned | Raised = yield from undo_steps(order, setting, host)
+    if isinstance(answer, Raised):
+        if not isinstance(answer.error, Exception):
+            raise answer.error
+        return str(answer.error)
+    report: UndoReport = answer.value
+    if not report.complete:
+        return str(report)
+    joins = [e for e in order.only or () if e.kind == "branch"]
+    for entry in joins:  # what they brought back is gone
+        yield _taken_back(entry.run, entry.step)
+    return ""
+
+
+# --- looking at everything first -----------------------------------------------------------------
+
+
+def _looked_at(
+    order: Order, setting: Setting, *, tell: bool
+) -> Generator[Effect, Any, tuple[list[Task], Lineage]]:
+    """What is to be undone, and what can be done with each of it; nothing was changed."""
+    lineage: Lineage | Raised = yield Recall()
+    if isinstance(lineage, Raised):
+        raise _Refused(lineage.error)
+    undone = lineage.undone
+    tasks: list[Task] = []
+    for entry in targets(lineage, to=order.to or 0, branch=order.branch, only=order.only):
+        origin = entry.run, entry.step
+        task = Task(
+            entry=entry,
+            begun=origin in undone.begun,
+            attempt=undone.attempts.get(origin, 0),
+        )
+        try:
+            yield from _known(task, lineage, setting, order, tell=tell)
+        except (RollcageError, ValueError) as error:
+            raise _Refused(_named(entry, error)) from error
+        untouched = entry.status == "error" and task.after is not None and task.after == task.was
+        if not untouched and (entry.status != "error" or task.plan or task.was):
+            tasks.append(task)
+    assess(tasks, order.in_doubt)
+    return tasks, lineage
+
+
+def _named(entry: Entry, error: Exception) -> Exception:
+    """An error that says which step it stands in the way of."""
+    said = f"step {entry.step} of run {entry.run} ({entry.name}) can't be undone here: {error}"
+    if isinstance(error, ToolMissing):
+        return ToolMissing(said, error.tool)
+    return SessionError(said)
+
+
+def _known(
+    task: Task, lineage: Lineage, setting: Setting, order: Order, *, tell: bool
+) -> Generator[Effect, Any, None]:
+    """Fill in all that can be known of a task before anything is changed."""
+    entry, undo = task.entry, task.entry.undo or {}
+    task.contract = _contract_of(entry, setting, needed="before" in undo)
+    if task.contract is None and entry.status == "unknown":
+        task.reason = "nobody can tell whether it happened, and its tool is not here to be asked"
+    if task.contract is not None:
+        args = yield from revived(entry.args)
+        task.values = task.contract.bind(arguments_of(args), setting.seal).values
+    if entry.effect == "scope":
+        task.reason = f"what it called is in run {entry.run}, which is gone"
+        task.happened = None
+        entry.status = "unknown"
+        return
+    data = undo.get("plan")
+    if entry.status == "unknown" and task.contract is not None:
+        data = (yield from _asked(task, lineage, setting, tell=tell)) or data
+    elif entry.status == "error" and data is None and undo.get("reversible"):
+        data = yield from _planned_of_failed(task, lineage, setting)
+    elif data is None and undo.get("reversible") and "plan" not in undo:
+        data = yield from _planned_now(task, setting)
+    if data is not None and task.happened is not False:
+        task.plan = tuple(PlannedCall(each["name"], each["version"], each["args"]) for each in data)
+        for each in task.plan:
+            task.calls.append((yield from _callable(each, setting, order)))
+    if "before" in undo:
+        before = yield from revived(undo["before"])
+        task.was = digests_of(before)
+        task.after = undo.get("after", task.after)
+        task.now = yield from _now(task, setting)
+
+
+def _contract_of(entry: Entry, setting: Setting, *, needed: bool) -> Contract | None:
+    """The contract of a step's own tool; needed where it observes what it changes."""
+    try:
+        tool = setting.tools.find(entry.name, entry.version)
+        setting.allow(tool)
+    except (ToolMissing, ToolRefused):
+        if needed:
+            raise
+        return None
+    contract = tool.contract
+    if needed and contract.observe is None:
+        said = f"tool {entry.name!r} observed what it changes, and declares no observe any more"
+        raise ToolMissing(said, entry.name)
+    return contract
+
+
+def _asked(
+    task: Task, lineage: Lineage, setting: Setting, *, tell: bool
+) -> Generator[Effect, Any, list[dict[str, Any]] | None]:
+    """Ask what became of a step in doubt; its plan, where that needed its result."""
+    entry, contract = task.entry, task.contract
+    assert contract is not None
+    if contract.probe is None:
+        return None  # what is observed is assessed with all that came behind it
+    key = _key(entry, lineage)
+    said = yield from probed(contract, task.values, key, entry.undo, setting.seal)
+    if isinstance(said, BaseException):
+        raise _Refused(said)
+    if isinstance(said, str):
+        task.reason = said
+        return None
+    task.happened = isinstance(said, Happened)
+    outcome: dict[str, Any] = {"status": "not_started"}
+    told = Told(False, outcome)
+    if isinstance(said, Happened):
+        told = yield from happened(contract, task.values, entry.undo, said, setting)
+        task.after = (told.undo or {}).get("after")
+    elif not isinstance(said, DidNotHappen):
+        return None
+    if tell and entry.run == lineage.runs[-1] and told.outcome is not None:
+        yield Note(_resolved(entry.step, told))
+    return (told.undo or {}).get("plan")
+
+
+def _key(entry: Entry, lineage: Lineage) -> str:
+    root = str(lineage.settings.get("root") or lineage.runs[-1])
+    return idempotency_key(root, entry.branch, entry.fingerprint)
+
+
+def _planned_of_failed(
+    task: Task, lineage: Lineage, setting: Setting
+) -> Generator[Effect, Any, list[dict[str, Any]] | None]:
+    """Plan a step that failed behind its effect: its probe knows the result that it had."""
+    entry, contract = task.entry, task.contract
+    task.reason = "it failed, and what takes it back needs its result"
+    if contract is None or contract.probe is None:
+        return None
+    said = yield from probed(contract, task.values, _key(entry, lineage), entry.undo, setting.seal)
+    if isinstance(said, BaseException):
+        raise _Refused(said)
+    if not isinstance(said, Happened):
+        return None
+    told = yield from happened(contract, task.values, entry.undo, said, setting)
+    plan: list[dict[str, Any]] | None = (told.undo or {}).get("plan")
+    return plan
+
+
+def _resolved(step: int, told: Told) -> dict[str, Any]:
+    outcome = told.outcome
+    digest = told.digest or sha256(orjson.dumps(outcome)).hexdigest()
+    event = {"event": "step.resolved", "step": step, "by": "probe", "outcome": outcome,
+             "digest": digest}  # fmt: skip
+    return event | (told.undo or {})
+
+
+def _planned_now(
+    task: Task, setting: Setting
+) -> Generator[Effect, Any, list[dict[str, Any]] | None]:
+    """Plan a step that could not be planned when it ended."""
+    entry, contract = task.entry, task.contract
+    if contract is None or contract.undo is None or entry.status != "ok":
+        task.reason = "its plan was not made, and its tool is not here"
+        return None
+    states = yield from revived((entry.undo or {}).get("before") or {})
+    value = yield from revived({"value": entry.outcome.get("value")})
+    result = decode(value["value"])
+    if entry.outcome.get("typed"):
+        result = contract.revive(result)
+    before = {resource: decode(state) for resource, state in states.items()}
+    made = yield from plan_late(contract, task.values, before, result, setting)
+    if made.get("plan") is None:
+        task.reason = "its plan could not be made"
+    plan: list[dict[str, Any]] | None = made.get("plan")
+    return plan
+
+
+def _callable(
+    each: PlannedCall, setting: Setting, order: Order
+) -> Generator[Effect, Any, tuple[Tool, dict[str, Any]]]:
+    """A compensating call as it will be made."""
+    tool = setting.tools.find(each.name, each.version, callable_=True)
+    setting.allow(tool)
+    if inspect.iscoroutinefunction(tool.body) and not order.is_async:
+        raise SessionError(f"{each.name} is async: await the undo (aundo, aundo_run, async with)")
+    args = yield from revived(each.args)
+    values = arguments_of(args)
+    tool.contract.bind(values, setting.seal)  # or it is refused here
+    return tool, values
+
+
+def _now(task: Task, setting: Setting) -> Generator[Effect, Any, dict[str, Any]]:
+    assert task.contract is not None
+    states = yield from observed(task.contract, task.values, setting.seal)
+    if isinstance(states, Raised):
+        if isinstance(states.error, Exception):
+            said = f"{type(states.error).__name__}: {states.error}"
+            raise SessionError(f"what it changes can't be observed: {said}")
+        raise _Refused(states.error)
+    return digests_of(states)
+
+
+def _gated(tasks: list[Task], host: Host) -> list[UndoneStep]:
+    """The steps whose compensating calls a rule denies."""
+    refused: list[UndoneStep] = []
+    for task in tasks:
+        for tool, values in task.calls if task.state == "reversible" else ():
+            _, verdict = host.compensating(tool, values, "", task.origin)
+            if verdict.decision == "deny":
+                said = f"a rule denies {tool.contract.name}: {verdict.reason}"
+                refused.append(task.ended("failed", said))
+                break
+    return refused
+
+
+# --- one step ------------------------------------------------------------------------------------
+
+
+def _undone(task: Task, setting: Setting, host: Host) -> Generator[Effect, Any, UndoneStep]:
+    """Take one step back, and look whether that worked."""
+    if task.state == "nothing":
+        return task.ended("compensated" if task.was is None else "verified", task.reason)
+    if task.state in ("irreversible", "unknown"):
+        return task.ended("unknown" if task.state == "unknown" else "irreversible", task.reason)
+    looks = task.contract is not None and task.was is not None
+    if looks:
+        changed = yield from _changed_meanwhile(task, setting)
+        if changed is not None:
+            return changed
+    run, step = task.origin
+    calls = task.calls
+    yield Note({"event": "undo.started", "of": [run, step], "calls": len(calls)})
+    name: str = yield Tell(lambda ledger: ledger.undo_branch(task.entry.fingerprint, task.attempt))
+    for tool, values in calls:
+        call, verdict = host.compensating(tool, values, name, task.origin)
+        body = tool.body
+        assert body is not None
+        answer = yield from run_step(
+            call, verdict, body, setting, is_async=inspect.iscoroutinefunction(body)
+        )
+        if isinstance(answer, Raised):
+            if not isinstance(answer.error, Exception):
+                raise answer.error
+            said = f"{tool.contract.name}: {type(answer.error).__name__}: {answer.error}"
+            return task.ended("failed", said)
+    if not looks:
+        return task.ended("compensated", "nothing observes what it changes")
+    try:
+        now = yield from _now(task, setting)
+    except SessionError as error:
+        return task.ended("failed", str(error), {})
+    assert task.was is not None
+    differs = differing(task.was, now)
+    if differs:
+        return task.ended("failed", "the state is not what it was before", differs)
+    return task.ended("verified", task.reason)
+
+
+def _changed_meanwhile(task: Task, setting: Setting) -> Generator[Effect, Any, UndoneStep | None]:
+    """Look again, right before: the steps behind are taken back by now."""
+    assert task.was is not None
+    try:
+        now = yield from _now(task, setting)
+    except SessionError as error:
+        return task.ended("failed", str(error))
+    if not differing(task.was, now):
+        return task.ended("verified", "what it changes is as it was before")
+    if task.after is None or task.begun or task.entry.status == "unknown":
+        return None
+    strange = {
+        r: fields
+        for r, fields in differing(task.after, now).items()
+        if now.get(r) != task.was.get(r)
+    }
+    if strange:
+        return task.ended("conflict", "somebody else has changed it since", strange)
+    return None
+
+
+def _taken_back(run: str, step: int) -> Tell:
+    return Tell(lambda ledger: ledger.taken_back(run, step))
+
+
+def _finished(each: UndoneStep) -> dict[str, Any]:
+    event: dict[str, Any] = {
+        "event": "undo.finished", "of": [each.run, each.step], "status": each.status,
+    }  # fmt: skip
+    if each.reason:
+        event["reason"] = each.reason
+    if each.differs:
+        event["differs"] = dict(each.differs)
+    return event

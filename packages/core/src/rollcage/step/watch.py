@@ -1,0 +1,459 @@
+"""What a body does, held against what its tool declares, by Python's audit events (PEP 578).
+
+Defence in depth, and no sandbox: seen is what Python's own functions tell of, in the context of the
+body. Native code, threads that were started without the context, and other processes are not.
+"""
+
+# Audit events tell of texts, bytes and descriptors, and each call counts here.
+# ruff: noqa: PTH109, PTH115, PTH117, PTH118, PTH208
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+import stat
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, Final
+from urllib.parse import parse_qs, unquote
+
+from rollcage.contract.permissions import Access, Enforce, Grants
+from rollcage.errors import PermissionUndeclared
+
+__all__ = ["Watch", "install"]
+
+_MOST: Final = 64  # different things that are told of one step
+_HARMLESS: Final = frozenset({os.devnull, "/dev/random", "/dev/urandom", "/dev/zero"})
+_IMPORTER: Final = "<frozen importlib._bootstrap_external>"
+_BODIES: Final = {
+    "rollcage.step.driver": {"_execute", "_aexecute"},
+    "rollcage.step.streams": {"stream", "astream"},
+}
+_HANDLE_ONLY: Final = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_PATH", 0)
+_CREATES: Final = os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_ACCESS: Final = os.O_RDONLY | os.O_WRONLY | os.O_RDWR
+_CWD: Final = -1
+
+
+class _Local(threading.local):
+    looking = False  # what is done to find something out is no deed of the body
+    directory: tuple[Watch, int] | None = None  # see `_announced`
+
+
+_local: Final = _Local()
+
+
+class Watch:
+    """One body of a tool that declares its permissions.
+
+    Args:
+        tool: its name.
+        grants: what it declares.
+        enforce: `"report"` or `"strict"`.
+
+    Attributes:
+        found: what it did, or was about to do, without having declared it: the permissions that it
+            would have taken, in order, each once.
+    """
+
+    def __init__(self, tool: str, grants: Grants, enforce: Enforce) -> None:
+        self.found: list[str] = []
+        self.grants = grants
+        self._tool = tool
+        self._strict = enforce == "strict"
+        self._addresses: dict[str, frozenset[str]] = {}  # of names, as they were looked up here
+        self._asked: set[str] = set()  # names that the body has looked up
+
+    def undeclared(self, needs: str) -> None:
+        """Note what the contract does not declare; strict: refuse it."""
+        if _is_none_of_its_own():
+            return
+        needs = needs.encode("utf-8", "backslashreplace").decode()
+        if needs not in self.found and len(self.found) < _MOST:
+            self.found.append(needs)
+        if self._strict:
+            raise PermissionUndeclared(
+                f"{self._tool} does not declare the permission {needs}: that was not done", needs
+            )
+
+    # --- files -----------------------------------------------------------------------------------
+
+    def path(
+        self, access: Access, name: Any, directory: int = _CWD, *, follow: bool = True
+    ) -> None:
+        """A path is about to be read or changed; `follow` its last part where that is a link."""
+        if self.grants.covers_any_path(access):
+            return
+        where = _place(name, directory, follow=follow)
+        if where is None:
+            self.undeclared(f"fs:{access}:<relative to a descriptor>/{_text(name)}")
+        else:
+            self._at(access, where)
+
+    def _at(self, access: Access, where: str) -> None:
+        if where in _HARMLESS or self.grants.covers_path(access, where):
+            return
+        if access == "read" and where.startswith(_installed()):
+            return
+        self.undeclared(f"fs:{access}:{where}")
+
+    def opened(self, name: Any, mode: Any, flags: int) -> None:
+        """A file is about to be opened."""
+        announced, _local.directory = _local.directory, None
+        if isinstance(name, int):
+            return  # it is open already
+        kind = flags & _ACCESS
+        writes = kind in (os.O_WRONLY, os.O_RDWR) or bool(flags & _CREATES)
+        if not writes and flags & _HANDLE_ONLY:
+            return  # a directory, to go on from; listing it is told apart
+        accesses: list[Access] = []
+        if kind in (os.O_RDONLY, os.O_RDWR):
+            accesses.append("read")
+        if writes:
+            accesses.append("write")
+        if mode is None and not os.path.isabs(text := _text(name)):
+            directory = announced[1] if announced is not None and announced[0] is self else None
+            self._relative(accesses, text, directory, creates=bool(flags & os.O_CREAT))
+            return
+        for access in accesses:
+            self.path(access, name)
+
+    def _relative(
+        self, accesses: list[Access], name: str, directory: int | None, *, creates: bool
+    ) -> None:
+        """`os.open` does not tell its `dir_fd`: each directory may be meant that is open.
+
+        Where nothing is there by that name, and nothing is made, nothing can happen.
+        """
+        accesses = [each for each in accesses if not self.grants.covers_any_path(each)]
+        if not accesses:
+            return
+        if directory is not None:
+            for access in accesses:
+                self.path(access, name, directory)
+            return
+        for base in (os.getcwd(), *_open_directories()):
+            where = os.path.join(base, name)
+            if not creates and not os.path.lexists(where):
+                continue
+            for access in accesses:
+                self._at(access, os.path.realpath(where))
+
+    def database(self, name: Any) -> None:
+        """SQLite is about to open a file, which it does in native code."""
+        text = _text(name)
+        if not text.startswith("file:"):
+            if text not in ("", ":memory:"):
+                self.path("read", text)
+                self.path("write", text)
+            return
+        path, _, query = text.removeprefix("file:").partition("#")[0].partition("?")
+        options = parse_qs(query)
+        path = unquote(path)
+        if path.startswith("//"):
+            path = "/" + path[2:].partition("/")[2]
+        if "memory" in options.get("mode", ()) or path in ("", ":memory:"):
+            return
+        self.path("read", path)
+        if options.get("mode") != ["ro"]:
+            self.path("write", path)
+
+    # --- the network -----------------------------------------------------------------------------
+
+    def lookup(self, host: Any) -> None:
+        """The addresses of a host are about to be looked up."""
+        name = _text(host).lower().rstrip(".") if host else ""
+        if not name or _address(name) is not None:
+            return  # no name: nothing is asked
+        if self.grants.covers_name(name):
+            self._asked.add(name)
+        else:
+            self.undeclared(f"net:{name}")
+
+    def reached(self, place: Any) -> None:
+        """An address is about to be connected to, bound or sent to."""
+        if isinstance(place, str | bytes):
+            path = _text(place)
+            if path.startswith("\0"):
+                path = "@" + path[1:]  # Linux: a name that is no file's
+            where = path if path.startswith("@") else os.path.realpath(path)
+            if not self.grants.covers_socket(where):
+                self.undeclared(f"net:unix:{where}")
+        elif isinstance(place, tuple) and len(place) >= 2 and isinstance(place[0], str | bytes):
+            self._host_port(_text(place[0]), place[1])
+        elif self.grants.hosts is not None:
+            self.undeclared(f"net:{place!r}")
+
+    def _host_port(self, host: str, port: Any) -> None:
+        hosts = self.grants.hosts
+        if hosts is None:
+            return
+        able = [each for each in hosts if each.port in (None, port)]
+        address = _address(host)
+        if address is None:
+            name = host.lower().rstrip(".")
+            if any(each.is_called(name) for each in able):
+                return
+        elif any(each.holds(address) for each in able):
+            return
+        else:
+            asked = [name for name in self._asked if any(each.is_called(name) for each in able)]
+            named = [e.name for e in able if e.network is None and "*" not in e.name]
+            if any(str(address) in self._addresses_of(name) for name in (*asked, *named)):
+                return
+        shown = f"[{host}]" if ":" in host else host or "0.0.0.0"  # noqa: S104 - bound to it
+        self.undeclared(f"net:{shown}:{port}")
+
+    def _addresses_of(self, name: str) -> frozenset[str]:
+        """What a declared name stands for: a connection says its address only."""
+        found = self._addresses.get(name)
+        if found is None:
+            try:
+                told = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+            except (OSError, UnicodeError):
+                told = []
+            each = (_address(str(place[4][0])) for place in told)
+            found = self._addresses[name] = frozenset(map(str, each))
+        return found
+
+    # --- processes -------------------------------------------------------------------------------
+
+    def program(self, name: Any) -> None:
+        """A program is about to be run, or native code loaded."""
+        said = _text(name)
+        if not self.grants.covers_program(said):
+            self.undeclared(f"process:{said}")
+
+
+def _announced(watch: Watch, fd: Any) -> None:
+    """A body tells to which directory the next path is relative that it opens in this thread."""
+    _local.directory = (watch, fd) if isinstance(fd, int) else None
+
+
+# --- what the events say -------------------------------------------------------------------------
+
+
+def _popen(watch: Watch, executable: Any, args: Any, *_: Any) -> None:
+    first = args if isinstance(args, str | bytes) or not args else args[0]
+    watch.program(executable or first)
+
+
+def _library(watch: Watch, name: Any) -> None:
+    if name is not None:  # None: this very program
+        watch.program(name)
+
+
+def _sent(watch: Watch, _: Any, place: Any) -> None:
+    if place is not None:  # None: to where it is connected
+        watch.reached(place)
+
+
+def _renamed(watch: Watch, source: Any, target: Any, at: int = _CWD, to: int = _CWD) -> None:
+    watch.path("write", source, at, follow=False)
+    watch.path("write", target, to, follow=False)
+
+
+def _changed(watch: Watch, name: Any, *rest: Any) -> None:
+    """A file's length, mode, owner, times or attributes; a descriptor was checked when opened."""
+    at = rest[-1] if rest and type(rest[-1]) is int else _CWD
+    watch.path("write", name, at)
+
+
+def _shortened(watch: Watch, name: Any, _: Any) -> None:
+    if not isinstance(name, int):  # else it was opened to be written
+        watch.path("write", name)
+
+
+def _attributed(watch: Watch, name: Any, *_: Any) -> None:
+    watch.path("write", name)
+
+
+def _removed(watch: Watch, name: Any, at: int = _CWD) -> None:
+    watch.path("write", name, at, follow=False)
+
+
+def _run(name: str) -> Callable[..., None]:
+    return lambda watch, *_: watch.program(name)
+
+
+_EVENTS: Final[dict[str, Callable[..., None]]] = {
+    "rollcage.dir_fd": _announced,
+    "open": Watch.opened,
+    "os.listdir": lambda w, name=None: w.path("read", "." if name is None else name),
+    "os.scandir": lambda w, name=None: w.path("read", "." if name is None else name),
+    "os.remove": _removed,
+    "os.rmdir": _removed,
+    "os.mkdir": lambda w, name, _mode, at=_CWD: w.path("write", name, at, follow=False),
+    "os.rename": _renamed,
+    "os.link": _renamed,
+    "os.symlink": lambda w, _to, name, at=_CWD: w.path("write", name, at, follow=False),
+    "os.truncate": _shortened,
+    "os.chmod": _changed,
+    "os.chown": _changed,
+    "os.utime": _changed,
+    "os.chflags": _attributed,
+    "os.setxattr": _attributed,
+    "os.removexattr": _attributed,
+    "sqlite3.connect": Watch.database,
+    "socket.getaddrinfo": lambda w, host, *_: w.lookup(host),
+    "socket.gethostbyname": lambda w, host: w.lookup(host),
+    "socket.connect": _sent,
+    "socket.bind": _sent,
+    "socket.sendto": _sent,
+    "socket.sendmsg": _sent,
+    "subprocess.Popen": _popen,
+    "os.system": _run("sh"),
+    "os.exec": lambda w, path, *_: w.program(path),
+    "os.posix_spawn": lambda w, path, *_: w.program(path),
+    "os.spawn": lambda w, _mode, path, *_: w.program(path),
+    "os.startfile": lambda w, path, *_: w.program(path),
+    "os.fork": _run("fork"),
+    "os.forkpty": _run("fork"),
+    "os.kill": _run("kill"),
+    "os.killpg": _run("kill"),
+    "ctypes.dlopen": _library,
+}
+
+
+_installing: Final = threading.Lock()
+_installed_hooks: Final[list[Callable[[], Watch | None]]] = []  # one, once it is set
+
+
+def install(watched: Callable[[], Watch | None]) -> None:
+    """Listen to the audit events of this process, from now on: a hook can't be taken back.
+
+    `watched` gives the watch of the body whose context it is called in; the first one counts.
+    """
+    with _installing:
+        if _installed_hooks:
+            return
+        _installed_hooks.append(watched)
+
+        def hook(event: str, args: tuple[Any, ...]) -> None:
+            if event in _EVENTS and not _local.looking:
+                watch = watched()
+                if watch is not None:
+                    _heard(watch, event, args)
+
+        sys.addaudithook(hook)
+
+
+def _heard(watch: Watch, event: str, args: tuple[Any, ...]) -> None:
+    """Hold what an event tells to what was declared."""
+    _local.looking = True
+    try:
+        _EVENTS[event](watch, *args)
+    except PermissionUndeclared:
+        raise
+    except Exception as error:  # noqa: BLE001 - what can't be told is not let through
+        watch.undeclared(f"{event}: {type(error).__name__}")
+    finally:
+        _local.looking = False
+
+
+# --- where a path leads --------------------------------------------------------------------------
+
+
+def _text(name: Any) -> str:
+    return os.fsdecode(name) if isinstance(name, str | bytes | os.PathLike) else str(name)
+
+
+def _place(name: Any, directory: int, *, follow: bool) -> str | None:
+    """An absolute path without links; None where a descriptor does not tell it."""
+    if isinstance(name, int):
+        return _of_descriptor(name)
+    path = os.fsdecode(name)
+    if directory != _CWD and not os.path.isabs(path):
+        base = _of_descriptor(directory)
+        if base is None:
+            return None
+        path = os.path.join(base, path)
+    if follow:
+        return os.path.realpath(path)
+    head, tail = os.path.split(path.rstrip(os.sep) or os.sep)
+    if tail in ("", os.curdir, os.pardir):
+        return os.path.realpath(path)
+    return os.path.join(os.path.realpath(head), tail)
+
+
+def _of_descriptor(fd: int) -> str | None:
+    """The path of what is open; None where the system does not tell it, or it has none."""
+    path = ""
+    try:
+        if sys.platform == "darwin":
+            import fcntl
+
+            told: bytes = fcntl.fcntl(fd, fcntl.F_GETPATH, bytes(1024))
+            path = os.fsdecode(told.rstrip(b"\0"))
+        else:
+            path = os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return None
+    return path if os.path.isabs(path) else None
+
+
+def _open_directories() -> Iterator[str]:
+    """The directories that this process holds open."""
+    listed = "/dev/fd" if sys.platform == "darwin" else "/proc/self/fd"
+    try:
+        numbers = os.listdir(listed)
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        return  # a system without them has no `dir_fd` either
+    for number in numbers:
+        try:
+            is_directory = stat.S_ISDIR(os.fstat(int(number)).st_mode)
+        except OSError:
+            continue  # the one that listed them, or one that was closed since
+        path = _of_descriptor(int(number)) if is_directory else None
+        if path is not None:
+            yield path
+
+
+@cache
+def _installed() -> tuple[str, ...]:
+    """Where what is installed lies: a body that reads of it reads no data of anybody's."""
+    import site  # only where something is held to what it declares
+    import sysconfig
+    import zoneinfo
+
+    known = sysconfig.get_paths()
+    paths = {known[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    paths |= {*zoneinfo.TZPATH, *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])}
+    return tuple(sorted(os.path.join(os.path.realpath(path), "") for path in paths))
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+# --- whose deed it is ----------------------------------------------------------------------------
+
+
+def _is_none_of_its_own() -> bool:
+    """Whether the import system, or Rollcage itself, does this while a body runs."""
+    frame: types.FrameType | None = sys._getframe(1)  # noqa: SLF001 - there is no other way
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    near = 4  # calls between what reads a source for a traceback, and the event
+    if frame is not None and frame.f_code.co_filename == _IMPORTER:
+        return True
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if near and module == "linecache":
+            return True
+        near = max(near - 1, 0)
+        if module == "rollcage" or str(module).startswith("rollcage."):
+            return frame.f_code.co_name not in _BODIES.get(module, ())
+        frame = frame.f_back
+    return False

@@ -1,0 +1,169 @@
+"""Exceptions as data, and back. Only types that the program itself names are made (DESIGN §4)."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from typing import Any, Final, cast
+
+import orjson
+
+from rollcage.errors import ReplayedError, RollcageError
+from rollcage.values.codec import Seal, encode_result, hidden
+from rollcage.values.decoding import decode
+
+__all__ = ["decode_exception", "encode_exception"]
+
+LONG: Final = 64 * 1024  # bytes from which a text is cut: it stands in the line of each replay
+_KEPT: Final = 16 * 1024  # bytes of its beginning, and of its end
+_BUILTIN_ERRORS: Final = {
+    name: each
+    for name, each in vars(builtins).items()
+    if isinstance(each, type) and issubclass(each, Exception)
+}
+
+
+def _type_name(cls: type) -> str:
+    """The full name of a type; builtins go by their bare name."""
+    return (
+        cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+    )
+
+
+def encode_exception(
+    error: BaseException, seal: Seal, known: Iterable[type[Exception]] = ()
+) -> dict[str, Any]:
+    """An exception as data: its type's name, its message, and what it was made of.
+
+    Of the types in `known` (a contract's `raises`) and their subclasses the attributes are kept
+    too: these alone are brought back with them. Texts of 64 KiB and more are cut in their middle,
+    with the SHA-256 of the whole; other parts of that size are left out.
+    """
+    try:
+        message = str(error)
+        message.encode()
+    except Exception:  # noqa: BLE001 - a broken __str__ must not hide the tool's own error
+        message = "<its text can't be shown>"
+    encoded: dict[str, Any] = {"type": _type_name(type(error)), "message": _cut(message)}
+    arguments = _encoded([_cut(each) for each in _made_of(error)], seal)
+    if arguments is not None:
+        encoded["args"] = arguments
+    if isinstance(error, (RollcageError, *known)):
+        parts = ((name, _encoded([_cut(each)], seal)) for name, each in _attributes(vars(error)))
+        state = {name: part[0] for name, part in parts if part is not None}
+        if state:
+            encoded["state"] = state
+    notes = [note for note in getattr(error, "__notes__", ()) if isinstance(note, str)]
+    if notes:
+        whole = "\n".join(notes)
+        cut = _cut(whole)
+        encoded["notes"] = encode_result(notes if cut == whole else [cut], seal).value
+    return cast("dict[str, Any]", hidden(encoded, seal).value)
+
+
+def _cut(value: Any) -> Any:
+    """A text of moderate length; anything else as it is."""
+    if type(value) is not str or len(value) < LONG // 4:
+        return value
+    data = value.encode("utf-8", "surrogatepass")
+    if len(data) < LONG:
+        return value
+    start, end = (part.decode("utf-8", "ignore") for part in (data[:_KEPT], data[-_KEPT:]))
+    gone = len(data) - 2 * _KEPT
+    digest = sha256(data).hexdigest()
+    return f"{start}\n[{gone} bytes are cut here; the whole has the SHA-256 {digest}]\n{end}"
+
+
+def _encoded(values: list[Any], seal: Seal) -> list[Any] | None:
+    """Parts of an exception, encoded; None where they can't come back, or are too large."""
+    result = encode_result(values, seal)
+    if result.flaws or len(orjson.dumps(result.value)) >= LONG:
+        return None
+    return cast("list[Any]", result.value)
+
+
+def _made_of(error: BaseException) -> list[Any]:
+    if isinstance(error, OSError):  # its `args` lack the file's name
+        reduced = error.__reduce__()
+        return list(reduced[1]) if isinstance(reduced, tuple) else []
+    return list(error.args)
+
+
+def _attributes(fields: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    return ((name, value) for name, value in fields.items() if not name.startswith("__"))
+
+
+def decode_exception(encoded: Any, known: Iterable[type[Exception]] = ()) -> Exception:
+    """An exception from its data: itself where it is a builtin, one of ours, or among `known`.
+
+    Subclasses of `known` that the program has defined count as known. Any other is a
+    `ReplayedError` with its type's name and message.
+
+    Raises:
+        ValueError: data that are no exception's (the trace is hostile input).
+    """
+    if not isinstance(encoded, dict):
+        raise ValueError("a recorded error is an object")
+    parts = cast("dict[str, Any]", encoded)
+    name = _part(parts, "type", str)
+    message = _part(parts, "message", str)
+    state: dict[str, Any] = _part({"state": {}, **parts}, "state", dict)
+    notes: list[Any] = _part({"notes": [], **parts}, "notes", list)
+    args: list[Any] | None = _part(parts, "args", list) if "args" in parts else None
+    builtin = _BUILTIN_ERRORS.get(name)
+    declared = {_type_name(each): each for each in _family((RollcageError, *known))}.get(name)
+    error: Exception | None = None
+    if declared is not None and declared is not builtin:
+        made_of = [message] if args is None else args
+        error = _remade(declared, made_of, dict(_attributes(state)), message)
+    elif builtin is not None:
+        error = _made(builtin, [message] if args is None else args)
+        if args is None and error is not None and str(error) != message:
+            error = None
+    if error is None:
+        error = ReplayedError(name, message)
+    for note in notes:
+        error.add_note(str(note))
+    return error
+
+
+def _part(parts: dict[str, Any], field: str, kind: type) -> Any:
+    value: Any = decode(parts.get(field))
+    if not isinstance(value, kind):
+        raise ValueError(f"the {field} of a recorded error is no {kind.__name__}")
+    return value
+
+
+def _family(types: Iterable[type[Exception]]) -> Iterator[type[Exception]]:
+    for each in types:
+        yield each
+        yield from _family(each.__subclasses__())
+
+
+def _made(cls: type[Exception], args: list[Any]) -> Exception | None:
+    try:
+        return cls(*args)
+    except Exception:  # noqa: BLE001 - a constructor may raise anything
+        return None
+
+
+def _remade(
+    cls: type[Exception], args: list[Any], state: dict[str, Any], message: str
+) -> Exception | None:
+    """An exception of a declared type, by its constructor where that says the same again.
+
+    Many pass their base a message that they make of their own parameters: `args` are not those.
+    """
+    error = _made(cls, args)
+    try:
+        if error is not None:
+            vars(error).update(state)
+            if str(error) == message:
+                return error
+        error = cls.__new__(cls, *args)
+        error.args = tuple(args)
+        vars(error).update(state)
+    except Exception:  # noqa: BLE001 - of the user's own, as above
+        return None
+    return error
