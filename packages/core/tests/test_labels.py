@@ -118,11 +118,6 @@ class Row:
         (ValueError("no evil@x.com here"), "evil@x.com"),
         (pydantic.SecretStr("hunter22"), pydantic.SecretStr("hunter22")),
         (pydantic.SecretStr("hunter22"), "hunter22"),
-        # what a trace shows
-        ({"$rollcage": "bytes", "value": base64.b64encode(b"evil@x.com").decode()}, "evil@x.com"),
-        ({"$rollcage": "tuple", "value": ["evil@x.com"]}, "evil@x.com"),
-        ({"$rollcage": "decimal", "value": "12345.0"}, 12345),
-        ({"$rollcage": "int", "value": "12345678901234567890"}, 12345678901234567890),
     ],
 )  # fmt: skip
 def test_a_value_is_found_again(result: Any, argument: Any) -> None:
@@ -149,11 +144,30 @@ def test_a_value_is_found_again(result: Any, argument: Any) -> None:
         (float("nan"), float("nan")),
         (dt.timedelta(seconds=86_400), dt.timedelta(seconds=86_400)),
         ("on 2030-05-06 it rained", "a meeting on 2030-05-06"),  # dates are anywhere
-        ({"$rollcage": "secret", "value": "ab" * 32}, "ab" * 32),  # a seal tells nothing
     ],
 )
 def test_another_value_is_not_found(result: Any, argument: Any) -> None:
     assert not taints(result, argument)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "result"),
+    [
+        ({"$rollcage": "bytes", "value": base64.b64encode(b"evil@x.com").decode()}, "evil@x.com"),
+        ({"$rollcage": "tuple", "value": ["evil@x.com"]}, "evil@x.com"),
+        ({"$rollcage": "decimal", "value": "12345.0"}, 12345),
+        ({"$rollcage": "int", "value": "12345678901234567890"}, 12345678901234567890),
+        ({"$rollcage": "blob", "sha256": "0" * 64}, "anything"),
+        ({"$rollcage": "opaque", "type": "x", "value": None}, "anything"),
+    ],
+)
+def test_a_value_is_found_in_a_recorded_argument(recorded: Any, result: Any) -> None:
+    assert noted(result).of({"it": recorded}, encoded=True).labels == UNTRUSTED
+
+
+def test_a_recorded_secret_tells_nothing() -> None:
+    recorded = {"$rollcage": "secret", "value": "ab" * 32}
+    assert noted("ab" * 32).of({"it": recorded}, encoded=True) is NO_LABELS
 
 
 @given(st.text(min_size=4, max_size=40), st.text(max_size=20), st.text(max_size=20))
@@ -352,8 +366,7 @@ def endless() -> list[Any]:
     "value",
     [
         Odd(), [1, {"a": Odd()}], Broken(a=1), iter([1]), endless(), "x" * (MOST_TEXT + 1),
-        [["text"] * 60_000] * 2, {"$rollcage": "blob", "sha256": "0" * 64},
-        {"$rollcage": "opaque", "type": "x", "value": None},
+        [["text"] * 60_000] * 2,
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip

@@ -198,6 +198,7 @@ class Parameters:
         ) if len(wide) < len(values) else {}  # fmt: skip
         extra = model.__pydantic_extra__
         if extra:
+            self._refuse_doubled(extra)
             values = {**values, **extra}
             wide = wide.union(extra)
         level = survey(canonical)
@@ -251,6 +252,17 @@ class Parameters:
             if name not in self.names:
                 listed = ", ".join(sorted(self.names)) or "none"
                 raise ArgumentsInvalid(f"{self._tool}: unknown argument {name!r}; it has {listed}")
+
+    def _refuse_doubled(self, extra: Iterable[str]) -> None:
+        """Refuse what would stand in a declared parameter's place without having passed its type.
+
+        Under an alias, a model may take both: the parameter by that, and anything by its name.
+        """
+        for name in extra:
+            if name in self.names:
+                raise ArgumentsInvalid(
+                    f"{self._tool}: argument {name!r} is there twice: pass it by its alias alone"
+                )
 
     def _encode(self, name: str, value: Any, seal: Seal) -> Any:
         """An argument in tagged form; a secret one as its HMAC."""

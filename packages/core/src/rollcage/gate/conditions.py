@@ -312,7 +312,10 @@ class _Room:
             pairs = [(self.plain(k, depth + 1), self.plain(v, depth + 1)) for k, v in inner]
             if any(type(name) not in (str, int, bool) for name, _ in pairs):
                 raise ConditionFailed("a map has keys that CEL can't have")
-            return dict(pairs)
+            plain = dict(pairs)
+            if len(plain) < len(pairs):  # a date and its text: one of the two would be unseen
+                raise ConditionFailed("a map has two keys that are one in CEL")
+            return plain
         if tag == "timedelta":
             days, seconds, micros = inner
             return days * 86400 + seconds + micros / 1e6

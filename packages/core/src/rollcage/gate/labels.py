@@ -213,8 +213,13 @@ class Labels:
 
     # --- asking ----------------------------------------------------------------------------------
 
-    def of(self, arguments: Mapping[str, Any]) -> Found:
-        """The labels of a call's arguments, as its body will get them."""
+    def of(self, arguments: Mapping[str, Any], *, encoded: bool = False) -> Found:
+        """The labels of a call's arguments, as its body will get them, or as they are recorded.
+
+        Args:
+            arguments: by name.
+            encoded: they are in the trace's own encoding.
+        """
         if not self._first:  # nothing labelled so far
             return NO_LABELS
         with self._lock:
@@ -226,18 +231,18 @@ class Labels:
             by_argument: dict[str, frozenset[str]] = {}
             if self._seen:
                 for name, value in arguments.items():
-                    found = self._of_value(name, value)
+                    found = self._of_value(name, value, encoded=encoded)
                     if found:
                         by_argument[name] = frozenset(each.label for each in found)
                         origins += [each for each in found if each.label not in everywhere]
         labels = frozenset(everywhere).union(*by_argument.values())
         return Found(labels, tuple(origins), by_argument) if labels else NO_LABELS
 
-    def _of_value(self, name: str, value: Any) -> list[Origin]:
+    def _of_value(self, name: str, value: Any, *, encoded: bool) -> list[Origin]:
         """Where one argument has its labels from; all labels where it can't be looked into."""
         if value is None or isinstance(value, bool):
             return []
-        wanted = leaves(value)
+        wanted = leaves(value, encoded=encoded)
         found: dict[str, Source] = {} if wanted.whole else dict(self._first)
         for labels, seen in self._seen.items():
             if labels <= found.keys():

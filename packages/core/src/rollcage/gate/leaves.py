@@ -18,7 +18,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from pathlib import PurePath
-from typing import Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from urllib.parse import unquote_plus
 from uuid import UUID
 
@@ -26,6 +26,9 @@ import orjson
 import pydantic
 
 from rollcage.values.codec import TAG, encode_result
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 __all__ = ["MOST_NODES", "MOST_TEXT", "Leaves", "leaves", "normal", "numbers_in"]
 
@@ -112,9 +115,14 @@ def _digits(written: str) -> str:
 
 
 class _Walk:
-    """One value on its way into leaves."""
+    """One value on its way into leaves.
 
-    def __init__(self) -> None:
+    `_encoded` says whether what is looked at is in the trace's own encoding: anywhere else, a
+    mapping that looks like it is somebody's data, and hides nothing.
+    """
+
+    def __init__(self, *, encoded: bool) -> None:
+        self._encoded = encoded
         self.texts: dict[str, None] = {}
         self.numbers: dict[str, None] = {}
         self.whole = True
@@ -126,9 +134,10 @@ class _Walk:
 
     def into(self, value: Any) -> None:
         """Take a value apart, however deep it is nested; one that holds itself ends somewhere."""
-        left = [iter((value,))]
+        left: list[tuple[Iterator[Any], bool]] = [(iter((value,)), self._encoded)]
         while left:
-            each = next(left[-1], left)
+            within, self._encoded = left[-1]
+            each = next(within, left)
             if each is left:
                 left.pop()
                 continue
@@ -138,7 +147,7 @@ class _Walk:
                 return
             inner = self._one(each)
             if inner is not None:
-                left.append(iter(inner))
+                left.append((iter(inner), self._encoded))
 
     def _one(self, value: Any) -> Iterable[Any] | None:
         """Take in a leaf; what is in anything else."""
@@ -155,7 +164,7 @@ class _Walk:
             return None
         if isinstance(value, Mapping):
             given: Mapping[Any, Any] = value
-            if TAG not in given:
+            if not self._encoded or TAG not in given:
                 return _entries(given)
             if given[TAG] in _UNSEEN:
                 self.whole = False
@@ -177,10 +186,11 @@ class _Walk:
         if isinstance(value, pydantic.BaseModel):
             return [*value.__dict__.values(), *_entries(value.__pydantic_extra__ or {})]
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+            return _entries(_held(value))
         if isinstance(value, BaseException):
             return (*value.args, str(value))
         encoded = encode_result(value, str, typed=True).value  # a framework's own, or a subclass
+        self._encoded = True
         return (encoded,)
 
     def _bytes(self, value: bytes) -> Iterator[str]:
@@ -212,6 +222,12 @@ class _Walk:
         return None
 
 
+def _held(value: DataclassInstance) -> dict[str, Any]:
+    """What a dataclass holds, undeclared extras included."""
+    fields = {each.name: getattr(value, each.name, None) for each in dataclasses.fields(value)}
+    return {**getattr(value, "__dict__", {}), **fields}
+
+
 def _entries(value: Mapping[Any, Any]) -> Iterator[Any]:
     """The values of a mapping; and its keys, where they are more than the names of fields."""
     for key, each in value.items():
@@ -239,15 +255,16 @@ def _tagged(encoded: Mapping[str, Any]) -> Iterable[Any]:
     return (value,)
 
 
-def leaves(value: Any, *, streamed: bool = False) -> Leaves:
+def leaves(value: Any, *, streamed: bool = False, encoded: bool = False) -> Leaves:
     """Take a value apart.
 
     Args:
         value: data, a model, a dataclass, an exception, or a framework's own value.
         streamed: it is the list of a stream's chunks: what stands at the same place of each is one
             text, cut into pieces.
+        encoded: it is in the trace's own encoding.
     """
-    walk = _Walk()
+    walk = _Walk(encoded=encoded)
     try:
         walk.into(_joined(value) if streamed else value)
     except Exception:  # noqa: BLE001 - a value's own code: what it holds is not known
@@ -267,7 +284,7 @@ def _joined(chunks: Any) -> Any:
         place, value = left.pop()
         nodes += 1
         if nodes > MOST_NODES:
-            return {TAG: "opaque"}
+            raise ValueError("too many parts")
         parts = _parts(value)
         if parts is not None:
             left += [((*place, name), each) for name, each in reversed(parts)]
@@ -289,5 +306,5 @@ def _parts(value: Any) -> list[tuple[Any, Any]] | None:
     if isinstance(value, list | tuple):
         return list(enumerate(cast("list[Any]", value)))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [(each.name, getattr(value, each.name, None)) for each in dataclasses.fields(value)]
+        return [*_held(value).items()]
     return None

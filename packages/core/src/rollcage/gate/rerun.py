@@ -249,7 +249,7 @@ class _Run:
             unknown["args"] = missing
         found = NO_LABELS
         if self._labels is not None:
-            found = self._labels.of(data)
+            found = self._labels.of(data, encoded=True)
             hidden = self._labelled and (bool(missing) or holds_secret(data))
             if self._lost_labels or hidden:
                 unknown["labels"] = frozenset({""})

@@ -279,6 +279,14 @@ class _Encoder:
     def fields(self, value: Mapping[str, Any], path: str, depth: int) -> dict[str, Any]:
         return {k: self.encode(v, f"{path}.{k}", depth + 1) for k, v in value.items()}
 
+    def with_more(
+        self, fields: dict[str, Any], more: Mapping[str, Any] | None, path: str, depth: int
+    ) -> Any:
+        """Declared fields and whatever else an object took, of which no name is ours to trust."""
+        for name in fields.keys() & (more or {}):
+            self.flaw(f"{path}.{name}", "it is there twice: as a field, and as an undeclared extra")
+        return self.mapping({**fields, **(more or {}), **fields}, path, depth)
+
     def compound(self, value: Any, path: str, depth: int) -> Any:
         kind: type[Any] = type(value)
         if kind is tuple:
@@ -316,8 +324,7 @@ class _Encoder:
         elif isinstance(value, pydantic.BaseModel):
             own = value.__dict__
             fields = {n: own[n] for n in type(value).__pydantic_fields__ if n in own}
-            fields |= value.__pydantic_extra__ or {}
-            tag, inner = "model", self.fields(fields, path, depth)
+            tag, inner = "model", self.with_more(fields, value.__pydantic_extra__, path, depth)
             if value.__pydantic_private__ and self.flaws is not None:
                 # No part of an argument, but a result without them is another one.
                 private = self.fields(value.__pydantic_private__, path, depth)
@@ -325,7 +332,8 @@ class _Encoder:
                 return {TAG: tag, "type": kind.__qualname__, "value": inner, "private": private}
         elif dataclasses.is_dataclass(kind):
             fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-            tag, inner = "dataclass", self.fields(fields, path, depth)
+            more = _more_of_dataclass(value, fields)
+            tag, inner = "dataclass", self.with_more(fields, more, path, depth)
         elif _is_url(value):
             tag, inner = "url", str(value)
         else:
@@ -344,6 +352,15 @@ class _Encoder:
                 return {TAG: "subclass", "type": kind.__qualname__, "value": inner}
         self.flaw(path, f"a {kind.__module__}.{kind.__qualname__} has no encoding")
         return {TAG: "opaque", "type": f"{kind.__module__}.{kind.__qualname__}", "value": None}
+
+
+def _more_of_dataclass(value: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What one of Pydantic's dataclasses took beside its fields, where it takes anything."""
+    config: Mapping[str, Any] = getattr(type(value), "__pydantic_config__", None) or {}
+    if config.get("extra") != "allow":
+        return {}
+    held: dict[str, Any] = getattr(value, "__dict__", {})
+    return {name: each for name, each in held.items() if name not in fields}
 
 
 def _is_url(value: Any) -> bool:

@@ -111,6 +111,15 @@ def _decode_native(value: Any, encoded: Mapping[str, Any]) -> Any:
     return data
 
 
+def _fields(value: Any) -> dict[str, Any]:
+    """The fields of an object; tagged themselves where one has a name that JSON can't tell."""
+    fields = _decode(value)
+    if type(fields) is not dict:
+        raise ValueError("its fields are no object")
+    named: dict[str, Any] = fields
+    return named
+
+
 def _decode_path(value: Any, encoded: Mapping[str, Any]) -> Any:
     pure = PureWindowsPath if encoded.get("type") == "windows" else PurePosixPath
     if encoded[TAG] == "purepath":
@@ -139,8 +148,8 @@ _DECODERS: Final[dict[str, Callable[[Any, Mapping[str, Any]], Any]]] = {
     "purepath": _decode_path,
     "enum": lambda v, _: _decode(v),
     "subclass": lambda v, _: _decode(v),
-    "model": lambda v, _: {k: _decode(i) for k, i in v.items()},
-    "dataclass": lambda v, _: {k: _decode(i) for k, i in v.items()},
+    "model": lambda v, _: _fields(v),
+    "dataclass": lambda v, _: _fields(v),
     "url": lambda v, _: str(v),
     "native": _decode_native,
     "secret": lambda _v, _: "<secret>",
