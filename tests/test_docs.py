@@ -15,7 +15,8 @@ from subprocess import CompletedProcess
 from typing import NamedTuple
 
 import pytest
-from rollcage.trace import decoding, json_schema
+from rollcage.trace import json_schema
+from rollcage.values import decoding
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(

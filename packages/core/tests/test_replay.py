@@ -546,7 +546,7 @@ def test_effects_that_a_finished_run_never_asked_for_are_counted(
     with session() as short:
         write("a")
     assert short.stats.orphans == 1
-    assert "never asked for 1 recorded effects: step 2 (write)" in caplog.text
+    assert "never asked for 1 recorded effect: step 2 (write)" in caplog.text
 
 
 # --- what can't be given back --------------------------------------------------------------------

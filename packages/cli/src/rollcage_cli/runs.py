@@ -16,7 +16,10 @@ from rollcage_cli.output import console, print_json, visible
 
 __all__ = ["runs"]
 
-_STYLES = {"ok": "green", "error": "red", "halted": "yellow", "unfinished": "yellow"}
+_STYLES = {
+    "ok": "green", "error": "red", "halted": "yellow", "paused": "cyan", "partial": "yellow",
+    "unfinished": "yellow",
+}  # fmt: skip
 
 
 def runs(
@@ -29,8 +32,9 @@ def runs(
 ) -> None:
     """List the runs, newest first.
 
-    A run that is unfinished is being written, or its process died: the next session of its name
-    resumes it.
+    A run that is unfinished is being written, or its process died; one that is paused waits for an
+    approval, an interrupt or a signal; one that is partial never asked for all that its source had
+    done. The next session of its name builds on any that is not ok.
     """
     found = [info for info in JsonlStore(store).runs() if name in (None, info.name)]
     found.sort(key=lambda info: (info.time, info.run), reverse=True)

@@ -91,7 +91,7 @@ class RunView:
 
     @property
     def status(self) -> str:
-        """`ok`, `error` or `halted`; `unfinished` while it is live, or after a crash."""
+        """As it ended, `ok` or `paused`, say; `unfinished` while live, or after a crash."""
         return str(self.finished["status"]) if self.finished else "unfinished"
 
     @property

@@ -101,7 +101,7 @@ class Head:
     Attributes:
         run: its id.
         job: its name.
-        status: `ok`, `error`, `halted` or `unfinished`.
+        status: `ok`, `error`, `halted`, `paused`, `partial` or `unfinished`.
         mode: `record`, `resume`, `offline` or `verify`.
         source: the run that it replayed; empty where none.
         time: when it started (Unix, µs).

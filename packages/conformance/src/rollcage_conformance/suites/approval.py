@@ -49,7 +49,7 @@ class ApprovalSuite(Suite):
         assert played.ran == ("send",)
         assert isinstance(played.error, ApprovalRequired)
         assert "somebody has to read this first" in str(played.error)
-        assert played.events[-1]["status"] == "halted"
+        assert played.events[-1]["status"] == "paused"
 
     @needs("halting")
     def test_an_agent_ends_where_it_needs_approval(self, stage: Stage, mode: Mode) -> None:

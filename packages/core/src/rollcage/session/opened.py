@@ -19,7 +19,6 @@ from rollcage.errors import (
     SessionError,
     StoreError,
     TraceUnwritable,
-    UnknownOutcome,
 )
 from rollcage.fingerprint.identity import uuid7
 from rollcage.gate import (
@@ -37,6 +36,7 @@ from rollcage.replay.path import Entry
 from rollcage.replay.recording import Lineage, Recording, read
 from rollcage.replay.world import Turn
 from rollcage.session.declare import open_sessions
+from rollcage.session.ending import cut_off, effects, ending
 from rollcage.session.lineage import (
     MODES,
     Replay,
@@ -298,34 +298,33 @@ class Opened:
         ledger = driver.ledger
         cut = [step for step in ledger.in_flight() if step.world_effect]
         if cut and error is None and ledger.halted is None:
-            names = ", ".join(f"step {s.number} ({s.call.contract.name})" for s in cut)
-            ledger.halted = UnknownOutcome(
-                f"the session was left while writes were in flight: {names} of run {self.run_id}. "
-                f"Wait for threads and tasks inside of the session",
-                self.run_id,
-                cut[0].number,
-            )
+            ledger.halted = cut_off(self.run_id, cut)
         left = ledger.left_behind()
-        if left and error is None and ledger.halted is None:
+        status = ending(ledger, error, left)
+        if status == "partial":
             ledger.stats.orphans += len(left)
-            listed = ", ".join(f"step {e.step} ({e.name})" for e in left[:5])
             _log.warning(
-                "run %s never asked for %d recorded effects: %s", self.run_id, len(left), listed
+                "run %s never asked for %s; the next session of %r replays it",
+                self.run_id,
+                effects(left),
+                self.name,
             )
         cause = ledger.halted or error
         event: dict[str, Any] = {
             "event": "run.finished",
             "time": self._clock.wall() // 1000,
-            "status": "halted" if ledger.halted else "error" if error else "ok",
+            "status": status,
             "steps": ledger.stats.calls,
         }
         if cause is not None:
             event["error"] = encode_exception(cause, self._seal)
+        elif status == "paused":
+            event["reason"] = ledger.paused
         with driver.lock:
             driver.closed = True  # first: nothing comes behind this line, from whichever thread
-            driver.writer.append(event)
+            driver.writer.append(event if driver.hide is None else driver.hide(event))
             driver.writer.sync()
-            driver.writer.attest(event["status"])
+            driver.writer.attest(status)
 
     def _release(self) -> None:
         for lock in self._locks:
@@ -416,6 +415,33 @@ class Opened:
         with driver.lock:
             if driver.ledger.halted is None:
                 driver.ledger.halted = error
+
+    @property
+    def paused(self) -> str | None:
+        """What the run waits for, as `pause` was told; None while it does not."""
+        return self._active().ledger.paused
+
+    def pause(self, reason: str) -> None:
+        """The run waits for something outside: a person's answer, an interrupt, a signal.
+
+        Left like that, it ends `paused`, and the next session of the job goes on where it stands.
+        Calls are still taken: parts of the agent may be at work while others wait. For adapters,
+        where a framework comes back with its work half done; plain code may use it too.
+
+        Args:
+            reason: what it waits for, in a few words; it is recorded as it stands.
+        """
+        self._wait_for(writable(reason) or "paused")
+
+    def go_on(self) -> None:
+        """What the run waited for is there; without a `pause`, this changes nothing."""
+        self._wait_for(None)
+
+    def _wait_for(self, reason: str | None) -> None:
+        driver = self._active()
+        driver.check_process()
+        with driver.lock:
+            driver.ledger.paused = reason
 
     def recorded_answers(self, agent: str | None = None) -> tuple[str, list[Answer]]:
         """The run that this session replays, and what the model answered in it, in order.

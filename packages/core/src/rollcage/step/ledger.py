@@ -76,6 +76,7 @@ class Ledger:
     ) -> None:
         self.stats = Stats()
         self.halted: BaseException | None = None
+        self.paused: str | None = None  # what the run waits for
         self._run = run
         self._mode: Mode = mode
         self._live = mode in ("record", "resume")  # what is not recorded may run

@@ -41,7 +41,8 @@ class RunInfo:
         mode: `record`, `resume`, `offline` or `verify`.
         source: the run that it replayed, if any.
         time: when it started (Unix, µs).
-        status: `ok`, `error` or `halted`; None while it is live, or after a crash.
+        status: `ok`, `error`, `halted`, `paused` or `partial` as it ended, `undone` where all of it
+            was taken back since; None while it is live, or after a crash.
         count: how many lines a finished run has; None otherwise.
         head: the hash of a finished run's last line (hex); None otherwise.
     """

@@ -397,9 +397,13 @@ class RunFinished(_Event):
     """The session was left."""
 
     event: Literal["run.finished"]
-    status: Literal["ok", "error", "halted"]
+    status: Literal["ok", "error", "halted", "paused", "partial"] = Field(
+        description="paused: it waits for something outside; partial: it was left cleanly while "
+        "recorded effects were never asked for"
+    )
     steps: int
     error: dict[str, Any] | None = None
+    reason: str | None = Field(None, description="what a paused run waits for")
 
 
 Event = Annotated[

@@ -1,0 +1,229 @@
+"""How a run ends, and what the next session of its job makes of that."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rollcage import (
+    ApprovalRequired,
+    Diverged,
+    Session,
+    SessionError,
+    StepView,
+    Verdict,
+    compensate,
+    tool,
+    undo_run,
+)
+from rollcage.store import JsonlStore
+
+Events = Callable[[str], list[dict[str, Any]]]
+
+done: list[int] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_done() -> None:
+    done.clear()
+
+
+@tool(effect="write")
+def unwrite(number: int) -> None:
+    done.remove(number)
+
+
+@tool(
+    effect="write", undo=lambda args, before, result: [compensate(unwrite, number=args["number"])]
+)
+def write(number: int) -> int:
+    done.append(number)
+    return number
+
+
+def interrupted(store: JsonlStore, *numbers: int) -> str:
+    """A run that did these, and was left by an exception."""
+    session = Session("job", store=store)
+    with pytest.raises(InterruptedError), session:
+        for number in numbers:
+            write(number)
+        raise InterruptedError
+    return session.run_id
+
+
+def status(store: JsonlStore, run: str) -> str | None:
+    info = store.read(run).info
+    assert info is not None
+    return info.status
+
+
+# --- partial -------------------------------------------------------------------------------------
+
+
+def test_a_session_that_resumes_and_calls_nothing_loses_nothing(store: JsonlStore) -> None:
+    first = interrupted(store, 1, 2)
+    for _ in range(2):
+        with Session("job", store=store) as idle:
+            pass
+        assert status(store, idle.run_id) == "partial"
+    with Session("job", store=store) as session:
+        assert [write(n) for n in (1, 2, 3)] == [1, 2, 3]
+    assert done == [1, 2, 3]
+    assert session.root == first
+    assert status(store, session.run_id) == "ok"
+
+
+def test_what_a_partial_run_did_come_to_is_kept_too(
+    store: JsonlStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    interrupted(store, 1, 2, 3)
+    with caplog.at_level(logging.WARNING, "rollcage"), Session("job", store=store) as half:
+        write(1)
+    assert status(store, half.run_id) == "partial"
+    assert half.stats.orphans == 2
+    assert "never asked for 2 recorded effects: step 2 (write), step 3 (write)" in caplog.text
+    with Session("job", store=store) as session:
+        assert [write(n) for n in (1, 2, 3)] == [1, 2, 3]
+    assert (session.stats.hits, done) == (3, [1, 2, 3])
+
+
+def test_a_partial_run_needs_what_it_builds_on(store: JsonlStore) -> None:
+    first = interrupted(store, 1)
+    with Session("job", store=store):
+        pass
+    (store.root / "runs" / f"{first}.jsonl").unlink()
+    with pytest.raises(Exception, match=first), Session("job", store=store):
+        pytest.fail("what the first one did can't be known")
+
+
+def test_effects_that_were_accepted_as_left_behind_make_no_run_partial(store: JsonlStore) -> None:
+    interrupted(store, 1, 2)
+    with Session("job", store=store, on_divergence="warn") as session:
+        write(7)
+    assert status(store, session.run_id) == "ok"
+
+
+def test_a_partial_run_that_is_undone_is_followed_by_nothing_of_it(store: JsonlStore) -> None:
+    interrupted(store, 1, 2)
+    with Session("job", store=store) as half:
+        write(1)
+    undo_run(store, half.run_id)
+    assert done == []
+    with Session("job", store=store) as session:
+        assert [write(n) for n in (1, 2)] == [1, 2]
+    assert (session.stats.hits, done) == (0, [1, 2])
+
+
+# --- paused --------------------------------------------------------------------------------------
+
+
+def ask(call: StepView) -> Verdict | None:
+    if call.args == {"number": 3}:
+        return Verdict("ask", "somebody has to see it", code="ask", rule="third")
+    return None
+
+
+def test_a_run_that_waits_for_an_approval_is_paused(store: JsonlStore, events: Events) -> None:
+    session = Session("job", store=store, rules=[ask])
+    with pytest.raises(ApprovalRequired), session:
+        for number in (1, 2, 3):
+            write(number)
+    last = events(session.run_id)[-1]
+    assert last["status"] == status(store, session.run_id) == "paused"
+    assert last["error"]["type"].endswith("ApprovalRequired")
+    with Session("job", store=store) as later:
+        assert [write(n) for n in (1, 2, 3)] == [1, 2, 3]
+    assert (later.stats.hits, done) == (2, [1, 2, 3])
+
+
+def test_an_approval_that_a_framework_swallows_still_pauses_the_run(store: JsonlStore) -> None:
+    session = Session("job", store=store, rules=[ask])
+    with pytest.raises(ApprovalRequired), session:
+        write(1)
+        with pytest.raises(ApprovalRequired):
+            write(3)
+        with pytest.raises(SessionError):
+            write(2)
+    assert status(store, session.run_id) == "paused"
+    assert done == [1]
+
+
+def test_a_paused_run_is_gone_on_with_and_undone_as_one_job(
+    store: JsonlStore, events: Events
+) -> None:
+    with Session("job", store=store) as session:
+        write(1)
+        session.pause("ann is to answer")
+        assert session.paused == "ann is to answer"
+    last = events(session.run_id)[-1]
+    assert (last["status"], last["reason"]) == ("paused", "ann is to answer")
+    assert status(store, session.run_id) == "paused"
+    with Session("job", store=store) as later:
+        assert [write(n) for n in (1, 2)] == [1, 2]
+    assert (later.stats.hits, done, later.root) == (1, [1, 2], session.run_id)
+    assert undo_run(store, later.run_id).complete
+    assert done == []
+
+
+def test_a_run_that_goes_on_in_its_own_session_is_paused_no_more(
+    store: JsonlStore, events: Events
+) -> None:
+    with Session("job", store=store) as session:
+        session.pause("ann is to answer")
+        write(1)  # another branch of the agent is at work meanwhile
+        session.go_on()
+        assert session.paused is None
+    last = events(session.run_id)[-1]
+    assert last["status"] == "ok"
+    assert "reason" not in last
+
+
+def test_an_error_or_a_halt_counts_more_than_a_pause(store: JsonlStore) -> None:
+    failed = Session("job", store=store)
+    with pytest.raises(InterruptedError), failed:
+        write(1)
+        failed.pause("ann is to answer")
+        raise InterruptedError
+    assert status(store, failed.run_id) == "error"
+    halted = Session("job", store=store)
+    with pytest.raises(Diverged), halted:
+        halted.pause("ann is to answer")
+        write(2)
+    assert status(store, halted.run_id) == "halted"
+
+
+def test_a_pause_that_recorded_effects_are_ahead_of_loses_none(store: JsonlStore) -> None:
+    interrupted(store, 1, 2)
+    with Session("job", store=store) as session:
+        write(1)
+        session.pause("ann is to answer")
+    assert status(store, session.run_id) == "paused"
+    assert session.stats.orphans == 0
+    with Session("job", store=store):
+        assert [write(n) for n in (1, 2)] == [1, 2]
+    assert done == [1, 2]
+
+
+async def test_an_async_session_is_paused_as_well(store: JsonlStore) -> None:
+    async with Session("job", store=store) as session:
+        await session.acall(write, number=1)
+        session.pause("a signal")
+    assert status(store, session.run_id) == "paused"
+    async with Session("job", store=store) as later:
+        assert await later.acall(write, number=1) == 1
+    assert done == [1]
+
+
+def test_an_inner_session_that_waits_does_not_pause_the_one_around_it(store: JsonlStore) -> None:
+    with Session("outer", store=store) as outer:
+        with Session("inner", store=store) as inner:
+            write(1)
+            inner.pause("ann is to answer")
+        write(2)
+    assert status(store, inner.run_id) == "paused"
+    assert status(store, outer.run_id) == "ok"
+
+
+def test_only_an_entered_session_can_be_paused(store: JsonlStore) -> None:
+    with pytest.raises(SessionError, match="not entered"):
+        Session("job", store=store).pause("ann is to answer")
