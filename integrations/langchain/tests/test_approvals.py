@@ -170,7 +170,11 @@ def test_a_tool_that_is_called_by_place_is_edited(lab: Lab) -> None:
     def approver(request: ApprovalRequest) -> Approval:
         asked.append(request)
         (name,) = request.args
-        return Approval.edit({name: "ho"}) if len(asked) == 1 else Approval.respond("no")
+        return (
+            Approval.edit({name: "ho"}, by="ann")
+            if len(asked) == 1
+            else Approval.respond("no", by="ann")
+        )
 
     with lab.session(rules=[each], approver=approver) as session:
         (shout,) = guard_tools([single], session)

@@ -189,7 +189,7 @@ def test_a_model_can_not_act_on_the_terminal(cli: Cli, store: Path, evil: str) -
     approver = QueueApprover(store)
     with (
         pytest.raises(ApprovalRequired),
-        Session("job", store=store, rules=[asks], approver=approver, actor=evil),
+        Session("job", store=store, rules=[asks], approver=approver),
     ):
         say(evil)
     (one,) = cli("approvals", "--json").data["approvals"]
@@ -223,3 +223,11 @@ def test_a_refused_run_is_still_one_that_verifies(cli: Cli, job: Job, request_id
     job()
     assert cli("verify", "@job").code == 0
     assert cli("show", "@job").code == 0
+
+
+@pytest.mark.parametrize("name", ["", " ", "an\u200bn", "\u202eann"])
+def test_who_decides_is_named(cli: Cli, request_id: str, name: str) -> None:
+    refused = cli("approve", request_id, "--by", name)
+    assert refused.code == 2
+    assert "--by NAME" in refused.err
+    assert cli("approvals", "--json").data["approvals"][0]["state"] == "waiting"

@@ -238,7 +238,7 @@ def test_a_damaged_registry(cli: Cli, approved: Any, store: Path) -> None:
 
 
 def test_hostile_names_do_not_reach_the_terminal(cli: Cli, govern: Any, evil: str) -> None:
-    govern("propose", "mytools:send", "--by", f"ann{evil}", "--why", evil)
+    govern("propose", "mytools:send", "--by", "ann", "--why", evil)
     govern("propose", evil.replace("\0", ""), "--model", "--by", "ann")
     for words in (["list"], ["log"], ["review", "send"]):
         assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(govern(*words).out)

@@ -137,3 +137,11 @@ def test_a_file_outside_of_a_store_has_nobody_to_stop(
     path.write_bytes((store / "runs" / f"{run}.jsonl").read_bytes())
     result = cli("stop", path)
     assert (result.code, "outside of a store" in result.err) == (2, True)
+
+
+def test_a_name_that_can_not_be_seen_is_refused(cli: Cli, record: Record, store: Path) -> None:
+    run = record()
+    refused = cli("stop", run, "--by", "ann\u200b")
+    assert refused.code == 2
+    assert "U+200B" in refused.err
+    assert JsonlStore(store).stop_order(run) is None

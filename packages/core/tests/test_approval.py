@@ -142,7 +142,7 @@ def test_without_an_approver_the_session_halts(tmp_path: Path) -> None:
 def test_what_is_recorded_needs_no_approval(tmp_path: Path) -> None:
     with Session("job", store=tmp_path, replay="off"):
         send("a")
-    approver = Answers(Approval(True))
+    approver = Answers(Approval(True, by="ann"))
     with Session("job", store=tmp_path, replay="resume", rules=[asks], approver=approver) as s:
         assert send("a") == "sent a"
         assert approver.asked == []
@@ -194,7 +194,7 @@ def test_a_recorded_model_call_that_runs_again_is_approved_anew(tmp_path: Path) 
     def all_of_it(_: StepView) -> Verdict:
         return Verdict.ask("really?")
 
-    approver = Answers(Approval(True), Approval(True))
+    approver = Answers(Approval(True, by="ann"), Approval(True, by="ann"))
     with Session("job", store=tmp_path, replay="off") as session:
         session.run(contract, request, lambda **_: object(), kind="model")  # comes back as nothing
     settings: dict[str, Any] = {"rules": [all_of_it], "approver": approver, "replay": "resume"}
@@ -209,7 +209,7 @@ def test_a_secret_is_not_shown_to_an_approver(tmp_path: Path) -> None:
         """Log in."""
         return "in"
 
-    approver = Answers(Approval(True))
+    approver = Answers(Approval(True, by="ann"))
     with Session("job", store=tmp_path, rules=[asks], approver=approver):
         login(pydantic.SecretStr("hunter2"))
     assert "hunter2" not in str(approver.asked)
@@ -231,7 +231,8 @@ class AsyncApprover:
 
 
 @pytest.mark.parametrize(
-    "approver", [later, AsyncApprover(), lambda request: Approval(request.args["text"] != "bad")]
+    "approver",
+    [later, AsyncApprover(), lambda request: Approval(request.args["text"] != "bad", "ann")],
 )
 async def test_an_async_call_waits_for_its_approver(
     tmp_path: Path, approver: Callable[[ApprovalRequest], Any]
@@ -278,7 +279,7 @@ async def test_the_session_may_be_halted_while_a_call_waits(tmp_path: Path) -> N
 
     async def halting(_: ApprovalRequest) -> Approval:
         sessions[0].halt(Halt("stop"))
-        return Approval(True)
+        return Approval(True, by="ann")
 
     with pytest.raises(Halt, match="stop"):
         async with Session("job", store=tmp_path, rules=[asks], approver=halting) as session:
@@ -300,7 +301,7 @@ async def test_streams_wait_too(tmp_path: Path) -> None:
         for each in "ab":
             yield each
 
-    approver = Answers(Approval(True), Approval(True), Approval(False))
+    approver = Answers(Approval(True, by="ann"), Approval(True, by="ann"), Approval(False))
     async with Session("job", store=tmp_path, rules=[asks], approver=approver) as session:
         assert list(session.stream(contract, {}, body)) == ["a", "b"]
         assert [each async for each in session.astream(contract, {}, abody)] == ["a", "b"]

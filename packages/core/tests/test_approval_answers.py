@@ -111,7 +111,7 @@ def test_who_was_asked_and_who_said_what_is_on_record(tmp_path: Path) -> None:
 
 
 def test_a_run_acts_for_its_job_unless_it_says_for_whom(tmp_path: Path) -> None:
-    approver = Answers(Approval(True))
+    approver = Answers(Approval(True, by="ann"))
     with guarded(tmp_path, approver) as session:
         pay("bob")
     assert approver.asked[0].requested_by == "job"
@@ -128,7 +128,7 @@ def test_the_request_names_the_key_under_which_the_tool_runs(tmp_path: Path) -> 
         assert step is not None
         return step.idempotency_key
 
-    approver = Answers(Approval(True))
+    approver = Answers(Approval(True, by="ann"))
     with guarded(tmp_path, approver):
         assert work() == approver.asked[0].idempotency_key
 
@@ -151,7 +151,9 @@ def test_an_edited_call_runs_as_another_call(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("replay", ["resume", "offline", "verify"])
 def test_a_replay_gives_the_edited_call_back_and_asks_nobody(tmp_path: Path, replay: Any) -> None:
-    approver = Answers(Approval.edit({"to": "bob", "amount": 5}), Approval(True))
+    approver = Answers(
+        Approval.edit({"to": "bob", "amount": 5}, by="ann"), Approval(True, by="ann")
+    )
     with guarded(tmp_path, approver) as again:
         pay("bob", 500)
         pay("eve", 2)
@@ -181,7 +183,7 @@ def test_a_deny_wins_over_an_approver(tmp_path: Path) -> None:
 
 
 def test_a_deny_of_today_wins_over_a_recorded_edited_call(tmp_path: Path) -> None:
-    approver = Answers(Approval.edit({"to": "bob", "amount": 5}))
+    approver = Answers(Approval.edit({"to": "bob", "amount": 5}, by="ann"))
     with guarded(tmp_path, approver):
         pay("bob", 500)
 
@@ -203,7 +205,7 @@ def test_the_gate_is_asked_again_once_somebody_has_approved(tmp_path: Path) -> N
 
     def approver(_: ApprovalRequest) -> Approval:
         closed.append(True)
-        return Approval(True)
+        return Approval(True, by="ann")
 
     with (
         Session("job", store=tmp_path, rules=[closing], approver=approver),
@@ -238,12 +240,12 @@ def test_edited_arguments_pass_the_tools_own_schema(
 
 
 def test_what_is_left_out_of_edited_arguments_has_its_default(tmp_path: Path) -> None:
-    with guarded(tmp_path, Answers(Approval.edit({"to": "bob"}))):
+    with guarded(tmp_path, Answers(Approval.edit({"to": "bob"}, by="ann"))):
         assert pay("bob", 500) == "paid 1 to bob"
 
 
 def test_an_edit_that_changes_nothing_is_an_approval(tmp_path: Path) -> None:
-    with guarded(tmp_path, Answers(Approval.edit({"amount": 5, "to": "bob"}))) as session:
+    with guarded(tmp_path, Answers(Approval.edit({"amount": 5, "to": "bob"}, by="ann"))) as session:
         assert pay("bob", 5) == "paid 5 to bob"
     assert "asked" not in told(session, "step.started")[0]
 
@@ -257,7 +259,7 @@ def withdraw(amount: int, pin: str, password: pydantic.SecretStr | None = None) 
 
 def test_a_secret_stays_as_it_was_where_a_call_is_edited(tmp_path: Path) -> None:
     secret = pydantic.SecretStr("hunter2")
-    approver = Answers(Approval.edit({"amount": 5}))
+    approver = Answers(Approval.edit({"amount": 5}, by="ann"))
     with guarded(tmp_path, approver):
         assert withdraw(500, "1234", secret) == 5
     assert ran == [(5, "1234", "hunter2")]
@@ -266,7 +268,7 @@ def test_a_secret_stays_as_it_was_where_a_call_is_edited(tmp_path: Path) -> None
     assert "1234" not in str(shown["pin"])
     with guarded(tmp_path, nobody, replay="resume"):
         assert withdraw(500, "1234", secret) == 5
-    with guarded(tmp_path, Answers(Approval.edit({**shown, "amount": 6})), replay="off"):
+    with guarded(tmp_path, Answers(Approval.edit({**shown, "amount": 6}, by="ann")), replay="off"):
         assert withdraw(500, "1234", secret) == 6
     assert ran[1:] == [(6, "1234", "hunter2")]
 
@@ -282,7 +284,7 @@ def test_a_secret_stays_as_it_was_where_a_call_is_edited(tmp_path: Path) -> None
 )
 def test_a_secret_cannot_be_edited(tmp_path: Path, args: dict[str, Any]) -> None:
     with (
-        guarded(tmp_path, Answers(Approval.edit(args))) as session,
+        guarded(tmp_path, Answers(Approval.edit(args, by="ann"))) as session,
         pytest.raises(Blocked, match="approval can't be used") as no,
     ):
         withdraw(500, "1234")
@@ -301,7 +303,7 @@ def test_values_that_json_lacks_are_edited_in_the_form_of_the_request(tmp_path: 
         return f"{at.isoformat()} {what!r}"
 
     def tomorrow(request: ApprovalRequest) -> Approval:
-        return Approval.edit({**request.args, "at": "2031-01-02T03:04:05"})
+        return Approval.edit({**request.args, "at": "2031-01-02T03:04:05"}, by="ann")
 
     with guarded(tmp_path, tomorrow):
         said = remind(dt.datetime(2030, 1, 1, tzinfo=dt.UTC), dt.date(2030, 1, 1))
@@ -311,13 +313,13 @@ def test_values_that_json_lacks_are_edited_in_the_form_of_the_request(tmp_path: 
 def test_a_large_argument_may_be_edited_or_kept(tmp_path: Path) -> None:
     def shorter(request: ApprovalRequest) -> Approval:
         assert request.args["to"]["$rollcage"] == "blob"
-        return Approval.edit({**request.args, "amount": 5})
+        return Approval.edit({**request.args, "amount": 5}, by="ann")
 
     with guarded(tmp_path, shorter):
         assert pay("b" * 70_000, 500) == f"paid 5 to {'b' * 70_000}"
     with guarded(tmp_path, nobody, replay="resume"):
         assert pay("b" * 70_000, 500) == f"paid 5 to {'b' * 70_000}"
-    with guarded(tmp_path, Answers(Approval.edit({"to": "c" * 70_000})), replay="off"):
+    with guarded(tmp_path, Answers(Approval.edit({"to": "c" * 70_000}, by="ann")), replay="off"):
         assert pay("bob") == f"paid 1 to {'c' * 70_000}"
     with guarded(tmp_path, nobody, replay="resume"):
         assert pay("bob") == f"paid 1 to {'c' * 70_000}"
@@ -334,7 +336,7 @@ def test_an_edited_call_that_failed_is_asked_about_as_it_is_now(tmp_path: Path) 
 
     with (
         pytest.raises(OSError, match="disk full"),
-        guarded(tmp_path, Answers(Approval.edit({"times": 2}))),
+        guarded(tmp_path, Answers(Approval.edit({"times": 2}, by="ann"))),
     ):
         work(1)
     approver = Answers(Approval(True, by="ann"))
@@ -347,7 +349,7 @@ def test_an_edited_call_that_failed_is_asked_about_as_it_is_now(tmp_path: Path) 
 
 @pytest.mark.damaged
 def test_a_recorded_edit_that_no_longer_makes_the_same_call_halts(tmp_path: Path) -> None:
-    with guarded(tmp_path, Answers(Approval.edit({"to": "bob", "amount": 5}))):
+    with guarded(tmp_path, Answers(Approval.edit({"to": "bob", "amount": 5}, by="ann"))):
         pay("bob", 500)
 
     class Stricter(pydantic.BaseModel):
@@ -363,7 +365,7 @@ def test_a_recorded_edit_that_no_longer_makes_the_same_call_halts(tmp_path: Path
 
 
 def test_the_edited_call_itself_is_that_call(tmp_path: Path) -> None:
-    with guarded(tmp_path, Answers(Approval.edit({"to": "bob", "amount": 5}))):
+    with guarded(tmp_path, Answers(Approval.edit({"to": "bob", "amount": 5}, by="ann"))):
         pay("bob", 500)
     with guarded(tmp_path, nobody, replay="resume"):
         assert pay("bob", 5) == "paid 5 to bob"  # an agent that asks for it by itself now
@@ -378,7 +380,7 @@ def test_edits_of_any_effect_come_back(tmp_path: Path, effect: Any) -> None:
         ran.append(at)
         return at
 
-    with guarded(tmp_path, Answers(Approval.edit({"at": "b"}))):
+    with guarded(tmp_path, Answers(Approval.edit({"at": "b"}, by="ann"))):
         assert look("a") == "b"
     with guarded(tmp_path, nobody, replay="resume"):
         assert look("a") == "b"
@@ -387,7 +389,7 @@ def test_edits_of_any_effect_come_back(tmp_path: Path, effect: Any) -> None:
 
 def test_edited_calls_of_a_turn_come_back_in_any_order(tmp_path: Path) -> None:
     def doubled(request: ApprovalRequest) -> Approval:
-        return Approval.edit({"text": request.args["text"] * 2})
+        return Approval.edit({"text": request.args["text"] * 2}, by="ann")
 
     def turn(session: Session, slots: list[int]) -> dict[int, str]:
         said: dict[int, str] = {}
@@ -436,7 +438,7 @@ def test_a_replay_gives_the_answer_back_and_asks_nobody(
         return what
 
     settings: dict[str, Any] = {"chain": chain}
-    approver = Answers(Approval.respond("mine"), Approval(True))
+    approver = Answers(Approval.respond("mine", by="ann"), Approval(True, by="ann"))
     with guarded(tmp_path, approver, **settings) as again:
         assert work("a") == "mine"
         assert send("b") == "sent b"
@@ -456,7 +458,7 @@ def test_nothing_of_an_answered_call_is_captured_or_undone(tmp_path: Path) -> No
         ran.append(what)
         return what
 
-    with guarded(tmp_path, Answers(Approval.respond("no need"))) as session:
+    with guarded(tmp_path, Answers(Approval.respond("no need", by="ann"))) as session:
         assert change("a") == "no need"
         assert session.undo().complete
     assert "before" not in told(session, "step.started")[0]
@@ -474,7 +476,7 @@ def order(what: str) -> Receipt:
 
 
 def test_an_answer_has_the_declared_type(tmp_path: Path) -> None:
-    with guarded(tmp_path, Answers(Approval.respond({"number": 7}))):
+    with guarded(tmp_path, Answers(Approval.respond({"number": 7}, by="ann"))):
         assert order("a") == Receipt(number=7)
     with guarded(tmp_path, nobody, replay="resume"):
         assert order("a") == Receipt(number=7)
@@ -485,7 +487,7 @@ def test_an_answer_has_the_declared_type(tmp_path: Path) -> None:
 )
 def test_an_answer_of_another_type_is_refused(tmp_path: Path, value: Any) -> None:
     with (
-        guarded(tmp_path, Answers(Approval.respond(value))),
+        guarded(tmp_path, Answers(Approval.respond(value, by="ann"))),
         pytest.raises(Blocked, match="gives no such result") as no,
     ):
         order("a")
@@ -498,7 +500,7 @@ def test_an_answer_that_could_not_come_back_is_refused(tmp_path: Path) -> None:
         """Give anything back."""
 
     with (
-        guarded(tmp_path, Answers(Approval.respond(object()))),
+        guarded(tmp_path, Answers(Approval.respond(object(), by="ann"))),
         pytest.raises(Blocked, match="it can't be kept") as no,
     ):
         anything()
@@ -506,7 +508,7 @@ def test_an_answer_that_could_not_come_back_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_large_answer_is_kept(tmp_path: Path) -> None:
-    with guarded(tmp_path, Answers(Approval.respond("x" * 70_000))):
+    with guarded(tmp_path, Answers(Approval.respond("x" * 70_000, by="ann"))):
         assert pay("bob") == "x" * 70_000
     with guarded(tmp_path, nobody, replay="resume"):
         assert pay("bob") == "x" * 70_000
@@ -537,9 +539,14 @@ async def test_streams_and_async_calls_are_edited_and_answered(tmp_path: Path) -
             await apay("eve"),
         ]
 
-    edited, answered = Approval.edit({"n": 5}), Approval.respond("none")
+    edited, answered = Approval.edit({"n": 5}, by="ann"), Approval.respond("none", by="ann")
     approver = Answers(
-        edited, answered, edited, answered, Approval.edit({"to": "ann"}), Approval.respond("later")
+        edited,
+        answered,
+        edited,
+        answered,
+        Approval.edit({"to": "ann"}, by="ann"),
+        Approval.respond("later", by="ann"),
     )
     async with guarded(tmp_path, approver) as session:
         said = await play(session)
@@ -557,8 +564,8 @@ FRAMEWORK = Contract(name="f", parameters={"properties": {"x": {}}}, framework="
 @pytest.mark.parametrize(
     ("answer", "code"),
     [
-        (Approval.edit({"x": 2}), "approval_edit_unsupported"),
-        (Approval.respond("x"), "approval_response_invalid"),
+        (Approval.edit({"x": 2}, by="ann"), "approval_edit_unsupported"),
+        (Approval.respond("x", by="ann"), "approval_response_invalid"),
     ],
     ids=["edit", "respond"],
 )
@@ -576,7 +583,7 @@ def test_an_adapter_says_how_its_calls_are_edited_and_answered(tmp_path: Path) -
         raise NotImplementedError  # it takes the framework's own arguments
 
     instead = Instead(lambda **values: f"edited {values}", lambda value: f"answered {value}")
-    approver = Answers(Approval.edit({"x": 2}), Approval.respond("y"))
+    approver = Answers(Approval.edit({"x": 2}, by="ann"), Approval.respond("y", by="ann"))
     with guarded(tmp_path, approver) as session:
         assert session.run(FRAMEWORK, {"x": 1}, native, instead=instead) == "edited {'x': 2}"
         assert session.run(FRAMEWORK, {"x": 1}, native, instead=instead) == "answered y"
@@ -585,7 +592,9 @@ def test_an_adapter_says_how_its_calls_are_edited_and_answered(tmp_path: Path) -
         assert session.run(FRAMEWORK, {"x": 1}, native, instead=instead) == "answered y"
 
 
-@pytest.mark.parametrize("answer", [Approval.edit({"messages": []}), Approval.respond("hi")])
+@pytest.mark.parametrize(
+    "answer", [Approval.edit({"messages": []}, by="ann"), Approval.respond("hi", by="ann")]
+)
 def test_a_model_call_is_neither_edited_nor_answered(tmp_path: Path, answer: Approval) -> None:
     contract, request = model_contract("m", "test"), model_request([], options={})
     with guarded(tmp_path, Answers(answer)) as session, pytest.raises(Blocked, match="can't be"):
@@ -597,7 +606,7 @@ def test_a_model_call_is_neither_edited_nor_answered(tmp_path: Path, answer: App
 
 
 def test_a_rejection_counts_again_for_that_very_call_only(tmp_path: Path) -> None:
-    approver = Answers(Approval.reject("not today", by="ann"), Approval(True))
+    approver = Answers(Approval.reject("not today", by="ann"), Approval(True, by="ann"))
     with guarded(tmp_path, approver) as again:
         with pytest.raises(Blocked, match="not today"):
             send("a")
@@ -609,13 +618,13 @@ def test_a_rejection_counts_again_for_that_very_call_only(tmp_path: Path) -> Non
                 send("a")
             assert send("b") == "sent b"
         assert no.value.verdict_code == "approval_rejected"
-    approver = Answers(Approval(True))
+    approver = Answers(Approval(True, by="ann"))
     with guarded(tmp_path, approver, replay="resume"):
         with pytest.raises(Blocked, match="not today"):
             send("a")
         assert send("b") == "sent b"
         assert send("a") == "sent a"  # the same call once more: it is asked about
-    with guarded(tmp_path, Answers(Approval(True)), replay="off"):
+    with guarded(tmp_path, Answers(Approval(True, by="ann")), replay="off"):
         assert send("a") == "sent a"  # another run
     assert ran == ["b", "a", "a"]
     assert told(again, "step.blocked")[0]["rejected_by"] == "ann"
@@ -644,7 +653,7 @@ def test_where_nobody_is_asked_any_more_the_gate_decides(tmp_path: Path) -> None
 
 def test_a_model_call_that_was_rejected_stays_so(tmp_path: Path) -> None:
     contract, request = model_contract("m", "test"), model_request([], options={})
-    approver = Answers(Approval.reject("no"), Approval(True))
+    approver = Answers(Approval.reject("no"), Approval(True, by="ann"))
     with guarded(tmp_path, approver) as session:
         with pytest.raises(Blocked, match="no"):
             session.run(contract, request, lambda **_: "live", kind="model")
@@ -663,7 +672,7 @@ def test_an_offline_replay_asks_nobody(tmp_path: Path) -> None:
         """Run in every replay."""
         return 1
 
-    with guarded(tmp_path, Answers(Approval(True), Approval(True))):
+    with guarded(tmp_path, Answers(Approval(True, by="ann"), Approval(True, by="ann"))):
         send("a")
         now()
     with (
@@ -709,7 +718,7 @@ def test_who_asks_may_say_no(tmp_path: Path) -> None:
 @pytest.mark.parametrize("of", ["other", "0" * 16])
 def test_an_approval_of_another_call_is_refused(tmp_path: Path, of: str) -> None:
     with (
-        guarded(tmp_path, Answers(Approval(True, of=of))),
+        guarded(tmp_path, Answers(Approval(True, by="ann", of=of))),
         pytest.raises(Blocked, match="of another call") as no,
     ):
         send("a")
@@ -717,9 +726,9 @@ def test_an_approval_of_another_call_is_refused(tmp_path: Path, of: str) -> None
 
 
 def test_an_approval_may_say_which_call_it_is_of(tmp_path: Path) -> None:
-    with guarded(tmp_path, lambda request: Approval(True, of=request.id)):
+    with guarded(tmp_path, lambda request: Approval(True, by="ann", of=request.id)):
         assert send("a") == "sent a"
-    with guarded(tmp_path, lambda r: Approval(True, of=r.idempotency_key), replay="off"):
+    with guarded(tmp_path, lambda r: Approval(True, by="ann", of=r.idempotency_key), replay="off"):
         assert send("a") == "sent a"
 
 
@@ -763,7 +772,7 @@ def test_a_framework_that_comes_back_again_and_again_has_asked_once(tmp_path: Pa
         for _ in range(3):
             with pytest.raises(Pause), session.place(turn="m1", slot=0, ask=ask):
                 send("a")
-        decisions.append(Approval.respond("b"))
+        decisions.append(Approval.respond("b", by="ann"))
         with session.place(turn="m1", slot=0, ask=ask):
             assert send("a") == "b"
     assert len(told(session, "approval.requested")) == 1
@@ -780,7 +789,7 @@ async def test_an_answer_that_comes_once_the_session_was_left_lets_nothing_run(
     async def slow(_: ApprovalRequest) -> Approval:
         reached.set()
         await left.wait()
-        return Approval(True)
+        return Approval(True, by="ann")
 
     async with guarded(tmp_path, slow) as session:
         call = asyncio.ensure_future(session.acall(send, text="a"))

@@ -343,7 +343,7 @@ def test_what_was_said_just_now_counts(desk: Desk, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(other, "get", too_late)
     with pytest.raises(ApprovalInvalid, match="just now"):
-        other.decide(request, Approval(True), now=desk.now // 1000)
+        other.decide(request, Approval(True, by="ann"), now=desk.now // 1000)
 
 
 @pytest.mark.parametrize(
@@ -351,8 +351,8 @@ def test_what_was_said_just_now_counts(desk: Desk, monkeypatch: pytest.MonkeyPat
     [
         (Approval(True, by="carl"), "somebody else has to"),
         (Approval.respond("x", by="Carl "), "somebody else has to"),
-        (Approval.edit({"text": object()}), "JSON can't hold it"),
-        (Approval(True, of="another"), "one of another call"),
+        (Approval.edit({"text": object()}, by="ann"), "JSON can't hold it"),
+        (Approval(True, by="ann", of="another"), "one of another call"),
     ],
     ids=["self", "answers", "no JSON", "other"],
 )
@@ -536,7 +536,7 @@ def test_only_who_may_approve_does(desk: Desk) -> None:
     desk.policy = policy("is that so?", approvers=["ann", "eve"])
     desk.decide(desk.halted(), Approval(True, by="bob"))
     assert desk.refused() == "approval_not_entitled"
-    desk.decide(desk.halted(), Approval(True))
+    desk.decide(desk.halted(), Approval(True, by="Annette"))
     assert desk.refused() == "approval_not_entitled"
     desk.decide(desk.halted(), Approval(True, by="Ann"))
     with desk.session():

@@ -205,7 +205,7 @@ def test_what_a_rule_or_an_approver_denies_takes_nothing(wire: Wire, store: Json
         return Verdict.ask("may it?") if step.args["what"] == "ask" else None
 
     meter = wire({"calls": 2, "concurrency": 1, "rate": "2/h"}, loops={"same": 1})
-    approver = iter([Approval(False), Approval(False), Approval(True)])
+    approver = iter([Approval(False), Approval(False), Approval(True, by="ann")])
     with wire.job(store, rules=[rule], approver=lambda _: next(approver)):
         for _ in range(3):
             assert blocked(lambda: put("never")) == "never"

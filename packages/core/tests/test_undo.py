@@ -373,7 +373,7 @@ def test_compensating_calls_are_asked_for(store: JsonlStore, files: Any, disk: P
 
     def approver(request: Any) -> Approval:
         asked.append(request.name)
-        return Approval(True)
+        return Approval(True, by="ann")
 
     def ask(step: Any) -> Verdict | None:
         return Verdict.ask("sure?") if step.name == "restore_file" else None

@@ -302,7 +302,7 @@ def test_approval_comes_first(store: JsonlStore) -> None:
 
     def approver(request: Any) -> Any:
         said.append("asked")
-        return Approval(request.args["what"] == "a")
+        return Approval(request.args["what"] == "a", by="ann")
 
     rules = [lambda step: Verdict.ask("why?")]
     with Session("job", store=store, rules=rules, approver=approver):

@@ -15,6 +15,8 @@ from rollcage.adapter import Ask, is_object
 
 __all__ = ["INTERRUPT"]
 
+_NOBODY: Final = "whoever resumed the graph"  # whose decision says no name, as LangChain's do not
+
 
 def _interrupt(request: ApprovalRequest) -> Approval:
     answer: Any = interrupt(
@@ -27,7 +29,7 @@ def _interrupt(request: ApprovalRequest) -> Approval:
         }
     )
     said = answer if is_object(answer) else {}
-    by, message = str(said.get("by") or ""), said.get("message")
+    by, message = str(said.get("by") or _NOBODY), said.get("message")
     match said.get("type"):
         case "approve":
             return Approval(True, by)

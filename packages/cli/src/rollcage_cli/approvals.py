@@ -16,7 +16,7 @@ from rollcage.trace import TAG
 
 from rollcage_cli.errors import CORRUPT, UsageError
 from rollcage_cli.lookup import time_text
-from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption, this_user
+from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption, who
 from rollcage_cli.output import arguments_text, console, print_json, value_text, visible
 
 __all__ = ["approvals", "approve", "reject", "respond"]
@@ -85,7 +85,7 @@ def approve(
     queue = ApprovalQueue(JsonlStore(store))
     name = _id(queue, approval)
     args = _edited(queue, name, edit, change or [])
-    _decide(queue, name, Approval(True, by or this_user(), reason or "", args), as_json=as_json)
+    _decide(queue, name, Approval(True, who(by), reason or "", args), as_json=as_json)
 
 
 def reject(
@@ -97,7 +97,7 @@ def reject(
 ) -> None:
     """Refuse a call; the model is told the reason."""
     queue = ApprovalQueue(JsonlStore(store))
-    said = Approval.reject(reason or "", by=by or this_user())
+    said = Approval.reject(reason or "", by=who(by, required=False))
     _decide(queue, _id(queue, approval), said, as_json=as_json)
 
 
@@ -113,7 +113,7 @@ def respond(
 ) -> None:
     """Answer a call in place of its tool, which then does not run."""
     queue = ApprovalQueue(JsonlStore(store))
-    said = Approval.respond(_json("--value", value), by=by or this_user(), reason=reason or "")
+    said = Approval.respond(_json("--value", value), by=who(by), reason=reason or "")
     _decide(queue, _id(queue, approval), said, as_json=as_json)
 
 

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from rollcage.gate import person
 
-__all__ = ["DEFAULT_STORE", "OFF", "JsonOption", "RunArgument", "StoreOption", "this_user"]
+from rollcage_cli.errors import UsageError
+
+__all__ = ["DEFAULT_STORE", "OFF", "JsonOption", "RunArgument", "StoreOption", "this_user", "who"]
 
 DEFAULT_STORE: Final = Path(".rollcage")
 OFF: Final = False  # the default of a flag, which Typer declares as a parameter
@@ -36,3 +39,20 @@ def this_user() -> str:
         return getpass.getuser()
     except (OSError, KeyError):  # nobody of a name, as in some containers
         return ""
+
+
+def who(by: str | None, *, required: bool = True) -> str:
+    """Who says so: the option `--by`, or else this user.
+
+    Where no name is `required`, it is empty for a user who has none: nobody has to give one to say
+    no, or to stop a run.
+
+    Raises:
+        UsageError: that is no name of a person.
+    """
+    try:
+        return person(this_user() if by is None else by)
+    except ValueError as error:
+        if by is None and not required:
+            return ""
+        raise UsageError(f"say who you are with --by NAME: {error}") from None

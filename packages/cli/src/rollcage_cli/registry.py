@@ -12,7 +12,7 @@ from rollcage.adapter import model_contract
 from rollcage.gate import Facade, Governed, Kind
 
 from rollcage_cli.errors import DIFFERENT, UsageError
-from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption, this_user
+from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption, who
 from rollcage_cli.output import console, print_json, visible
 from rollcage_cli.registry_views import (
     diff_text,
@@ -158,7 +158,7 @@ def propose(
     Without arguments, those that tool.rollcage.tools in pyproject.toml names; of these, and of
     several of a module, the ones that are approved or proposed as they are stay as they are.
     """
-    registry, who = Registry(store), _who(by)
+    registry, proposer = Registry(store), who(by)
     if model:
         contracts = [model_contract(each, "") for each in named or ()]
     else:
@@ -168,13 +168,13 @@ def propose(
     kind = _kind(model)
     if len(contracts) > 1:
         contracts = [each for each in contracts if registry.is_new(each, kind=kind)]
-    found = [registry.propose(each, by=who, why=why, kind=kind) for each in contracts]
+    found = [registry.propose(each, by=proposer, why=why, kind=kind) for each in contracts]
     if as_json:
         print_json({"tools": [*map(governed_data, found)]})
         return
     out = console()
     for each in found:
-        _print(Text(f"{visible(each.name)} is proposed by {visible(who)}", style="green"))
+        _print(Text(f"{visible(each.name)} is proposed by {visible(proposer)}", style="green"))
     out.print(
         "Somebody else approves it with: rollcage tools approve TOOL"
         if found
@@ -208,7 +208,7 @@ def approve(
         _print(review_text(governed, registry.diff(name, kind=kind)))
     if proposal is not None and not yes and not typer.confirm("Approve this?"):
         raise typer.Exit(DIFFERENT)
-    found = registry.approve(name, by=_who(by), why=why, digest=seen or None, kind=kind)
+    found = registry.approve(name, by=who(by), why=why, digest=seen or None, kind=kind)
     _tell(found, "approved", as_json=as_json)
 
 
@@ -222,7 +222,7 @@ def reject(
     as_json: JsonOption = OFF,
 ) -> None:
     """Turn down what is proposed of a tool; what was approved of it before stays."""
-    found = Registry(store).reject(name, by=_who(by), why=why, kind=_kind(model))
+    found = Registry(store).reject(name, by=who(by), why=why, kind=_kind(model))
     _tell(found, "not approved as it was proposed", as_json=as_json)
 
 
@@ -240,7 +240,7 @@ def activate(
     as_json: JsonOption = OFF,
 ) -> None:
     """Put an approved tool into a pack."""
-    found = Registry(store).activate(name, pack, by=_who(by), why=why, kind=_kind(model))
+    found = Registry(store).activate(name, pack, by=who(by), why=why, kind=_kind(model))
     _tell(found, f"active in {visible(pack)}", as_json=as_json)
 
 
@@ -255,7 +255,7 @@ def deactivate(
     as_json: JsonOption = OFF,
 ) -> None:
     """Take a tool out of a pack."""
-    found = Registry(store).deactivate(name, pack, by=_who(by), why=why, kind=_kind(model))
+    found = Registry(store).deactivate(name, pack, by=who(by), why=why, kind=_kind(model))
     _tell(found, f"no longer in {visible(pack)}", as_json=as_json)
 
 
@@ -269,7 +269,7 @@ def freeze(
     as_json: JsonOption = OFF,
 ) -> None:
     """Give a tool to no session that opens from now on; `rollcage stop` stops open ones."""
-    found = Registry(store).freeze(name, by=_who(by), why=why, kind=_kind(model))
+    found = Registry(store).freeze(name, by=who(by), why=why, kind=_kind(model))
     _tell(found, "frozen", as_json=as_json)
 
 
@@ -283,7 +283,7 @@ def unfreeze(
     as_json: JsonOption = OFF,
 ) -> None:
     """Give a frozen tool back to where it was active."""
-    found = Registry(store).unfreeze(name, by=_who(by), why=why, kind=_kind(model))
+    found = Registry(store).unfreeze(name, by=who(by), why=why, kind=_kind(model))
     _tell(found, found.status, as_json=as_json)
 
 
@@ -297,7 +297,7 @@ def deprecate(
     as_json: JsonOption = OFF,
 ) -> None:
     """Warn whoever gets a tool; it goes into no further pack."""
-    found = Registry(store).deprecate(name, by=_who(by), why=why, kind=_kind(model))
+    found = Registry(store).deprecate(name, by=who(by), why=why, kind=_kind(model))
     _tell(found, "deprecated", as_json=as_json)
 
 
@@ -318,7 +318,7 @@ def facade(
     """Say what the agents of a facade get: the active tools of packs; or show facades."""
     registry = Registry(store)
     if name is not None and packs:
-        registry.define_facade(name, packs, by=_who(by), why=why)
+        registry.define_facade(name, packs, by=who(by), why=why)
     state = registry.state()
     found: list[Facade] = [
         registry.facade(each) for each in ([name] if name is not None else sorted(state.facades))
@@ -336,13 +336,6 @@ def facade(
 
 def _kind(model: bool) -> Kind:  # noqa: FBT001 - a flag of the command line
     return "model" if model else "tool"
-
-
-def _who(by: str | None) -> str:
-    found = by if by is not None else this_user()
-    if not found:
-        raise UsageError("this user has no name: say who you are with --by")
-    return found
 
 
 def _contracts(found: Sequence[Source], named: Sequence[str] | None) -> list[Contract]:

@@ -11,7 +11,7 @@ from rollcage.store import JsonlStore, StopOrder
 
 from rollcage_cli.errors import UsageError
 from rollcage_cli.lookup import find
-from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption, this_user
+from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption, who
 from rollcage_cli.output import console, print_json, visible
 
 __all__ = ["stop"]
@@ -45,7 +45,7 @@ def stop(
             raise UsageError("--lift takes an order back; --reason and --by go with a new one")
         _lift(reader, found.run, as_json=as_json)
         return
-    order = StopOrder(found.run, by or this_user(), reason or "", time_ns() // 1000)
+    order = StopOrder(found.run, who(by, required=False), reason or "", time_ns() // 1000)
     reader.stop(order)
     if as_json:
         print_json({"run": order.run, "stopped": True, "by": order.by, "reason": order.reason})

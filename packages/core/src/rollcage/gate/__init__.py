@@ -20,7 +20,6 @@ from rollcage.gate.approval import (
     Terms,
     judged,
     not_entitled,
-    same_person,
     untimely,
 )
 from rollcage.gate.console import ConsoleApprover, os_user
@@ -28,6 +27,7 @@ from rollcage.gate.facade import Facade
 from rollcage.gate.labels import NO_LABELS, FlowMode, Found, Labels, Origin
 from rollcage.gate.lifecycle import Governed, Kind, Lifecycle, Pin, Proposal
 from rollcage.gate.named import Named
+from rollcage.gate.persons import person, same_person
 from rollcage.gate.queue import ApprovalQueue, QueueApprover, Queued, QueueState
 from rollcage.gate.registry import Registry
 from rollcage.gate.sealing import Detecting
@@ -152,6 +152,7 @@ __all__ = [
     "names_secret",
     "not_entitled",
     "os_user",
+    "person",
     "rule_name",
     "same_person",
     "split_authority",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import unicodedata
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, Self, cast
 
+from rollcage.gate.persons import person, same_person
 from rollcage.gate.verdict import Verdict
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "Terms",
     "judged",
     "not_entitled",
-    "same_person",
     "untimely",
 ]
 
@@ -91,7 +90,7 @@ class Approval:
 
     Attributes:
         approved: whether it may run, this once.
-        by: who says so.
+        by: who says so, by name: without one it lets nothing run (`Approval(True, by="ann")`).
         reason: why; on a rejection, a model reads it to go on.
         args: all the arguments with which it is to run instead, as values or in the form of the
             request. Left out are only those that hold a secret: they stay, and can't be edited.
@@ -206,19 +205,30 @@ class Asked(NamedTuple):
 
 
 def judged(answer: object, request: ApprovalRequest, terms: Terms) -> Answer:
-    """What an approver's answer comes to, whatever it gave back; anybody may say no."""
+    """What an approver's answer comes to, whatever it gave back.
+
+    Anybody may say no, in whatever name. A yes, and an answer in place of the tool, count in the
+    name of a person, and not of who asked.
+    """
     if isinstance(answer, (Pending, Refusal)):
         return answer
     if not isinstance(answer, Approval) or not _is_whole(answer):
         return Refusal("approver_failed", "the approver gave back no approval")
     if answer.of and answer.of not in (request.id, request.idempotency_key):
         return Refusal("approval_other_call", "the approval is one of another call")
+    try:
+        by = person(answer.by)
+    except ValueError as error:
+        if answer.decision == "rejected":
+            return dataclasses.replace(answer, by="")
+        return Refusal("approval_unnamed", f"nobody is named who approves it: {error}")
+    answer = dataclasses.replace(answer, by=by)
     if answer.decision == "rejected":
         return answer
     if terms.policy != request.policy:
         said = "the policy is another one than when the call was asked about"
         return Refusal("approval_other_policy", said)
-    return not_entitled(answer.by, terms) or answer
+    return not_entitled(by, terms) or answer
 
 
 def not_entitled(by: str, terms: Terms) -> Refusal | None:
@@ -227,14 +237,8 @@ def not_entitled(by: str, terms: Terms) -> Refusal | None:
         said = f"{by} asked for the call and can't approve it; somebody else has to"
         return Refusal("approval_by_proposer", said)
     if terms.approvers is not None and not any(same_person(by, a) for a in terms.approvers):
-        said = f"{by or 'somebody without a name'} is none of those who may approve"
-        return Refusal("approval_not_entitled", said)
+        return Refusal("approval_not_entitled", f"{by} is none of those who may approve")
     return None
-
-
-def same_person(one: str, other: str) -> bool:
-    """Whether two names are one, however they are written."""
-    return _folded(one) == _folded(other) != ""
 
 
 def untimely(asked_at: int, expires: int, now: int) -> Refusal | None:
@@ -244,10 +248,6 @@ def untimely(asked_at: int, expires: int, now: int) -> Refusal | None:
     if now >= expires:
         return Refusal("approval_expired", "nobody approved the call in time")
     return None
-
-
-def _folded(name: str) -> str:
-    return unicodedata.normalize("NFKC", name).strip().casefold()
 
 
 def _is_whole(approval: Approval) -> bool:

@@ -8,7 +8,9 @@ import sys
 import threading
 from typing import Any, Final, TextIO
 
+from rollcage.errors import ApprovalInvalid
 from rollcage.gate.approval import Approval, ApprovalRequest
+from rollcage.gate.persons import person
 
 __all__ = ["ConsoleApprover", "os_user"]
 
@@ -30,15 +32,21 @@ class ConsoleApprover:
     Whatever is no clear yes is a no, the end of the input included.
 
     Args:
-        by: who sits there; by default the user of the operating system.
+        by: who sits there, by name; by default the user of the operating system.
         given: where answers are read from; by default the standard input.
         shown: where the call is shown; by default the standard error output.
+
+    Raises:
+        ApprovalInvalid: nobody is named, or by no name that could be told from another.
     """
 
     def __init__(
         self, *, by: str = "", given: TextIO | None = None, shown: TextIO | None = None
     ) -> None:
-        self._by = by or os_user()
+        try:
+            self._by = person(by or os_user())
+        except ValueError as error:
+            raise ApprovalInvalid(f"say who decides, ConsoleApprover(by=...): {error}") from None
         self._given = given
         self._shown = shown
 

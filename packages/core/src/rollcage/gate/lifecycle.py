@@ -16,7 +16,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
-from rollcage.gate.approval import same_person
+from rollcage.gate.persons import same_person
 from rollcage.gate.pin import digest_of
 
 __all__ = [

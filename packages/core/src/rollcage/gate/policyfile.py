@@ -20,6 +20,7 @@ from pydantic import (
 from rollcage.errors import PolicyProblem
 from rollcage.gate.limits import Limit, Limits, Loops
 from rollcage.gate.lines import Document, Path
+from rollcage.gate.persons import person
 from rollcage.gate.presets import PRESETS
 from rollcage.gate.prices import ModelPrice, Prices
 from rollcage.gate.verdict import Decision
@@ -35,6 +36,7 @@ Flow = Literal["value", "run", "off"]
 # Patterns are of Rust's engine, where `$` is the end of the text, and no line end may follow.
 _Visible = StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")
 Glob = Annotated[str, _Visible]
+Person = Annotated[str, AfterValidator(person)]
 Globs = Annotated[list[Glob], Field(min_length=1)]
 AgentGlobs = Annotated[
     list[Annotated[str, StringConstraints(max_length=256)]], Field(min_length=1)
@@ -103,7 +105,7 @@ class ApprovalTerms(_Data):
     """
 
     expires: Annotated[str, AfterValidator(_check_span)] = "24h"
-    approvers: Annotated[list[Glob], Field(min_length=1)] | None = None
+    approvers: Annotated[list[Person], Field(min_length=1)] | None = None
 
     @property
     def seconds(self) -> float:

@@ -150,6 +150,8 @@ class ApprovalQueue:
         answer = refusal or judged(said, request, Terms(request.requested_by, request.policy))
         if isinstance(answer, Refusal):
             raise ApprovalInvalid(f"request {approval}: {answer.reason}")
+        assert isinstance(answer, Approval)
+        said = answer
         fields = {
             "of": sha256(self.store.approval(approval)["request"]).hexdigest(),
             **{name: getattr(request, name) for name in _BOUND},

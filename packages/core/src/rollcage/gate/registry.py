@@ -22,6 +22,7 @@ from rollcage.gate.lifecycle import (
     Lifecycle,
     NotAllowed,
 )
+from rollcage.gate.persons import person
 from rollcage.gate.pin import described, diff, digest_of
 from rollcage.store.chained import ChainedFile, Line
 from rollcage.store.jsonl import JsonlStore
@@ -230,7 +231,7 @@ class Registry:
         self, event: str, by: str, why: str, make: Callable[[Lifecycle], dict[str, Any]]
     ) -> Lifecycle:
         """Write one transition, where it is allowed as things stand; the state behind it."""
-        said: dict[str, Any] = {"by": _said("by", by), "why": _text("why", why)}
+        said: dict[str, Any] = {"by": _person(by), "why": _text("why", why)}
         state = Lifecycle()
 
         def lines(before: list[Line]) -> list[dict[str, Any]]:
@@ -278,6 +279,13 @@ def _described(tool: Tool) -> dict[str, Any]:
         return described(contract)[0]
     except (RollcageError, ValueError, TypeError, RecursionError) as error:
         raise GovernanceError(f"{contract.name} can't be described: {error}") from error
+
+
+def _person(by: object) -> str:
+    try:
+        return person(by)
+    except ValueError as error:
+        raise GovernanceError(f"by= has to say who does it: {error}") from None
 
 
 def _said(what: str, text: str) -> str:

@@ -30,6 +30,7 @@ from rollcage.gate import (
     Rule,
     Terms,
     Verdict,
+    person,
     rule_name,
 )
 from rollcage.replay.path import Entry
@@ -114,7 +115,7 @@ class Opened:
         self._source = source
         self._gate = Gate(name, policy=policy, rules=rules, said=said, clock=_clock.monotonic)
         self._ask = None if approver is None else Ask(approver)
-        self._actor = writable(actor)
+        self._actor = _person(actor) if actor else ""
         self._chain: Literal["effects", "all"] = chain
         self._durable = durability == "disk"
         self._on_divergence: OnDivergence = on_divergence
@@ -482,6 +483,13 @@ def _told(policy: Policy) -> dict[str, str]:
 def writable(text: str) -> str:
     """A name from outside, without what UTF-8 can't hold (lone surrogates)."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _person(actor: str) -> str:
+    try:
+        return person(actor)
+    except ValueError as error:
+        raise SessionError(f"actor= has to say who the run acts for: {error}") from None
 
 
 def _check(field: str, value: Any, allowed: tuple[Any, ...]) -> None:
