@@ -36,7 +36,7 @@ TRACE = [
 ]  # fmt: skip
 STORE = [
     "JsonlStore", "Lock", "Reader", "RunInfo", "RunTrace", "StopOrder", "Store", "TraceFile",
-    "Writer", "check_attested", "is_run_id", "open_trace",
+    "Writer", "check_attested", "is_run_id", "job_name", "newest_run", "open_trace",
 ]  # fmt: skip
 
 

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from rollcage.errors import RunNotFound
-from rollcage.store import JsonlStore, RunInfo, RunTrace, TraceFile, is_run_id, open_trace
+from rollcage.store import (
+    JsonlStore,
+    RunInfo,
+    RunTrace,
+    TraceFile,
+    is_run_id,
+    newest_run,
+    open_trace,
+)
 
 from rollcage_cli.errors import RunAmbiguous
 from rollcage_cli.output import visible
@@ -56,19 +64,16 @@ def find(store: Path, reference: str) -> Found:
     if not runs:
         raise RunNotFound(f"there are no runs in {store}; say where they are with --store")
     if reference == "latest":
-        return Found(reader, _newest(runs).run)
+        return Found(reader, runs[-1].run)
     if reference.startswith("@"):
-        return Found(reader, _newest(_named(runs, reference[1:])).run)
+        return Found(reader, _of_job(runs, reference[1:]).run)
     return Found(reader, _by_part(runs, reference))
 
 
-def _newest(runs: Sequence[RunInfo]) -> RunInfo:
-    return max(runs, key=lambda info: (info.time, info.run))
-
-
-def _named(runs: Sequence[RunInfo], name: str) -> Sequence[RunInfo]:
-    own = [info for info in runs if info.name == name]
-    if own:
+def _of_job(runs: Sequence[RunInfo], name: str) -> RunInfo:
+    """The run that the job's next session would go on with, or look at."""
+    own = newest_run(runs, name)
+    if own is not None:
         return own
     names = sorted({info.name for info in runs})
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or names[:_LISTED]

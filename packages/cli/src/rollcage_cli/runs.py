@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 from rich.text import Text
-from rollcage.store import JsonlStore, RunInfo
+from rollcage.store import JsonlStore, RunInfo, job_name
 
 from rollcage_cli.lookup import time_text
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption
@@ -36,8 +36,9 @@ def runs(
     approval, an interrupt or a signal; one that is partial never asked for all that its source had
     done. The next session of its name builds on any that is not ok.
     """
-    found = [info for info in JsonlStore(store).runs() if name in (None, info.name)]
-    found.sort(key=lambda info: (info.time, info.run), reverse=True)
+    wanted = None if name is None else job_name(name)
+    found = [i for i in JsonlStore(store).runs() if wanted in (None, job_name(i.name))]
+    found.reverse()
     shown = found[:limit] if limit else found
     if as_json:
         print_json({"store": str(store), "total": len(found), "runs": [*map(_data, shown)]})

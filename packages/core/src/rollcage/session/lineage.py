@@ -14,11 +14,11 @@ import orjson
 from rollcage.errors import RunNotFound, RunStopped, SessionError, SourceMissing, TraceCorrupt
 from rollcage.replay.recording import Recording, load
 from rollcage.step.ledger import Mode
+from rollcage.store.jobs import newest_run
 from rollcage.store.jsonl import JsonlStore, open_trace
 from rollcage.store.protocol import (
     Lock,
     Reader,
-    RunInfo,
     RunTrace,
     Store,
     check_attested,
@@ -28,7 +28,7 @@ from rollcage.trace.reader import read_events
 from rollcage.values.answer import Answer
 from rollcage.values.codec import TAG
 
-__all__ = ["Replay", "Source", "find_source", "read_answers", "read_lineage", "read_traces"]
+__all__ = ["Replay", "Source", "read_answers", "read_lineage", "read_traces", "take_source"]
 
 Replay = Literal["auto", "off", "resume", "offline", "verify"]
 """How a session treats what is recorded: see `Session`."""
@@ -47,20 +47,47 @@ class Source(NamedTuple):
     run: str | None
 
 
-def find_source(
-    store: Store, name: str, replay: Replay, source: str | os.PathLike[str] | None
+def take_source(
+    store: Store,
+    name: str,
+    replay: Replay,
+    source: str | os.PathLike[str] | None,
+    locks: list[Lock],
 ) -> Source:
     """The source of a session of the job `name`: the one that is named, else its newest run.
 
+    One that is to be resumed is locked, into `locks`, and looked at again: whoever wrote it may
+    have ended it between the look and the lock.
+
     Raises:
         RunNotFound: there is none, and the mode needs one.
+        RunInUse: somebody is writing it.
     """
+    found = _find_source(store, name, replay, source)
+    while found.mode == "resume" and found.run is not None:
+        lock = found.reader.lock(found.run)
+        try:
+            again = _find_source(store, name, replay, source)
+        except BaseException:
+            lock.release()
+            raise
+        if (again.mode, again.run) == (found.mode, found.run):
+            locks.append(lock)
+            break
+        lock.release()
+        found = again
+    return found
+
+
+def _find_source(
+    store: Store, name: str, replay: Replay, source: str | os.PathLike[str] | None
+) -> Source:
     mode = MODES[replay]
     if source is not None:
         return Source(mode, *_named(store, source))
     if replay == "off":
         return Source(mode, store, None)
-    newest = _newest(store, name)
+    newest = newest_run(store.runs(), name)
     if newest is not None and not (replay == "auto" and newest.status == "ok"):
         return Source(mode, store, newest.run)
     if replay != "auto":
@@ -79,12 +106,6 @@ def _named(store: Store, source: str | os.PathLike[str]) -> tuple[Reader, str]:
             return folder, run
 
 
-def _newest(store: Store, name: str) -> RunInfo | None:
-    """The newest run of a job; looking back (`offline`, `verify`) makes none of it."""
-    own = (r for r in store.runs() if r.name == name and r.mode in ("record", "resume"))
-    return max(own, key=lambda info: (info.time, info.run), default=None)
-
-
 def read_lineage(
     reader: Reader,
     run: str,
@@ -96,7 +117,8 @@ def read_lineage(
 ) -> Recording:
     """The recording of a run and of all that it builds on, transitively.
 
-    A `live` replay locks each of them, into `locks`, so that nobody else resumes them too.
+    A `live` replay locks each that `run` builds on, into `locks`, so that nobody else resumes them
+    too; `run` itself is locked already.
     `settings` are what the runs must have been recorded with.
 
     Raises:
@@ -127,7 +149,7 @@ def read_traces(
     Args:
         reader: where they come from.
         run: the newest of them.
-        locks: where given, each is locked, into it.
+        locks: where given, each but the newest is locked, into it.
         settings: what they must have been recorded with.
         whole: what an unfinished run builds on must be there.
     """
@@ -139,7 +161,8 @@ def read_traces(
         seen.add(wanted)
         try:
             if locks is not None:
-                locks.append(reader.lock(wanted))
+                if lineage:
+                    locks.append(reader.lock(wanted))
                 _check_stopped(reader, wanted)
             trace = reader.read(wanted)
         except RunNotFound:

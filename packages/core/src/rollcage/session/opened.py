@@ -42,10 +42,10 @@ from rollcage.session.lineage import (
     MODES,
     Replay,
     Source,
-    find_source,
     read_answers,
     read_lineage,
     read_traces,
+    take_source,
 )
 from rollcage.session.scope import Guard, Nesting, around, enter_body, enter_watched, here
 from rollcage.step.call import Call, Stats
@@ -54,6 +54,7 @@ from rollcage.step.driver import Clock, Driver
 from rollcage.step.gating import Gate, failed
 from rollcage.step.ledger import Ledger, Mode, OnDivergence
 from rollcage.step.requests import Effect, Raised, Returned
+from rollcage.store.jobs import job_name
 from rollcage.store.jsonl import JsonlStore
 from rollcage.store.protocol import Lock, Store
 from rollcage.trace.events import FORMAT
@@ -107,7 +108,7 @@ class Opened:
         _check("secrets", secrets, ("declared", "detected"))
         if source is not None and replay == "off":
             raise SessionError('replay="off" records afresh: it takes no source')
-        self.name = name
+        self.name = job_name(name)
         self.store: Store = store if isinstance(store, Store) else JsonlStore(store)
         self.run_id = ""
         self.root = ""
@@ -179,7 +180,9 @@ class Opened:
             raise halted
 
     def _open(self) -> tuple[Entry, ...]:
-        self._found = source = find_source(self.store, self.name, self._replay, self._source)
+        self._found = source = take_source(
+            self.store, self.name, self._replay, self._source, self._locks
+        )
         self.run_id = self.root = uuid7(self._clock.wall() // 1_000_000, self._clock.random(10))
         recording: Recording | None = None
         if source.run is not None:

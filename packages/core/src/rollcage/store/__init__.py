@@ -1,5 +1,6 @@
 """Where runs are kept: one protocol, and the stores that follow it."""
 
+from rollcage.store.jobs import job_name, newest_run
 from rollcage.store.jsonl import JsonlStore, TraceFile, open_trace
 from rollcage.store.protocol import (
     Lock,
@@ -25,5 +26,7 @@ __all__ = [
     "Writer",
     "check_attested",
     "is_run_id",
+    "job_name",
+    "newest_run",
     "open_trace",
 ]

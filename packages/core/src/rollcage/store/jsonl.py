@@ -221,13 +221,14 @@ class TraceFile:
 
     def read(self, run: str) -> RunTrace:
         path = self._path(run)
+        info = self._info(run)  # first: it may be ended between the two, and never has fewer lines
         try:
             data, torn = split_tail(path.read_bytes())
         except FileNotFoundError:
             raise RunNotFound(f"there is no run {run} in {self._folder}") from None
         except OSError as error:
             raise StoreError(f"{path} can't be read: {error.strerror}") from error
-        return RunTrace(run, str(path), data, torn, self._info(run))
+        return RunTrace(run, str(path), data, torn, info)
 
     def _info(self, run: str) -> RunInfo | None:
         del run
@@ -331,7 +332,7 @@ class JsonlStore(TraceFile):
                 unindexed = self._unindexed(path)
                 if unindexed is not None:
                     found[path.stem] = unindexed
-        return sorted(found.values(), key=lambda info: (info.time, info.run))
+        return list(found.values())
 
     @staticmethod
     def _unindexed(path: Path) -> RunInfo | None:

@@ -206,7 +206,7 @@ class Store(Reader, Protocol):
         ...
 
     def runs(self) -> Sequence[RunInfo]:
-        """Every run, oldest first."""
+        """Every run, in the order in which they began; never by their times: clocks go back."""
         ...
 
     def create(self, started: dict[str, Any]) -> Writer:

@@ -1,0 +1,34 @@
+"""Which of a store's runs is meant: the newest of a job, by what builds on what.
+
+No time is looked at: clocks go back, and two hosts never agree. A run that another one of its job
+resumes is older than that one; of those that none resumes, the one that began last is the newest,
+and in which order they began is what the store knows.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+
+from rollcage.store.protocol import RunInfo
+
+__all__ = ["job_name", "newest_run"]
+
+
+def job_name(name: str) -> str:
+    """The name by which a job is known: however its accents were typed, it is one (NFC)."""
+    return unicodedata.normalize("NFC", name)
+
+
+def newest_run(runs: Iterable[RunInfo], name: str) -> RunInfo | None:
+    """The newest run of a job; looking back (`offline`, `verify`) makes none of it.
+
+    Args:
+        runs: those of a store, in the order in which they began.
+        name: of the job.
+    """
+    wanted = job_name(name)
+    own = [r for r in runs if r.mode in ("record", "resume") and job_name(r.name) == wanted]
+    resumed = {r.source for r in own}
+    leaves = [r for r in own if r.run not in resumed]
+    return next(reversed(leaves or own), None)
