@@ -24,7 +24,8 @@ def test_json(cli: Cli, record: Record, store: Path) -> None:
     assert result.data["total"] == 1
     assert result.data["store"] == str(store)
     (only,) = result.data["runs"]
-    assert only.keys() == {"run", "name", "mode", "source", "time", "status", "count", "head"}
+    known = {"run", "name", "mode", "source", "time", "status", "count", "head", "input"}
+    assert only.keys() == known
     assert (only["run"], only["name"], only["status"]) == (run, "one", "ok")
 
 

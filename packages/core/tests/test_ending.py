@@ -107,7 +107,7 @@ def test_a_partial_run_that_is_undone_is_followed_by_nothing_of_it(store: JsonlS
     interrupted(store, 1, 2)
     with Session("job", store=store) as half:
         write(1)
-    undo_run(store, half.run_id)
+    undo_run(store, half.run_id, tools=[write, unwrite])
     assert done == []
     with Session("job", store=store) as session:
         assert [write(n) for n in (1, 2)] == [1, 2]
@@ -161,7 +161,7 @@ def test_a_paused_run_is_gone_on_with_and_undone_as_one_job(
     with Session("job", store=store) as later:
         assert [write(n) for n in (1, 2)] == [1, 2]
     assert (later.stats.hits, done, later.root) == (1, [1, 2], session.run_id)
-    assert undo_run(store, later.run_id).complete
+    assert undo_run(store, later.run_id, tools=[write, unwrite]).complete
     assert done == []
 
 

@@ -15,12 +15,13 @@ PUBLIC = [
     "DidNotHappen", "Diverged", "Facade", "FacadeMissing", "Forked", "GovernanceError", "Halt",
     "Happened", "NotReplayable", "OutputDrift", "PermissionUndeclared", "PlannedCall",
     "PlannedStep", "Policy", "PolicyInvalid", "QueueApprover", "Registry", "RegistryCorrupt",
-    "ReplayMiss", "ReplayedError", "Response", "RollcageError", "Rule", "RunInUse",
-    "RunNotFound", "RunStopped", "Session", "SessionError", "SessionHalted", "SourceMissing",
-    "Stats", "StepView", "StoreError", "ToolMissing", "ToolRefused", "TraceCorrupt",
-    "TraceUnwritable", "UndoIncomplete", "UndoPlan", "UndoReport", "UndoneStep", "Unencodable",
-    "UnguardedCallWarning", "UnknownOutcome", "Verdict", "aplan_undo", "aundo_run",
-    "compensate", "current_step", "plan_undo", "tool", "undo_run",
+    "ReplayMiss", "ReplayedError", "Response", "RollcageError", "Rule",
+    "RunAbandoned", "RunInUse", "RunNotFound", "RunStopped", "RunTooOld", "Session",
+    "SessionError", "SessionHalted", "SourceMissing", "Stats", "StepView", "StoreError",
+    "ToolMissing", "ToolRefused", "TraceCorrupt", "TraceUnwritable", "UndoIncomplete",
+    "UndoPlan", "UndoReport", "UndoneStep", "Unencodable", "UnguardedCallWarning",
+    "UnknownOutcome", "Verdict", "abandon_run", "aplan_undo", "aundo_run", "compensate",
+    "current_step", "plan_undo", "tool", "undo_run",
 ]  # fmt: skip
 ADAPTER = [
     "HALTED", "REFUSED", "Answer", "Ask", "CallNumbers", "Declarations", "Effect", "Instead",
@@ -37,6 +38,7 @@ TRACE = [
 STORE = [
     "JsonlStore", "Lock", "Reader", "RunInfo", "RunTrace", "StopOrder", "Store", "TraceFile",
     "Writer", "check_attested", "is_run_id", "job_name", "newest_run", "open_trace",
+    "store_option",
 ]  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from rollcage import (
     Session,
     StepView,
     Verdict,
+    abandon_run,
     compensate,
     tool,
 )
@@ -148,6 +149,9 @@ def every_kind_of_line(store: Path) -> list[dict[str, Any]]:
     with pytest.raises(RunStopped), Session("stopped", store=store) as session:
         files.stop(StopOrder(session.run_id, "ann", "enough", 1))
         session.call(look, at="b")
+    with Session("set aside", store=store, input={"order": 7}) as session:
+        session.pause("ann is to answer")
+    abandon_run(store, session.run_id, by="ann")
     under_policies(store)
     lines = [files.read(info.run).data.splitlines() for info in files.runs()]
     return [orjson.loads(line) for each in lines for line in each]

@@ -17,6 +17,7 @@ import typer
 from rich.text import Text
 from rollcage.errors import RollcageError
 
+from rollcage_cli.abandon import abandon
 from rollcage_cli.approvals import approvals, approve, reject, respond
 from rollcage_cli.audit import audit
 from rollcage_cli.demo import demo
@@ -60,6 +61,7 @@ for _command in (
     stop,
     resolve,
     undo,
+    abandon,
     export,
     approvals,
     approve,

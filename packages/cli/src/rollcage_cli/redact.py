@@ -71,6 +71,8 @@ class Redaction:
         before = event
         if "args" in event:
             event = event | {"args": self._arguments(event["args"])}
+        if event.get("input"):
+            event = event | {"input": self._input(event["input"])}
         if "outcome" in event:
             event = event | {"outcome": self._outcome(event["outcome"])}
         if event.get("verdict"):
@@ -101,6 +103,12 @@ class Redaction:
         if event.get("plan"):
             event = event | {"plan": self._value(event["plan"])}
         return event
+
+    def _input(self, given: Event) -> Event:
+        """What the job worked on: its digest is made with the store's key, and tells nothing."""
+        if "value" not in given:
+            return given
+        return given | {"value": _REDACTED if self._all else self._value(given["value"])}
 
     def _arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
         if self._all:
@@ -257,6 +265,7 @@ def _fingerprint_of(event: Event) -> str:
 def _parts(event: Event) -> Iterable[Any]:
     """Where an event holds values."""
     yield event.get("args")
+    yield (event.get("input") or {}).get("value")
     yield event.get("before")
     for call in event.get("plan") or ():
         yield call.get("args")

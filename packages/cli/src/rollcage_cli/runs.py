@@ -18,7 +18,7 @@ __all__ = ["runs"]
 
 _STYLES = {
     "ok": "green", "error": "red", "halted": "yellow", "paused": "cyan", "partial": "yellow",
-    "unfinished": "yellow",
+    "unfinished": "yellow", "abandoned": "dim",
 }  # fmt: skip
 
 
@@ -34,7 +34,7 @@ def runs(
 
     A run that is unfinished is being written, or its process died; one that is paused waits for an
     approval, an interrupt or a signal; one that is partial never asked for all that its source had
-    done. The next session of its name builds on any that is not ok.
+    done. The next session of its name builds on any that is not ok or abandoned.
     """
     wanted = None if name is None else job_name(name)
     found = [i for i in JsonlStore(store).runs() if wanted in (None, job_name(i.name))]

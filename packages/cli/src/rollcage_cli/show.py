@@ -85,6 +85,8 @@ def _data(seen: RunView, rows: Sequence[StepRow], torn: int) -> dict[str, Any]:
         "run": {k: v for k, v in seen.started.items() if k not in ("event", "hash")},
         "status": seen.status,
         "error": finished.get("error"),
+        "waits_for": finished.get("reason"),
+        "abandoned": seen.abandoned,
         "torn_bytes": torn,
         "totals": dataclasses.asdict(seen.totals),
         "steps": [dataclasses.asdict(row) | {"tokens": row.tokens} for row in rows],
@@ -98,6 +100,14 @@ def _print_head(out: Console, seen: RunView, torn: int) -> None:
     )
     source = f", resumes {started['source']}" if started.get("source") else ""
     out.print(f"{seen.status}, {started['mode']}{source}, started {time_text(started['time'])}")
+    given = started.get("input")
+    if given:
+        shown = value_text(given["value"]) if "value" in given else f"<{given['digest'][:12]}…>"
+        out.print(Text(f"input {shown}"), soft_wrap=True)
+    if seen.finished and seen.finished.get("reason"):
+        out.print(Text(f"waits for: {visible(seen.finished['reason'])}", style="cyan"))
+    if seen.abandoned:
+        out.print(Text(_abandoned_text(seen.abandoned), style="yellow"), soft_wrap=True)
     error = (seen.finished or {}).get("error")
     if error:
         out.print(Text(_error_text(error), style="red"), soft_wrap=True)
@@ -106,6 +116,12 @@ def _print_head(out: Console, seen: RunView, torn: int) -> None:
     if started.get("redacted"):
         out.print("An export: values were taken out.")
     out.print()
+
+
+def _abandoned_text(event: dict[str, Any]) -> str:
+    by = f" by {visible(event['by'])}" if event["by"] else ""
+    reason = f": {visible(event['reason'])}" if event["reason"] else ""
+    return f"abandoned{by}, {time_text(event['time'])}{reason}"
 
 
 # --- the table -----------------------------------------------------------------------------------

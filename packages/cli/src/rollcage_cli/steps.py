@@ -62,6 +62,14 @@ class StepRow:
         usage: dict[str, int] = (self.outcome or {}).get("usage") or {}
         return sum(usage.values())
 
+    @property
+    def stays_done(self) -> bool:
+        """Whether it is a write that was performed, or may have been, and was not taken back."""
+        performed = self.outcome is None or self.outcome["status"] in ("ok", "unknown")
+        writes = self.kind == "tool" and self.effect == "write" and self.state != "blocked"
+        undone = self.undone in ("verified", "compensated")
+        return writes and performed and not undone and self.undoes is None
+
     def settle(self, outcome: dict[str, Any]) -> None:
         """Take an outcome in."""
         self.outcome = outcome
@@ -88,10 +96,16 @@ class RunView:
     finished: dict[str, Any] | None
     steps: list[StepRow]
     last_time: int
+    abandoned: dict[str, Any] | None = None
 
     @property
     def status(self) -> str:
-        """As it ended, `ok` or `paused`, say; `unfinished` while live, or after a crash."""
+        """As it ended, `ok` or `paused`, say; `unfinished` while live, or after a crash.
+
+        Of a run that was set aside: `abandoned`.
+        """
+        if self.abandoned:
+            return "abandoned"
         return str(self.finished["status"]) if self.finished else "unfinished"
 
     @property
@@ -104,6 +118,11 @@ class RunView:
             seconds_saved=sum(row.duration or 0 for row in hits) / 1e6,
             tokens_saved=sum(row.tokens for row in hits),
         )
+
+    @property
+    def effects(self) -> list[StepRow]:
+        """The writes that were performed, or may have been, and were not taken back."""
+        return [row for row in self.steps if row.stays_done]
 
     def step(self, number: int) -> StepRow | None:
         """The step of this number."""
@@ -127,6 +146,7 @@ def from_events(events: Iterable[dict[str, Any]]) -> RunView:
     rows: dict[int, StepRow] = {}
     started: dict[str, Any] = {}
     finished: dict[str, Any] | None = None
+    abandoned: dict[str, Any] | None = None
     last = 0
     for event in events:
         last = max(last, event["time"])
@@ -135,6 +155,8 @@ def from_events(events: Iterable[dict[str, Any]]) -> RunView:
             started = event
         elif kind == "run.finished":
             finished = event
+        elif kind == "run.abandoned":
+            abandoned = event
         elif kind in ("step.finished", "step.resolved"):
             row = rows.get(event["step"])
             if row is not None:  # else `verify` says so
@@ -143,7 +165,7 @@ def from_events(events: Iterable[dict[str, Any]]) -> RunView:
             _undo(event, rows, started)
         elif kind in _BEGINNINGS:
             rows[event["step"]] = _begin(event)
-    return RunView(started, finished, list(rows.values()), last)
+    return RunView(started, finished, list(rows.values()), last, abandoned)
 
 
 def _undo(event: dict[str, Any], rows: dict[int, StepRow], started: dict[str, Any]) -> None:

@@ -31,10 +31,11 @@ __all__ = ["Finding", "Report", "verify", "verify_trace"]
 _LONG: Final = 5000  # lines from which on the progress is shown
 _EVERY: Final = 500  # lines between two steps of the bar
 _NO_STEPS: Final = frozenset(
-    {"run.stopped", "policy.loaded", "approval.requested", "approval.decided"}
+    {"run.stopped", "run.abandoned", "policy.loaded", "approval.requested", "approval.decided"}
 )
 _UNDO: Final = ("undo.started", "undo.finished", "run.rewound")
-_WORD: Final = b'{"event":"step.resolved"'  # what may come behind the end of a run
+_BEHIND: Final = ("step.resolved", "run.abandoned")  # what may come behind the end of a run
+_WORDS: Final = tuple(f'{{"event":"{kind}"'.encode() for kind in _BEHIND)
 _MAX_64: Final = 2**64 - 1  # a hostile count must not raise
 
 
@@ -177,7 +178,7 @@ class _Check:
             return False
         kind = event["event"]
         self._undoing = self._undoing or (self._finished is not None and kind in _UNDO)
-        if self._finished is not None and kind != "step.resolved" and not self._undoing:
+        if self._finished is not None and kind not in _BEHIND and not self._undoing:
             self.found("order", f"{kind} after the run finished")
         if kind == "run.started":
             self._run_started(event)
@@ -195,7 +196,8 @@ class _Check:
     def end(self, trace: RunTrace) -> None:
         """Check what only shows at the end, and say what can't be known."""
         info = trace.info
-        word = trace.torn[: len(_WORD)] == _WORD[: len(trace.torn)] or self._undoing
+        torn = trace.torn[: len(_WORDS[0])]  # both are as long
+        word = any(each.startswith(torn) for each in _WORDS) or self._undoing
         if trace.torn and self._finished is not None and not word:
             self.found("torn", f"{len(trace.torn)} bytes stand behind the last line")
         elif trace.torn:
@@ -217,7 +219,11 @@ class _Check:
         else:
             behind = 0 if info is None or info.count is None else self.line - info.count
             if behind:
-                what = "line(s) of an undo" if self._undoing else "word(s) on unknown steps"
+                what = (
+                    "line(s) of an undo"
+                    if self._undoing
+                    else "word(s) on unknown steps or on the run"
+                )
                 self.notes.append(
                     f"{behind} {what} stand behind the end that the index attests: whoever wrote "
                     f"them was cut off"

@@ -40,9 +40,11 @@ from rollcage.errors import (
     ReplayedError,
     ReplayMiss,
     RollcageError,
+    RunAbandoned,
     RunInUse,
     RunNotFound,
     RunStopped,
+    RunTooOld,
     SessionError,
     SessionHalted,
     SourceMissing,
@@ -69,6 +71,7 @@ from rollcage.gate import (
     StepView,
     Verdict,
 )
+from rollcage.session.abandon import abandon_run
 from rollcage.session.declare import tool
 from rollcage.session.finished import aplan_undo, aundo_run, plan_undo, undo_run
 from rollcage.session.scope import CurrentStep, current_step
@@ -119,9 +122,11 @@ __all__ = [
     "Response",
     "RollcageError",
     "Rule",
+    "RunAbandoned",
     "RunInUse",
     "RunNotFound",
     "RunStopped",
+    "RunTooOld",
     "Session",
     "SessionError",
     "SessionHalted",
@@ -141,6 +146,7 @@ __all__ = [
     "UnguardedCallWarning",
     "UnknownOutcome",
     "Verdict",
+    "abandon_run",
     "aplan_undo",
     "aundo_run",
     "compensate",

@@ -21,6 +21,8 @@
     ├── SessionError                  the session can't be used like this       (session_misused)
     │   ├── SessionHalted             the session was halted before this call   (session_halted)
     │   ├── Forked                    used in a forked child of its process     (session_forked)
+    │   ├── RunAbandoned              somebody has set the run aside            (run_abandoned)
+    │   ├── RunTooOld                 older than what `resume_within` allows    (run_too_old)
     │   └── ToolMissing               an undo needs a tool that is not here     (tool_missing)
     ├── Halt                          ends the session: nothing runs after it
     │   ├── ApprovalRequired          a rule asks, and nobody can answer        (approval_required)
@@ -71,9 +73,11 @@ __all__ = [
     "ReplayMiss",
     "ReplayedError",
     "RollcageError",
+    "RunAbandoned",
     "RunInUse",
     "RunNotFound",
     "RunStopped",
+    "RunTooOld",
     "SessionError",
     "SessionHalted",
     "SourceMissing",
@@ -297,6 +301,18 @@ class Forked(SessionError):
     """The session belongs to the parent process: a forked child can't write its run."""
 
     code = "session_forked"
+
+
+class RunAbandoned(SessionError):
+    """The run was set aside: nothing goes on with it."""
+
+    code = "run_abandoned"
+
+
+class RunTooOld(SessionError):
+    """The run that would be gone on with is older than the session's `resume_within`."""
+
+    code = "run_too_old"
 
 
 class ToolMissing(SessionError):

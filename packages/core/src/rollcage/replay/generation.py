@@ -22,7 +22,14 @@ _JOIN: Final[dict[str, Any]] = {
 }  # fmt: skip
 
 _NO_STEPS: Final = frozenset(
-    {"run.finished", "run.stopped", "policy.loaded", "approval.requested", "approval.decided"}
+    {
+        "run.finished",
+        "run.stopped",
+        "run.abandoned",
+        "policy.loaded",
+        "approval.requested",
+        "approval.decided",
+    }
 )
 
 Origin = tuple[str, int]

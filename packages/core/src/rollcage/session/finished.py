@@ -11,7 +11,7 @@ from rollcage.errors import SessionError
 from rollcage.gate import Approver, Detecting, Registry, Rule
 from rollcage.replay.path import Entry
 from rollcage.replay.recording import Lineage, read
-from rollcage.session.lineage import read_traces
+from rollcage.session.lineage import check_newest, read_traces
 from rollcage.session.scope import around, enter_body
 from rollcage.session.session import Session
 from rollcage.step.driver import Driver
@@ -160,12 +160,7 @@ class _Dead(Session):
                 f"run {trace.run} only looked back ({settings['mode']}): undo the run that it "
                 f"looked at, {settings['source']}"
             )
-        later = [info for info in self.store.runs() if info.source == trace.run]
-        later = [info for info in later if info.mode in ("record", "resume")]
-        if later:
-            raise SessionError(
-                f"run {later[-1].run} builds on run {trace.run}: undo that one, the newest, first"
-            )
+        check_newest(self.store, trace.run, "undo")
         self.run_id = trace.run
         self.name = settings["name"]
         self.root = str(settings["root"])
@@ -221,7 +216,7 @@ class _Reopened(_Dead):
         del error
         status = self._attested
         if self._report is not None and self._report.complete:
-            status = "undone" if status else None
+            status = "undone" if status not in (None, "abandoned") else status
         with driver.lock:
             driver.closed = True
             driver.writer.sync()

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 from rollcage.errors import RunNotFound, RunStopped, SessionError, SourceMissing, TraceCorrupt
 from rollcage.replay.recording import Recording, load
+from rollcage.session.job import Job, Replay
 from rollcage.step.ledger import Mode
-from rollcage.store.jobs import newest_run
 from rollcage.store.jsonl import JsonlStore, open_trace
 from rollcage.store.protocol import (
     Lock,
@@ -28,13 +29,19 @@ from rollcage.trace.reader import read_events
 from rollcage.values.answer import Answer
 from rollcage.values.codec import TAG
 
-__all__ = ["Replay", "Source", "read_answers", "read_lineage", "read_traces", "take_source"]
-
-Replay = Literal["auto", "off", "resume", "offline", "verify"]
-"""How a session treats what is recorded: see `Session`."""
+__all__ = [
+    "MODES",
+    "Source",
+    "check_newest",
+    "read_answers",
+    "read_lineage",
+    "read_traces",
+    "take_source",
+]
 
 MODES: Final[dict[Replay, Mode]] = {
-    "auto": "resume", "off": "record", "resume": "resume", "offline": "offline", "verify": "verify",
+    "auto": "resume", "continue": "resume", "off": "record", "resume": "resume",
+    "offline": "offline", "verify": "verify",
 }  # fmt: skip
 _log = logging.getLogger("rollcage")
 
@@ -47,27 +54,23 @@ class Source(NamedTuple):
     run: str | None
 
 
-def take_source(
-    store: Store,
-    name: str,
-    replay: Replay,
-    source: str | os.PathLike[str] | None,
-    locks: list[Lock],
-) -> Source:
-    """The source of a session of the job `name`: the one that is named, else its newest run.
+def take_source(store: Store, job: Job, locks: list[Lock]) -> Source:
+    """The source of a session of a job: the one that is named, else its newest run.
 
     One that is to be resumed is locked, into `locks`, and looked at again: whoever wrote it may
     have ended it between the look and the lock.
 
     Raises:
         RunNotFound: there is none, and the mode needs one.
+        RunAbandoned: it was set aside.
         RunInUse: somebody is writing it.
+        SessionError: it is of another input.
     """
-    found = _find_source(store, name, replay, source)
+    found = _find_source(store, job)
     while found.mode == "resume" and found.run is not None:
         lock = found.reader.lock(found.run)
         try:
-            again = _find_source(store, name, replay, source)
+            again = _find_source(store, job)
         except BaseException:
             lock.release()
             raise
@@ -79,20 +82,20 @@ def take_source(
     return found
 
 
-def _find_source(
-    store: Store, name: str, replay: Replay, source: str | os.PathLike[str] | None
-) -> Source:
-    mode = MODES[replay]
-    if source is not None:
-        return Source(mode, *_named(store, source))
-    if replay == "off":
-        return Source(mode, store, None)
-    newest = newest_run(store.runs(), name)
-    if newest is not None and not (replay == "auto" and newest.status == "ok"):
-        return Source(mode, store, newest.run)
-    if replay != "auto":
-        raise RunNotFound(f"the store has no run of {name!r} to replay")
-    return Source("record", store, None)
+def _find_source(store: Store, job: Job) -> Source:
+    mode = MODES[job.replay]
+    if job.source is not None:
+        reader, run = _named(store, job.source)
+        info = reader.read(run).info if mode == "resume" else None
+        if info is not None:
+            job.check(
+                info if reader is store else dataclasses.replace(info, input=job.input), store
+            )
+        return Source(mode, reader, run)
+    newest = None if job.replay == "off" else job.newest(store)
+    if newest is None:
+        return Source("record", store, None)
+    return Source(mode, store, newest.run)
 
 
 def _named(store: Store, source: str | os.PathLike[str]) -> tuple[Reader, str]:
@@ -106,34 +109,55 @@ def _named(store: Store, source: str | os.PathLike[str]) -> tuple[Reader, str]:
             return folder, run
 
 
+def check_newest(store: Store, run: str, action: str) -> None:
+    """Refuse what is to be done with a run that another one builds on.
+
+    Raises:
+        SessionError: names that one.
+    """
+    later = [i for i in store.runs() if i.source == run and i.mode in ("record", "resume")]
+    if later:
+        raise SessionError(
+            f"run {later[-1].run} builds on run {run}: {action} that one, the newest, first"
+        )
+
+
 def read_lineage(
-    reader: Reader,
-    run: str,
+    source: Source,
+    job: Job,
+    store: Store,
     *,
-    live: bool,
     settings: Mapping[str, Any],
     retry_failed: bool | None,
     locks: list[Lock],
 ) -> Recording:
-    """The recording of a run and of all that it builds on, transitively.
+    """The recording of a source and of all that it builds on, transitively.
 
-    A `live` replay locks each that `run` builds on, into `locks`, so that nobody else resumes them
-    too; `run` itself is locked already.
-    `settings` are what the runs must have been recorded with.
+    Where it is resumed, each that it builds on is locked, into `locks`, so that nobody else resumes
+    them too; the source itself is locked already. `settings` are what the runs must have been
+    recorded with.
 
     Raises:
         StoreError: one of them is gone, in use or corrupt.
         RunStopped: one of them was told to stop.
+        RunTooOld: the source is older than the job allows.
         SessionError: one of them was recorded with other settings.
     """
-    traces = read_traces(reader, run, locks=locks if live else None, settings=settings, whole=live)
+    assert source.run is not None
+    live = source.mode == "resume"
+    traces = read_traces(
+        source.reader, source.run, locks=locks if live else None, settings=settings, whole=live
+    )
     collecting = gc.isenabled()
     gc.disable()  # all that is made here is kept: looking it over again and again takes a third
     try:
-        return load(traces, offline=not live, retry_failed=retry_failed)
+        recording = load(traces, offline=not live, retry_failed=retry_failed)
     finally:
         if collecting:
             gc.enable()
+    if live:
+        job.check_age(source.run, traces[-1][1], store)
+    return recording
 
 
 def read_traces(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import functools
 import hmac
 import logging
@@ -38,9 +39,9 @@ from rollcage.replay.recording import Lineage, Recording, read
 from rollcage.replay.world import Turn
 from rollcage.session.declare import open_sessions
 from rollcage.session.ending import cut_off, effects, ending
+from rollcage.session.job import Job, Replay, encode_input, microseconds
 from rollcage.session.lineage import (
     MODES,
-    Replay,
     Source,
     read_answers,
     read_lineage,
@@ -82,6 +83,8 @@ class Opened:
         store: str | os.PathLike[str] | Store = "./.rollcage",
         replay: Replay = "auto",
         source: str | os.PathLike[str] | None = None,
+        input: Any = None,  # noqa: A002 - what it is
+        resume_within: dt.timedelta | float | None = None,
         policy: Policy | str | os.PathLike[str] | None = None,
         rules: Sequence[Rule] = (),
         said: str | Sequence[str] | None = None,
@@ -114,6 +117,8 @@ class Opened:
         self.root = ""
         self._replay: Replay = replay
         self._source = source
+        self._given = input
+        self._within = microseconds(resume_within)
         self._gate = Gate(name, policy=policy, rules=rules, said=said, clock=_clock.monotonic)
         self._ask = None if approver is None else Ask(approver)
         self._actor = _person(actor) if actor else ""
@@ -180,16 +185,24 @@ class Opened:
             raise halted
 
     def _open(self) -> tuple[Entry, ...]:
-        self._found = source = take_source(
-            self.store, self.name, self._replay, self._source, self._locks
+        given = self._given
+        given = None if given is None else encode_input(given, self._seal, self._hmac)
+        job = Job(
+            self.name,
+            None if given is None else given["digest"],
+            self._replay,
+            self._source,
+            self._within,
+            self._clock.wall,
         )
+        self._found = source = take_source(self.store, job, self._locks)
         self.run_id = self.root = uuid7(self._clock.wall() // 1_000_000, self._clock.random(10))
         recording: Recording | None = None
         if source.run is not None:
             recording = read_lineage(
-                source.reader,
-                source.run,
-                live=source.mode == "resume",
+                source,
+                job,
+                self.store,
                 settings={"format": FORMAT, "chain": self._chain, "seed": self._seed},
                 retry_failed=self._retry_failed,
                 locks=self._locks,
@@ -210,6 +223,8 @@ class Opened:
             "durability": "disk" if self._durable else "os",
             "rules": [rule_name(rule) for rule in self._gate.rules],
         }
+        if given is not None:
+            started["input"] = given
         if self._gate.policy is not None:
             started["policy"] = _told(self._gate.policy)
         if self._facade is not None:

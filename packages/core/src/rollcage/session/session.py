@@ -41,10 +41,16 @@ class Session(Undoable):
     Args:
         name: the job. With `replay="auto"`, its newest run is resumed unless it finished cleanly.
         store: a directory (made if needed), or a `Store`.
-        replay: `"auto"`; `"off"` records afresh; `"resume"` reuses what holds and runs the rest;
+        replay: `"auto"`; `"continue"`: its newest run is resumed even if it finished; `"off"`
+            records afresh; `"resume"` reuses what holds and runs the rest, and needs a run;
             `"offline"` gives back what is recorded and runs nothing; `"verify"` also runs pure and
             read tools again, and reports drift.
         source: the run to replay, by its id or the path of its trace; the newest by default.
+        input: what the job works on, any value that a tool may take. With another input it is
+            another job: neither is resumed in place of the other.
+        resume_within: how long ago the run that is resumed may have been written to, as a
+            timedelta or in seconds; an older one is refused. By wall clocks: one from the future
+            counts as new.
         policy: what decides on each call before it happens: a `rollcage.Policy`, or the file
             (TOML or YAML) that it is in.
         rules: see `rollcage.Rule`; each call is shown to each of them too, and what is stricter
@@ -77,6 +83,9 @@ class Session(Undoable):
         PolicyInvalid: the policy can't be used; the message names each line that is wrong.
         DetectorMissing: credentials are to be detected, and what finds them is not installed.
         FacadeMissing: on entering: the registry knows no such facade.
+        RunTooOld: on entering: the run that it would go on with is older than `resume_within`.
+        RunAbandoned: on entering: that run was set aside.
+        Unencodable: on entering: the input holds a value without an encoding.
         StoreError: on entering: the store, the source or its trace can't be used.
     """
 

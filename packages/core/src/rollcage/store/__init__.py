@@ -1,6 +1,6 @@
 """Where runs are kept: one protocol, and the stores that follow it."""
 
-from rollcage.store.jobs import job_name, newest_run
+from rollcage.store.jobs import job_name, newest_run, store_option
 from rollcage.store.jsonl import JsonlStore, TraceFile, open_trace
 from rollcage.store.protocol import (
     Lock,
@@ -29,4 +29,5 @@ __all__ = [
     "job_name",
     "newest_run",
     "open_trace",
+    "store_option",
 ]

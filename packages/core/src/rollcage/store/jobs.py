@@ -7,12 +7,16 @@ and in which order they began is what the store knows.
 
 from __future__ import annotations
 
+import os
+import shlex
 import unicodedata
 from collections.abc import Iterable
+from pathlib import Path
+from types import EllipsisType
 
 from rollcage.store.protocol import RunInfo
 
-__all__ = ["job_name", "newest_run"]
+__all__ = ["job_name", "newest_run", "store_option"]
 
 
 def job_name(name: str) -> str:
@@ -20,15 +24,28 @@ def job_name(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
-def newest_run(runs: Iterable[RunInfo], name: str) -> RunInfo | None:
+def newest_run(
+    runs: Iterable[RunInfo], name: str, of: str | EllipsisType | None = ...
+) -> RunInfo | None:
     """The newest run of a job; looking back (`offline`, `verify`) makes none of it.
 
     Args:
         runs: those of a store, in the order in which they began.
         name: of the job.
+        of: the digest of its input, None where it has none; `...`: of whichever input.
     """
     wanted = job_name(name)
     own = [r for r in runs if r.mode in ("record", "resume") and job_name(r.name) == wanted]
+    if of is not ...:
+        own = [r for r in own if r.input == of]
     resumed = {r.source for r in own}
     leaves = [r for r in own if r.run not in resumed]
     return next(reversed(leaves or own), None)
+
+
+def store_option(store: object) -> str:
+    """What a command line needs to find a store: ` --store DIR`, or nothing where it is looked."""
+    root = getattr(store, "root", None)
+    looked = Path(os.environ.get("ROLLCAGE_STORE") or ".rollcage")
+    here = root is None or Path(root).absolute() == looked.absolute()
+    return "" if here else f" --store {shlex.quote(str(root))}"

@@ -318,12 +318,15 @@ class JsonlStore(TraceFile):
                 run = entry["run"]
                 if "name" in entry:
                     source = entry["source"]
-                    found[run] = RunInfo(run, entry["name"], entry["mode"], source, entry["time"])
+                    found[run] = RunInfo(
+                        run, entry["name"], entry["mode"], source, entry["time"],
+                        input=entry.get("input"),
+                    )  # fmt: skip
                 else:
                     old = found[run]
                     found[run] = RunInfo(
                         run, old.name, old.mode, old.source, old.time,
-                        entry["status"], entry["count"], entry["head"],
+                        entry["status"], entry["count"], entry["head"], old.input,
                     )  # fmt: skip
             except (orjson.JSONDecodeError, KeyError, TypeError) as error:
                 raise TraceCorrupt(str(self._index), number, f"not a line of it: {error}") from None
@@ -350,8 +353,9 @@ class JsonlStore(TraceFile):
         _, started = next(read_events(first, str(path)))
         try:
             return RunInfo(
-                path.stem, started["name"], started["mode"], started["source"], started["time"]
-            )
+                path.stem, started["name"], started["mode"], started["source"], started["time"],
+                input=(started.get("input") or {}).get("digest"),
+            )  # fmt: skip
         except KeyError as error:
             raise TraceCorrupt(str(path), 1, f"a run without {error}") from None
 
@@ -381,6 +385,8 @@ class JsonlStore(TraceFile):
             raise
         writer.durable = started.get("durability") == "disk"
         known = {key: started.get(key) for key in ("run", "name", "mode", "source", "time")}
+        if "input" in started:
+            known["input"] = started["input"]["digest"]
         try:
             writer.append(started)
             if writer.durable:

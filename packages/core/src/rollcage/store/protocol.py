@@ -42,9 +42,11 @@ class RunInfo:
         source: the run that it replayed, if any.
         time: when it started (Unix, µs).
         status: `ok`, `error`, `halted`, `paused` or `partial` as it ended, `undone` where all of it
-            was taken back since; None while it is live, or after a crash.
+            was taken back since, `abandoned` where it was set aside; None while it is live, or
+            after a crash.
         count: how many lines a finished run has; None otherwise.
         head: the hash of a finished run's last line (hex); None otherwise.
+        input: the keyed digest of what the job works on; None where it was given none.
     """
 
     run: str
@@ -55,6 +57,7 @@ class RunInfo:
     status: str | None = None
     count: int | None = None
     head: str | None = None
+    input: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -96,8 +99,9 @@ class RunTrace:
 def check_attested(trace: RunTrace) -> None:
     """Hold a finished run's trace against the count and head in the store's index.
 
-    Behind that head, `step.resolved` events and an undo may stand: whoever says what became of a
-    step, or takes some back, may be killed before the index is written.
+    Behind that head, `step.resolved`, `run.abandoned` and an undo may stand: whoever says what
+    became of a step, sets the run aside or takes steps back, may be killed before the index is
+    written.
 
     Raises:
         TraceCorrupt: lines are missing from its end, or others were added to it.
@@ -124,7 +128,9 @@ def check_attested(trace: RunTrace) -> None:
     for line, event in read_events(trace.data[end:], trace.where, after=attested):
         kind = str(event.get("event"))
         undoing = undoing or kind.startswith("undo.")
-        if kind != "step.resolved" and (not undoing or kind in ("run.started", "run.finished")):
+        if kind not in ("step.resolved", "run.abandoned") and (
+            not undoing or kind in ("run.started", "run.finished")
+        ):
             said = f"the run finished with {info.count} lines, this is another end"
             raise TraceCorrupt(trace.where, line, said)
 

@@ -15,9 +15,11 @@ __all__ = [
     "DriftData",
     "Event",
     "FacadeData",
+    "InputData",
     "Outcome",
     "PlannedCallData",
     "PolicyLoaded",
+    "RunAbandoned",
     "RunFinished",
     "RunRewound",
     "RunStarted",
@@ -131,6 +133,13 @@ class FacadeData(_Model):
     models: dict[str, Digest] | None = Field(description="the same of models; null: any model")
 
 
+class InputData(_Model):
+    """What the job works on: a run of another input is another job."""
+
+    digest: Digest = Field(description="HMAC of it under the store's key")
+    value: Any = Field(None, description="as it was given, where it is small")
+
+
 class RunStarted(_Event):
     """The first line of a run."""
 
@@ -141,6 +150,7 @@ class RunStarted(_Event):
     mode: Literal["record", "resume", "offline", "verify"]
     source: str | None = Field(None, description="the run that this one replays")
     root: str = Field(description="the first run of the lineage")
+    input: InputData | None = Field(None, description="where the session was given one")
     seed: str
     chain: Literal["effects", "all"]
     on_divergence: Literal["halt", "warn", "undo"]
@@ -393,6 +403,14 @@ class RunStopped(_Event):
     ordered: Microseconds = Field(description="when; Unix time")
 
 
+class RunAbandoned(_Event):
+    """Somebody has set the run aside: nothing goes on with it; what it did stays done."""
+
+    event: Literal["run.abandoned"]
+    by: str = Field(description="who said so; empty where nobody is named")
+    reason: str
+
+
 class RunFinished(_Event):
     """The session was left."""
 
@@ -421,6 +439,7 @@ Event = Annotated[
     | RunRewound
     | PolicyLoaded
     | RunStopped
+    | RunAbandoned
     | RunFinished,
     Field(discriminator="event"),
 ]

@@ -12,7 +12,7 @@ import pydantic
 from rollcage.errors import TraceCorrupt
 from rollcage.trace.events import CHAIN_START, HASH_TAIL, event_adapter
 
-__all__ = ["Tail", "check_events", "read_events", "split_tail"]
+__all__ = ["Tail", "check_events", "last_time", "read_events", "split_tail"]
 
 
 class Tail(NamedTuple):
@@ -69,6 +69,12 @@ def tail_of(data: bytes) -> Tail:
     whole, torn = split_tail(data)
     head = bytes.fromhex(whole[-67:-3].decode()) if whole else CHAIN_START
     return Tail(whole.count(b"\n"), len(whole), head, torn)
+
+
+def last_time(data: bytes) -> int:
+    """When the last of a trace's whole lines was written (Unix, µs)."""
+    time: int = orjson.loads(data[data.rfind(b"\n", 0, -1) + 1 :])["time"]
+    return time
 
 
 def check_events(data: bytes, where: str) -> list[dict[str, Any]]:

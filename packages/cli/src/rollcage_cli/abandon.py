@@ -1,0 +1,55 @@
+"""`rollcage abandon`: a run is set aside, and its job begins afresh."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+from rollcage import abandon_run
+from rollcage.store import JsonlStore, store_option
+
+from rollcage_cli.errors import UsageError
+from rollcage_cli.lookup import find
+from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption, who
+from rollcage_cli.output import console, counted, print_json, visible
+from rollcage_cli.steps import view
+
+__all__ = ["abandon"]
+
+
+def abandon(
+    run: RunArgument,
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why; it is recorded.")] = None,
+    by: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Who says so (this user, if not said).")
+    ] = None,
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = OFF,
+) -> None:
+    """Set a run aside: the next session of its job begins afresh.
+
+    Nothing is taken back. What the run did stays done, and is done again where the job asks for it:
+    to take it back, use `undo`. The run can still be shown, audited and replayed offline.
+    """
+    found = find(store, run)
+    reader = found.reader
+    if not isinstance(reader, JsonlStore):
+        raise UsageError(f"{visible(run)} is a file outside of a store; abandon it in its store")
+    name = who(by, required=False)
+    abandon_run(reader, found.run, by=name, reason=reason or "")
+    stay = view(found.read()).effects
+    if as_json:
+        told = {"by": name, "reason": reason or "", "effects": [row.step for row in stay]}
+        print_json({"run": found.run, "abandoned": True} | told)
+        return
+    out = console()
+    out.print(Text(f"run {found.run} is abandoned", style="green"), soft_wrap=True)
+    if stay:
+        one = len(stay) == 1
+        out.print(
+            f"{counted(len(stay), 'effect')} of it {'stays' if one else 'stay'} done. To take "
+            f"{'it' if one else 'them'} back: "
+            f"rollcage undo {found.run}{store_option(reader)}",
+            soft_wrap=True,
+        )

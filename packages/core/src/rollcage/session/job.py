@@ -1,0 +1,151 @@
+"""A job: what a session is to go on with, by its name and its input."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import os
+from collections.abc import Callable
+from typing import Any, Final, Literal
+
+import orjson
+
+from rollcage.errors import RunAbandoned, RunNotFound, RunTooOld, SessionError
+from rollcage.fingerprint.identity import jcs
+from rollcage.store.jobs import newest_run, store_option
+from rollcage.store.protocol import RunInfo, Store
+from rollcage.trace.reader import last_time
+from rollcage.values.codec import Seal, encode, hidden
+
+__all__ = ["Job", "Replay", "encode_input", "microseconds"]
+
+Replay = Literal["auto", "continue", "off", "resume", "offline", "verify"]
+"""How a session treats what is recorded: see `Session`."""
+
+_SHOWN: Final = 1000  # bytes of an input that the trace holds as it is
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Job:
+    """Which run a session goes on with, and how.
+
+    Attributes:
+        name: of the job.
+        input: the digest of what it works on; None where it was given none.
+        replay: what the session does with what is recorded.
+        source: the run that is named, where one is.
+        within: how old the last line of a run may be that is gone on with (µs); None: any age.
+        clock: the time now (Unix, ns).
+    """
+
+    name: str
+    input: str | None
+    replay: Replay
+    source: str | os.PathLike[str] | None
+    within: int | None
+    clock: Callable[[], int]
+
+    def newest(self, store: Store) -> RunInfo | None:
+        """The run to be replayed, if any: the newest of the job, as far as the mode takes it.
+
+        Raises:
+            RunNotFound: there is none, and the mode needs one.
+            RunAbandoned: it was set aside, and the mode would resume it.
+        """
+        runs = store.runs()
+        found = newest_run(runs, self.name, self.input)
+        if found is None:
+            if self.replay in ("auto", "continue"):
+                return None
+            raise RunNotFound(self._none(runs))
+        if found.status == "abandoned" and self.replay in ("auto", "continue"):
+            return None
+        if found.status == "ok" and self.replay == "auto":
+            return None
+        self.check(found, store)
+        return found
+
+    def check(self, info: RunInfo, store: Store) -> None:
+        """Whether this run may be gone on with.
+
+        Raises:
+            RunAbandoned: it was set aside.
+            SessionError: it is of another input.
+        """
+        if self.replay in ("offline", "verify"):
+            return
+        if info.status == "abandoned":
+            raise RunAbandoned(
+                f"run {info.run} was abandoned: nothing goes on with it. Record afresh with "
+                f'replay="off", or look at it: rollcage show {info.run}{store_option(store)}'
+            )
+        if info.input != self.input:
+            raise SessionError(
+                f"run {info.run} of {info.name!r} had {'another' if info.input else 'no'} input: "
+                f"it is another job. Give the input that it had, or record afresh"
+            )
+
+    def check_age(self, run: str, trace: bytes, store: Store) -> None:
+        """Whether a run was written to lately enough to be gone on with.
+
+        Only wall clocks can say. By one that was set back since, it may be from the future: it
+        counts as new, for what was done must not be done twice.
+
+        Raises:
+            RunTooOld: it was not.
+        """
+        if self.within is None:
+            return
+        age = self.clock() // 1000 - last_time(trace)
+        if age > self.within:
+            at = store_option(store)
+            raise RunTooOld(
+                f"run {run} of {self.name!r} was last written to {_span(age)} ago, and "
+                f"resume_within={_span(self.within)}. Go on with it all the same by a longer "
+                f"resume_within=; or take back what it did: rollcage undo {run}{at}; or leave that "
+                f"as it is and begin afresh: rollcage abandon {run}{at}"
+            )
+
+    def _none(self, runs: Any) -> str:
+        others = sum(newest_run([info], self.name, info.input) is not None for info in runs)
+        if not others:
+            return f"the store has no run of {self.name!r} to replay"
+        which = "without an input" if self.input is None else "with this input"
+        return (
+            f"the store has no run of {self.name!r} {which} to replay; {others} of it "
+            f"{'has' if others == 1 else 'have'} another. Give the input that it had, as input=, "
+            f"or name the run, as source="
+        )
+
+
+def encode_input(value: Any, seal: Seal, hmac: Callable[[str], str]) -> dict[str, Any]:
+    """What `run.started` holds of an input: a keyed digest, and what is small as it is.
+
+    Raises:
+        Unencodable: a value without an encoding, with its path.
+    """
+    encoded = encode(value, seal, path="input")
+    held = {"digest": hmac(jcs(["rollcage/1 input", encoded]).decode())}
+    shown = hidden(encoded, seal).value
+    return held | ({"value": shown} if len(orjson.dumps(shown)) <= _SHOWN else {})
+
+
+def microseconds(within: dt.timedelta | float | None) -> int | None:
+    """A span of time, given as such or in seconds.
+
+    Raises:
+        SessionError: it is none, or negative.
+    """
+    if within is None:
+        return None
+    try:
+        span = within if isinstance(within, dt.timedelta) else dt.timedelta(0, within)
+    except (TypeError, ValueError, OverflowError):
+        span = dt.timedelta(-1)
+    if span < dt.timedelta(0):
+        raise SessionError(f"resume_within={within!r} is no span: a timedelta, or seconds from 0")
+    return span // dt.timedelta(microseconds=1)
+
+
+def _span(span: int) -> str:
+    return str(dt.timedelta(seconds=span // 1_000_000))
