@@ -265,7 +265,7 @@ def test_declared_fields_are_added_to_what_a_tool_says() -> None:
     )
     assert (contract.effect, contract.framework) == ("read", "test")
     assert (set(contract.secret), contract.permissions) == ({"pin"}, ("net:a",))
-    assert contract.raises == (KeyError, OSError)
+    assert (contract.raises, contract.known_errors) == ((KeyError,), (KeyError, OSError))
 
 
 def test_a_whole_contract_stands_for_what_a_tool_says() -> None:

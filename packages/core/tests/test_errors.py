@@ -78,7 +78,7 @@ class Raiser:
         UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
         StopIteration(7),
         AssertionError("Zoë"),
-        ConnectionResetError(errno.ECONNRESET, "reset"),
+        ConnectionRefusedError(errno.ECONNREFUSED, "refused"),
         NotImplementedError(),
     ],
     ids=lambda error: type(error).__name__,

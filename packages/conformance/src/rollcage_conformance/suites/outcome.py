@@ -1,6 +1,7 @@
 """How calls end: in an error, cancelled, or with nobody knowing."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Literal
 
 import pytest
@@ -27,6 +28,19 @@ def own() -> str:
 def late() -> str:
     """Take too long."""
     raise TimeoutError("no answer")
+
+
+def reset() -> str:
+    """Lose the connection."""
+    raise ConnectionResetError(104, "Connection reset by peer")
+
+
+def wrapped() -> str:
+    """Take too long, in a library's own words."""
+    try:
+        return late()
+    except TimeoutError as error:
+        raise Broken("no luck") from error
 
 
 FAILING = [ToolSpec(builtin), ToolSpec(own, raises=(Broken,)), ToolSpec(late, effect="read")]
@@ -63,11 +77,15 @@ class OutcomeSuite(Suite):
         assert played.ran == ("builtin",)
         assert [step["outcome"]["status"] for step in played.steps] == ["error"]
 
-    def test_a_write_that_timed_out_is_unknown_and_halts(self, stage: Stage, mode: Mode) -> None:
-        script: list[Message] = [[("late", {})], [("send", {"text": "b"})], "all done"]
-        scenario = Scenario([ToolSpec(late), SEND], script)
+    @pytest.mark.parametrize("body", [late, reset, wrapped], ids=lambda body: str(body.__name__))
+    def test_a_write_that_nobody_answered_is_unknown_and_halts(
+        self, stage: Stage, mode: Mode, body: Callable[[], str]
+    ) -> None:
+        name = body.__name__
+        script: list[Message] = [[(name, {})], [(name, {})], [("send", {"text": "b"})], "all done"]
+        scenario = Scenario([ToolSpec(body), SEND], script)
         played = stage.play(scenario, mode)
-        assert played.ran == ("late",)
+        assert played.ran == (name,)
         assert played.steps[0]["outcome"]["status"] == "unknown"
         assert isinstance(played.error, UnknownOutcome)
         resumed = stage.play(scenario, mode)

@@ -30,11 +30,12 @@ Declarations = Mapping[str, Contract | Mapping[str, Any]]
 """By a tool's name: its contract, or the fields of one that are to be declared."""
 
 _FIELDS: Final = frozenset(f.name for f in dataclasses.fields(Contract) if f.init) - {
-    "framework", "function",
+    "framework", "framework_raises", "function",
 }  # fmt: skip
 _LISTS: Final[dict[str, Callable[[Any], Any]]] = {
     "secret": lambda value: frozenset([value] if isinstance(value, str) else value),
-    "raises": tuple,
+    "raises": lambda value: (value,) if isinstance(value, type) else tuple(value),
+    "unknown_on": lambda value: (value,) if isinstance(value, type) else tuple(value),
     "permissions": tuple,
     "labels": lambda value: (value,) if isinstance(value, str) else tuple(value),
 }
@@ -88,7 +89,7 @@ def declare(
         contract = dataclasses.replace(contract, on_drift="error")
     if effect is not None:
         contract = dataclasses.replace(contract, effect=effect)
-    return dataclasses.replace(contract, raises=(*contract.raises, *raises), framework=framework)
+    return dataclasses.replace(contract, framework_raises=raises, framework=framework)
 
 
 def guard_each(

@@ -47,13 +47,18 @@ class Contract:
         permissions: what it may touch: `fs:read`, `fs:read:<root>`, `fs:write:<root>`,
             `net:<host>:<port>`, `process`; any other word is for policies alone.
             A session with `enforce=` holds the body of a tool that declares some to them.
-        raises: exception types that come back as themselves in replay.
+        raises: exception types that come back as themselves in replay. Raised out of a write, one
+            says that the effect did not happen, whatever it is (see `unknown_on`).
+        unknown_on: exception types that leave it open whether a write happened, beside those that
+            say so by themselves: timeouts, connections that were reset or broke off, and all that
+            derives from or is chained to one (see `rollcage.step.unknown_errors`).
         secret: names of parameters whose values never reach the disk.
         labels: what its results carry (`untrusted`, `secret`, any word), into later calls too whose
             arguments hold a value of theirs; see `rollcage.gate.Labels`.
         on_miss: see `OnMiss`; None leaves it to the session's replay mode.
         source: see `Source`.
         framework: whose native values its results may be; see `rollcage.trace.decode`.
+        framework_raises: the framework's own exceptions, which come back as themselves too.
         undo: gives the compensating calls of a call (see `rollcage.compensate`), or None where it
             can't be taken back. It is called with those of `args`, `before` and `result` that its
             signature names; without `result` it is planned before the effect.
@@ -84,11 +89,13 @@ class Contract:
     risk: str = ""
     permissions: tuple[str, ...] = ()
     raises: tuple[type[Exception], ...] = ()
+    unknown_on: tuple[type[Exception], ...] = ()
     secret: frozenset[str] = frozenset()
     labels: tuple[str, ...] = ()
     on_miss: OnMiss | None = None
     source: Source = "recorded"
     framework: str = ""
+    framework_raises: tuple[type[Exception], ...] = ()
     undo: Callable[..., Any] | None = None
     observe: Callable[[dict[str, Any]], Any] | None = None
     probe: Callable[..., Any] | None = None
@@ -136,9 +143,17 @@ class Contract:
             grants_of(self.permissions)
         except ContractError as error:
             raise ContractError(f"{self.name}: {error}") from None
-        for each in cast("tuple[object, ...]", self.raises):
-            if not (isinstance(each, type) and issubclass(each, Exception)):
-                raise ContractError(f"{self.name}: raises={each!r} is no exception type")
+        for field in ("raises", "unknown_on", "framework_raises"):
+            for each in cast("tuple[object, ...]", getattr(self, field)):
+                if not (isinstance(each, type) and issubclass(each, Exception)):
+                    raise ContractError(f"{self.name}: {field}={each!r} is no exception type")
+        both = set(self.raises) & set(self.unknown_on)
+        if both:
+            names = ", ".join(sorted(each.__name__ for each in both))
+            raise ContractError(
+                f"{self.name}: {names} is in raises= (it did not happen) and in unknown_on= "
+                f"(nobody can tell)"
+            )
 
     def _check_undo(self) -> None:
         """Refuse what says how to take back something that changes nothing."""
@@ -201,6 +216,11 @@ class Contract:
         return _words(self.name, "probe", self.probe, _ABOUT_EFFECTS["probe"])
 
     # --- results ---------------------------------------------------------------------------------
+
+    @property
+    def known_errors(self) -> tuple[type[Exception], ...]:
+        """The exception types that come back as themselves in replay."""
+        return (*self.raises, *self.framework_raises)
 
     @property
     def typed(self) -> bool:
@@ -276,9 +296,10 @@ class Contract:
 
 _DECLARABLE: Final = frozenset(
     field.name for field in dataclasses.fields(Contract) if field.init
-) - {"parameters", "returns", "framework", "function"}  # fmt: skip
+) - {"parameters", "returns", "framework", "framework_raises", "function"}  # fmt: skip
 _SEVERAL: Final[dict[str, Callable[[Any], Any]]] = {
-    "permissions": tuple, "raises": tuple, "secret": frozenset, "labels": tuple,
+    "permissions": tuple, "raises": tuple, "unknown_on": tuple, "secret": frozenset,
+    "labels": tuple,
 }  # fmt: skip
 
 

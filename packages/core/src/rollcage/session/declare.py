@@ -35,6 +35,7 @@ class Declared(TypedDict, total=False):
     risk: str
     permissions: Sequence[str]
     raises: Sequence[type[Exception]]
+    unknown_on: Sequence[type[Exception]]
     secret: Sequence[str]
     labels: Sequence[str]
     on_miss: OnMiss | None

@@ -48,6 +48,7 @@ from rollcage.step.requests import (
     Stop,
     Sync,
 )
+from rollcage.step.unknown_errors import leaves_unknown
 from rollcage.undo.compensation import DidNotHappen, Happened, digests_of
 from rollcage.values.answer import Answer
 from rollcage.values.codec import Hiding, Seal, encode_result, hidden, same_encoding, survey
@@ -298,6 +299,8 @@ def _late(step: Step, answer: Returned | Raised, setting: Setting, read: Read | 
     call = step.call
     settled = _settled(step, answer, setting.seal, read)
     outcome, encoded = settled.outcome, settled.encoded
+    if outcome["status"] == "unknown":
+        return answer  # as it was recorded when its call was cut off
     if isinstance(answer, Returned):
         if len(encoded) >= LARGE:
             outcome, encoded = yield from _keep_large_value(outcome)
@@ -347,8 +350,12 @@ def _failure(step: Step, raised: Raised, seal: Seal) -> Settle:
     error = raised.error
     contract = step.call.contract
     stopped = isinstance(error, (Halt, SessionHalted))
-    timed_out = isinstance(error, TimeoutError) and not isinstance(error, contract.raises)
-    cut_off = not isinstance(error, Exception) or stopped or timed_out
+    cut_off = not isinstance(error, Exception) or stopped
+    if not cut_off and not isinstance(error, contract.raises):
+        if step.world_effect:
+            cut_off = leaves_unknown(error, contract.unknown_on)
+        else:
+            cut_off = isinstance(error, (TimeoutError, *contract.unknown_on))
     if cut_off and contract.effect == "scope":
         return Settle(step, UNKNOWN, _UNKNOWN)  # is entered again: never in doubt
     if cut_off and step.world_effect:
@@ -363,7 +370,7 @@ def _failure(step: Step, raised: Raised, seal: Seal) -> Settle:
         return Settle(step, UNKNOWN, _UNKNOWN, halt)
     outcome: dict[str, Any] = {
         "status": "error",
-        "error": encode_exception(error, seal, contract.raises),
+        "error": encode_exception(error, seal, contract.known_errors),
     }
     return Settle(step, outcome, orjson.dumps(outcome))
 
@@ -377,7 +384,7 @@ def _recorded(contract: Contract, entry: Entry) -> Flow:
         if entry.undo is not None:
             yield from _keep_undo(entry.undo)
         if entry.outcome["status"] == "error":
-            error = decode_exception(entry.outcome["error"], contract.raises)
+            error = decode_exception(entry.outcome["error"], contract.known_errors)
             return Raised(error)
         outcome = entry.outcome
         drifted = _drifted(contract, outcome)
@@ -427,7 +434,7 @@ def _compared(
     if isinstance(answer, Raised):
         if not isinstance(answer.error, Exception) or not answer.began:
             return answer
-        fresh: Any = encode_exception(answer.error, seal, step.call.contract.raises)
+        fresh: Any = encode_exception(answer.error, seal, step.call.contract.known_errors)
         same = entry.status == "error" and fresh == entry.outcome.get("error")
         said = f"it now raises {fresh['type']}: {fresh['message']}"
     else:
