@@ -61,7 +61,7 @@ def look(at: str = "all") -> str:
 def flaky(what: str) -> str:
     ran.append(f"flaky {what}")
     if ran.count(f"flaky {what}") == 1:
-        raise ConnectionError(what)
+        raise ConnectionRefusedError(what)
     return f"finally {what}"
 
 

@@ -64,7 +64,7 @@ def test_a_failure_at_the_frontier_runs_again_in_every_generation(
     def flaky() -> str:
         ran.append("flaky")
         if len(ran) < 4:
-            raise ConnectionError(len(ran))
+            raise ConnectionRefusedError(len(ran))
         return "at last"
 
     for _ in range(3):
@@ -89,7 +89,7 @@ def test_a_model_failure_behind_a_healed_read_runs_again(session: Any) -> None:
         def ask() -> str:
             ran.append("ask")
             if ran.count("ask") < 3:
-                raise ConnectionError("rate limit")
+                raise ConnectionRefusedError("rate limit")
             return "answer"
 
         return opened.run(MODEL, {}, ask, kind="model")

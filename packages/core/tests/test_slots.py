@@ -170,7 +170,7 @@ def flaky(until: int) -> int:
     keys.append(step.idempotency_key)
     ran.append("flaky")
     if len(ran) < until:
-        raise ConnectionError(len(ran))
+        raise ConnectionRefusedError(len(ran))
     return len(ran)
 
 

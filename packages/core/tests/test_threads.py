@@ -296,7 +296,7 @@ class Nest:
             self.ran.append(f"outer {name}")
             told = [inner(f"{name} {n}") for n in range(2)]
             if self.fails:
-                raise ConnectionError("half way")
+                raise ConnectionRefusedError("half way")
             return " ".join(told)
 
         self.inner, self.outer = inner, outer

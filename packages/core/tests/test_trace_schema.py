@@ -54,7 +54,7 @@ def test_the_published_schema_is_valid_itself() -> None:
 @tool(effect="write", raises=[ConnectionError])
 def write(what: str, how: Any = None) -> Any:
     if what == "fail":
-        raise ConnectionError(what)
+        raise ConnectionRefusedError(what)
     if what == "opaque":
         return object()
     return {what, "x" * 70_000} if what == "large" else how
