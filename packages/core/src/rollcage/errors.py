@@ -383,11 +383,11 @@ class RunStopped(Halt):
 
     code = "run_stopped"
 
-    def __init__(self, run: str, by: str, reason: str) -> None:
+    def __init__(self, run: str, by: str, reason: str, at: str = "") -> None:
         who = f" by {by}" if by else ""
         super().__init__(
             f"run {run} was stopped{who}: {reason or 'no reason was given'}. To let it go on: "
-            f"rollcage stop {run} --lift"
+            f"rollcage stop {run} --lift{at}"
         )
         self.run = run
         self.by = by

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 
 from rollcage.values.codec import TAG
 
-__all__ = ["DECIDED", "Entry", "Path", "Status", "nearest"]
+__all__ = ["DECIDED", "Entry", "Path", "Status", "described", "nearest"]
 
 Status = Literal["ok", "error", "unknown", "not_started", "blocked"]
 UNKNOWN: Final[dict[str, Any]] = {"status": "unknown"}
@@ -264,6 +264,14 @@ def nearest(
             place = f"nothing but its place: the same call is {state}"
             best = (score, entry, "; ".join(differing) or place)
     return None if best is None else (best[1], best[2])
+
+
+def described(name: str, args: Mapping[str, Any]) -> str:
+    """A call as it would be written, in at most 200 characters of arguments."""
+    if TAG in args:  # kept beside the trace: too large to be shown
+        return f"{name}(...)"
+    text = ", ".join(f"{field}={_show(value)}" for field, value in args.items())
+    return f"{name}({text if len(text) <= 200 else f'{text[:197]}...'})"
 
 
 def _difference(entry: Entry, name: str, version: str, args: Mapping[str, Any]) -> list[str]:

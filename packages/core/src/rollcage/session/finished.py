@@ -17,6 +17,7 @@ from rollcage.session.session import Session
 from rollcage.step.driver import Driver
 from rollcage.step.ledger import Ledger
 from rollcage.step.undoing import Order, plan_steps
+from rollcage.store.jobs import store_option
 from rollcage.store.jsonl import JsonlStore
 from rollcage.store.protocol import RunTrace, Store, Writer, check_attested
 from rollcage.undo.compensation import ToolSource
@@ -176,6 +177,7 @@ class _Dead(Session):
             seed=settings["seed"],
             steps=lineage.last_step,
             turns=lineage.last_turn,
+            at=store_option(self.store),
         )
         enter = functools.partial(enter_body, self)
         self._driver = Driver(

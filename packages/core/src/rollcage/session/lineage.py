@@ -16,6 +16,7 @@ from rollcage.errors import RunNotFound, RunStopped, SessionError, SourceMissing
 from rollcage.replay.recording import Recording, load
 from rollcage.session.job import Job, Replay
 from rollcage.step.ledger import Mode
+from rollcage.store.jobs import store_option
 from rollcage.store.jsonl import JsonlStore, open_trace
 from rollcage.store.protocol import (
     Lock,
@@ -255,7 +256,7 @@ def _is_asked_by(agent: str | None, event: Mapping[str, Any]) -> bool:
 def _check_stopped(reader: Reader, run: str) -> None:
     order = reader.stop_order(run)
     if order is not None:
-        raise RunStopped(run, order.by, order.reason)
+        raise RunStopped(run, order.by, order.reason, store_option(reader))
 
 
 def _check_settings(started: Mapping[str, Any], run: str, settings: Mapping[str, Any]) -> None:

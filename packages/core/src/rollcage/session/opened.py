@@ -55,7 +55,7 @@ from rollcage.step.driver import Clock, Driver
 from rollcage.step.gating import Gate, failed
 from rollcage.step.ledger import Ledger, Mode, OnDivergence
 from rollcage.step.requests import Effect, Raised, Returned
-from rollcage.store.jobs import job_name
+from rollcage.store.jobs import job_name, store_option
 from rollcage.store.jsonl import JsonlStore
 from rollcage.store.protocol import Lock, Store
 from rollcage.trace.events import FORMAT
@@ -269,6 +269,7 @@ class Opened:
             seed=self._seed,
             steps=steps,
             turns=turns,
+            at=store_option(self.store),
         )
         self._gate.counted_by(ledger.stats)
         return ledger

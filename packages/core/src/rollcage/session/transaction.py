@@ -8,6 +8,8 @@ from typing import Protocol
 
 from rollcage.errors import RollcageError, UndoIncomplete
 from rollcage.session.scope import Branch
+from rollcage.store.jobs import store_option
+from rollcage.store.protocol import Store
 from rollcage.undo.undo import UndoReport
 
 __all__ = ["Transacting", "Transaction"]
@@ -17,6 +19,7 @@ class Transacting(Protocol):
     """What a transaction needs of its session."""
 
     run_id: str
+    store: Store
 
     @property
     def halted(self) -> BaseException | None:
@@ -110,8 +113,9 @@ class Transaction:
         told = f"the transaction {self._name} could not be taken back whole: {said}"
         error.add_note(told)
         if self._session.halted is None:
+            at = store_option(self._session.store)
             halt = UndoIncomplete(
-                f"{told}\nLook at it with: rollcage undo {self._session.run_id} --plan"
+                f"{told}\nLook at it with: rollcage undo {self._session.run_id}{at} --plan"
             )
             halt.__cause__ = what if isinstance(what, Exception) else None
             self._session.halt(halt)

@@ -18,6 +18,7 @@ from rollcage.session.transaction import Transacting, Transaction
 from rollcage.step.call import Call
 from rollcage.step.requests import Effect, Flow, Returned
 from rollcage.step.undoing import Order, take_back, undo_steps
+from rollcage.store.jobs import store_option
 from rollcage.undo.compensation import Tool
 from rollcage.undo.undo import InDoubt, UndoReport
 
@@ -73,12 +74,14 @@ class Undoable(Opened):
     def _finished_undo(self, report: UndoReport) -> None:
         """Follow what is recorded as it holds behind that undo."""
         driver, found = self._active(), self._found
-        if not report.complete:
-            raise UndoIncomplete(
-                f"an undo was cut off, and can't be finished: {report}\nLook at it, or resume with "
-                f'on_divergence="warn" to take its steps for performed'
-            )
         assert found is not None
+        if not report.complete:
+            at = store_option(self.store)
+            raise UndoIncomplete(
+                f"an undo was cut off, and can't be finished: {report}\nLook at it: rollcage undo "
+                f"{self.run_id}{at} --plan. Then take its steps for performed, with "
+                f'on_divergence="warn", or begin afresh: rollcage abandon {self.run_id}{at}'
+            )
         recording = load(self._traces(), offline=False, retry_failed=self._retry_failed)
         with driver.lock:
             driver.ledger = self._ledger(found.mode, recording, driver.ledger.counted)

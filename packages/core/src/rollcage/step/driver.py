@@ -51,6 +51,7 @@ from rollcage.step.requests import (
     Sync,
     Tell,
 )
+from rollcage.store.jobs import store_option
 from rollcage.store.protocol import Reader, Store, Writer
 
 __all__ = ["Clock", "Driver", "aconsult", "caught", "unwrap"]
@@ -338,7 +339,9 @@ class Driver:
         order = self.writer.stop_order()
         if order is None or self.ledger.halted is not None or call.undoes is not None:
             return
-        self.ledger.halted = RunStopped(order.run or self.writer.run, order.by, order.reason)
+        self.ledger.halted = RunStopped(
+            order.run or self.writer.run, order.by, order.reason, store_option(self._store)
+        )
         self.append(journal.stopped(order, self._clock.wall() // 1000))
 
     def ended(self, effect: Consult) -> None:

@@ -20,7 +20,6 @@ from rollcage.errors import (
     RollcageError,
     SessionHalted,
     TraceUnwritable,
-    UnknownOutcome,
 )
 from rollcage.fingerprint.identity import (
     branch_world,
@@ -36,6 +35,7 @@ from rollcage.replay.recording import Recording
 from rollcage.replay.world import Branch, Place, Turn, union
 from rollcage.step import journal
 from rollcage.step.call import Admission, Arrival, Call, Need, Stats, Step, Told
+from rollcage.step.halts import diverged, unknown
 
 __all__ = ["Ledger", "Mode", "OnDivergence"]
 
@@ -45,7 +45,8 @@ Event = dict[str, Any]
 
 _TAKEN_BACK: Final = (
     "what {} did was taken back, and the run went on behind that: it can only be told as it was, "
-    "and now it goes another way. Take back what came after it, or record afresh"
+    "and now it goes another way. Take back what came after it (rollcage undo), or leave it as it "
+    'is and begin afresh (rollcage abandon, or replay="off")'
 )
 _NOT_COMPARABLE: Final = "not comparable: recorded writes came after this read"
 
@@ -73,11 +74,13 @@ class Ledger:
         seed: str,
         steps: int = 0,
         turns: int = 0,
+        at: str = "",
     ) -> None:
         self.stats = Stats()
         self.halted: BaseException | None = None
         self.paused: str | None = None  # what the run waits for
         self._run = run
+        self._at = at  # what a command line needs to find the store
         self._mode: Mode = mode
         self._live = mode in ("record", "resume")  # what is not recorded may run
         self._recording = recording
@@ -384,7 +387,7 @@ class Ledger:
         self._count_hit(entry)
         event = journal.replayed(self._number(arrival.call), arrival, place, entry)
         if entry.status == "unknown":
-            return Admission(event, error=_unknown(entry.run, entry.step, entry.name))
+            return Admission(event, error=unknown(entry.run, entry.step, entry.name, self._at))
         if self._mode == "verify" and arrival.call.kind == "tool":
             return self._compared(arrival, place, entry, event)
         return Admission(event, entry=entry)
@@ -414,7 +417,7 @@ class Ledger:
                 told = arrival.call.told
                 if contract.idempotent or (told is not None and told.happened is False):
                     return True
-                raise _Refused(_unknown(entry.run, entry.step, entry.name))
+                raise _Refused(unknown(entry.run, entry.step, entry.name, self._at))
             if status == "error" and entry.frontier and entry.effect in ("write", "scope"):
                 return True
         if entry.flaw is None or status != "ok":
@@ -448,7 +451,7 @@ class Ledger:
         if branch.following and entry.status == "error" and path.advances(entry):
             later = path.later(entry)
             if later:  # an earlier failure, run again by retry_failed
-                marks |= self._check_orphans([e for e in later if e.has_effect])
+                marks |= self._check_orphans(arrival, [e for e in later if e.has_effect])
                 if branch.leave_path(arrival.turn):
                     marks["leaves"] = True
         place = arrival.place()
@@ -494,7 +497,7 @@ class Ledger:
             self._check_effect(arrival, self._recording, path)
         if path is not None and arrival.advances:
             if arrival.contract.effect in ("write", "scope"):
-                marks = self._check_orphans(self._behind(arrival, None))
+                marks = self._check_orphans(arrival, self._behind(arrival, None))
             if branch.leave_path(arrival.turn):
                 marks["leaves"] = True
         if path is not None and path.ahead and arrival.placed:
@@ -575,22 +578,14 @@ class Ledger:
             for entry in path.left()
         ]
 
-    def _check_orphans(self, orphans: list[Entry]) -> Event:
+    def _check_orphans(self, arrival: Arrival, orphans: list[Entry]) -> Event:
         """What is written where recorded effects are left behind; refused where that halts."""
         if not orphans or self._recording is None:
             return {}
         self.stats.orphans += len(orphans)
         if self._on_divergence != "warn":
-            listed = ", ".join(f"step {e.step} ({e.name})" for e in orphans[:5])
-            more = f" and {len(orphans) - 5} more" if len(orphans) > 5 else ""
-            raise _Refused(
-                Diverged(
-                    f"a new write would leave recorded effects behind: {listed}{more} of run "
-                    f'{orphans[0].run}. Look at them, then resume with on_divergence="warn" to go '
-                    f"on without them",
-                    tuple((e.run, e.step) for e in orphans),
-                )
-            )
+            recorded = arrival.branch.path.entries if arrival.branch.path is not None else ()
+            raise _Refused(diverged(arrival.call, orphans, recorded, self._run, self._at))
         for entry in orphans:
             self._recording.paths[entry.branch].acknowledge(entry)
         return {"orphans": [[e.run, e.step] for e in orphans]}
@@ -656,12 +651,12 @@ class Ledger:
         if step is not None and not step.world_effect:
             del self._open[step.number]
             if step.advances:  # as when it is read back
-                unknown = link(step.fingerprint, bytes.fromhex(UNKNOWN_DIGEST))
-                step.branch.end_write(step.link_at, unknown if contract.effect == "scope" else None)
+                lost = link(step.fingerprint, bytes.fromhex(UNKNOWN_DIGEST))
+                step.branch.end_write(step.link_at, lost if contract.effect == "scope" else None)
         elif self.halted is not None or call.kind != "tool" or contract.effect != "write":
             return
         elif step is not None:
-            self.halted = _unknown(step.run, step.number, contract.name)
+            self.halted = unknown(step.run, step.number, contract.name, self._at)
         else:
             self.halted = NotReplayable(
                 f"a call of {contract.name} was interrupted before it ran or was given back: "
@@ -726,12 +721,3 @@ def _orphans(arrival: Arrival, path: Path) -> list[Entry]:
     if not arrival.branch.may_follow(arrival.turn):
         return left
     return [e for e in left if e.abandoned or e.since > path.position or e.slot == arrival.slot]
-
-
-def _unknown(run: str, step: int, name: str) -> UnknownOutcome:
-    return UnknownOutcome(
-        f"nobody can tell whether step {step} of run {run} ({name}) happened. Find out, then say "
-        f"so: rollcage resolve {run} {step} --happened [--result JSON] | --did-not-happen",
-        run,
-        step,
-    )

@@ -1,0 +1,159 @@
+"""What halts a session says what was asked for, what is nearest, and what to type."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+from rollcage import (
+    Diverged,
+    RunStopped,
+    Session,
+    UndoIncomplete,
+    UnknownOutcome,
+    abandon_run,
+    tool,
+    undo_run,
+)
+from rollcage.store import JsonlStore, StopOrder, store_option
+
+done: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_done() -> None:
+    done.clear()
+
+
+@tool(effect="write")
+def send(to: str, text: str = "hello", key: SecretStr | None = None) -> str:
+    done.append(to)
+    return f"sent to {to}"
+
+
+@tool(effect="write")
+def file(what: str) -> None:
+    done.append(what)
+
+
+@tool(effect="write")
+def vanish() -> None:
+    raise TimeoutError
+
+
+def crashed(store: Any, *calls: Any) -> str:
+    session = Session("job", store=store)
+    with pytest.raises(InterruptedError), session:
+        for call in calls:
+            call()
+        raise InterruptedError
+    return session.run_id
+
+
+def diverging(store: Any, call: Any) -> tuple[str, str]:
+    """The message that a new write gets, and the run that it halts."""
+    session = Session("job", store=store)
+    with pytest.raises(Diverged) as raised, session:
+        call()
+    assert done
+    return str(raised.value), session.run_id
+
+
+def test_a_divergence_names_both_calls_and_the_field_that_differs(store: JsonlStore) -> None:
+    first = crashed(store, lambda: send("ann"), lambda: send("bob"), lambda: file("x"))
+    said, run = diverging(store, lambda: send("ann", text="hi"))
+    assert "a new write, send(to='ann', text='hi'" in said
+    assert f"step 1 (send), step 2 (send), step 3 (file) of run {first}" in said
+    assert "The nearest recorded call is step 1, send(to='ann', text='hello'" in said
+    assert "it differs in argument 'text': recorded 'hello', asked for 'hi'" in said
+    at = f" --store {store.root}"
+    for command in (f"show {run}{at}", f"undo {run}{at}", f"abandon {run}{at}"):
+        assert f"rollcage {command}" in said
+    assert "input=" in said
+    assert 'replay="off"' in said
+    assert "warn" not in said
+    assert done == ["ann", "bob", "x"]
+
+
+def test_the_nearest_call_is_one_that_nobody_asked_for(store: JsonlStore) -> None:
+    crashed(store, lambda: send("ann"), lambda: send("bob"))
+    session = Session("job", store=store)
+    with pytest.raises(Diverged) as raised, session:
+        send("ann")
+        send("eve")
+    assert "is step 2, send(to='bob'" in str(raised.value)
+
+
+def test_a_new_tool_is_said_to_be_one(store: JsonlStore) -> None:
+    crashed(store, lambda: send("ann"))
+    said, _ = diverging(store, lambda: file("x"))
+    assert "it differs in the tool: recorded 'send', asked for 'file'" in said
+
+
+def test_a_divergence_shows_no_secret_and_no_novel(store: JsonlStore) -> None:
+    crashed(store, lambda: send("ann", key=SecretStr("hunter22")))
+    said, _ = diverging(store, lambda: send("ann", key=SecretStr("swordfish")))
+    assert "argument 'key': recorded a secret, asked for a secret" in said
+    assert "hunter22" not in said
+    assert "swordfish" not in said
+    crashed(JsonlStore(store.root / "long"), lambda: send("ann", "x" * 5000))
+    for size in (10_000, 100_000):
+        text = "y" * size
+        said, _ = diverging(store.root / "long", lambda text=text: send("ann", text))
+        assert len(said) < 2000
+
+
+def test_what_it_offers_helps(store: JsonlStore) -> None:
+    crashed(store, lambda: send("ann"))
+    _, run = diverging(store, lambda: send("eve"))
+    abandon_run(store, run)
+    with Session("job", store=store):
+        send("eve")
+    assert done == ["ann", "eve"]
+    with Session("job", store=store, input="bob"):
+        send("bob")
+    assert done == ["ann", "eve", "bob"]
+
+
+def test_the_default_store_needs_no_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ROLLCAGE_STORE", raising=False)
+    crashed(".rollcage", lambda: send("ann"))
+    said, run = diverging("./.rollcage", lambda: send("eve"))
+    assert f"rollcage show {run}. " in said
+    assert "--store" not in said
+    monkeypatch.setenv("ROLLCAGE_STORE", "elsewhere")
+    assert store_option(JsonlStore(".rollcage")) == " --store .rollcage"
+    assert store_option(JsonlStore("elsewhere")) == ""
+    assert store_option(JsonlStore("my runs")) == " --store 'my runs'"
+    assert store_option(object()) == ""
+
+
+def test_an_unknown_outcome_says_where_to_resolve_it(store: JsonlStore) -> None:
+    with pytest.raises(UnknownOutcome), Session("job", store=store) as session:
+        vanish()
+    command = f"rollcage resolve {session.run_id} 1 --store {store.root} --happened"
+    with pytest.raises(UnknownOutcome) as second, Session("job", store=store):
+        vanish()
+    assert command in str(second.value), "the run in which it happened, or did not"
+
+
+def test_a_stopped_run_says_where_to_lift_that(store: JsonlStore) -> None:
+    with pytest.raises(RunStopped) as live, Session("job", store=store) as session:
+        store.stop(StopOrder(session.run_id, "ann", "enough", 1))
+        file("x")
+    command = f"rollcage stop {session.run_id} --lift --store {store.root}"
+    assert command in str(live.value)
+    with pytest.raises(RunStopped) as resumed, Session("job", store=store):
+        pytest.fail("it was stopped")
+    assert command in str(resumed.value)
+
+
+def test_a_transaction_that_can_not_be_taken_back_says_where_to_look(store: JsonlStore) -> None:
+    session = Session("job", store=store)
+    with pytest.raises((UndoIncomplete, InterruptedError)), session, session.transaction():
+        file("x")
+        raise InterruptedError
+    halted = session.halted
+    assert f"rollcage undo {session.run_id} --store {store.root} --plan" in str(halted)
+    assert not undo_run(store, session.run_id, tools=[file]).complete
