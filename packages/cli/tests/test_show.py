@@ -148,3 +148,13 @@ def test_hostile_data_never_reach_the_terminal(cli: Cli, record: Record, evil: s
     assert "\\x1b]0;owned\\x07" in cli("show", run).out
     assert "[red]x[/red]" in cli("show", run, "--step", 2).out
     assert cli("show", run, "--json").data["steps"][1]["args"]["text"] == evil
+
+
+def test_without_a_run_it_shows_the_one_that_began_last(cli: Cli, record: Record) -> None:
+    record("one")
+    newest = record("two")
+    assert cli("show", "--json").data["run"]["run"] == newest
+
+
+def test_without_any_run_it_says_so(cli: Cli) -> None:
+    assert "there are no runs in .rollcage" in cli("show").err

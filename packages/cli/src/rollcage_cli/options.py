@@ -11,9 +11,20 @@ from rollcage.gate import person
 
 from rollcage_cli.errors import UsageError
 
-__all__ = ["DEFAULT_STORE", "OFF", "JsonOption", "RunArgument", "StoreOption", "this_user", "who"]
+__all__ = [
+    "DEFAULT_STORE",
+    "NEWEST",
+    "OFF",
+    "JsonOption",
+    "NewestRunArgument",
+    "RunArgument",
+    "StoreOption",
+    "this_user",
+    "who",
+]
 
 DEFAULT_STORE: Final = Path(".rollcage")
+NEWEST: Final = "latest"
 OFF: Final = False  # the default of a flag, which Typer declares as a parameter
 
 RunArgument = Annotated[
@@ -21,6 +32,14 @@ RunArgument = Annotated[
     typer.Argument(
         metavar="RUN",
         help="An id, its beginning or end, @NAME (the newest so named), latest, or a .jsonl file.",
+        show_default=False,
+    ),
+]
+NewestRunArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="[RUN]",
+        help="As for every command; the newest run where none is given.",
         show_default=False,
     ),
 ]

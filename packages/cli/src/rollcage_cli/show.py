@@ -13,7 +13,14 @@ from rich.text import Text
 
 from rollcage_cli.errors import StepNotFound
 from rollcage_cli.lookup import find, time_text
-from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
+from rollcage_cli.options import (
+    DEFAULT_STORE,
+    NEWEST,
+    OFF,
+    JsonOption,
+    NewestRunArgument,
+    StoreOption,
+)
 from rollcage_cli.output import arguments_text, console, counted, print_json, value_text, visible
 from rollcage_cli.steps import RunView, StepRow, view
 
@@ -28,13 +35,13 @@ _FIXED: Final = 47  # columns of the table besides the call, its arguments and i
 
 
 def show(
-    run: RunArgument,
+    run: NewestRunArgument = NEWEST,
     store: StoreOption = DEFAULT_STORE,
     step: Annotated[int | None, typer.Option(min=1, metavar="N", help="One step, in full.")] = None,
     limit: Annotated[int, typer.Option(min=0, help="Only the last steps; 0 shows all.")] = 200,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Show the steps of a run.
+    """Show the steps of a run: of the newest, where none is given.
 
     A step is a hit (replayed, nothing ran), ran, failed, blocked, unknown (nobody can tell whether
     it happened: see `rollcage resolve`), cut off or not started.

@@ -48,6 +48,7 @@ from rollcage.session.lineage import (
     read_traces,
     take_source,
 )
+from rollcage.session.naming import name_of_script
 from rollcage.session.scope import Guard, Nesting, around, enter_body, enter_watched, here
 from rollcage.step.call import Call, Stats
 from rollcage.step.capture import Setting
@@ -78,7 +79,7 @@ class Opened:
 
     def __init__(
         self,
-        name: str,
+        name: str | None = None,
         *,
         store: str | os.PathLike[str] | Store = "./.rollcage",
         replay: Replay = "auto",
@@ -101,6 +102,8 @@ class Opened:
         secrets: Literal["declared", "detected"] = "declared",
         _clock: Clock = Clock(),  # noqa: B008 - immutable
     ) -> None:
+        if name is None:
+            name = name_of_script()
         if not name:
             raise SessionError("a session needs a name: it says which job this is")
         _check("replay", replay, tuple(MODES))

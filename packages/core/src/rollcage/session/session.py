@@ -40,6 +40,7 @@ class Session(Undoable):
 
     Args:
         name: the job. With `replay="auto"`, its newest run is resumed unless it finished cleanly.
+            Not given: the name of the script that runs, which is logged.
         store: a directory (made if needed), or a `Store`.
         replay: `"auto"`; `"continue"`: its newest run is resumed even if it finished; `"off"`
             records afresh; `"resume"` reuses what holds and runs the rest, and needs a run;
