@@ -2,6 +2,7 @@
 
 import sqlite3
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from langchain_core.tools import BaseTool
 
 # Not declared by the adapter: the demo and an environment with everything have it.
 pytest.importorskip("langchain_community")
-pytest.importorskip("sqlalchemy")
+create_engine = pytest.importorskip("sqlalchemy").create_engine
 
 with warnings.catch_warnings():
     # On import it warns that it will be split up, and of SWIG types in what it imports.
@@ -46,16 +47,18 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def tools(folder: Path) -> list[BaseTool]:
+def tools(folder: Path) -> Iterator[list[BaseTool]]:
     """Both toolkits, over a real folder and a real database."""
     database = folder / "shop.db"
     with sqlite3.connect(database) as connection:
         connection.execute("CREATE TABLE stock (item TEXT, number INTEGER)")
     connection.close()
-    shop = SQLDatabase.from_uri(f"sqlite:///{database}")
+    engine = create_engine(f"sqlite:///{database}")
+    shop = SQLDatabase(engine)
     sql: list[Any] = [ListSQLDatabaseTool, InfoSQLDatabaseTool, QuerySQLDatabaseTool]
     files = FileManagementToolkit(root_dir=str(folder)).get_tools()
-    return [*files, *(make(db=shop) for make in sql)]
+    yield [*files, *(make(db=shop) for make in sql)]
+    engine.dispose()  # Python 3.13 warns of a connection that nobody closed
 
 
 SCRIPT: list[Any] = [
