@@ -217,7 +217,7 @@ SAMPLES: list[tuple[Any, st.SearchStrategy[Any]]] = [
 ]
 
 
-@settings(max_examples=1500)
+@settings(max_examples=5 * settings().max_examples)
 @given(
     st.sampled_from(range(len(SAMPLES))).flatmap(
         lambda i: st.tuples(st.just(i), SAMPLES[i][1], SAMPLES[i][1])

@@ -159,14 +159,14 @@ def test_values_that_python_may_mix_up_have_encodings_of_their_own() -> None:
         found[made] = value
 
 
-@settings(max_examples=2000)
+@settings(max_examples=5 * settings().max_examples)
 @given(values)
 def test_an_argument_can_be_read_back_so_no_two_share_an_encoding(value: Any) -> None:
     back = decode(through_json(encode(value, seal)))
     assert shape(back, ordered=False) == shape(value, ordered=False)
 
 
-@settings(max_examples=2000)
+@settings(max_examples=5 * settings().max_examples)
 @given(values)
 def test_a_result_is_json_and_comes_back_as_the_value_that_it_was(value: Any) -> None:
     result = encode_result(value, seal)

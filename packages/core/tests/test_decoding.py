@@ -48,7 +48,7 @@ HARMLESS = (
 )  # fmt: skip
 
 
-@settings(max_examples=3000)
+@settings(max_examples=5 * settings().max_examples)
 @given(hostile)
 def test_decoding_anything_gives_a_value_or_a_value_error(data: Any) -> None:
     data = orjson.loads(orjson.dumps(data))
@@ -62,7 +62,7 @@ def test_decoding_anything_gives_a_value_or_a_value_error(data: Any) -> None:
     assert set(sys.modules) == before
 
 
-@settings(max_examples=3000)
+@settings(max_examples=5 * settings().max_examples)
 @given(
     st.fixed_dictionaries(
         {"type": st.sampled_from(BUILTINS) | st.text(max_size=5), "message": st.text() | hostile},

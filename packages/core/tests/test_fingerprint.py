@@ -42,7 +42,7 @@ anything = st.recursive(
 )
 
 
-@settings(max_examples=3000)
+@settings(max_examples=5 * settings().max_examples)
 @given(anything)
 @example({"\ue000": 1, "\U00010000": 2})
 @example({"a": [1.0, -0.0, 1e-7, {"$rollcage": 5e-324}]})
@@ -50,13 +50,13 @@ def test_canonical_bytes_are_those_of_the_reference_library(value: Any) -> None:
     assert jcs(value) == rfc8785.dumps(value)
 
 
-@settings(max_examples=3000)
+@settings(max_examples=5 * settings().max_examples)
 @given(floats)
 def test_each_float_is_written_as_the_reference_library_writes_it(value: float) -> None:
     assert jcs([value]) == rfc8785.dumps([value])
 
 
-@settings(max_examples=1000)
+@settings(max_examples=5 * settings().max_examples)
 @given(text)
 def test_each_string_is_written_as_the_reference_library_writes_it(value: str) -> None:
     assert jcs(value) == rfc8785.dumps(value)
