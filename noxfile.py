@@ -10,7 +10,7 @@ from pathlib import Path
 
 import nox
 
-nox.needs_version = ">=2025.2.9"
+nox.needs_version = ">=2025.10.14"
 nox.options.default_venv_backend = "uv"
 nox.options.sessions = [
     "lint",
@@ -20,13 +20,17 @@ nox.options.sessions = [
     "cross",
     "coverage",
     "floor",
-    "wheel",
+    "newest",
 ]
+
+# Where it is set, each process of a test compiles all that it imports, anew: half of its time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 CONSTRAINTS = ("-c", "constraints.txt", "--build-constraints", "constraints.txt")
 PROJECT = nox.project.load_toml("pyproject.toml")
 GROUPS = PROJECT["dependency-groups"]
 
+NEWEST = "3.13"  # the newest Python that all dependencies carry
 # Each package with the siblings that its tests need: nothing else is in its environment.
 PACKAGES = {
     "core": ["packages/core"],
@@ -59,9 +63,18 @@ PYTEST = ("pytest", "-n", "auto", "--dist", "worksteal")  # a worker a core, unt
 ADAPTERS_TESTS = groups("test", *(f"test-{adapter}" for adapter in ADAPTERS))
 
 
-def run_tests(session: nox.Session, folder: str) -> None:
-    """Run the tests of this folder; `coverage` reads what they leave."""
-    session.run("coverage", "run", "-m", *PYTEST, folder, *session.posargs)
+def wheels(session: nox.Session, *folders: str) -> list[str]:
+    """The wheels of these folders: each from an sdist, so both are complete."""
+    dist = Path(session.create_tmp())
+    for folder in folders:
+        build = ("uv", "build", "--quiet", "--clear", folder, "--out-dir", str(dist / folder))
+        session.run(*build, *CONSTRAINTS[2:], external=True)
+    return [str(path) for folder in folders for path in (dist / folder).glob("*.whl")]
+
+
+def moving(adapter: str) -> list[str]:
+    """The adapter's tests that a framework, or a Python, of another version may break."""
+    return [f"{PACKAGES[adapter][0]}/tests/test_{what}.py" for what in ("conformance", "facts")]
 
 
 @nox.session
@@ -92,17 +105,18 @@ def typecheck(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize("package", list(PACKAGES), ids=list(PACKAGES))
 def tests(session: nox.Session, package: str) -> None:
-    """One package's tests, in an environment with its own dependencies only."""
+    """One package's tests, on its built wheel, in an environment with its own dependencies only."""
     needs = groups("test", f"test-{package}")
-    session.install(*editable(*PACKAGES[package]), *needs, *CONSTRAINTS)
-    run_tests(session, f"{PACKAGES[package][0]}/tests")
+    session.install(*wheels(session, *PACKAGES[package]), *needs, *CONSTRAINTS)
+    tests = f"{PACKAGES[package][0]}/tests"
+    session.run("coverage", "run", "-m", *PYTEST, tests, *session.posargs)
 
 
 @nox.session
 def cross(session: nox.Session) -> None:
     """What spans packages: layering, exports, packaging, examples, the docs' code blocks."""
     session.install(*editable(*EVERYTHING), *ADAPTERS_TESTS, *CONSTRAINTS)
-    run_tests(session, "tests")
+    session.run(*PYTEST, "tests", *session.posargs)
 
 
 @nox.session
@@ -190,7 +204,7 @@ def exhaustive(session: nox.Session) -> None:
 
 @nox.session
 def coverage(session: nox.Session) -> None:
-    """Fails below the bound, over all that `tests` and `cross` ran."""
+    """Fails below the bound, over all that `tests` ran: each package by tests of packages."""
     session.install(*groups("test"), *CONSTRAINTS)
     session.run("coverage", "combine")
     session.run("coverage", "report")
@@ -199,23 +213,22 @@ def coverage(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize("adapter", ADAPTERS, ids=ADAPTERS)
 def floor(session: nox.Session, adapter: str) -> None:
-    """An adapter's tests, on the lowest versions that it and core declare."""
+    """An adapter's conformance, and its facts, on the lowest versions that it and core declare."""
     needs = groups("test", f"test-{adapter}")  # together: alone, they would raise what was low
     session.install(*editable(*PACKAGES[adapter]), *needs, "--resolution", "lowest-direct")
-    session.run(*PYTEST, f"{PACKAGES[adapter][0]}/tests", *session.posargs)
+    session.run(*PYTEST, *moving(adapter), *session.posargs)
 
 
-@nox.session
-@nox.parametrize("package", list(PACKAGES), ids=list(PACKAGES))
-def wheel(session: nox.Session, package: str) -> None:
-    """One package's tests, against its built wheel instead of the source tree."""
-    dist = Path(session.create_tmp())
-    for folder in PACKAGES[package]:  # an sdist, then the wheel from it: so both are complete
-        build = ("uv", "build", "--quiet", "--clear", folder, "--out-dir", str(dist / folder))
-        session.run(*build, *CONSTRAINTS[2:], external=True)
-    wheels = [str(path) for path in sorted(dist.glob("*/*/*.whl"))]
-    session.install(*wheels, *groups("test", f"test-{package}"), *CONSTRAINTS)
-    session.run(*PYTEST, "-m", "not slow", f"{PACKAGES[package][0]}/tests", *session.posargs)
+@nox.session(python=NEWEST, download_python="never")
+def newest(session: nox.Session) -> None:
+    """Core's tests, the adapters' conformance and facts, on the newest Python that all carry."""
+    folders = [PACKAGES[adapter][0] for adapter in ADAPTERS]
+    needs = groups("test-core")
+    session.install(
+        *editable(CORE, "packages/conformance", *folders), *ADAPTERS_TESTS, *needs, *CONSTRAINTS
+    )
+    tests = ["packages/core/tests", *(path for adapter in ADAPTERS for path in moving(adapter))]
+    session.run(*PYTEST, "-m", "not slow", *tests, *session.posargs)
 
 
 @nox.session
