@@ -1,6 +1,7 @@
 """`rollcage.gate.detect`: which credentials are found in a text, where, and what is none."""
 
 import itertools
+import re
 import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -137,11 +138,82 @@ def test_blanks_hide_nothing() -> None:
         "password" * 10_000,
         "-----BEGIN PRIVATE KEY-----" * 4_000,
         "://a:" * 20_000,
+        "AKIA" * 250_000,
+        "sk-" * 300_000,
+        "sk-" * 150_000 + "T3BlbkFJ" * 60_000,
+        "secret:" * 140_000 + "(",
+        "secret:" * 140_000 + "...",
+        "api_key:$" * 110_000,
+        "pwd:/" * 200_000,
+        "secret:" * 70_000 + "." * 500_000,
     ],
     ids=lambda text: text[:12],
 )
 def test_a_hostile_text_comes_to_an_end(text: str) -> None:
     detect(text)  # what is quadratic in it takes minutes
+
+
+class Counting:
+    """An expression that counts the characters which it has looked at."""
+
+    def __init__(self, expression: re.Pattern[str]) -> None:
+        self.expression = expression
+        self.characters = 0
+
+    def match(self, text: str, at: int) -> re.Match[str] | None:
+        found = self.expression.match(text, at)
+        self.characters += 1 if found is None else 1 + found.end() - at
+        return found
+
+
+@pytest.mark.parametrize("length", [10_000, 100_000])
+@pytest.mark.parametrize(
+    ("run", "piece"),
+    [("_RIGHT", "AKIA"), ("_RIGHT", "sk-ant-"), ("_RIGHT", "ghp_"), ("_VALUE", "secret:"),
+     ("_VALUE", "api_key=$"), ("_VALUE", "pwd:/")],
+)  # fmt: skip
+def test_no_run_of_characters_is_looked_at_again_and_again(
+    monkeypatch: pytest.MonkeyPatch, run: str, piece: str, length: int
+) -> None:
+    """However many findings are in it: what that costs grows with the text, not with its square."""
+    counting = Counting(getattr(secrets, run))
+    monkeypatch.setattr(secrets, run, counting)
+    detect(piece * (length // len(piece)) + "(")
+    assert 0 < counting.characters <= 4 * length
+
+
+@pytest.mark.parametrize("blanks", ["", " " * 20])
+def test_expressions_of_others_get_pieces_of_bounded_length(
+    monkeypatch: pytest.MonkeyPatch, blanks: str
+) -> None:
+    pieces: list[int] = []
+    look = secrets._matches
+
+    def looking(patterns: Any, piece: str, at: int) -> Any:
+        if patterns and patterns[0] in secrets._load().theirs:
+            pieces.append(len(piece))
+        return look(patterns, piece, at)
+
+    monkeypatch.setattr(secrets, "_matches", looking)
+    text = ("a key and a token " + blanks) * 10_000
+    detect(text)
+    assert max(pieces) <= secrets._WINDOW
+    assert sum(pieces) <= 2 * len(text)
+
+
+def test_an_older_key_of_openai_is_found_as_a_whole() -> None:
+    key = "sk-" + "a1" * 10 + "T3Blbk" + "FJ" + "b2" * 10
+    assert stood_in(f"my {key}, yours") == "my <>, yours"
+    assert stood_in(f"OPENAI={'x' * 20}-{key}-{'y' * 30_000}.") == "OPENAI=<>."
+    assert detect("a1" * 10 + "T3Blbk" + "FJ" + "b2" * 10) == []
+
+
+def test_a_long_value_is_taken_out_as_a_whole() -> None:
+    assert stood_in("password=" + "a:" * 50_000 + " end") == "password=<> end"
+    assert stood_in("password=" + "a:" * 50_000 + "(x)").startswith("password=a:")
+    assert stood_in("password=" + "$" * 500) == "password=" + "$" * 500
+    assert stood_in("password: " + "a" * 500) == "password: " + "a" * 500
+    assert stood_in("password: " + "a" * 500 + "1") == "password: <>"
 
 
 @pytest.mark.parametrize(

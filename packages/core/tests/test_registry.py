@@ -228,7 +228,7 @@ def test_each_field_that_changes_shows_in_the_diff(registry: Registry, field: st
     differs = registry.diff("send", other)
     fields = [line.split(":")[0] for line in differs.splitlines() if not line.startswith(" ")]
     assert field in fields
-    assert set(fields) <= {field, "code"}
+    assert set(fields) <= {field, "code", *(["schema"] if field == "secret" else [])}
     assert registry.diff("send", SEND) == ""
 
 

@@ -161,7 +161,7 @@ class Parameters:
                 bound = self._bind_model(schema, raw, seal)
             else:
                 bound = self._bind_schema(schema, raw, seal)
-            return self._without_credentials(bound, seal) if isinstance(seal, Hiding) else bound
+            return self._without_secrets(bound, seal) if isinstance(seal, Hiding) else bound
         except RecursionError:
             raise ArgumentsInvalid(f"{self._tool}: its arguments are nested too deep") from None
         except (rfc8785.CanonicalizationError, pydantic_core.PydanticSerializationError) as error:
@@ -169,13 +169,13 @@ class Parameters:
                 f"{self._tool}: arguments that JSON can't hold: {error}"
             ) from None
 
-    def _without_credentials(self, bound: Arguments, seal: Seal) -> Arguments:
+    def _without_secrets(self, bound: Arguments, seal: Seal) -> Arguments:
         """The arguments as the trace may show them; their key is made of that form."""
-        found = hidden(bound.canonical, seal)
+        found = hidden(bound.canonical, seal, self.names)
         if not found.found:
             return bound
         if TAG in found.value:
-            raise ArgumentsInvalid(f"{self._tool}: the name of an argument holds a credential")
+            raise ArgumentsInvalid(f"{self._tool}: the name of an argument holds a secret")
         return Arguments(bound.values, found.value, jcs(found.value))
 
     def _bind_model(

@@ -30,7 +30,7 @@ from rollcage.gate.named import Named
 from rollcage.gate.persons import person, same_person
 from rollcage.gate.queue import ApprovalQueue, QueueApprover, Queued, QueueState
 from rollcage.gate.registry import Registry
-from rollcage.gate.sealing import Detecting
+from rollcage.gate.sealing import Detecting, Sealing
 from rollcage.gate.secrets import Finding, detect, hide_secrets, names_secret
 from rollcage.gate.verdict import (
     ALLOWED,
@@ -129,6 +129,7 @@ __all__ = [
     "Response",
     "Rule",
     "RunView",
+    "Sealing",
     "Spent",
     "SplitUrl",
     "StepView",

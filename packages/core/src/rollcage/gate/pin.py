@@ -73,7 +73,28 @@ def _schema(contract: Contract) -> dict[str, Any]:
         del schema["description"]
     if schema.get("additionalProperties") is True:  # as if it was not said
         del schema["additionalProperties"]
+    secret = contract.takes.secret
+    if secret and isinstance(schema.get("properties"), Mapping):
+        properties: Mapping[str, Any] = schema["properties"]
+        schema["properties"] = {
+            name: _without_values(each) if name in secret else each
+            for name, each in properties.items()
+        }
     return schema
+
+
+def _without_values(declared: Any) -> Any:
+    """A secret parameter's schema, without the values that it gives: one may be a real one."""
+    if not isinstance(declared, Mapping):
+        return declared
+    said: Mapping[str, Any] = declared
+    says_nothing = (None, "", False, True)
+    return {
+        word: each for word, each in said.items() if word not in _VALUES or each in says_nothing
+    }
+
+
+_VALUES: Final = frozenset({"const", "default", "enum", "example", "examples"})
 
 
 def _returns(returns: Any) -> Any:

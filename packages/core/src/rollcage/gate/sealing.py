@@ -1,88 +1,97 @@
-"""The seal of a session that finds credentials itself, in values where nobody declared any."""
+"""The seal of a session: what stands for a secret, and where else than in its place it stands."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-import json
-import threading
-from collections.abc import Mapping
-from typing import Any, Final
-from urllib.parse import quote
+from collections.abc import Collection
+from typing import Any, Final, cast
 
-import orjson
-
+from rollcage.gate.quotes import DECLARED, Quotes, texts_of
 from rollcage.gate.secrets import detect, hide_secrets, names_secret
 from rollcage.gate.verdict import Verdict
 from rollcage.values.codec import STAND_IN, TAG, Hidden, Hiding, Seal, stand_in, tagged
 from rollcage.values.decoding import decode
 
-__all__ = ["Detecting"]
+__all__ = ["Detecting", "Sealing"]
 
 _IN_BASE64: Final = frozenset({"bytes", "bytearray", "str"})
 _SEALED: Final = frozenset({"secret", "redacted", "blob", "opaque"})
-_MOST_KNOWN: Final = 4096  # secrets that are remembered to be found again, the newest
 # Of an event, besides what is encoded.
 _TEXTS: Final = ("verdict", "reason", "drift", "error", "undeclared", "differs")
 
 
-class Detecting(Hiding):
-    """A seal that can also look for what is to be sealed.
+class Sealing(Hiding):
+    """A seal that finds again what it has sealed, wherever that is quoted.
 
-    What it finds in a text is replaced, in its place, by `<secret HMAC>`: the same credential by
-    the same words, so that the same call keeps its key. Words that stand for a credential already
-    are left as they are. What was sealed once, declared or found, is found again wherever it is
-    quoted, in an error's text or in an answer: as it is, in JSON or in a URL. So is no secret of
-    less than six characters, or of less than eight letters: it could be any word.
+    A declared secret that an error, an answer, another call's argument or a rule's reason quotes is
+    replaced, in its place, by `<secret HMAC>`: the same secret by the same words. Words that stand
+    for one already are left as they are. See `Quotes` for what is found.
 
     Args:
         seal: makes the HMAC that stands for a secret.
-
-    Raises:
-        DetectorMissing: what finds credentials is not installed.
     """
 
     def __init__(self, seal: Seal) -> None:
-        detect("")  # now, and not in the middle of a run
         self._seal = seal
-        self._known: dict[str, tuple[str, str]] = {}  # how it may be quoted: its kind, the secret
-        self._lock = threading.Lock()
+        self._quotes = Quotes()
 
     def __call__(self, secret: str) -> str:
         """The HMAC of a secret."""
-        for text in _texts_of(secret):
-            self._remember("a declared secret", text)
+        for text in texts_of(secret):
+            self._quotes.add(text)
         return self._seal(secret)
 
-    def _remember(self, kind: str, credential: str) -> None:
-        if _is_any_word(credential) or credential in self._known:
-            return
-        quoted = (credential, json.dumps(credential)[1:-1], quote(credential, safe=""))
-        with self._lock:
-            known = {**self._known, **dict.fromkeys(quoted, (kind, credential))}
-            while len(known) > _MOST_KNOWN:
-                del known[next(iter(known))]
-            self._known = known
+    def share(self, other: Sealing) -> None:
+        """Know what another session's seal knows, and it what this one will."""
+        self._quotes = other._quotes
 
-    def hide(self, encoded: Any) -> Hidden:
-        """An encoded value without the credentials in it, and where which were."""
+    @property
+    def _idle(self) -> bool:
+        """Whether there is nothing to look for."""
+        return not self._quotes
+
+    def hide(self, encoded: Any, names: Collection[str] = ()) -> Hidden:
+        """An encoded value without the secrets in it, and where which were."""
         found: list[str] = []
+        if self._idle:
+            return Hidden(encoded, found)
+        if names and not any(each not in names and self._is_quoted(each) for each in encoded):
+            kept = {k: self._named(k, v, f"$.{k}", found) for k, v in encoded.items()}
+            return Hidden(kept, found)
         return Hidden(self._value(encoded, "$", found), found)
 
-    def event(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        """An event without the credentials in its own words: reasons, verdicts, errors."""
-        found: list[str] = []
+    def event(self, event: dict[str, Any]) -> dict[str, Any]:
+        """An event without the secrets in its own words: reasons, verdicts, errors."""
+        if self._idle:
+            return event
         return {
-            name: self._value(value, name, found) if name in _TEXTS else value
-            for name, value in event.items()
+            name: self._words(value) if name in _TEXTS else value for name, value in event.items()
         }
 
+    def _words(self, value: Any) -> Any:
+        """What the trace says itself; the names in it are ours."""
+        if isinstance(value, str):
+            return self._text(value, "", [])
+        if isinstance(value, list):
+            return [self._words(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        fields = cast("dict[str, Any]", value)
+        if TAG in fields:
+            return self._value(fields, "", [])
+        return {name: self._words(each) for name, each in fields.items()}
+
     def verdict(self, verdict: Verdict) -> Verdict:
-        """A verdict that quotes no credential."""
-        said = {"reason": verdict.reason, "remedy": verdict.remedy}
-        hidden = self.hide(said)
-        if not hidden.found:
+        """A verdict that quotes no secret."""
+        if self._idle:
             return verdict
-        return Verdict(verdict.decision, code=verdict.code, rule=verdict.rule, **hidden.value)
+        return dataclasses.replace(
+            verdict,
+            reason=self._text(verdict.reason, "", []),
+            remedy=self._text(verdict.remedy, "", []),
+            shadow=None if verdict.shadow is None else self.verdict(verdict.shadow),
+        )
 
     def _value(self, encoded: Any, path: str, found: list[str]) -> Any:
         kind: type[Any] = type(encoded)
@@ -90,20 +99,22 @@ class Detecting(Hiding):
             return self._text(encoded, path, found)
         if kind is list:
             return [self._value(each, f"{path}[{i}]", found) for i, each in enumerate(encoded)]
+        if kind is int and (secret := self._quotes.of(encoded)) is not None:
+            return self._stand_in(path, found, secret.kind, secret.secret)
         if kind is not dict:
             return encoded
         if TAG in encoded:
             return self._tagged(encoded, path, found)
-        if any(map(detect, encoded)):
+        if any(map(self._is_quoted, encoded)):
             return self._pairs(encoded.items(), path, found)
         return {k: self._named(k, v, f"{path}.{k}", found) for k, v in encoded.items()}
 
     def _text(self, text: str, path: str, found: list[str]) -> str:
-        for quoted, (kind, credential) in self._known.items():
-            if quoted in text:
-                said = self._stand_in(path, found, kind, credential)
-                text = text.replace(quoted, said)
-        return hide_secrets(text, functools.partial(self._stand_in, path, found))
+        return self._quotes.replace(text, functools.partial(self._stand_in, path, found))
+
+    def _is_quoted(self, name: str) -> bool:
+        """Whether the name of a member holds a secret."""
+        return self._text(name, "", []) != name
 
     def _tagged(self, encoded: dict[str, Any], path: str, found: list[str]) -> dict[str, Any]:
         tag, value = encoded[TAG], encoded.get("value")
@@ -134,35 +145,47 @@ class Detecting(Hiding):
         )
 
     def _named(self, name: Any, value: Any, path: str, found: list[str]) -> Any:
+        """A value under a name."""
+        del name  # says nothing here
+        return self._value(value, path, found)
+
+    def _stand_in(self, path: str, found: list[str], kind: str, credential: str) -> str:
+        said = kind if kind == DECLARED else f"a credential ({kind})"
+        flaw = f"{path}: {said} is never recorded"
+        if found[-1:] != [flaw]:
+            found.append(flaw)
+        return stand_in(self._seal(f"detected:{credential}"))
+
+
+class Detecting(Sealing):
+    """A seal that also looks for credentials that nobody declared.
+
+    What it has found once is found again wherever it is quoted.
+
+    Raises:
+        DetectorMissing: what finds credentials is not installed.
+    """
+
+    def __init__(self, seal: Seal) -> None:
+        detect("")  # now, and not in the middle of a run
+        super().__init__(seal)
+
+    @property
+    def _idle(self) -> bool:
+        return False
+
+    def _text(self, text: str, path: str, found: list[str]) -> str:
+        text = super()._text(text, path, found)
+        return hide_secrets(text, functools.partial(self._found, path, found))
+
+    def _named(self, name: Any, value: Any, path: str, found: list[str]) -> Any:
         """A value under a name which may say that it is a credential."""
         if type(value) is str and value and type(name) is str and names_secret(name):
             if STAND_IN.fullmatch(value):
                 return value
-            return self._stand_in(path, found, "Secret Keyword", value)
-        return self._value(value, path, found)
+            return self._found(path, found, "Secret Keyword", value)
+        return super()._named(name, value, path, found)
 
-    def _stand_in(self, path: str, found: list[str], kind: str, credential: str) -> str:
-        found.append(f"{path}: {_said(kind)}")
-        self._remember(kind, credential)
-        return stand_in(self._seal(f"detected:{credential}"))
-
-
-def _texts_of(secret: str) -> list[str]:
-    """The texts in which a declared secret may be quoted, out of what is sealed of it."""
-    form, _, inner = secret.partition(":")
-    if form == "value":  # a declared parameter, as JSON
-        value = orjson.loads(inner)
-        return [value] if isinstance(value, str) else []
-    try:
-        return [inner, bytes.fromhex(inner).decode()]  # secret bytes
-    except ValueError:
-        return [inner]
-
-
-def _is_any_word(credential: str) -> bool:
-    """Whether it is too short, or too common, to be looked for in every text."""
-    return len(credential) < 6 or (credential.isalpha() and len(credential) < 8)
-
-
-def _said(kind: str) -> str:
-    return f"a credential ({kind}) is never recorded"
+    def _found(self, path: str, found: list[str], kind: str, credential: str) -> str:
+        self._quotes.add(credential, kind)
+        return self._stand_in(path, found, kind, credential)

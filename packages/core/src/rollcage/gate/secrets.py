@@ -46,14 +46,16 @@ class _Pattern(NamedTuple):
 _SHORTEST: Final = 7  # characters: "pwd=abc"
 _WINDOW: Final = 8192  # characters that an expression which may run away is given at once,
 _OVERLAP: Final = 2048  # and how many of them again, so that nothing hides on an edge
+_LONG: Final = 256  # characters of a value that are told apart by an expression
 _GAP: Final = re.compile(r"\s{16,}")  # several of their expressions are cubic in blanks
 _RIGHT: Final = re.compile(r"[A-Za-z0-9_\-+/=]*")
+_VALUE: Final = re.compile(r"[^\s\"'`,;&(){}\[\]<>]*")
 _TOKEN: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 
 # Of detect-secrets: what is of no use here, or done below on the whole text.
 _LEFT_OUT: Final = frozenset({
     "Base64HighEntropyString", "HexHighEntropyString", "IPPublicDetector", "JwtTokenDetector",
-    "KeywordDetector", "NpmDetector", "PrivateKeyDetector",
+    "KeywordDetector", "NpmDetector", "OpenAIDetector", "PrivateKeyDetector",
 })  # fmt: skip
 # Those whose groups hold the credential; the groups of the others are prefixes.
 _GROUPED: Final = frozenset({
@@ -106,6 +108,9 @@ _OWN_GROUPED: Final = (  # kind, expression, and what is in each text that it ma
 _SECOND_PART: Final = ".eyJ"  # of a JSON Web Token: each part is JSON in base64
 _PARTS: Final = r"\.eyJ[A-Za-z0-9_-]{4,}+(?:\.[A-Za-z0-9_-]*+)?"
 
+_OPENAI: Final = re.compile(r"[A-Za-z0-9]{20}T3BlbkFJ[A-Za-z0-9]{20}")  # in each of its older keys
+_TOKENS: Final = re.compile(r"[A-Za-z0-9_-]{51,}+")
+
 # What is called like a credential: the words of detect-secrets, and those of tokens.
 _MORE_WORDS: Final = (
     "access_?token", "auth_?token", "refresh_?token", "bearer_?token", "id_?token", "passphrase",
@@ -113,8 +118,8 @@ _MORE_WORDS: Final = (
 _HINTS: Final = ("key", "pass", "pwd", "secret", "contrase", "token")  # one is in each of those
 _ASSIGNED: Final = (
     r"(?i:({words})(?!ar))\w{{0,40}}[\"'\]]{{0,2}}(\s{{0,8}}(?:=>|:=|={{1,3}}|:)\s{{0,8}})"
-    r"(?:\"([^\"\r\n]{{3,}})(?:\"|\Z)|'([^'\r\n]{{3,}})(?:'|\Z)"
-    r"|([^\s\"'`,;&(){{}}\[\]<>]{{4,}}+)(?![(\[]))"
+    r"(?:\"([^\"\r\n]{{3,}}+)(?:\"|\Z)|'([^'\r\n]{{3,}}+)(?:'|\Z)"
+    r"|([^\s\"'`,;&(){{}}\[\]<>]{{4,64}}+))"  # the beginning of it: `_VALUE` tells its end
 )
 _PLACEHOLDER: Final = re.compile(
     r"(?i:true|false|null|none|undefined|required|optional|string|str|\*+|x{3,}"
@@ -122,6 +127,10 @@ _PLACEHOLDER: Final = re.compile(
 )
 
 _lock: Final = threading.Lock()
+
+
+_ALL_ALIKE: Final = re.compile(r"\*+|[xX]{3,}")  # what stands there where nothing is to be shown
+_CLOSING: Final = re.compile(r"[.:!?]*")  # what ends a word of prose
 
 
 class _Detector(NamedTuple):
@@ -177,8 +186,10 @@ def detect(text: str) -> list[Finding]:
         return []
     small = text.lower()
     theirs = _needed(detector.theirs, small)
-    found = [_whole(each, text) for each in _theirs(theirs, text)]
-    found += (_whole(each, text) for each in _matches(detector.own, text, 0))
+    ends = _Runs(_RIGHT, text)
+    found = [_whole(each, text, ends) for each in _theirs(theirs, text)]
+    found += (_whole(each, text, ends) for each in _openai(text))
+    found += (_whole(each, text, ends) for each in _matches(detector.own, text, 0))
     found += _matches(_needed(detector.own_grouped, small), text, 0)
     found += _web_tokens(detector.parts, text)
     if any(hint in small for hint in _HINTS):
@@ -248,11 +259,41 @@ def _web_tokens(parts: re.Pattern[str], text: str) -> Iterator[Finding]:
         at = text.find(_SECOND_PART, at + 1)
 
 
+def _openai(text: str) -> Iterator[Finding]:
+    """Keys of OpenAI that have its mark in them: each run of their characters is looked at once."""
+    if "T3BlbkFJ" not in text:
+        return
+    for run in _TOKENS.finditer(text):
+        start = text.find("sk-", *run.span())
+        marked = None if start < 0 else _OPENAI.search(text, start + 3, run.end())
+        if marked is not None:
+            yield Finding("OpenAI Token", start, marked.end())
+
+
+class _Runs:
+    """Where runs of one kind of characters end. Each is looked at once, wherever one asks in it."""
+
+    __slots__ = ("_end", "_run", "_start", "_text")
+
+    def __init__(self, run: re.Pattern[str], text: str) -> None:
+        self._run = run
+        self._text = text
+        self._start = self._end = -1
+
+    def end(self, at: int) -> int:
+        """The end of the run that the character `at` is in; `at` itself, where it is in none."""
+        if not self._start <= at <= self._end:
+            match = self._run.match(self._text, at)
+            assert match is not None  # it may be empty
+            self._start, self._end = at, match.end()
+        return self._end
+
+
 def _length(span: tuple[int, int]) -> int:
     return span[1] - span[0]
 
 
-def _whole(found: Finding, text: str) -> Finding:
+def _whole(found: Finding, text: str, ends: _Runs) -> Finding:
     """The token that a finding is part of: many patterns know its first characters only."""
     start, end = found.start, found.end
     while (
@@ -260,30 +301,51 @@ def _whole(found: Finding, text: str) -> Finding:
     ):
         start -= 1
     if text[end - 1] in _TOKEN:
-        match = _RIGHT.match(text, end)
-        assert match is not None
-        end = match.end()
+        end = ends.end(end)
     return Finding(found.kind, start, end)
 
 
 def _assigned(expression: re.Pattern[str], text: str) -> Iterator[Finding]:
     """Values that stand behind a name which is called like a credential."""
     at = 0
+    values = _Runs(_VALUE, text)
     while (match := expression.search(text, at)) is not None:
         group = match.lastindex or 0
-        value: str = match[group]
+        start, end = match.span(group)
         at = match.start() + 1
-        if _PLACEHOLDER.fullmatch(value) or (match[1].lower() == "pwd" and value[0] in "/.~"):
+        if group == 5:
+            end = values.end(end)
+            if text[end : end + 1] in ("(", "["):  # a call, or a place in a list
+                continue
+        if _is_placeholder(text, start, end, quoted=group != 5):
             continue
-        if group == 5 and not _like_a_value(value, match[2]):
+        if match[1].lower() == "pwd" and text[start] in "/.~":
             continue
-        yield Finding("Secret Keyword", match.start(group), match.end(group))
-        at = match.end(group)
+        if group == 5 and not _like_a_value(text, start, end, match[2]):
+            continue
+        yield Finding("Secret Keyword", start, end)
+        at = end
 
 
-def _like_a_value(value: str, sign: str) -> bool:
+def _is_placeholder(text: str, start: int, end: int, *, quoted: bool) -> bool:
+    """Whether a value only stands where one is to come.
+
+    Quoted ones do not overlap. Of others that do, a long one is not looked through each time.
+    """
+    if quoted or end - start <= _LONG:
+        return _PLACEHOLDER.fullmatch(text, start, end) is not None
+    if text[start] in "<$%{" or text.endswith("...", start, end):
+        return True
+    return _ALL_ALIKE.fullmatch(text, start, end) is not None
+
+
+def _like_a_value(text: str, start: int, end: int, sign: str) -> bool:
     """Whether an unquoted word is a value: `password=open` is, the prose `password: none` not."""
-    return sign == "=" or any(not each.isalpha() for each in value.rstrip(".:!?"))
+    if sign == "=":
+        return True
+    odd = next((at for at in range(start, end) if not text[at].isalpha()), end)
+    closing = _CLOSING.match(text, odd, end)
+    return closing is not None and closing.end() < end
 
 
 def _merged(found: list[Finding]) -> list[Finding]:

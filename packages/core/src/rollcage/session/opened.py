@@ -29,6 +29,7 @@ from rollcage.gate import (
     Facade,
     Registry,
     Rule,
+    Sealing,
     Terms,
     Verdict,
     person,
@@ -62,7 +63,6 @@ from rollcage.store.protocol import Lock, Store
 from rollcage.trace.events import FORMAT
 from rollcage.undo.compensation import Tool, Tools, ToolSource
 from rollcage.values.answer import Answer
-from rollcage.values.codec import Seal
 from rollcage.values.exceptions import encode_exception
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Opened:
         self._turns: dict[Any, Turn] = {}
         self._ended: OrderedDict[Any, Returned | Raised] = OrderedDict()
         self._key: bytes | None = None
-        self._seal: Seal = Detecting(self._hmac) if secrets == "detected" else self._hmac
+        self._seal = (Detecting if secrets == "detected" else Sealing)(self._hmac)
         self._setting: Setting | None = None
         self._tools = Tools(tools)
         self._facade_name = facade
@@ -160,6 +160,8 @@ class Opened:
             raise
         open_sessions[id(self)] = self._facade
         self.nesting.enter(self._guard)
+        if self.nesting.outer is not None:  # what is declared in one is quoted in the other
+            self._seal.share(self.nesting.outer.session.seal)
         return half_undone
 
     def __exit__(
@@ -292,8 +294,7 @@ class Opened:
 
     def _share(self) -> Setting:
         """What the flows of this session share."""
-        if isinstance(self._seal, Detecting):
-            self._active().hide = self._seal.event
+        self._active().hide = self._seal.event
         return Setting(
             self._seal,
             self._durable,
@@ -310,11 +311,9 @@ class Opened:
 
     def _decide(self, call: Call) -> Verdict:
         verdict = self._gate.decide(call)
-        if not isinstance(self._seal, Detecting):
-            return verdict
         try:
             return self._seal.verdict(verdict)
-        except Exception as error:  # noqa: BLE001 - what it says may hold a credential
+        except Exception as error:  # noqa: BLE001 - what it says may hold a secret
             return failed(error)
 
     def _finish(self, driver: Driver, error: BaseException | None) -> None:
@@ -359,6 +358,11 @@ class Opened:
         if driver is None:
             raise SessionError(f"session {self.name!r} is not entered: use `with Session(...)`")
         return driver
+
+    @property
+    def seal(self) -> Sealing:
+        """What stands for secrets in this session's run, and finds them where they are quoted."""
+        return self._seal
 
     @property
     def stats(self) -> Stats:

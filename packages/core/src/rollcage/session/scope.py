@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar, overload
 from rollcage.contract.contract import Contract
 from rollcage.contract.permissions import Enforce, grants_of
 from rollcage.fingerprint.identity import idempotency_key
-from rollcage.gate import Ask, Facade
+from rollcage.gate import Ask, Facade, Sealing
 from rollcage.replay.generation import Origin
 from rollcage.replay.world import Turn
 from rollcage.step.call import Step
@@ -34,6 +34,11 @@ class Guard(Protocol):
     @property
     def facade(self) -> Facade | None:
         """See `Session.facade`."""
+        ...
+
+    @property
+    def seal(self) -> Sealing:
+        """See `Session.seal`."""
         ...
 
     def run(

@@ -35,6 +35,7 @@ from rollcage.undo.compensation import (
 )
 from rollcage.values.codec import TAG, Seal, tagged
 from rollcage.values.decoding import decode
+from rollcage.values.exceptions import told_of
 
 __all__ = [
     "LARGE", "Part", "Setting", "capture", "keep", "keep_large", "observed", "plan_late", "probed",
@@ -221,7 +222,8 @@ def settled_marks(
         if not isinstance(now, Raised):
             marks["after"] = digests_of(now)
         elif isinstance(now.error, Exception):
-            _log.error("what %s changed can't be observed", contract.name, exc_info=now.error)
+            said = told_of(now.error, setting.seal)
+            _log.error("what %s changed can't be observed: %s", contract.name, said)
         else:
             interrupt = now.error
     if isinstance(answer, Returned) and call.undoes is None:
@@ -245,8 +247,9 @@ def plan_late(
     told = {"args": dict(arguments), "before": before, "result": result}
     try:
         plan = _plan(contract, told, setting)
-    except Exception:  # noqa: BLE001 - logged: the effect is out there already
-        _log.exception("the undo of %s can't be planned", contract.name)
+    except Exception as error:  # noqa: BLE001 - logged: the effect is out there already
+        said = told_of(error, setting.seal)
+        _log.error("the undo of %s can't be planned: %s", contract.name, said)
         return {}
     if plan is None:
         return {"plan": None}

@@ -53,13 +53,14 @@ from rollcage.undo.compensation import DidNotHappen, Happened, digests_of
 from rollcage.values.answer import Answer
 from rollcage.values.codec import Hiding, Seal, encode_result, hidden, same_encoding, survey
 from rollcage.values.decoding import decode
-from rollcage.values.exceptions import decode_exception, encode_exception
+from rollcage.values.exceptions import decode_exception, encode_exception, told_of
 
 __all__ = ["Read", "happened", "run_step"]
 
 _log: Final = logging.getLogger("rollcage")
 
 _UNKNOWN: Final = orjson.dumps(UNKNOWN)
+_QUOTING: Final = ("value", "answer", "drift", "lossy")  # parts of an outcome: a tool's own words
 _NOT_STARTED: Final[dict[str, Any]] = {"status": "not_started"}
 
 Read = Callable[[Any], Answer]
@@ -259,8 +260,8 @@ def _outcome(
     if read is not None:
         try:
             said = read(value)
-        except Exception:  # noqa: BLE001 - an adapter's own code must not lose the outcome
-            _log.exception("the answer of %s can't be read", contract.name)
+        except Exception as error:  # noqa: BLE001 - an adapter's own code must not lose the outcome
+            _log.error("the answer of %s can't be read: %s", contract.name, told_of(error, seal))
         else:
             outcome["answer"] = said.as_data()
             if said.usage:
@@ -280,17 +281,20 @@ def _outcome(
             outcome["lossy"] = "; ".join(result.flaws[:5])
             outcome.pop("typed", None)
         encoded = orjson.dumps(outcome)
-    return _without_credentials(outcome, seal) if isinstance(seal, Hiding) else (outcome, encoded)
+    shown = _without_secrets(outcome, seal) if isinstance(seal, Hiding) else outcome
+    return (outcome, encoded) if shown is outcome else (shown, orjson.dumps(shown))
 
 
-def _without_credentials(outcome: dict[str, Any], seal: Seal) -> tuple[dict[str, Any], bytes]:
+def _without_secrets(outcome: dict[str, Any], seal: Seal) -> dict[str, Any]:
     """The outcome as the trace may hold it; a value that lost something can't come back."""
-    value, found = hidden(outcome["value"], seal)
-    told = hidden({**outcome, "value": None}, seal).value | {"value": value}
-    if found:
-        told["lossy"] = "; ".join([*filter(None, [told.get("lossy")]), *found[:5]])
-        told.pop("typed", None)
-    return told, orjson.dumps(told)
+    parts = {each: hidden(outcome[each], seal) for each in _QUOTING if each in outcome}
+    if not any(each.found for each in parts.values()):
+        return outcome
+    shown = outcome | {name: each.value for name, each in parts.items()}
+    if lost := parts["value"].found:
+        shown["lossy"] = "; ".join([*filter(None, [shown.get("lossy")]), *lost[:5]])
+        shown.pop("typed", None)
+    return shown
 
 
 def _late(step: Step, answer: Returned | Raised, setting: Setting, read: Read | None) -> Flow:

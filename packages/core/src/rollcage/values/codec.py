@@ -12,7 +12,7 @@ import enum
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from decimal import Decimal
 from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import Any, Final, NamedTuple, Protocol
@@ -57,40 +57,43 @@ CANONICAL: Final = 2  # is its own encoding, and orjson's sorted bytes are its J
 Seal = Callable[[str], str]
 """Turns a secret into its HMAC under the store's key (hex).
 
-A `Hiding` one also looks for credentials in what is encoded; see `hidden`.
+A `Hiding` one also looks for secrets in what is encoded; see `hidden`.
 """
 
 STAND_IN: Final = re.compile(r"<secret [0-9a-f]{32}>")
-"""What stands, in a text, for a credential that was found in it."""
+"""What stands, in a text, for a secret that was found in it."""
 
 
 def stand_in(digest: str) -> str:
-    """What stands in a text for the credential of this HMAC."""
+    """What stands in a text for the secret of this HMAC."""
     return f"<secret {digest[:32]}>"
 
 
 class Hidden(NamedTuple):
-    """An encoded value without the credentials that were found in it, and where which were."""
+    """An encoded value without the secrets that were found in it, and where which were."""
 
     value: Any
     found: list[str]
 
 
 class Hiding:
-    """A seal that looks for credentials in what is encoded."""
+    """A seal that looks for secrets in what is encoded."""
 
     def __call__(self, secret: str) -> str:
         """See `Seal`."""
         raise NotImplementedError
 
-    def hide(self, encoded: Any) -> Hidden:
-        """An encoded value without the credentials in it."""
+    def hide(self, encoded: Any, names: Collection[str] = ()) -> Hidden:
+        """An encoded value without the secrets in it. `names` are those of declared parameters."""
         raise NotImplementedError
 
 
-def hidden(encoded: Any, seal: Seal) -> Hidden:
-    """What may reach the disk of an encoded value: all of it, unless the seal finds credentials."""
-    return seal.hide(encoded) if isinstance(seal, Hiding) else Hidden(encoded, [])
+def hidden(encoded: Any, seal: Seal, names: Collection[str] = ()) -> Hidden:
+    """What may reach the disk of an encoded value: all of it, unless the seal finds secrets.
+
+    `names` are those of its members that were declared: they are no secrets.
+    """
+    return seal.hide(encoded, names) if isinstance(seal, Hiding) else Hidden(encoded, [])
 
 
 def survey(value: Any, reserved: str | None = TAG) -> int:  # noqa: C901, PLR0912 - each value of each call goes through here: fewer calls, more branches

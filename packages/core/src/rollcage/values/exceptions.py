@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import traceback
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from typing import Any, Final, cast
@@ -13,7 +14,7 @@ from rollcage.errors import ReplayedError, RollcageError
 from rollcage.values.codec import Seal, encode_result, hidden
 from rollcage.values.decoding import decode
 
-__all__ = ["decode_exception", "encode_exception"]
+__all__ = ["decode_exception", "encode_exception", "told_of"]
 
 LONG: Final = 64 * 1024  # bytes from which a text is cut: it stands in the line of each replay
 _KEPT: Final = 16 * 1024  # bytes of its beginning, and of its end
@@ -59,7 +60,13 @@ def encode_exception(
         whole = "\n".join(notes)
         cut = _cut(whole)
         encoded["notes"] = encode_result(notes if cut == whole else [cut], seal).value
-    return cast("dict[str, Any]", hidden(encoded, seal).value)
+    quoting = [part for part in ("message", "args", "state", "notes") if part in encoded]
+    return encoded | {part: hidden(encoded[part], seal).value for part in quoting}
+
+
+def told_of(error: BaseException, seal: Seal) -> str:
+    """An exception with its traceback as text for a log: without the secrets that it quotes."""
+    return str(hidden("".join(traceback.format_exception(error)), seal).value)
 
 
 def _cut(value: Any) -> Any:
