@@ -111,7 +111,7 @@ def test_a_lost_index_is_said(cli: Cli, record: Record, store: Path) -> None:
     (store / "index.jsonl").unlink()
     result = cli("verify", run)
     assert result.code == 0
-    assert "its end is in no index" in result.out
+    assert "its end is attested by nothing but its own run.finished line" in result.out
 
 
 def test_an_index_that_says_otherwise(cli: Cli, record: Record, store: Path) -> None:

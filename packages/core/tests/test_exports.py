@@ -11,7 +11,7 @@ from rollcage import adapter, errors, store, trace
 PUBLIC = [
     "Approval", "ApprovalCorrupt", "ApprovalInvalid", "ApprovalRequest", "ApprovalRequired",
     "Approver", "ArgumentsInvalid", "Blocked", "CaptureFailed", "Compensation",
-    "ConsoleApprover", "Contract", "ContractError", "CurrentStep", "DetectorMissing",
+    "ConsoleApprover", "Contract", "ContractError", "ControlLost", "CurrentStep", "DetectorMissing",
     "DidNotHappen", "Diverged", "Facade", "FacadeMissing", "Forked", "GovernanceError", "Halt",
     "Happened", "NotReplayable", "OutputDrift", "PermissionUndeclared", "PlannedCall",
     "PlannedStep", "Policy", "PolicyInvalid", "QueueApprover", "Registry", "RegistryCorrupt",
@@ -36,8 +36,8 @@ TRACE = [
     "json_schema", "read_events", "register_native", "seal_line", "split_tail", "tail_of",
 ]  # fmt: skip
 STORE = [
-    "JsonlStore", "Lock", "Reader", "RunInfo", "RunTrace", "StopOrder", "Store", "TraceFile",
-    "Writer", "check_attested", "is_run_id", "job_name", "newest_run", "open_trace",
+    "JsonlStore", "Lock", "Reader", "Repair", "RunInfo", "RunTrace", "StopOrder", "Store",
+    "TraceFile", "Writer", "check_attested", "is_run_id", "job_name", "newest_run", "open_trace",
     "store_option",
 ]  # fmt: skip
 

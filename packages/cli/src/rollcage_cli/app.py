@@ -28,6 +28,7 @@ from rollcage_cli.options import OFF
 from rollcage_cli.output import console, print_json, visible
 from rollcage_cli.policy import policy
 from rollcage_cli.registry import tools
+from rollcage_cli.repair import repair
 from rollcage_cli.resolve import resolve
 from rollcage_cli.runs import runs
 from rollcage_cli.show import show
@@ -63,6 +64,7 @@ for _command in (
     undo,
     abandon,
     export,
+    repair,
     approvals,
     approve,
     reject,

@@ -53,7 +53,7 @@ def find(store: Path, reference: str) -> Found:
     Raises:
         RunNotFound: none; the message says what there is.
         RunAmbiguous: more than one.
-        TraceCorrupt: the store's index is damaged.
+        TraceCorrupt: a trace is damaged, and the store's index has lost its run.
     """
     if "/" in reference or reference.endswith(".jsonl"):
         return Found(*open_trace(Path(reference)))

@@ -110,10 +110,10 @@ def _append(
          "outcome": outcome, "digest": digest}
     )  # fmt: skip
     writer.sync()
-    attested = trace.info is not None and trace.info.count is not None
-    if attested:
-        writer.attest(seen.status)
-    return row, attested
+    status = None if trace.info is None else trace.info.status
+    if status is not None:
+        writer.attest(status)
+    return row, status is not None
 
 
 def _in_doubt(seen: RunView, run: str, number: int) -> StepRow:

@@ -17,7 +17,7 @@ import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.text import Text
 from rollcage.errors import StoreError, TraceCorrupt
-from rollcage.store import RunTrace, TraceFile, check_attested
+from rollcage.store import RunInfo, RunTrace, TraceFile, check_attested
 from rollcage.trace import CHAIN_START, Worlds, event_adapter, read_events, tail_of
 
 from rollcage_cli.errors import CORRUPT
@@ -205,13 +205,7 @@ class _Check:
                 f"a torn last line of {len(trace.torn)} bytes: its writing was cut off; the next "
                 f"session sets it aside"
             )
-        if info is None or (info.count is None and self._finished is not None):
-            self.notes.append("its end is in no index: lines missing from its end would not show")
-        elif info.count is None:
-            self.notes.append(
-                "the run is unfinished: its tail can't be attested, lines missing from its end "
-                "would not show"
-            )
+        self._say_what_attests(info)
         try:
             check_attested(trace)
         except TraceCorrupt as error:
@@ -234,6 +228,21 @@ class _Check:
                     self.found("index", f"the index knows another {field} of this run")
         if self._started.get("redacted"):
             self.notes.append("an export with values taken out: keys can't be checked against them")
+
+    def _say_what_attests(self, info: RunInfo | None) -> None:
+        """Note where nothing but the trace says that lines are missing from its end."""
+        if self._finished is not None and (info is None or info.count is None):
+            self.notes.append(
+                "its end is attested by nothing but its own run.finished line: the index of its "
+                "store has no count of its lines"
+            )
+        elif info is None:
+            self.notes.append("its end is in no index: lines missing from its end would not show")
+        elif info.count is None:
+            self.notes.append(
+                "the run is unfinished: its tail can't be attested, lines missing from its end "
+                "would not show"
+            )
 
     # --- single events ---------------------------------------------------------------------------
 

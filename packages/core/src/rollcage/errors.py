@@ -31,6 +31,7 @@
     │   ├── Diverged                  recorded effects would be left behind     (diverged)
     │   ├── UndoIncomplete            not everything could be taken back        (undo_incomplete)
     │   ├── RunStopped                somebody told the run to stop             (run_stopped)
+    │   ├── ControlLost               nobody could stop the run any more        (control_lost)
     │   ├── UnknownOutcome            nobody can tell whether a write happened  (outcome_unknown)
     │   └── TraceUnwritable           the trace can't be written                (trace_unwritable)
     └── StoreError                    the store or a trace in it
@@ -58,6 +59,7 @@ __all__ = [
     "Blocked",
     "CaptureFailed",
     "ContractError",
+    "ControlLost",
     "DetectorMissing",
     "Diverged",
     "FacadeMissing",
@@ -392,6 +394,23 @@ class RunStopped(Halt):
         self.run = run
         self.by = by
         self.reason = reason
+
+
+class ControlLost(Halt):
+    """The run's control page was removed or cut while it was live: nobody could stop it any more.
+
+    Attributes:
+        run: the run.
+    """
+
+    code = "control_lost"
+
+    def __init__(self, run: str, reason: str) -> None:
+        super().__init__(
+            f"run {run} could not be stopped any more, so nothing more runs in it: {reason}. Leave "
+            f"the files of a live run alone; the next session of its name goes on with it"
+        )
+        self.run = run
 
 
 class UnknownOutcome(Halt):

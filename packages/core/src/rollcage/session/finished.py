@@ -210,7 +210,7 @@ class _Reopened(_Dead):
         except BaseException:
             writer.close()
             raise
-        if trace.info is not None and trace.info.count is not None:
+        if trace.info is not None:
             self._attested = trace.info.status
         return ()
 
@@ -277,8 +277,9 @@ class _NoWriter:
     def sync(self) -> None:
         """Wait for nothing."""
 
-    def stop_order(self) -> None:
+    def stop_order(self, *, closely: bool = False) -> None:
         """Nothing runs."""
+        del closely
 
     def attest(self, status: str) -> None:
         """Note nothing."""

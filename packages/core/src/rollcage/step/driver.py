@@ -201,10 +201,14 @@ class Driver:
 
     def refusal(self, step: Step) -> Raised | None:
         """Why a body must not begin any more: it may have waited for the disk, or for a thread."""
-        if self.writer.stop_order() is not None:
+        try:
+            told = self.writer.stop_order(closely=True) is not None
+        except Halt:  # nobody could stop it any more
+            told = True
+        if told:
             with self.lock:
                 if not self.closed:
-                    self._look_for_stop(step.call)
+                    self._look_for_stop(step.call, closely=True)
         halted = self.ledger.halted
         if halted is not None and self.ledger.stops(step.call):
             error: Exception = SessionHalted(f"the session was halted: {halted}")
@@ -331,13 +335,19 @@ class Driver:
             step.began = self._clock.monotonic()
         return admission
 
-    def _look_for_stop(self, call: Call) -> None:
-        """Halt the session where somebody has told the run to stop. The caller has the lock.
+    def _look_for_stop(self, call: Call, *, closely: bool = False) -> None:
+        """Halt the session where somebody has told the run to stop, or nobody could any more.
 
-        What takes a step back goes on: that is what is left to do.
+        The caller has the lock. What takes a step back goes on: that is what is left to do.
         """
-        order = self.writer.stop_order()
-        if order is None or self.ledger.halted is not None or call.undoes is not None:
+        if self.ledger.halted is not None or call.undoes is not None:
+            return
+        try:
+            order = self.writer.stop_order(closely=closely)
+        except Halt as error:
+            self.ledger.halted = error
+            return
+        if order is None:
             return
         self.ledger.halted = RunStopped(
             order.run or self.writer.run, order.by, order.reason, store_option(self._store)

@@ -129,6 +129,8 @@ def _carried_out(
         event: dict[str, Any] = {"event": "run.rewound", "to": order.to or 0}
         if order.branch:
             event["branch"] = order.branch
+        if any(each.status not in ("verified", "compensated") for each in done):
+            event["incomplete"] = True
         yield Note(event)
         if not order.branch:
             yield Tell(lambda ledger: ledger.rewind())

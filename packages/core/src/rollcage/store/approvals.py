@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from rollcage.errors import StoreError
+from rollcage.store import disk
 
 __all__ = ["ApprovalFiles"]
 
@@ -40,13 +41,9 @@ class ApprovalFiles:
         """
         path = self._path(approval, part)
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            disk.make_folder(self._folder)
             new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            with os.fdopen(os.open(new, flags, 0o600), "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            disk.add(new, data)
             try:
                 os.link(new, path)
             except FileExistsError:
@@ -54,9 +51,9 @@ class ApprovalFiles:
             finally:
                 with contextlib.suppress(OSError):
                     new.unlink()
-            self._sync()
+            disk.sync_folder(self._folder)  # the new name is on the disk
         except OSError as error:
-            raise StoreError(f"{path} can't be written: {error.strerror}") from error
+            raise StoreError(f"{path} can't be written: {disk.said(error)}") from error
         return True
 
     def get(self, approval: str) -> dict[str, bytes]:
@@ -73,7 +70,7 @@ class ApprovalFiles:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise StoreError(f"{path} can't be read: {error.strerror}") from error
+                raise StoreError(f"{path} can't be read: {disk.said(error)}") from error
         return found
 
     def ids(self) -> list[str]:
@@ -87,18 +84,10 @@ class ApprovalFiles:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise StoreError(f"{self._folder} can't be read: {error.strerror}") from error
+            raise StoreError(f"{self._folder} can't be read: {disk.said(error)}") from error
         return sorted({match[1] for match in matches if match is not None})
 
     def _path(self, approval: str, part: str) -> Path:
         if _ID.fullmatch(approval) is None or part not in _PARTS:
             raise StoreError(f"{approval!r} is not the form of an approval's id")
         return self._folder / f"{approval}.{part}.json"
-
-    def _sync(self) -> None:
-        """Wait until the new name is on the disk."""
-        descriptor = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -7,7 +7,6 @@ the count and the hash of the last line, so that what is cut off from the end sh
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 from collections.abc import Callable, Generator, Sequence
@@ -17,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from rollcage.errors import RegistryCorrupt, StoreError, TraceCorrupt
+from rollcage.store import disk
 from rollcage.trace.events import seal_line
 from rollcage.trace.reader import read_events, split_tail, tail_of
 
@@ -96,7 +96,7 @@ class ChainedFile:
         except FileNotFoundError:
             return b"", self._read_head()
         except OSError as error:
-            raise StoreError(f"{self.path} can't be read: {error.strerror}") from error
+            raise StoreError(f"{self.path} can't be read: {disk.said(error)}") from error
 
     def _read_head(self) -> _Head:
         try:
@@ -127,14 +127,16 @@ class ChainedFile:
 
     @contextlib.contextmanager
     def _locked(self) -> Generator[int]:
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path, flags, 0o644)
+            disk.make_folder(self.path.parent)
+            descriptor = disk.open_file(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         except OSError as error:
-            raise StoreError(f"{self.path} can't be written: {error.strerror}") from error
+            raise StoreError(f"{self.path} can't be written: {disk.said(error)}") from error
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            try:
+                disk.lock(descriptor)
+            except OSError as error:
+                raise StoreError(f"{self.path} can't be locked: {disk.said(error)}") from error
             yield descriptor
         finally:
             os.close(descriptor)
@@ -142,9 +144,11 @@ class ChainedFile:
     def _set_aside(self, descriptor: int, size: int, torn: bytes) -> None:
         """Move the torn last line of a killed writer to a file of its own."""
         _log.warning("%s: its last line is torn and is set aside", self.path)
-        with self.path.with_suffix(".torn").open("ab") as aside:
-            aside.write(torn + b"\n")
-        os.ftruncate(descriptor, size)
+        try:
+            disk.add(self.path.with_suffix(".torn"), torn + b"\n")
+            os.ftruncate(descriptor, size)
+        except OSError as error:
+            raise StoreError(f"{self.path} can't be mended: {disk.said(error)}") from error
 
     def _write(self, descriptor: int, size: int, data: bytes) -> None:
         try:
@@ -155,21 +159,13 @@ class ChainedFile:
         except OSError as error:
             with contextlib.suppress(OSError):  # what is left of it is no whole line
                 os.ftruncate(descriptor, size)
-            raise StoreError(f"{self.path} can't be written: {error.strerror}") from error
+            raise StoreError(f"{self.path} can't be written: {disk.said(error)}") from error
 
     def _note(self, head: _Head) -> None:
         """Attest the end; whoever is killed before this leaves one that attests less."""
+        data = orjson.dumps({"count": head.lines, "head": head.head}) + b"\n"
         part = self._head_path.with_suffix(".head.part")  # under the lock: nobody else has it
         try:
-            with part.open("wb") as file:
-                file.write(orjson.dumps({"count": head.lines, "head": head.head}) + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(self._head_path)
-            folder = os.open(self.path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            disk.replace(self._head_path, data, part=part)
         except OSError as error:
-            _log.warning("the end of %s is not attested: %s", self.path, error.strerror)
+            _log.warning("the end of %s is not attested: %s", self.path, disk.said(error))

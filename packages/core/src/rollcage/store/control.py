@@ -1,62 +1,91 @@
 """The control page of a run: a file beside its trace, by which other processes tell it to stop.
 
-Its first byte says whether there is an order, the rest is the order as JSON. Who writes the run has
-the page mapped, so that a look costs no system call. Whoever changes it holds its OS lock, and
-writes the order before the byte. The page belongs on a local disk, as the trace's lock does.
+It is one byte long, 0, while there is no order. With one, its first byte is 1, and the order stands
+behind that as JSON. Whoever changes it holds its OS lock, and writes the order before the byte. Who
+writes the run has it open, and looks at it before each call. It is read and not mapped, so that who
+cuts it off can't kill the interpreter. It belongs on a local disk, as the trace's lock does.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import mmap
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import orjson
 
-from rollcage.errors import StoreError
+from rollcage.errors import ControlLost, StoreError
+from rollcage.store import disk
 from rollcage.store.protocol import StopOrder
 
 __all__ = ["ControlPage", "give_order", "lift_order", "read_order"]
 
-_PAGE: Final = 4096  # bytes
-_ORDERED: Final = 1
+_PAGE: Final = 4096  # bytes, with an order
+_NONE: Final = b"\0"
+_ORDERED: Final = b"\1"
 
 
 class ControlPage:
-    """The control page of a run that this process writes, mapped.
+    """The control page of a run that this process writes.
 
     Raises:
-        StoreError: it can't be made or mapped: a run that can't be stopped does not begin.
+        StoreError: it can't be made: a run that can't be stopped does not begin.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path = path.absolute()  # whatever the process's folder comes to be
+        self._name = str(self._path)
         try:
-            with _locked(path, make=True) as descriptor:
-                if os.fstat(descriptor).st_size < _PAGE:
-                    os.ftruncate(descriptor, _PAGE)
-                self._page = mmap.mmap(descriptor, _PAGE, mmap.MAP_SHARED, mmap.PROT_READ)
+            with disk.locked(path, os.O_RDWR | os.O_CREAT) as descriptor:
+                if os.pread(descriptor, 1, 0) in (b"", _NONE):
+                    os.ftruncate(descriptor, len(_NONE))
+                self._descriptor = disk.open_file(path, os.O_RDONLY)  # without the lock
         except OSError as error:
-            raise StoreError(f"{path} can't be used: {error.strerror}") from error
+            raise StoreError(f"{path} can't be used: {disk.said(error)}") from error
 
     def order(self) -> StopOrder | None:
-        """The order to stop, if there is one now."""
+        """The order to stop, if there is one in the page that was opened."""
         try:
-            return _parse(self._page[:]) if self._page[0] else None
-        except ValueError:  # closed: nothing runs in it any more
+            flag = os.pread(self._descriptor, 1, 0)
+        except OSError as error:
+            if self._descriptor < 0:  # closed: nothing runs in it any more
+                return None
+            raise self._lost(error.strerror) from error
+        return None if flag == _NONE else self.order_where_it_lies()
+
+    def order_where_it_lies(self) -> StopOrder | None:
+        """The order to stop, if there is one in what has the page's name now.
+
+        Raises:
+            ControlLost: the page is gone or was cut: nobody could stop the run any more.
+        """
+        try:
+            size = os.stat(self._name).st_size  # noqa: PTH116 - on the hot path
+        except OSError as error:
+            raise self._lost(error.strerror) from error
+        if size == len(_NONE):
             return None
+        if not size:
+            raise self._lost("it was cut off")
+        try:
+            return read_order(self._path)
+        except StoreError as error:
+            raise self._lost(str(error)) from error
+
+    def _lost(self, reason: str | None) -> ControlLost:
+        said = f"its control page {self._path} was changed by somebody else ({reason})"
+        return ControlLost(self._path.stem, said)
 
     def close(self, *, keep: bool = False) -> None:
         """Give the page up; one without an order goes, unless it is another process's to `keep`."""
-        self._page.close()
+        descriptor, self._descriptor = self._descriptor, -1
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
         if keep:
             return
-        with contextlib.suppress(OSError), _locked(self._path) as descriptor:
-            if os.pread(descriptor, 1, 0) in (b"", b"\0"):
+        with contextlib.suppress(OSError), disk.locked(self._path, os.O_RDWR) as again:
+            if os.pread(again, 1, 0) in (b"", _NONE):
                 self._path.unlink()
 
 
@@ -71,8 +100,8 @@ def read_order(path: Path) -> StopOrder | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StoreError(f"{path} can't be read: {error.strerror}") from error
-    return _parse(data) if data[:1] not in (b"", b"\0") else None
+        raise StoreError(f"{path} can't be read: {disk.said(error)}") from error
+    return _parse(data) if data[:1] not in (b"", _NONE) else None
 
 
 def give_order(path: Path, order: StopOrder) -> None:
@@ -91,35 +120,37 @@ def give_order(path: Path, order: StopOrder) -> None:
     if len(body) >= _PAGE:
         raise StoreError("the reason is too long; say it in fewer words")
     try:
-        with _locked(path, make=True) as descriptor:
-            os.pwrite(descriptor, body, 1)
-            os.pwrite(descriptor, bytes([_ORDERED]), 0)
+        with disk.locked(path, os.O_RDWR | os.O_CREAT) as descriptor:
+            if os.pwrite(descriptor, body, 1) != len(body):
+                raise StoreError(f"{path} can't be written: it takes no more than a part of it")
+            os.pwrite(descriptor, _ORDERED, 0)
             os.fsync(descriptor)
     except OSError as error:
-        raise StoreError(f"{path} can't be written: {error.strerror}") from error
+        raise StoreError(f"{path} can't be written: {disk.said(error)}") from error
 
 
 def lift_order(path: Path, run: str) -> bool:
     """Take back the order that was given to `run`; whether there was one in this page.
 
-    The page itself stays: the run's writer may have it mapped.
+    The page itself stays: the run's writer may have it open.
 
     Raises:
         StoreError: the page can't be written.
     """
     try:
-        with _locked(path) as descriptor:
+        with disk.locked(path, os.O_RDWR) as descriptor:
             data = os.pread(descriptor, _PAGE, 0)
-            found = _parse(data) if data[:1] not in (b"", b"\0") else None
+            found = _parse(data) if data[:1] not in (b"", _NONE) else None
             if found is None or found.run not in ("", run):
                 return False
-            os.pwrite(descriptor, b"\0", 0)
+            os.pwrite(descriptor, _NONE, 0)
+            os.ftruncate(descriptor, len(_NONE))
             os.fsync(descriptor)
             return True
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise StoreError(f"{path} can't be written: {error.strerror}") from error
+        raise StoreError(f"{path} can't be written: {disk.said(error)}") from error
 
 
 def _parse(data: bytes) -> StopOrder:
@@ -135,19 +166,3 @@ def _parse(data: bytes) -> StopOrder:
 def _writable(text: str) -> str:
     """A text without what UTF-8 can't hold (lone surrogates)."""
     return text.encode("utf-8", "replace").decode()
-
-
-@contextlib.contextmanager
-def _locked(path: Path, *, make: bool = False) -> Iterator[int]:
-    """A descriptor of the page, with its OS lock. Not of one that was removed meanwhile."""
-    flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if make else 0)
-    while True:
-        descriptor = os.open(path, flags, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if os.fstat(descriptor).st_nlink:
-                yield descriptor
-                return
-        finally:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a mapping keeps a descriptor of its own
-            os.close(descriptor)

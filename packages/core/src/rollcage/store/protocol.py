@@ -41,11 +41,11 @@ class RunInfo:
         mode: `record`, `resume`, `offline` or `verify`.
         source: the run that it replayed, if any.
         time: when it started (Unix, µs).
-        status: `ok`, `error`, `halted`, `paused` or `partial` as it ended, `undone` where all of it
-            was taken back since, `abandoned` where it was set aside; None while it is live, or
-            after a crash.
-        count: how many lines a finished run has; None otherwise.
-        head: the hash of a finished run's last line (hex); None otherwise.
+        status: `ok`, `error`, `halted`, `paused` or `partial`, as its `run.finished` says, `undone`
+            where all of it was taken back since, `abandoned` where it was set aside; None while it
+            is live, or after a crash.
+        count: how many lines a finished run has; None otherwise, or where the store has lost that.
+        head: the hash of a finished run's last line (hex); None as `count`.
         input: the keyed digest of what the job works on; None where it was given none.
     """
 
@@ -153,7 +153,8 @@ class Writer(Protocol):
         """Add an event; when this returns, a killed process loses nothing of it.
 
         Raises:
-            TraceUnwritable: it is not in the trace, and the trace is as it was.
+            TraceUnwritable: it is not in the trace: that can't be written, or somebody else has
+                removed or changed it, which is seen at the latest before a body runs.
         """
         ...
 
@@ -161,12 +162,22 @@ class Writer(Protocol):
         """Wait until all that was appended is on the disk; callers at once share one wait."""
         ...
 
-    def stop_order(self) -> StopOrder | None:
-        """Whether the run was told to stop. Looked at for each call: it costs no system call."""
+    def stop_order(self, *, closely: bool = False) -> StopOrder | None:
+        """Whether the run was told to stop. Looked at for each call: it costs one system call.
+
+        Where a body is about to run it is looked at `closely`: could an order still be seen?
+
+        Raises:
+            ControlLost: nobody could stop the run any more: what says so is gone.
+        """
         ...
 
     def attest(self, status: str) -> None:
-        """Note the trace's count and head in the index: from now on a truncation shows."""
+        """Note the trace's count and head in the index: from now on a truncation shows.
+
+        Raises:
+            TraceUnwritable: that can't be written, or the trace is not what was written to it.
+        """
         ...
 
     def close(self) -> None:
@@ -199,6 +210,7 @@ class Reader(Protocol):
         Raises:
             RunInUse: it has a live writer, or is being resumed.
             RunNotFound: there is no such run.
+            StoreError: nobody can tell whether it has one.
         """
         ...
 

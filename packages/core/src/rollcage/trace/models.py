@@ -383,6 +383,7 @@ class RunRewound(_Event):
     event: Literal["run.rewound"]
     to: int = Field(ge=0, description="the last step of this trace that still holds; 0: none")
     branch: str = Field("", description="only what is in this branch and below; empty: all")
+    incomplete: bool = Field(False, description="some of it could not be taken back")
 
 
 class PolicyLoaded(_Event):

@@ -12,7 +12,7 @@ import pydantic
 from rollcage.errors import TraceCorrupt
 from rollcage.trace.events import CHAIN_START, HASH_TAIL, event_adapter
 
-__all__ = ["Tail", "check_events", "last_time", "read_events", "split_tail"]
+__all__ = ["Tail", "check_events", "ended", "last_time", "read_events", "split_tail"]
 
 
 class Tail(NamedTuple):
@@ -75,6 +75,30 @@ def last_time(data: bytes) -> int:
     """When the last of a trace's whole lines was written (Unix, µs)."""
     time: int = orjson.loads(data[data.rfind(b"\n", 0, -1) + 1 :])["time"]
     return time
+
+
+def ended(data: bytes) -> str | None:
+    """How a run ended, by the whole lines of its trace; None where it did not, or they are damaged.
+
+    The status of its `run.finished`; `undone` where an undo behind that left nothing; `abandoned`
+    where it was set aside, whatever came before or behind that.
+    """
+    lines = (b'\n{"event":"run.abandoned",', b'\n{"event":"run.finished",')
+    start = next((at + 1 for line in lines if (at := data.rfind(line)) >= 0), None)
+    if start is None:
+        return None
+    status: str | None = None
+    try:
+        for _, event in read_events(data[start:], "", after=tail_of(data[:start])):
+            if event["event"] == "run.finished":
+                status = str(event["status"])
+            elif event["event"] == "run.abandoned":
+                return "abandoned"
+            elif event["event"] == "run.rewound" and not event.get("incomplete"):
+                status = "undone"
+    except (TraceCorrupt, KeyError, ValueError, TypeError):
+        return None
+    return status
 
 
 def check_events(data: bytes, where: str) -> list[dict[str, Any]]:

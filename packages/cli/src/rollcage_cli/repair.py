@@ -1,0 +1,47 @@
+"""`rollcage repair`: makes the store's index again from the traces, and says what it found."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import typer
+from rich.text import Text
+from rollcage.store import JsonlStore
+
+from rollcage_cli.errors import CORRUPT, UsageError
+from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption
+from rollcage_cli.output import console, counted, print_json, visible
+
+__all__ = ["repair"]
+
+
+def repair(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> None:
+    """Make the index of a store again from its traces, where it is damaged, lost or behind them.
+
+    No trace is changed. Sessions do the same on their own, and need no repair; it says more. Exits
+    with 3 where a trace can't be read whose run the index has lost.
+    """
+    if not store.is_dir():
+        raise UsageError(f"there is no store at {visible(str(store))}; say where with --store")
+    found = JsonlStore(store).repair()
+    if as_json:
+        print_json({"store": str(store), **dataclasses.asdict(found)})
+    else:
+        out = console()
+        lines = ", ".join(map(str, found.damaged))
+        if found.damaged:
+            out.print(f"damaged lines of the index, left out: {lines}", soft_wrap=True)
+        for run in found.lost:
+            out.print(f"run {run} was missing, and is known again", soft_wrap=True)
+        for run in found.unattested:
+            out.print(
+                f"run {run} ended, and nothing but its own last lines says that it is whole",
+                soft_wrap=True,
+            )
+        for said in found.unreadable:
+            out.print(Text(visible(said), style="red"), soft_wrap=True)
+        whole = not (found.damaged or found.lost or found.unreadable)
+        said = "the index was whole" if whole else "the index is made again"
+        out.print(f"{said}: {counted(found.runs, 'run')}", soft_wrap=True)
+    if found.unreadable:
+        raise typer.Exit(CORRUPT)

@@ -1,0 +1,133 @@
+"""What the directory store asks of the file system, and what it says where that refuses.
+
+Whatever the umask, its files are for their owner alone (0600), and so are its folders (0700).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+__all__ = [
+    "add", "lock", "locked", "make_folder", "open_file", "replace", "said", "sync_folder", "write",
+]  # fmt: skip
+
+_NEXT: Final = {
+    errno.ENOSPC: "free some space there, then go on",
+    errno.EDQUOT: "free some of this user's quota there, then go on",
+    errno.EROFS: "mount it writable, or keep the store elsewhere with store=...",
+    errno.EACCES: "run as the user whom the store belongs to, or give it to this one",
+    errno.EPERM: "run as the user whom the store belongs to, or give it to this one",
+    errno.ENOLCK: "its file system locks no files: keep the store on a local disk",
+    errno.ENOSYS: "its file system locks no files: keep the store on a local disk",
+    errno.EOPNOTSUPP: "its file system locks no files: keep the store on a local disk",
+    errno.EIO: "look after the disk, or the network share, that it is on",
+    errno.ESTALE: "look after the network share that it is on",
+}
+
+
+def said(error: OSError) -> str:
+    """What the system says, by its name too, and what helps."""
+    number = error.errno or 0
+    name = errno.errorcode.get(number)
+    text = error.strerror or str(error)
+    text = f"{text} ({name})" if name else text
+    return f"{text}: {_NEXT[number]}" if number in _NEXT else text
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder of the store, and what it stands in, where they are not there."""
+    if path.is_dir():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):  # of two processes, one makes it
+        path.mkdir(mode=0o700)
+        with contextlib.suppress(OSError):  # a file system without modes
+            path.chmod(0o700)
+    if not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+
+
+def open_file(path: Path, flags: int) -> int:
+    """Open a file of the store; what `flags` make is for its owner alone."""
+    flags |= os.O_CLOEXEC
+    while flags & os.O_CREAT and not flags & os.O_EXCL:
+        try:
+            return os.open(path, flags & ~os.O_CREAT)
+        except FileNotFoundError:
+            with contextlib.suppress(FileExistsError):  # another process was first
+                return open_file(path, flags | os.O_EXCL)
+    descriptor = os.open(path, flags, 0o600)
+    if flags & os.O_CREAT:
+        with contextlib.suppress(OSError):  # a file system without modes
+            os.fchmod(descriptor, 0o600)
+    return descriptor
+
+
+def lock(descriptor: int, *, wait: bool = True) -> bool:
+    """Take the OS lock of an open file; False where somebody else has it and nobody waits.
+
+    Raises:
+        OSError: there is no telling: the file system locks nothing, say.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def locked(path: Path, flags: int) -> Iterator[int]:
+    """A descriptor of a file, with its OS lock. Not of one that was removed or replaced since."""
+    while True:
+        descriptor = open_file(path, flags)
+        try:
+            lock(descriptor)
+            if os.fstat(descriptor).st_nlink:
+                yield descriptor
+                return
+        finally:
+            os.close(descriptor)
+
+
+def replace(path: Path, data: bytes, *, part: Path) -> None:
+    """Put whole new bytes under a name, on the disk; `part` is nobody else's name."""
+    descriptor = open_file(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        write(descriptor, data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    part.replace(path)
+    sync_folder(path.parent)
+
+
+def add(path: Path, data: bytes) -> None:
+    """Add bytes to the end of a file, which is made if need be; they are on the disk then."""
+    descriptor = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        write(descriptor, data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write(descriptor: int, data: bytes) -> None:
+    """Write all of it."""
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,344 @@
+"""The index of the directory store: what its traces tell, kept where it is found at once.
+
+A line for each run that began, and one with the count and head of each that ended::
+
+    {"run": "01…", "name": "job", "mode": "record", "source": null, "time": 1, "input": "cd…"}
+    {"run": "01…", "reopened": true}
+    {"run": "01…", "status": "ok", "count": 4, "head": "ab…"}
+
+The traces are the truth. A line that is lost or damaged here is made again from them; what can't be
+made again is the count and head, which show that a trace was cut: without them its end is attested
+by nothing but its own `run.finished` line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from rollcage.errors import StoreError, TraceCorrupt, TraceUnwritable
+from rollcage.store import disk
+from rollcage.store.protocol import RunInfo, is_run_id
+from rollcage.trace.reader import ended, read_events, split_tail
+
+__all__ = ["Index", "Known", "Repair"]
+
+_log: Final = logging.getLogger("rollcage")
+_STARTED: Final = ("run", "name", "mode", "source", "time")  # and its input, where it has one
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """What was found in an index, and made again from the traces.
+
+    Attributes:
+        runs: how many the store has.
+        damaged: the numbers of its lines that were none.
+        lost: the runs of which it had no line, or a damaged one.
+        unattested: the runs that ended without their count and head: nothing but their own last
+            lines says that they are whole.
+        unreadable: what can't be read of the traces, each as its error says it.
+    """
+
+    runs: int
+    damaged: tuple[int, ...] = ()
+    lost: tuple[str, ...] = ()
+    unattested: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(slots=True)
+class Known:
+    """The lines of one run, as they stand in the index."""
+
+    started: dict[str, Any] | None = None
+    ended: dict[str, Any] | None = None
+    reopened: bool = False  # since it ended: what became of it, only its trace says
+
+
+class Index:
+    """`index.jsonl` and the folder of traces that it tells of."""
+
+    def __init__(self, path: Path, folder: Path) -> None:
+        self.path = path
+        self._folder = folder
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def runs(self) -> list[RunInfo]:
+        """Every run, in the order in which they began.
+
+        Raises:
+            StoreError: the index, or a trace that it does not know, can't be read.
+        """
+        known, damaged = _parse(self._data())
+        if damaged:
+            _log.warning(
+                "%s: %d of its lines are damaged, and left out for what the traces tell; "
+                "`rollcage repair` writes them anew",
+                self.path,
+                len(damaged),
+            )
+        return [self._info(run, each) for run, each in self._whole(known).items()]
+
+    def known(self, run: str) -> Known:
+        """The lines of one run, for `info`."""
+        known, _ = _parse(self._data(), only=run)
+        return known.get(run) or Known()
+
+    def info(self, run: str, found: Known, trace: bytes) -> RunInfo | None:
+        """What is known of one run, whose whole lines are `trace`, read behind those here."""
+        if found.started is None:
+            try:
+                found.started = _first(trace, str(self._trace(run)))
+            except TraceCorrupt:
+                return None  # whoever reads on is told so
+        return None if found.started is None else self._info(run, found, trace)
+
+    def _info(self, run: str, known: Known, trace: bytes | None = None) -> RunInfo:
+        assert known.started is not None
+        end = known.ended or {}
+        status = end.get("status")
+        if status is None or known.reopened:
+            status = ended(self._read(run) if trace is None else trace) or status
+        return RunInfo(
+            **{name: known.started[name] for name in _STARTED},
+            status=status,
+            count=end.get("count"),
+            head=end.get("head"),
+            input=known.started.get("input"),
+        )
+
+    def _whole(
+        self, known: dict[str, Known], unreadable: list[str] | None = None
+    ) -> dict[str, Known]:
+        """All runs, those that the index does not know in their places among the others.
+
+        Where an `unreadable` trace is not listed there, it is an error.
+        """
+        lost: dict[str, Known] = {}
+        for run in sorted(self._traces() | known.keys()):
+            found = known.get(run) or Known()
+            if found.started is not None:
+                continue
+            try:
+                found.started = _first(self._read(run, first=True), str(self._trace(run)))
+            except StoreError as error:
+                if unreadable is None:
+                    raise
+                unreadable.append(str(error))
+            if found.started is not None:
+                lost[run] = found
+        whole = {run: each for run, each in known.items() if each.started and run not in lost}
+        return _in_order(whole, lost) if lost else whole
+
+    def _traces(self) -> set[str]:
+        try:
+            names = os.listdir(self._folder)  # noqa: PTH208 - of thousands, a third of the time
+        except FileNotFoundError:
+            return set()
+        except OSError as error:
+            raise StoreError(f"{self._folder} can't be read: {disk.said(error)}") from error
+        found = {name[:-6] for name in names if name.endswith(".jsonl")}
+        return {run for run in found if is_run_id(run)}
+
+    def _trace(self, run: str) -> Path:
+        return self._folder / f"{run}.jsonl"
+
+    def _read(self, run: str, *, first: bool = False) -> bytes:
+        """A trace's whole lines, or its first; nothing where it is not there."""
+        path = self._trace(run)
+        try:
+            with path.open("rb") as file:
+                return split_tail(file.readline() if first else file.read())[0]
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise StoreError(f"{path} can't be read: {disk.said(error)}") from error
+
+    def _data(self) -> bytes:
+        try:
+            return self.path.read_bytes()
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise StoreError(f"{self.path} can't be read: {disk.said(error)}") from error
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def began(self, started: Mapping[str, Any], *, durable: bool) -> None:
+        """Note a run, by its `run.started`; `durable` waits until that is on the disk."""
+        self._append(_line(started), durable=durable)
+
+    def reopened(self, run: str) -> None:
+        """Note that an ended run is written to again: how it stands, only its trace says now."""
+        self._append({"run": run, "reopened": True})
+
+    def attest(self, run: str, status: str, count: int, head: bytes, *, durable: bool) -> None:
+        """Note how a run ended, and with which line; `durable` waits until that is on the disk."""
+        line = {"run": run, "status": status, "count": count, "head": head.hex()}
+        self._append(line, durable=durable)
+
+    def _append(self, line: dict[str, Any], *, durable: bool = False) -> None:
+        try:
+            with disk.locked(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND) as index:
+                size = os.fstat(index).st_size
+                if size and os.pread(index, 1, size - 1) != b"\n":
+                    # Torn by a writer that was killed. What it would have told, its trace tells.
+                    os.ftruncate(index, len(split_tail(self.path.read_bytes())[0]))
+                disk.write(index, orjson.dumps(line) + b"\n")
+                if durable:
+                    os.fsync(index)
+        except OSError as error:
+            raise TraceUnwritable(f"{self.path} can't be written: {disk.said(error)}") from error
+
+    def repair(self, *, thorough: bool = False) -> Repair:
+        """Write anew what is lost or damaged, where anything is. The caller has the store's lock.
+
+        Args:
+            thorough: look at the end of each run that has none here, too, and note it.
+
+        Raises:
+            StoreError: it can't be read or written, or the first line of a trace can't be read
+                that is lost here: nobody can tell whose it is.
+        """
+        try:
+            with disk.locked(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND):
+                return self._repair(thorough=thorough)
+        except OSError as error:
+            raise StoreError(f"{self.path} can't be written: {disk.said(error)}") from error
+
+    def _repair(self, *, thorough: bool) -> Repair:
+        data = self._data()
+        known, damaged = _parse(data)
+        before = {run for run, each in known.items() if each.started}
+        unreadable: list[str] = []
+        whole = self._whole(known, unreadable if thorough else None)
+        for run, each in whole.items():
+            if (thorough or run not in before) and (each.ended is None or each.reopened):
+                status = ended(self._read(run))
+                if status is not None:
+                    each.ended = {**(each.ended or {"run": run}), "status": status}
+                    each.reopened = False
+        lost = tuple(run for run in whole if run not in before)
+        anew = b"".join(line for run, each in whole.items() for line in _lines(run, each))
+        if damaged or lost or (thorough and anew != data):
+            disk.replace(self.path, anew, part=self.path.with_name("index.jsonl.part"))
+        return Repair(
+            runs=len(whole),
+            damaged=damaged,
+            lost=lost,
+            unattested=tuple(
+                r for r, each in whole.items() if each.ended and "count" not in each.ended
+            ),
+            unreadable=tuple(unreadable),
+        )
+
+
+def _lines(run: str, known: Known) -> Iterable[bytes]:
+    again = {"run": run, "reopened": True} if known.reopened else None
+    for line in (known.started, known.ended, again):
+        if line is not None:
+            yield orjson.dumps(line) + b"\n"
+
+
+def _parse(data: bytes, *, only: str | None = None) -> tuple[dict[str, Known], tuple[int, ...]]:
+    """What the index says of each run, or `only` of one; the numbers of lines that say nothing."""
+    known: dict[str, Known] = {}
+    damaged: list[int] = []
+    wanted = b"" if only is None else only.encode()
+    for number, line in enumerate(data.split(b"\n")[:-1], start=1):
+        if wanted not in line:
+            continue
+        try:
+            _take(known, orjson.loads(line))
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+            damaged.append(number)
+    return known, tuple(damaged)
+
+
+def _take(known: dict[str, Known], line: dict[str, Any]) -> None:
+    run = line["run"]
+    if not is_run_id(run):
+        raise ValueError(run)
+    if "name" in line:
+        _check(line, name=str, mode=str, source=str | None, time=int)
+        _check({"input": None, **line}, input=str | None)
+        known.setdefault(run, Known()).started = line
+    elif "status" in line:
+        _check(line, status=str)
+        if "count" in line:
+            _check(line, count=int, head=str)
+        each = known.setdefault(run, Known())
+        each.ended, each.reopened = line, False
+    else:
+        _check(line, reopened=bool)
+        known.setdefault(run, Known()).reopened = True
+
+
+def _check(line: dict[str, Any], **types: Any) -> None:
+    for name, type_ in types.items():
+        if not isinstance(line[name], type_):
+            raise TypeError(name)
+
+
+def _line(started: Mapping[str, Any]) -> dict[str, Any]:
+    """What is kept here of a `run.started`."""
+    line = {name: started[name] for name in _STARTED}
+    return line | ({"input": started["input"]["digest"]} if "input" in started else {})
+
+
+def _first(trace: bytes, where: str) -> dict[str, Any] | None:
+    """What the first line of a trace says of its run.
+
+    None where its writer was killed before that line was whole: nothing ran in it.
+
+    Raises:
+        TraceCorrupt: the line is damaged.
+    """
+    if not trace:
+        return None
+    try:
+        _, event = next(read_events(trace, where))
+        return _line(event)
+    except (TraceCorrupt, KeyError, TypeError) as error:
+        why = error.reason if isinstance(error, TraceCorrupt) else f"a run without {error}"
+        raise TraceCorrupt(
+            where,
+            1,
+            f"{why}; the index does not know either which job it belongs to: bring it back from a "
+            f"backup, or move it out of the store",
+        ) from None
+
+
+def _in_order(whole: dict[str, Known], lost: dict[str, Known]) -> dict[str, Known]:
+    """Both together: the lost ones by their time, and no run before the one that it builds on."""
+    waiting = sorted(lost, key=lambda run: (_time(lost[run]), run), reverse=True)
+    merged: dict[str, Known] = {}
+    for run, each in whole.items():
+        while waiting and _time(lost[waiting[-1]]) < _time(each):
+            earlier = waiting.pop()
+            merged[earlier] = lost[earlier]
+        merged[run] = each
+    merged |= {run: lost[run] for run in reversed(waiting)}
+    ordered: dict[str, Known] = {}
+    for run in merged:
+        path: list[str] = []
+        source: str | None = run
+        while source in merged and source not in ordered and source not in path:
+            path.append(source)
+            source = (merged[source].started or {}).get("source")
+        ordered |= {each: merged[each] for each in reversed(path)}
+    return ordered
+
+
+def _time(known: Known) -> int:
+    assert known.started is not None
+    time: int = known.started["time"]
+    return time

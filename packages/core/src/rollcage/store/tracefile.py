@@ -1,0 +1,138 @@
+"""Traces as files to read, and the OS lock by which one of them is somebody's."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import weakref
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from rollcage.errors import RunInUse, RunNotFound, StoreError, TraceCorrupt
+from rollcage.store import disk
+from rollcage.store.control import read_order
+from rollcage.store.protocol import Lock, RunTrace, StopOrder, is_run_id
+from rollcage.trace.reader import split_tail
+
+__all__ = ["TraceFile", "open_locked", "set_tail_aside"]
+
+_log: Final = logging.getLogger("rollcage")
+_SHA256: Final = re.compile("[0-9a-f]{64}")
+_locks: weakref.WeakSet[_FileLock] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """In a forked child: the runs that were locked stay the parent's."""
+    for lock in list(_locks):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+class _FileLock:
+    """An OS lock on an open file, until `release` or the end of the process."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        _locks.add(self)
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def open_locked(path: Path, flags: int = os.O_RDWR) -> int:
+    """Open a trace and take its lock; the descriptor.
+
+    Raises:
+        RunInUse: somebody else has it.
+        RunNotFound: there is no such file.
+        StoreError: it can't be opened, or nobody can tell whether somebody else has it.
+    """
+    try:
+        descriptor = disk.open_file(path, flags)
+    except FileNotFoundError:
+        raise RunNotFound(f"there is no run {path.stem} at {path}") from None
+    except OSError as error:
+        raise StoreError(f"{path} can't be opened: {disk.said(error)}") from error
+    try:
+        taken = disk.lock(descriptor, wait=False)
+    except OSError as error:
+        os.close(descriptor)
+        raise StoreError(f"{path} can't be locked: {disk.said(error)}") from error
+    if not taken:
+        os.close(descriptor)
+        raise RunInUse(f"run {path.stem} is being written or resumed by somebody else")
+    return descriptor
+
+
+def set_tail_aside(descriptor: int, path: Path) -> bytes:
+    """Move a torn last line to a file of its own; the caller has the lock. The trace's bytes.
+
+    Raises:
+        StoreError: it can't be read, or the line can't be moved; the trace is as it was.
+    """
+    try:
+        data, torn = split_tail(path.read_bytes())
+        if torn:
+            _log.warning("%s: its last line is torn and is set aside", path)
+            disk.add(path.with_suffix(".torn"), torn + b"\n")
+            os.ftruncate(descriptor, len(data))
+    except OSError as error:
+        raise StoreError(f"{path} can't be mended: {disk.said(error)}") from error
+    return data
+
+
+class TraceFile:
+    """Runs to read beside one another: `<run>.jsonl` files, their blobs in `blobs/` nearby."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def _path(self, run: str) -> Path:
+        if not is_run_id(run):
+            raise RunNotFound(f"{run!r} is not the form of a run id")
+        return self._folder / f"{run}.jsonl"
+
+    def read(self, run: str) -> RunTrace:
+        path = self._path(run)
+        try:
+            data, torn = split_tail(path.read_bytes())
+        except FileNotFoundError:
+            raise RunNotFound(f"there is no run {run} in {self._folder}") from None
+        except OSError as error:
+            raise StoreError(f"{path} can't be read: {disk.said(error)}") from error
+        return RunTrace(run, str(path), data, torn, None)
+
+    def stop_order(self, run: str) -> StopOrder | None:
+        return read_order(self._path(run).with_suffix(".control"))
+
+    def lock(self, run: str) -> Lock:
+        path = self._path(run)
+        descriptor = open_locked(path)
+        try:
+            set_tail_aside(descriptor, path)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return _FileLock(descriptor)
+
+    def get_blob(self, digest: str) -> bytes:
+        if _SHA256.fullmatch(digest) is None:
+            raise StoreError(f"{digest!r} is not the name of a blob")
+        for folder in (self._folder.parent, self._folder):
+            path = folder / "blobs" / digest[:2] / digest
+            try:
+                data = path.read_bytes()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise StoreError(f"{path} can't be read: {disk.said(error)}") from error
+            if sha256(data).hexdigest() != digest:
+                raise TraceCorrupt(str(path), 1, "a blob that is not what its name says")
+            return data
+        raise StoreError(f"blob {digest} is missing")

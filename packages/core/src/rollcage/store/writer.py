@@ -1,0 +1,159 @@
+"""The one live writer of a trace, and how it knows that the file is still its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from pathlib import Path
+from typing import Any, Final
+
+from rollcage.errors import Forked, TraceUnwritable
+from rollcage.store import disk
+from rollcage.store.control import ControlPage
+from rollcage.store.index import Index
+from rollcage.store.protocol import StopOrder
+from rollcage.trace.events import seal_line
+from rollcage.trace.reader import tail_of
+
+__all__ = ["JsonlWriter"]
+
+_UNCHECKED: Final = ("step.finished", "step.replayed")
+_writers: weakref.WeakSet[JsonlWriter] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """In a forked child: the run stays the parent's, and its OS lock too."""
+    for writer in list(_writers):
+        writer.abandon()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+class JsonlWriter:
+    """Appends to one trace, whose OS lock it holds.
+
+    Nobody else may touch the file meanwhile. That nobody did is looked at before a line that lets
+    something run, and before the last one; a line that tells what is done already is not kept back.
+    """
+
+    def __init__(self, path: Path, index: Index, descriptor: int, data: bytes) -> None:
+        self.run = path.stem
+        self.forked = False
+        self.durable = False  # whether the index waits for the disk, too
+        self._path = path.absolute()  # whatever the process's folder comes to be
+        self._index = index
+        self._descriptor = descriptor
+        try:
+            self._control = ControlPage(path.with_suffix(".control"))
+        except BaseException:
+            os.close(descriptor)
+            raise
+        tail = tail_of(data)
+        # Lines, bytes and head; set in one go, for Ctrl-C may come between any two instructions.
+        self._end = self._next = (tail.lines, tail.size, tail.head)
+        self._synced = 0
+        self._sync_lock = threading.Lock()
+        _writers.add(self)
+
+    def append(self, event: dict[str, Any]) -> None:
+        if self._next is not self._end:
+            self._recover()
+        count, size, head = self._end
+        if event["event"] not in _UNCHECKED:
+            self._check()
+        line, head = seal_line(event, head)
+        self._next = (count + 1, size + len(line), head)
+        try:
+            written = os.write(self._descriptor, line)
+        except OSError as error:
+            self._take_back()
+            raise self._unwritable(disk.said(error)) from error
+        if written != len(line):
+            self._take_back()
+            raise self._unwritable("a short write: the disk may be full")
+        self._end = self._next
+
+    def _recover(self) -> None:
+        """The last append was interrupted, or not taken back: see whether it got through."""
+        try:
+            if os.fstat(self._descriptor).st_size == self._next[1]:
+                self._end = self._next
+            else:
+                os.ftruncate(self._descriptor, self._end[1])
+        except OSError as error:
+            raise self._unwritable(disk.said(error)) from error
+        self._next = self._end
+
+    def _take_back(self) -> None:
+        with contextlib.suppress(OSError):  # the torn line is then set aside at the next open
+            os.ftruncate(self._descriptor, self._end[1])
+            self._next = self._end
+
+    def _check(self, *, by_name: bool = False) -> None:
+        """Refuse to go on where the trace is not as this writer left it."""
+        try:
+            found = os.fstat(self._descriptor)
+            if found.st_size != self._end[1]:
+                more = found.st_size > self._end[1]
+                raise self._lost("somebody else wrote to it" if more else "it was cut off")
+            if not found.st_nlink:
+                raise self._lost("it was removed")
+            if by_name and not os.path.samestat(found, self._path.stat()):
+                raise self._lost("another file was put in its place")
+        except OSError as error:
+            raise self._lost(disk.said(error)) from error
+
+    def _lost(self, reason: str) -> Exception:
+        """The trace is not what was written; from now on, the index shows that."""
+        if self.forked:
+            return self._unwritable(reason)
+        count, _, head = self._end
+        with contextlib.suppress(TraceUnwritable):
+            self._index.attest(self.run, "halted", count, head, durable=self.durable)
+        return TraceUnwritable(
+            f"the trace of run {self.run} is not what was written to it: {reason}, while the run "
+            f"was live ({self._path}). Nothing more runs in it; bring the file back as it was, "
+            f"with {count} lines, to resume it"
+        )
+
+    def _unwritable(self, reason: str | None) -> Exception:
+        if self.forked:
+            return Forked(f"run {self.run} belongs to the parent process; open a session here")
+        return TraceUnwritable(f"the trace of run {self.run} can't be written: {reason}")
+
+    def sync(self) -> None:
+        target = self._end[1]
+        with self._sync_lock:
+            if self._synced < target:  # else somebody waited for these bytes too
+                reached = self._end[1]
+                try:
+                    os.fdatasync(self._descriptor)
+                except OSError as error:
+                    raise self._unwritable(disk.said(error)) from error
+                self._synced = reached
+
+    def stop_order(self, *, closely: bool = False) -> StopOrder | None:
+        return self._control.order_where_it_lies() if closely else self._control.order()
+
+    def attest(self, status: str) -> None:
+        if self._next is not self._end:
+            self._recover()
+        self._check(by_name=True)
+        count, _, head = self._end
+        self._index.attest(self.run, status, count, head, durable=self.durable)
+
+    def close(self) -> None:
+        _writers.discard(self)
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            self._control.close(keep=self.forked)  # while nobody else can write the run
+            with contextlib.suppress(OSError):  # each line is written already
+                os.close(descriptor)
+
+    def abandon(self) -> None:
+        """In a forked child: close the descriptor, so that the lock ends with the parent."""
+        self.forked = True
+        self.close()

@@ -1,0 +1,302 @@
+"""The index is derived: lost, cut, damaged or behind, it stops nobody and makes nothing twice."""
+
+import functools
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rollcage import RunInUse, Session, StoreError, TraceCorrupt, compensate, tool, undo_run
+from rollcage.step.driver import Clock
+from rollcage.store import JsonlStore
+from rollcage.trace.reader import ended
+
+box: set[int] = set()
+
+
+@tool(effect="write", name="index.take")
+def take(number: int) -> None:
+    box.discard(number)
+
+
+@tool(
+    effect="write",
+    name="index.put",
+    observe=lambda args: {"box": sorted(box)},
+    undo=lambda args: [compensate(take, number=args["number"])],
+)
+def put(number: int) -> int:
+    assert number not in box, "it was done twice"
+    box.add(number)
+    return number
+
+
+@tool(effect="write", name="index.send")
+def send(number: int) -> int:
+    return number
+
+
+@pytest.fixture(autouse=True)
+def empty_box() -> None:
+    box.clear()
+
+
+def index(store: JsonlStore) -> Path:
+    return store.root / "index.jsonl"
+
+
+def lines(store: JsonlStore) -> list[bytes]:
+    return index(store).read_bytes().splitlines(keepends=True)
+
+
+def finished(store: JsonlStore, *numbers: int, name: str = "job") -> str:
+    with Session(name, store=store) as session:
+        for number in numbers:
+            put(number)
+    return session.run_id
+
+
+def broken_off(store: JsonlStore, *numbers: int, name: str = "job") -> str:
+    with pytest.raises(KeyError), Session(name, store=store) as session:
+        for number in numbers:
+            put(number)
+        raise KeyError
+    return session.run_id
+
+
+def lose(store: JsonlStore, run: str) -> None:
+    index(store).unlink()
+
+
+def cut(store: JsonlStore, run: str) -> None:
+    index(store).write_bytes(lines(store)[0][:-10])
+
+
+def unattest(store: JsonlStore, run: str) -> None:
+    """As a kill between run.finished and the index leaves it."""
+    index(store).write_bytes(b"".join(li for li in lines(store) if b'"status"' not in li))
+
+
+def garble(store: JsonlStore, run: str) -> None:
+    """A sector of zeros over each line of the run."""
+    mine = run.encode()
+    index(store).write_bytes(
+        b"".join(b"\0" * (len(li) - 1) + b"\n" if mine in li else li for li in lines(store))
+    )
+
+
+HARMS = [lose, cut, unattest, garble]
+Harm = Callable[[JsonlStore, str], None]
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_job_that_had_ended_well_is_not_resumed(store: JsonlStore, harm: Harm) -> None:
+    first = finished(store, 1)
+    harm(store, first)
+    with Session("job", store=store) as session:
+        box.clear()  # another day, the same work
+        put(1)
+    assert (session.stats.hits, session.stats.misses) == (0, 1)
+    assert [(info.run, info.status) for info in store.runs()] == [
+        (first, "ok"),
+        (session.run_id, "ok"),
+    ]
+
+
+@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("way", ["error", "killed"])
+def test_one_that_had_not_is_resumed(store: JsonlStore, harm: Harm, way: str) -> None:
+    finished(store, 5)
+    first = broken_off(store, 1, 2)
+    if way == "killed":
+        path = store.root / "runs" / f"{first}.jsonl"
+        whole = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join(whole[:-1]))
+        unattest(store, first)
+    harm(store, first)
+    with Session("job", store=store) as session:
+        assert [put(1), put(2), put(3)] == [1, 2, 3]
+    assert (session.stats.hits, session.stats.misses) == (2, 1)
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_one_that_was_undone_is_resumed(store: JsonlStore, harm: Harm) -> None:
+    run = finished(store, 1, 2)
+    assert undo_run(store, run, to=1).complete
+    assert store.runs()[0].status == "undone"
+    harm(store, run)
+    assert [info.status for info in store.runs()] == ["undone"]
+    assert box == {1}
+    with Session("job", store=store) as session:
+        assert [put(1), put(2)] == [1, 2]
+    assert (session.stats.hits, session.stats.misses) == (1, 1)
+
+
+def test_an_undo_whose_attestation_is_missing_counts(store: JsonlStore) -> None:
+    """Killed between the last line of the undo and the index."""
+    run = finished(store, 1)
+    before = index(store).read_bytes()
+    assert undo_run(store, run).complete
+    after = index(store).read_bytes()
+    index(store).write_bytes(after[: after.rindex(b'{"run"')])  # the attestation, not the mark
+    assert index(store).read_bytes() != before
+    assert store.runs()[0].status == "undone"
+
+
+def test_an_undo_that_left_something_is_none(store: JsonlStore) -> None:
+    with Session("job", store=store) as session:
+        send(1)  # which nothing takes back
+        put(2)
+    assert not undo_run(store, session.run_id).complete
+    status = store.runs()[0].status
+    index(store).unlink()
+    assert store.runs()[0].status == status == "ok"
+
+
+def test_one_damaged_line_costs_only_itself(
+    store: JsonlStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs = [finished(store, number, name=f"job {number}") for number in range(4)]
+    attested = {info.run: (info.count, info.head) for info in store.runs()}
+    for number in (2, 3):  # of the second job: how it began, how it ended
+        box.clear()
+        kept = lines(store)
+        index(store).write_bytes(b"".join([*kept[:number], b'{"run": 3}\n', *kept[number + 1 :]]))
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "rollcage"):
+            again = finished(store, 1, name="job 1")  # it had ended: recorded afresh
+        assert len(caplog.messages) == 1
+        assert "made again from the traces" in caplog.messages[0]
+        assert [info.run for info in store.runs()] == [*runs, again]
+        for info in store.runs()[:-1]:
+            assert info.status == "ok"
+            if info.run != runs[1] or number == 2:
+                assert (info.count, info.head) == attested[info.run]
+        with caplog.at_level(logging.WARNING, "rollcage"):
+            store.runs()
+        assert len(caplog.messages) == 1, "it is mended, and said once"
+        runs.append(again)
+        attested |= {info.run: (info.count, info.head) for info in store.runs()}
+
+
+def test_whoever_only_reads_mends_nothing(store: JsonlStore) -> None:
+    finished(store, 1)
+    damaged = b"[]\n" + index(store).read_bytes() + b"torn"
+    index(store).write_bytes(damaged)
+    assert [info.status for info in store.runs()] == ["ok"]
+    assert index(store).read_bytes() == damaged
+
+
+def test_a_count_that_is_lost_is_not_made_up(store: JsonlStore) -> None:
+    """It would attest a trace that was cut by then."""
+    run = finished(store, 1)
+    index(store).unlink()
+    for _ in range(2):
+        found = store.repair()
+        assert found.unattested == (run,)
+        info = store.runs()[0]
+        assert (info.status, info.count, info.head) == ("ok", None, None)
+
+
+def test_a_cut_trace_shows_while_the_index_is_whole(store: JsonlStore) -> None:
+    run = broken_off(store, 1, 2)
+    path = store.root / "runs" / f"{run}.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(b"".join(whole.splitlines(keepends=True)[:3]))
+    store.repair()
+    with pytest.raises(TraceCorrupt, match="this is another end"), Session("job", store=store):
+        pytest.fail("a cut trace was resumed")
+    path.write_bytes(whole)
+
+
+def test_repair_says_what_it_found(store: JsonlStore) -> None:
+    runs = [finished(store, 1), broken_off(store, 2), finished(store, 3, name="other")]
+    kept = lines(store)
+    index(store).write_bytes(b"".join([kept[0], b"{}\n", *kept[2:4], b"\xff\n", kept[5]]))
+    found = store.repair()
+    assert (found.runs, found.damaged, found.lost) == (3, (2, 5), (runs[2],))
+    assert found.unattested == (runs[0],)
+    assert [info.run for info in store.runs()] == runs
+    assert [info.status for info in store.runs()] == ["ok", "error", "ok"]
+    again = store.repair()
+    assert (again.runs, again.damaged, again.lost) == (3, (), ())
+
+
+@pytest.mark.damaged
+def test_a_lost_run_whose_first_line_is_damaged_is_nobodys_to_guess(store: JsonlStore) -> None:
+    run = broken_off(store, 1)
+    path = store.root / "runs" / f"{run}.jsonl"
+    with Session("other", store=store):
+        path.write_bytes(b"garbage\n" + path.read_bytes())
+    with pytest.raises(TraceCorrupt), Session("job", store=store):  # it knows its run
+        pytest.fail("a damaged trace was taken for an absent one")
+    index(store).unlink()
+    with pytest.raises(TraceCorrupt, match="which job it belongs to"), Session("new", store=store):
+        pytest.fail("it may have been this job's")
+    assert store.repair().unreadable
+    path.rename(store.root / path.name)  # as the error says
+    with Session("new", store=store):
+        put(2)
+
+
+def test_runs_stand_behind_those_they_build_on(store: JsonlStore) -> None:
+    """Though the clock was wrong: of what the index lost, only the lineage tells the order."""
+    runs = []
+    for ahead in (0, -3600, -7200):
+        now = (9_000_000 + ahead) * 1_000_000_000
+        ticking = Clock(wall=functools.partial(int, now))
+        with pytest.raises(KeyError), Session("job", store=store, _clock=ticking) as session:
+            raise KeyError
+        runs.append(session.run_id)
+    assert [info.run for info in store.runs()] == runs
+    index(store).unlink()
+    sources = {info.run: info.source for info in store.runs()}
+    order = [info.run for info in store.runs()]
+    for run, source in sources.items():
+        assert source is None or order.index(source) < order.index(run)
+
+
+def test_many_repair_at_once(store: JsonlStore, python: Any) -> None:
+    finished(store, 1)
+    index(store).write_bytes(b"garbage\n")
+    code = """
+        from rollcage import Session
+        from rollcage.store import JsonlStore
+        for number in range(5):
+            with Session(f"job {number} {__import__('os').getpid()}", store="store"):
+                JsonlStore("store").repair()
+    """
+    with ThreadPoolExecutor(3) as pool:
+        for child in pool.map(lambda _: python(code), range(3)):
+            assert child.returncode == 0, child.stderr
+    infos = store.runs()
+    assert len(infos) == 16
+    assert {info.status for info in infos} == {"ok"}
+    assert sum(info.count is None for info in infos) == 1, "no attestation is lost to a repair"
+
+
+def test_a_live_run_is_in_use_whatever_became_of_the_index(store: JsonlStore) -> None:
+    with Session("job", store=store):
+        put(1)
+        index(store).unlink()
+        with pytest.raises(RunInUse), Session("job", store=store):
+            pytest.fail("two write one job")
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [(b"", None), (b"garbage\n", None), (b'x\n{"event":"run.finished","status":"ok"}\n', None)],
+)
+def test_a_damaged_end_is_none(data: bytes, status: str | None) -> None:
+    assert ended(data) == status
+
+
+def test_an_index_that_can_not_be_read_says_so(store: JsonlStore) -> None:
+    finished(store, 1)
+    index(store).unlink()
+    index(store).mkdir()
+    with pytest.raises(StoreError, match="EISDIR"), Session("job", store=store):
+        pytest.fail("it was entered")
+    index(store).rmdir()

@@ -1,0 +1,290 @@
+"""A live run whose files somebody else removes, cuts, replaces or writes to: nothing more runs."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rollcage import (
+    ControlLost,
+    RunNotFound,
+    RunStopped,
+    Session,
+    SessionHalted,
+    TraceCorrupt,
+    TraceUnwritable,
+    compensate,
+    tool,
+)
+from rollcage.store import JsonlStore, StopOrder
+
+Python = Callable[..., subprocess.CompletedProcess[str]]
+Events = Callable[[str], list[dict[str, Any]]]
+Harm = Callable[[Path], None]
+
+pytestmark = pytest.mark.damaged
+
+ran: list[int] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran() -> None:
+    ran.clear()
+
+
+@tool(effect="write", name="live.write")
+def write(number: int) -> int:
+    ran.append(number)
+    return number
+
+
+@tool(effect="read", name="live.look")
+def look() -> int:
+    ran.append(-1)
+    return 1
+
+
+def trace_of(store: JsonlStore, session: Session) -> Path:
+    return store.root / "runs" / f"{session.run_id}.jsonl"
+
+
+def unlink(path: Path) -> None:
+    path.unlink()
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def append(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b'{"event":"step.resolved"}\n')
+
+
+def replace(path: Path) -> None:
+    """As an editor saves: the same bytes in another file."""
+    copy = path.with_suffix(".copy")
+    shutil.copy2(path, copy)
+    copy.replace(path)
+
+
+def remove_the_folder(path: Path) -> None:
+    shutil.rmtree(path.parent)
+
+
+def remove_the_store(path: Path) -> None:
+    shutil.rmtree(path.parent.parent)
+
+
+def move_the_store(path: Path) -> None:
+    path.parent.parent.rename(path.parent.parent.with_name("elsewhere"))
+
+
+HARMS = [unlink, truncate, empty, append, replace]
+FOLDERS = [remove_the_folder, remove_the_store, move_the_store]
+
+
+@pytest.mark.parametrize("harm", [*HARMS, *FOLDERS])
+@pytest.mark.parametrize("body", [write, look], ids=["write", "read"])
+def test_nothing_more_runs(store: JsonlStore, harm: Harm, body: Any) -> None:
+    given = {"number": 2} if body is write else {}
+    with pytest.raises((TraceUnwritable, ControlLost)), Session("job", store=store) as session:
+        write(1)
+        harm(trace_of(store, session))
+        with pytest.raises((TraceUnwritable, SessionHalted)):
+            body(**given)
+        with pytest.raises(SessionHalted):  # who swallows the error gets no further
+            write(3)
+    assert ran == [1]
+    if harm not in FOLDERS:
+        assert [info.status for info in store.runs()] == ["halted"]
+
+
+@pytest.mark.parametrize("harm", [*HARMS, *FOLDERS])
+def test_where_nothing_comes_after_it_does_not_end_well(store: JsonlStore, harm: Harm) -> None:
+    with pytest.raises(TraceUnwritable) as left, Session("job", store=store) as session:
+        write(1)
+        harm(trace_of(store, session))
+    assert session.run_id in str(left.value)
+    if harm not in FOLDERS:
+        assert [info.status for info in store.runs()] == ["halted"]
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_the_next_session_does_nothing_twice(store: JsonlStore, harm: Harm) -> None:
+    """What was cut off is not taken for never recorded."""
+    with pytest.raises(TraceUnwritable), Session("job", store=store) as session:
+        write(1)
+        harm(trace_of(store, session))
+        write(2)
+    again = Session("job", store=store)
+    if harm is replace:  # the same bytes: nothing of them is lost
+        with again:
+            assert write(1) == 1
+        assert ran == [1]
+        return
+    with pytest.raises((TraceCorrupt, RunNotFound), match=session.run_id), again:
+        pytest.fail("it was resumed")
+    assert ran == [1]
+
+
+@pytest.mark.parametrize("harm", HARMS)
+async def test_in_an_async_session(store: JsonlStore, harm: Harm) -> None:
+    with pytest.raises(TraceUnwritable):
+        async with Session("job", store=store) as session:
+            await session.acall(write, number=1)
+            harm(trace_of(store, session))
+            await session.acall(write, number=2)
+    assert ran == [1]
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_body_that_harms_its_own_trace_is_the_last(store: JsonlStore, harm: Harm) -> None:
+    session = Session("job", store=store)
+
+    @tool(effect="write")
+    def sweep() -> None:
+        harm(trace_of(store, session))
+
+    with pytest.raises(TraceUnwritable), session:
+        sweep()
+        write(1)
+    assert ran == []
+
+
+def test_a_replay_of_hits_does_not_end_well_either(store: JsonlStore) -> None:
+    with pytest.raises(KeyError), Session("job", store=store):
+        write(1)
+        raise KeyError
+    with pytest.raises(TraceUnwritable), Session("job", store=store) as session:
+        unlink(trace_of(store, session))
+        assert write(1) == 1
+    assert session.stats.hits == 1
+
+
+def test_a_session_whose_folder_is_another_by_now_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "inside").mkdir()
+    with Session("job", store=".rollcage") as session:
+        write(1)
+        monkeypatch.chdir(tmp_path / "inside")
+        write(2)
+        session.call(keep, text="x" * 100_000)
+    assert [p.name for p in (tmp_path / "inside").iterdir()] == []
+    monkeypatch.chdir(tmp_path)
+    assert [info.status for info in JsonlStore(".rollcage").runs()] == ["ok"]
+
+
+@tool(effect="write", name="live.keep")
+def keep(text: str) -> str:
+    return text
+
+
+# --- the control page ----------------------------------------------------------------------------
+
+
+def page(store: JsonlStore, session: Session) -> Path:
+    return trace_of(store, session).with_suffix(".control")
+
+
+@pytest.mark.parametrize("harm", [unlink, empty])
+def test_a_run_that_could_not_be_stopped_any_more_halts(store: JsonlStore, harm: Harm) -> None:
+    with pytest.raises(ControlLost), Session("job", store=store) as session:
+        write(1)
+        harm(page(store, session))
+        with pytest.raises(SessionHalted):
+            write(2)
+    assert ran == [1]
+    with Session("job", store=store):
+        assert [write(1), write(2)] == [1, 2]
+    assert ran == [1, 2]
+
+
+def test_a_stop_reaches_a_run_whose_page_was_deleted(store: JsonlStore) -> None:
+    with pytest.raises(RunStopped, match="too eager"), Session("job", store=store) as session:
+        write(1)
+        page(store, session).unlink()
+        store.stop(StopOrder(session.run_id, "ann", "too eager", 5))
+        with pytest.raises(SessionHalted):
+            write(2)
+    assert ran == [1]
+
+
+def test_a_stop_that_can_not_reach_says_so(store: JsonlStore) -> None:
+    with pytest.raises(TraceUnwritable), Session("job", store=store) as session:
+        move_the_store(trace_of(store, session))
+        with pytest.raises(RunNotFound):
+            store.stop(StopOrder(session.run_id, "ann", "too eager", 5))
+
+
+box: set[int] = set()
+
+
+@tool(effect="write", name="live.take")
+def take(number: int) -> None:
+    box.discard(number)
+
+
+@tool(
+    effect="write",
+    name="live.put",
+    observe=lambda args: {"box": sorted(box)},
+    undo=lambda args: [compensate(take, number=args["number"])],
+)
+def put(number: int) -> None:
+    box.add(number)
+
+
+def test_what_it_did_is_taken_back_all_the_same(store: JsonlStore) -> None:
+    """Taking back is what is left to do, where a transaction is broken off by that."""
+    box.clear()
+    with (
+        pytest.raises(ControlLost),
+        Session("job", store=store) as session,
+        session.transaction(),
+    ):
+        put(1)
+        page(store, session).unlink()
+        put(2)
+    assert box == set()
+
+
+CUT = """
+    import os, sys
+    from pathlib import Path
+    from rollcage import ControlLost, Session, SessionHalted, tool
+
+    @tool(effect="write")
+    def write(number: int) -> int:
+        return number
+
+    try:
+        with Session("job", store="store") as session:
+            write(1)
+            page = Path("store", "runs", f"{session.run_id}.control")
+            os.truncate(page, int(sys.argv[1]))
+            try:
+                print(write(2))
+            except SessionHalted:
+                print("refused")
+    except ControlLost:
+        print("halted")
+"""
+
+
+@pytest.mark.parametrize(("size", "said"), [(0, ["refused", "halted"]), (1, ["2"]), (4096, ["2"])])
+def test_a_page_that_is_cut_kills_no_interpreter(
+    python: Python, size: int, said: list[str]
+) -> None:
+    """Mapped, it did, by SIGBUS."""
+    ended = python(CUT, str(size))
+    assert (ended.returncode, ended.stdout.split(), ended.stderr) == (0, said, "")
