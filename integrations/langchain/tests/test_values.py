@@ -160,4 +160,4 @@ def test_a_message_of_a_users_own_class_is_not_taken_for_langchains() -> None:
         mood: str = "good"
 
     encoded = encode_result(Mine(content="hi"), sealed)
-    assert "Mine comes back only through a declared return type" in encoded.flaws[0]
+    assert "Mine comes back only where its class is known" in encoded.flaws[0]

@@ -1,8 +1,12 @@
 """A trace is hostile input: decoding gives a value or a ValueError, and nothing else happens."""
 
+import collections
 import datetime as dt
+import ipaddress
 import sys
+import types
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 from uuid import UUID
@@ -22,6 +26,8 @@ TAGS = [
     "int", "float", "str", "dict", "tuple", "set", "frozenset", "datetime", "date", "time",
     "timedelta", "bytes", "bytearray", "decimal", "uuid", "complex", "path", "purepath", "enum",
     "subclass", "model", "dataclass", "url", "native", "secret", "redacted", "opaque", "blob", "no",
+    "deque", "ordereddict", "defaultdict", "counter", "fraction", "address", "namespace", "range",
+    "numpy", "pandas",
 ]  # fmt: skip
 hostile = st.recursive(
     hostile_scalars,
@@ -44,7 +50,8 @@ BUILTINS = [
 HARMLESS = (
     type(None), bool, int, float, str, bytes, bytearray, list, tuple, dict, set, frozenset, complex,
     Decimal, UUID, dt.datetime, dt.date, dt.time, dt.timedelta, Path, PurePosixPath,
-    PureWindowsPath,
+    PureWindowsPath, collections.deque, Fraction, types.SimpleNamespace, range,
+    ipaddress.IPv4Address, ipaddress.IPv6Address, ipaddress.IPv4Network, ipaddress.IPv6Network,
 )  # fmt: skip
 
 

@@ -158,6 +158,7 @@ def test_the_same_call_still_matches_and_another_does_not(open_session: Any) -> 
     assert ran == ["put"]
 
 
+@pytest.mark.filterwarnings("ignore::rollcage.NotReplayableWarning")
 def test_a_recorded_write_whose_result_held_one_halts(open_session: Any, written: Any) -> None:
     with open_session() as session:
         assert AWS in make(1).body
@@ -194,6 +195,7 @@ def test_an_error_replays_with_what_stands_for_it(open_session: Any, written: An
     assert AWS not in written()
 
 
+@pytest.mark.filterwarnings("ignore::rollcage.NotReplayableWarning")
 def test_what_was_declared_is_found_where_it_is_quoted(open_session: Any, written: Any) -> None:
     @tool
     def typed(password: SecretStr) -> str:
@@ -261,6 +263,7 @@ def test_an_undo_from_elsewhere_looks_for_them_too(
     assert AWS not in written()
 
 
+@pytest.mark.filterwarnings("ignore::rollcage.NotReplayableWarning")
 async def test_async_tools_too(open_session: Any, written: Any) -> None:
     @tool
     async def fetch(url: str) -> str:

@@ -517,6 +517,7 @@ def test_of_a_stream_that_is_cut_off_nobody_knows_the_end(store: JsonlStore) -> 
         assert session.stats.errors == 0
 
 
+@pytest.mark.filterwarnings("ignore::rollcage.NotReplayableWarning")
 def test_a_generator_that_is_no_stream_is_let_be(store: JsonlStore) -> None:
     with Session("job", store=store) as session:
         assert list(session.call(numbers)) == [1, "2"]

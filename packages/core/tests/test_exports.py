@@ -13,7 +13,9 @@ PUBLIC = [
     "Approver", "ArgumentsInvalid", "Blocked", "CaptureFailed", "Compensation",
     "ConsoleApprover", "Contract", "ContractError", "ControlLost", "CurrentStep", "DetectorMissing",
     "DidNotHappen", "Diverged", "Facade", "FacadeMissing", "Forked", "GovernanceError", "Halt",
-    "Happened", "NotReplayable", "OutputDrift", "PermissionUndeclared", "PlannedCall",
+    "Happened", "NotReplayable",
+    "NotReplayableWarning",
+    "OutputDrift", "PermissionUndeclared", "PlannedCall",
     "PlannedStep", "Policy", "PolicyInvalid", "QueueApprover", "Registry", "RegistryCorrupt",
     "ReplayMiss", "ReplayedError", "Response", "RollcageError", "Rule",
     "RunAbandoned", "RunInUse", "RunNotFound", "RunStopped", "RunTooOld", "Session",
@@ -21,7 +23,7 @@ PUBLIC = [
     "ToolMissing", "ToolRefused", "TraceCorrupt", "TraceUnwritable", "UndoIncomplete",
     "UndoPlan", "UndoReport", "UndoneStep", "Unencodable", "UnguardedCallWarning",
     "UnknownOutcome", "Verdict", "abandon_run", "aplan_undo", "aundo_run", "compensate",
-    "current_step", "plan_undo", "tool", "undo_run",
+    "current_step", "plan_undo", "register", "tool", "undo_run",
 ]  # fmt: skip
 ADAPTER = [
     "HALTED", "REFUSED", "Answer", "Ask", "CallNumbers", "Declarations", "Effect", "Instead",

@@ -101,6 +101,7 @@ def nested(password: str) -> None:
     post({"deep": [f"password={password}", password]})
 
 
+@pytest.mark.filterwarnings("ignore::rollcage.NotReplayableWarning")
 def test_in_a_result(tmp_path: Path, clean: Any, caplog: pytest.LogCaptureFixture) -> None:
     with Session("job", store=tmp_path) as session:
         assert repr(SECRET) in login(SECRET, PIN)
@@ -114,6 +115,7 @@ async def again(session: Session) -> None:
     assert SECRET in (await session.acall(look, password=SECRET))["asked"][0]["with"]
 
 
+@pytest.mark.filterwarnings("ignore::rollcage.NotReplayableWarning")
 def test_a_performed_write_whose_result_held_one_is_marked_and_halts(
     tmp_path: Path, clean: Any, events: Any
 ) -> None:

@@ -552,6 +552,7 @@ def test_effects_that_a_finished_run_never_asked_for_are_counted(
 # --- what can't be given back --------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore::rollcage.NotReplayableWarning")
 def test_a_write_whose_result_was_not_recordable_halts_instead_of_running_again(
     session: Any,
 ) -> None:
@@ -566,6 +567,7 @@ def test_a_write_whose_result_was_not_recordable_halts_instead_of_running_again(
     assert ran == []
 
 
+@pytest.mark.filterwarnings("ignore::rollcage.NotReplayableWarning")
 def test_it_runs_again_only_where_the_tool_says_so(session: Any) -> None:
     @tool(effect="write", on_miss="live")
     def stream() -> Any:

@@ -4,6 +4,7 @@ import dataclasses
 import datetime as dt
 import enum
 import math
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -14,7 +15,7 @@ from zoneinfo import ZoneInfo
 
 import pydantic
 import pytest
-from rollcage import NotReplayable, Session, SessionHalted, tool
+from rollcage import NotReplayable, NotReplayableWarning, Session, SessionHalted, tool
 from rollcage.store import JsonlStore
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -92,6 +93,8 @@ class Opaque:
     pass
 
 
+counted = Counting(start=1)
+counted._count = 5
 NOON = dt.datetime(2024, 10, 27, 2, 30)  # noqa: DTZ001 - naive is a case
 ORDER = Order(item="a", when=NOON)
 Job = Callable[..., Session]
@@ -115,7 +118,8 @@ def made(job: Job, value: Any, returns: Any, effect: Any = "write") -> tuple[Any
 
     make.__annotations__["return"] = returns
     function = tool(effect=effect, on_drift="report")(make)
-    with job() as session:
+    with job() as session, warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotReplayableWarning)
         assert session.call(function) is value  # the live caller gets the object itself
     assert ran == ["ran"]
     ran.clear()
@@ -177,6 +181,9 @@ FAITHFUL = [
     Case(Order(item="nan", when=NOON, price=Decimal(1)), Order | Point),
     Case(Pair(1, 2), Pair),
     Case(Counting(start=1), Counting),
+    Case(counted, Counting),
+    Case(Special(item="a", when=NOON), Order),
+    Case(OrderedDict(a=1), dict[str, int]),
     Case(pydantic.TypeAdapter(pydantic.HttpUrl).validate_python("http://a.b/c"), pydantic.HttpUrl),
     Case(pydantic.PostgresDsn("postgres://u@a:1,b:2/db"), pydantic.PostgresDsn),
 ]
@@ -216,24 +223,19 @@ def numbers() -> Iterator[int]:
     yield 1
 
 
-counted = Counting(start=1)
-counted._count = 5
-NO_TYPE = "comes back only through a declared return type"
-NOT_EQUAL = r"\$: it does not come back equal through its declared return type"
+NO_TYPE = "comes back only where its class is known"
+NOT_EQUAL = r"\$: it does not come back equal"
 LOSSY = [
     (Case(Colour.RED), rf"\$: a Colour {NO_TYPE}"),
     (Case(ORDER), rf"\$: a Order {NO_TYPE}"),
     (Case({"a": [Point(1, 2.0)]}), rf"\$\.a\[0\]: a Point {NO_TYPE}"),
-    (Case([ORDER], list[Any]), NOT_EQUAL),
-    (Case(ORDER, dict[str, Any]), NOT_EQUAL),
-    (Case(Mode.FAST, str), NOT_EQUAL),
-    (Case(Pair(1, 2), tuple[int, int]), NOT_EQUAL),
-    (Case(Word("a"), str), NOT_EQUAL),
-    (Case(OrderedDict(a=1), dict[str, int]), NOT_EQUAL),
-    (Case(Special(item="a", when=NOON), Order), NOT_EQUAL),
+    (Case([ORDER], list[Any]), rf"\$\[0\]: a Order {NO_TYPE}"),
+    (Case(ORDER, dict[str, Any]), rf"\$: a Order {NO_TYPE}"),
+    (Case(Mode.FAST, str), rf"\$: a Mode {NO_TYPE}"),
+    (Case(Pair(1, 2), tuple[int, int]), rf"\$: a Pair {NO_TYPE}"),
+    (Case(Word("a"), str), rf"\$: a Word {NO_TYPE}"),
     (Case(Shouting(words="a"), Shouting), NOT_EQUAL),
-    (Case(counted, Counting), NOT_EQUAL),
-    (Case(Strict.model_construct(even=1), Strict), "declared return type refuses it: Validation"),
+    (Case(Strict.model_construct(even=1), Strict), "its class refuses what was recorded of it"),
     (Case(numbers()), r"\$: a builtins.generator has no encoding"),
     (Case(lambda: 1), r"\$: a builtins.function has no encoding"),
     (Case([{"it": Opaque()}]), r"\$\[0\]\.it: a .*Opaque has no encoding"),

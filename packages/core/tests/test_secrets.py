@@ -76,6 +76,7 @@ def on_disk(root: Path) -> bytes:
     return b"".join(p.read_bytes() for p in root.rglob("*") if p.is_file() and p.name != "key")
 
 
+@pytest.mark.filterwarnings("ignore::rollcage.NotReplayableWarning")
 def test_no_secret_reaches_the_disk(store: JsonlStore) -> None:
     with Session("job", store=store):
         call_all()

@@ -166,9 +166,7 @@ class Redaction:
             pairs = [[self._value(k), self._named(k, v)] for k, v in pairs_of(mapping)]
             return mapping | {"value": pairs}
         if tag is not None:
-            return mapping | (
-                {"value": self._value(mapping["value"])} if "value" in mapping else {}
-            )
+            return {n: v if n in _OF_A_TAG else self._value(v) for n, v in mapping.items()}
         return {name: self._named(name, value) for name, value in mapping.items()}
 
     def _named(self, name: Any, value: Any) -> Any:
@@ -251,6 +249,7 @@ class Redaction:
         return hmac.new(self._key, b"rollcage export" + bytes.fromhex(digest), "sha256").hexdigest()
 
 
+_OF_A_TAG: Final = frozenset({TAG, "type", "module", "dtype"})  # they name what it is
 _OF_UNDO: Final = frozenset({"before", "plan", "after", "reversible", "differs"})
 
 

@@ -34,6 +34,7 @@ from rollcage.errors import (
     GovernanceError,
     Halt,
     NotReplayable,
+    NotReplayableWarning,
     OutputDrift,
     PermissionUndeclared,
     PolicyInvalid,
@@ -80,6 +81,7 @@ from rollcage.session.session import Session
 from rollcage.step.call import Stats
 from rollcage.undo.compensation import Compensation, DidNotHappen, Happened, PlannedCall, compensate
 from rollcage.undo.undo import PlannedStep, UndoneStep, UndoPlan, UndoReport
+from rollcage.values.registered import register
 
 if TYPE_CHECKING:
     from rollcage.gate import Policy
@@ -110,6 +112,7 @@ __all__ = [
     "Halt",
     "Happened",
     "NotReplayable",
+    "NotReplayableWarning",
     "OutputDrift",
     "PermissionUndeclared",
     "PlannedCall",
@@ -154,6 +157,7 @@ __all__ = [
     "compensate",
     "current_step",
     "plan_undo",
+    "register",
     "tool",
     "undo_run",
 ]

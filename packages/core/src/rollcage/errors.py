@@ -67,6 +67,7 @@ __all__ = [
     "GovernanceError",
     "Halt",
     "NotReplayable",
+    "NotReplayableWarning",
     "OutputDrift",
     "PermissionUndeclared",
     "PolicyInvalid",
@@ -490,6 +491,22 @@ class ApprovalCorrupt(StoreError):
     def __init__(self, approval: str, reason: str) -> None:
         super().__init__(f"the request for approval {approval} can't be believed: {reason}")
         self.approval = approval
+
+
+class NotReplayableWarning(RuntimeWarning):
+    """A write was performed and recorded, and what it gave can't be given back by a replay.
+
+    Said when the step is recorded; the step's outcome says why (`lossy`), and `rollcage show` too.
+    The caller has the result. A later resume halts at that step until somebody says what it gave,
+    with `rollcage resolve RUN STEP --happened --result JSON`.
+
+    Attributes:
+        tool: the tool's name.
+    """
+
+    def __init__(self, message: str, tool: str = "") -> None:
+        super().__init__(message)
+        self.tool = tool
 
 
 class UnguardedCallWarning(RuntimeWarning):

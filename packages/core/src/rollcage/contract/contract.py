@@ -17,6 +17,7 @@ from rollcage.contract.permissions import grants_of
 from rollcage.contract.schema import signature_model
 from rollcage.errors import ContractError
 from rollcage.values.codec import Seal
+from rollcage.values.registered import Types, named_in
 
 __all__ = ["Contract", "Effect", "OnMiss", "Source"]
 
@@ -77,6 +78,7 @@ class Contract:
         takes: its parameters, ready to bind a call's arguments.
         captures: whether one of `undo`, `observe` and `probe` is declared.
         promise: what is checked of an output; None where nothing is.
+        types: the classes that the return type names: values of these come back as themselves.
     """
 
     name: str
@@ -107,6 +109,7 @@ class Contract:
     takes: Parameters = dataclasses.field(init=False, repr=False, compare=False)
     captures: bool = dataclasses.field(init=False, repr=False, compare=False, default=False)
     promise: Promise | None = dataclasses.field(init=False, repr=False, compare=False, default=None)
+    types: Types = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._check()
@@ -115,6 +118,7 @@ class Contract:
         object.__setattr__(self, "secret", takes.secret)
         self._check_undo()
         object.__setattr__(self, "_return_adapter", _adapter(self.returns))
+        object.__setattr__(self, "types", Types(named_in(self.returns)))
         said = (self.undo, self.observe, self.probe)
         object.__setattr__(self, "captures", any(each is not None for each in said))
         object.__setattr__(self, "promise", self._promise())

@@ -252,7 +252,7 @@ def _tagged(encoded: Mapping[str, Any]) -> Iterable[Any]:
             return (int(value, 0) if tag == "int" else Decimal(value),)
         except (ValueError, ArithmeticError):
             return (value,)
-    return (value,)
+    return (value, encoded.get("private"), encoded.get("state"))
 
 
 def leaves(value: Any, *, streamed: bool = False, encoded: bool = False) -> Leaves:

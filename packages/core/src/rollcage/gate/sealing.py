@@ -131,7 +131,7 @@ class Sealing(Hiding):
                 return encoded
             found += inside
             return tagged("secret", self._seal(f"{tag}:{value}"))
-        fields = ("value", "private")  # of a model; what else there is names types
+        fields = ("value", "private", "state")  # what else there is names types
         return {k: self._value(v, path, found) if k in fields else v for k, v in encoded.items()}
 
     def _pairs(self, pairs: Any, path: str, found: list[str]) -> dict[str, Any]:

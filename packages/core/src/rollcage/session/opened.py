@@ -64,6 +64,7 @@ from rollcage.trace.events import FORMAT
 from rollcage.undo.compensation import Tool, Tools, ToolSource
 from rollcage.values.answer import Answer
 from rollcage.values.exceptions import encode_exception
+from rollcage.values.registered import REGISTERED, Types
 
 if TYPE_CHECKING:
     from rollcage.gate import Policy, Spent
@@ -100,6 +101,7 @@ class Opened:
         tools: Mapping[str, ToolSource] | Iterable[ToolSource] | None = None,
         facade: str | None = None,
         secrets: Literal["declared", "detected"] = "declared",
+        types: Iterable[type] = (),
         _clock: Clock = Clock(),  # noqa: B008 - immutable
     ) -> None:
         if name is None:
@@ -141,6 +143,7 @@ class Opened:
         self._seal = (Detecting if secrets == "detected" else Sealing)(self._hmac)
         self._setting: Setting | None = None
         self._tools = Tools(tools)
+        self._types = Types(types, REGISTERED)
         self._facade_name = facade
         self._facade: Facade | None = None
         self.nesting = Nesting()
@@ -304,6 +307,7 @@ class Opened:
             self._decide,
             self._terms,
             self._allow,
+            self._types,
         )
 
     def _terms(self) -> Terms:

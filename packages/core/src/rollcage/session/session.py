@@ -10,7 +10,14 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Itera
 from typing import Any, Final, Literal, TypeVar, Unpack, cast, overload
 
 from rollcage.contract.contract import Contract
-from rollcage.errors import ArgumentsInvalid, Blocked, Halt, OutputDrift, SessionError
+from rollcage.errors import (
+    ArgumentsInvalid,
+    Blocked,
+    Halt,
+    NotReplayableWarning,
+    OutputDrift,
+    SessionError,
+)
 from rollcage.gate import ALLOWED, Ask, Instead
 from rollcage.session.declare import Declared, declaration, guarded, tool
 from rollcage.session.opened import writable
@@ -79,6 +86,8 @@ class Session(Undoable):
         secrets: what never reaches the disk: what is `"declared"` a secret, or also each credential
             that is `"detected"` in arguments, results and errors (extra `rollcage[secrets]`). A
             result that held one can't be given back: see the page on audits.
+        types: classes of the application whose values, in results and as errors, come back as
+            themselves, beside those that a tool's return type names: see `rollcage.register`.
 
     Raises:
         PolicyInvalid: the policy can't be used; the message names each line that is wrong.
@@ -372,7 +381,7 @@ class Session(Undoable):
 def _stays(call: Call, error: BaseException, *, failed: bool) -> bool:
     """Whether a call that raised is not made again: its write was performed, or no failure is."""
     contract = call.contract
-    if isinstance(error, OutputDrift) and error.tool == contract.name:
+    if isinstance(error, OutputDrift | NotReplayableWarning) and error.tool == contract.name:
         return failed or contract.effect == "write"
     return failed and _is_failure(call, error)
 

@@ -36,6 +36,7 @@ from rollcage.undo.compensation import (
 from rollcage.values.codec import TAG, Seal, tagged
 from rollcage.values.decoding import decode
 from rollcage.values.exceptions import told_of
+from rollcage.values.registered import REGISTERED, Types
 
 __all__ = [
     "LARGE", "Part", "Setting", "capture", "keep", "keep_large", "observed", "plan_late", "probed",
@@ -61,6 +62,7 @@ class Setting:
         decide: what the gate says of a call: asked again for each that an approver let through.
         terms: under which approvals count, by now.
         allow: refuses a tool that was not approved to take something back: it raises.
+        types: that recorded values come back as, of any tool.
     """
 
     seal: Seal
@@ -71,6 +73,11 @@ class Setting:
     decide: Callable[[Call], Verdict]
     terms: Callable[[], Terms] = Terms
     allow: Callable[[Tool], None] = lambda _: None
+    types: Types = REGISTERED
+
+    def types_of(self, contract: Contract) -> Types:
+        """The types that recorded values of this tool come back as."""
+        return Types((), contract.types, self.types)
 
 
 class _Stopped(Exception):

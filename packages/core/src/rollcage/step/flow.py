@@ -48,12 +48,14 @@ from rollcage.step.requests import (
     Stop,
     Sync,
 )
+from rollcage.step.results import given_back, recorded, warn_of
 from rollcage.step.unknown_errors import leaves_unknown
 from rollcage.undo.compensation import DidNotHappen, Happened, digests_of
 from rollcage.values.answer import Answer
 from rollcage.values.codec import Hiding, Seal, encode_result, hidden, same_encoding, survey
 from rollcage.values.decoding import decode
 from rollcage.values.exceptions import decode_exception, encode_exception, told_of
+from rollcage.values.registered import Types
 
 __all__ = ["Read", "happened", "run_step"]
 
@@ -83,7 +85,6 @@ def run_step(
     `is_async` what the body is, where that is not
     what the flow's drive is.
     """
-    seal = setting.seal
     if len(call.arguments.digest_input) >= LARGE:
         call.shown = call.compared = yield from keep_large(call.arguments.canonical)
     admission: Admission = yield Admit(call, verdict)
@@ -94,9 +95,9 @@ def run_step(
     step, entry = admission.step, admission.entry
     if step is None:
         assert entry is not None
-        return (yield from _recorded(call.contract, entry))
+        return (yield from _recorded(call.contract, entry, setting))
     if entry is not None:
-        return (yield from _compared(admission, step, entry, body, seal))
+        return (yield from _compared(admission, step, entry, body, setting))
     wait = setting.durable and step.world_effect
     if wait:
         synced = yield Sync()
@@ -109,15 +110,27 @@ def run_step(
     else:
         body = _body(call, body)
         answer = yield Execute(step, body, lambda end: _late(step, end, setting, read), is_async)
-    settled = _settled(step, answer, seal, read)
+    settled = _settled(step, answer, setting, read)
     if call.captured is not None or len(settled.encoded) >= LARGE:
         answer = yield from _whole(settled, answer, setting)
     yield settled
     if wait and isinstance(answer, Returned):
         answer = yield from _synced(answer)
-    if "drift" in settled.outcome and isinstance(answer, Returned):
-        return _drifted(call.contract, settled.outcome) or answer
-    return answer
+    return _with_word_of(call, settled.outcome, answer)
+
+
+def _with_word_of(
+    call: Call, outcome: dict[str, Any], answer: Returned | Raised
+) -> Returned | Raised:
+    """What the caller gets of a call that is on record: an error where its output is refused."""
+    contract = call.contract
+    if isinstance(answer, Raised):
+        return answer
+    drifted = _drifted(contract, outcome) if "drift" in outcome else None
+    if drifted is not None or "lossy" not in outcome or call.undoes is not None:
+        return drifted or answer  # of what takes a step back, nobody asks for the value
+    warning = warn_of(contract, outcome)
+    return answer if warning is None else Raised(warning)
 
 
 def _body(call: Call, body: Callable[..., Any]) -> Callable[..., Any]:
@@ -134,12 +147,12 @@ def _synced(answer: Returned) -> Flow:
     return synced if isinstance(synced, Raised) else answer
 
 
-def _settled(step: Step, answer: Returned | Raised, seal: Seal, read: Read | None) -> Settle:
+def _settled(step: Step, answer: Returned | Raised, setting: Setting, read: Read | None) -> Settle:
     """How a step has ended."""
     if isinstance(answer, Raised):
-        settled = _failure(step, answer, seal)
+        settled = _failure(step, answer, setting)
     else:
-        outcome, encoded = _outcome(step.call.contract, answer, seal, read)
+        outcome, encoded = _outcome(step.call.contract, answer, setting, read)
         settled = Settle(step, outcome, encoded)
     if step.watch is not None and step.watch.found:
         settled.marks = {"undeclared": step.watch.found}
@@ -228,7 +241,7 @@ def happened(
 ) -> Generator[Effect, Any, Told]:
     """What a probe's word makes of a step of unknown outcome."""
     answer = Returned(said.result)
-    outcome, encoded = _outcome(contract, answer, setting.seal, None)
+    outcome, encoded = _outcome(contract, answer, setting, None)
     if len(encoded) >= LARGE:
         outcome, encoded = yield from _keep_large_value(outcome)
     states: dict[str, Any] = {}
@@ -247,10 +260,10 @@ def happened(
 
 
 def _outcome(
-    contract: Contract, answer: Returned, seal: Seal, read: Read | None
+    contract: Contract, answer: Returned, setting: Setting, read: Read | None
 ) -> tuple[dict[str, Any], bytes]:
     """The outcome `ok`, and its bytes."""
-    value = answer.value
+    value, seal = answer.value, setting.seal
     outcome: dict[str, Any] = {"status": "ok", "value": value}
     encoded: bytes | None = None
     if contract.promise is not None:
@@ -272,14 +285,7 @@ def _outcome(
     except (TypeError, RecursionError):  # a lone surrogate, or too deep for JSON: encoded below
         encoded = None
     if encoded is None:
-        result = encode_result(value, seal, typed=contract.typed)
-        outcome["value"] = result.value
-        if result.needs_type and not result.flaws:
-            outcome["typed"] = True
-            result.flaws.extend(_check_round_trip(contract, result.value, seal))
-        if result.flaws:
-            outcome["lossy"] = "; ".join(result.flaws[:5])
-            outcome.pop("typed", None)
+        outcome |= recorded(contract, value, setting.seal, setting.types_of(contract))
         encoded = orjson.dumps(outcome)
     shown = _without_secrets(outcome, seal) if isinstance(seal, Hiding) else outcome
     return (outcome, encoded) if shown is outcome else (shown, orjson.dumps(shown))
@@ -301,7 +307,7 @@ def _late(step: Step, answer: Returned | Raised, setting: Setting, read: Read | 
     """Record the end of a body that outlived its cancelled call."""
     marks: dict[str, Any] = {}
     call = step.call
-    settled = _settled(step, answer, setting.seal, read)
+    settled = _settled(step, answer, setting, read)
     outcome, encoded = settled.outcome, settled.encoded
     if outcome["status"] == "unknown":
         return answer  # as it was recorded when its call was cut off
@@ -334,20 +340,7 @@ def _drifted(contract: Contract, outcome: dict[str, Any]) -> Raised | None:
     return Raised(as_error(contract.name, drift, performed=contract.effect == "write"))
 
 
-def _check_round_trip(contract: Contract, encoded: Any, seal: Seal) -> list[str]:
-    """Show, rather than hope, that a typed value comes back through the return type."""
-    try:
-        again = encode_result(
-            contract.revive(decode(encoded, framework=contract.framework)), seal, typed=True
-        )
-    except Exception as error:  # noqa: BLE001 - validators are the user's own
-        return [f"$: its declared return type refuses it: {type(error).__name__}"]
-    if not again.flaws and same_encoding(again.value, encoded):
-        return []
-    return ["$: it does not come back equal through its declared return type"]
-
-
-def _failure(step: Step, raised: Raised, seal: Seal) -> Settle:
+def _failure(step: Step, raised: Raised, setting: Setting) -> Settle:
     """How a raise ends: an error, or unknown where a write was cut off."""
     if not raised.began:
         return Settle(step, _NOT_STARTED, orjson.dumps(_NOT_STARTED))
@@ -374,7 +367,9 @@ def _failure(step: Step, raised: Raised, seal: Seal) -> Settle:
         return Settle(step, UNKNOWN, _UNKNOWN, halt)
     outcome: dict[str, Any] = {
         "status": "error",
-        "error": encode_exception(error, seal, contract.known_errors),
+        "error": encode_exception(
+            error, setting.seal, contract.known_errors, setting.types_of(contract)
+        ),
     }
     return Settle(step, outcome, orjson.dumps(outcome))
 
@@ -382,13 +377,14 @@ def _failure(step: Step, raised: Raised, seal: Seal) -> Settle:
 # --- a recorded step -----------------------------------------------------------------------------
 
 
-def _recorded(contract: Contract, entry: Entry) -> Flow:
+def _recorded(contract: Contract, entry: Entry, setting: Setting) -> Flow:
     """Give back what a recorded step gave."""
+    types = setting.types_of(contract)
     try:
         if entry.undo is not None:
             yield from _keep_undo(entry.undo)
         if entry.outcome["status"] == "error":
-            error = decode_exception(entry.outcome["error"], contract.known_errors)
+            error = decode_exception(entry.outcome["error"], contract.known_errors, types)
             return Raised(error)
         outcome = entry.outcome
         drifted = _drifted(contract, outcome)
@@ -401,9 +397,7 @@ def _recorded(contract: Contract, entry: Entry) -> Flow:
             if isinstance(blob, Raised):
                 raise ValueError(str(blob.error))
             encoded = orjson.loads(blob)
-        value = decode(encoded, framework=contract.framework)
-        if outcome.get("typed"):
-            value = contract.revive(value)
+        value = given_back(contract, outcome, encoded, types)
         return Returned(value, cut="cut" in outcome)
     except Exception as error:  # noqa: BLE001 - hostile data, and validators of the user's own
         # The recorded step is used up by now: whoever swallows this must not get to run it again.
@@ -428,28 +422,29 @@ def _keep_blobs(values: Iterable[Any]) -> Generator[Effect, Any, None]:
 
 
 def _compared(
-    admission: Admission, step: Step, entry: Entry, body: Callable[..., Any], seal: Seal
+    admission: Admission, step: Step, entry: Entry, body: Callable[..., Any], setting: Setting
 ) -> Flow:
     """Run a recorded read or pure call again and tell the difference; the recorded value counts."""
+    contract, seal = step.call.contract, setting.seal
+    types = setting.types_of(contract)
     answer: Returned | Raised = yield Execute(step, body, _forgotten)
     event = admission.event
     assert event is not None
-    recorded = yield from _recorded(step.call.contract, entry)
+    recorded = yield from _recorded(contract, entry, setting)
     if isinstance(answer, Raised):
         if not isinstance(answer.error, Exception) or not answer.began:
             return answer
-        fresh: Any = encode_exception(answer.error, seal, step.call.contract.known_errors)
+        fresh: Any = encode_exception(answer.error, seal, contract.known_errors, types)
         same = entry.status == "error" and fresh == entry.outcome.get("error")
         said = f"it now raises {fresh['type']}: {fresh['message']}"
     else:
-        contract = step.call.contract
         was, now = entry.outcome.get("drift"), _drift(contract, answer, seal).get("drift")
         said = "it now gives another value"
         if now != was:
             same = False
             said = "its output now keeps its contract" if now is None else _now_drifts(now)
         elif isinstance(recorded, Returned):
-            same = _same(recorded.value, answer.value, seal)
+            same = _same(recorded.value, answer.value, seal, types)
         else:
             same = was is not None  # broken in the same way
     if not same:
@@ -468,9 +463,9 @@ def _forgotten(answer: Returned | Raised) -> Flow:
     return answer
 
 
-def _same(one: Any, other: Any, seal: Seal) -> bool:
+def _same(one: Any, other: Any, seal: Seal, types: Types) -> bool:
     """Whether two values would be recorded alike: 1 is not True, and nan is nan."""
-    old, new = encode_result(one, seal, typed=True), encode_result(other, seal, typed=True)
+    old, new = (encode_result(each, seal, typed=True, types=types) for each in (one, other))
     return not new.flaws and same_encoding(old.value, new.value)
 
 

@@ -23,20 +23,26 @@ import pydantic
 import pydantic_core
 
 from rollcage.errors import Unencodable
+from rollcage.values.forms import Form, Unfit
+from rollcage.values.libraries import form_of
+from rollcage.values.making import fields_of, state_of
 
 __all__ = [
+    "BASES",
     "CANONICAL",
     "FOREIGN",
     "PLAIN",
     "STAND_IN",
     "TAG",
     "Hidden",
+    "Known",
     "Native",
     "Seal",
     "encode",
     "encode_result",
     "hidden",
     "native_called",
+    "native_of",
     "register_native",
     "same_encoding",
     "stand_in",
@@ -176,11 +182,24 @@ def native_called(name: Any) -> Native | None:
     return _natives_by_name.get(name) if isinstance(name, str) else None
 
 
+def native_of(kind: type) -> Native | None:
+    """The `Native` that is registered for values of this class."""
+    return _natives_by_type.get(kind)
+
+
 def register_native(types: Iterable[type], native: Native) -> None:
     """Teach the codec a framework's types (exact types, not their subclasses)."""
     _natives_by_name[native.name] = native
     for each in types:
         _natives_by_type[each] = native
+
+
+class Known(Protocol):
+    """The classes whose values come back as themselves: see `registered.Types`."""
+
+    def knows(self, kind: type) -> bool:
+        """Whether those of this very class do."""
+        ...
 
 
 # --- encoding ------------------------------------------------------------------------------------
@@ -194,10 +213,13 @@ def tagged(tag: str, value: Any) -> dict[str, Any]:
 class _Encoder:
     """One encoding. `flaws` is None for arguments (refuse), a list for results (mark and go on)."""
 
-    def __init__(self, seal: Seal, flaws: list[str] | None, *, typed: bool) -> None:
+    def __init__(
+        self, seal: Seal, flaws: list[str] | None, types: Known | None, *, typed: bool
+    ) -> None:
         self.seal = seal
         self.flaws = flaws
-        self.typed = typed  # models come back through a declared return type
+        self.types = types  # that come back as themselves
+        self.typed = typed  # others may come back through a declared return type
         self.needs_type = False  # something in it comes back in no other way
 
     def flaw(self, path: str, reason: str) -> None:
@@ -211,11 +233,16 @@ class _Encoder:
             self.flaws.append(f"{path}: {reason}")
 
     def untyped(self, path: str, value: Any) -> None:
-        """Mark a typed value that nothing declared can bring back."""
+        """Mark a value of the application's own class that nothing brings back."""
         self.needs_type = True
-        if not self.typed:
-            name = type(value).__qualname__
-            self.mark(path, f"a {name} comes back only through a declared return type")
+        kind: type[Any] = type(value)
+        if not self.typed and (self.types is None or not self.types.knows(kind)):
+            name = kind.__qualname__
+            self.mark(
+                path,
+                f"a {name} comes back only where its class is known: name it in the tool's return "
+                f"type, or say Session(types=[{name}])",
+            )
 
     def encode(self, value: Any, path: str, depth: int = 0) -> Any:
         if depth > MAX_DEPTH:
@@ -298,6 +325,9 @@ class _Encoder:
         if kind is set or kind is frozenset:
             members = [self.encode(v, f"{path}.<member>", depth + 1) for v in value]
             return tagged(kind.__name__, sorted(members, key=_order))
+        form = None if self.flaws is None else form_of(kind)
+        if form is not None:
+            return self.formed(form, value, path, depth)
         flavour = _PATHS.get(kind)
         if flavour is not None:
             return {TAG: flavour[0], "type": flavour[1], "value": self.text(str(value))}
@@ -310,6 +340,18 @@ class _Encoder:
             return self.secret(value, path, depth)
         return self.typed_value(value, path, depth)
 
+    def formed(self, form: Form, value: Any, path: str, depth: int) -> Any:
+        """A result that is taken apart by a form of its own: see `forms`."""
+        try:
+            parts = form.take(value, lambda inner, at: self.encode(inner, f"{path}{at}", depth + 1))
+        except Unfit as unfit:
+            self.flaw(path, str(unfit))
+            kind: type[Any] = type(value)
+            return _opaque(kind)
+        if form.check:
+            self.needs_type = True  # shown to come back, not hoped
+        return {TAG: form.tag, **parts}
+
     def secret(self, value: Any, path: str, depth: int) -> Any:
         self.mark(path, "a secret is never recorded")
         inner = value.get_secret_value()
@@ -320,41 +362,65 @@ class _Encoder:
         return tagged("secret", self.seal(f"{type(value).__name__}:{inner}"))
 
     def typed_value(self, value: Any, path: str, depth: int) -> Any:
-        """What comes back through a declared type only."""
+        """What comes back where its class is known only."""
         kind: type[Any] = type(value)
+        if self.types is not None:
+            self.types.knows(kind)  # before its parts: with it come the classes of its fields
+        more: dict[str, Any] = {}
         if isinstance(value, enum.Enum):
             tag, inner = "enum", self.encode(value.value, path, depth + 1)
+            more = {"name": value.name}
         elif isinstance(value, pydantic.BaseModel):
             own = value.__dict__
             fields = {n: own[n] for n in type(value).__pydantic_fields__ if n in own}
             tag, inner = "model", self.with_more(fields, value.__pydantic_extra__, path, depth)
-            if value.__pydantic_private__ and self.flaws is not None:
-                # No part of an argument, but a result without them is another one.
-                private = self.fields(value.__pydantic_private__, path, depth)
-                self.untyped(path, value)
-                return {TAG: tag, "type": kind.__qualname__, "value": inner, "private": private}
-        elif dataclasses.is_dataclass(kind):
-            fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-            more = _more_of_dataclass(value, fields)
-            tag, inner = "dataclass", self.with_more(fields, more, path, depth)
+            if self.flaws is not None:
+                held = {*fields, *(value.__pydantic_extra__ or ())}
+                if not held <= value.__pydantic_fields_set__:
+                    more["set"] = sorted(value.__pydantic_fields_set__)
+                if value.__pydantic_private__:
+                    # No part of an argument, but a result without them is another one.
+                    more["private"] = self.fields(value.__pydantic_private__, path, depth)
+        elif dataclasses.is_dataclass(kind) or self.is_attrs(kind):
+            fields = fields_of(value)
+            extra = _more_of_dataclass(value, fields)
+            tag, inner = "dataclass", self.with_more(fields, extra, path, depth)
         elif _is_url(value):
             tag, inner = "url", str(value)
         else:
             return self.unknown(value, path, depth)
+        return self.named(tag, value, inner, path, more)
+
+    def is_attrs(self, kind: type[Any]) -> bool:
+        """Whether it is an attrs class, which results may be; arguments of them are no data."""
+        return self.flaws is not None and hasattr(kind, "__attrs_attrs__")
+
+    def named(self, tag: str, value: Any, inner: Any, path: str, more: dict[str, Any]) -> Any:
+        """An encoding that names a class; of a result it says where that is, and what else it is.
+
+        An argument's does not: keys of calls stay what they are, wherever a class moves to.
+        """
+        kind: type[Any] = type(value)
         self.untyped(path, value)
-        return {TAG: tag, "type": kind.__qualname__, "value": inner}
+        encoded = {TAG: tag, "type": kind.__qualname__, "value": inner}
+        return encoded if self.flaws is None else {**encoded, "module": kind.__module__, **more}
 
     def unknown(self, value: Any, path: str, depth: int) -> Any:
         kind: type[Any] = type(value)
-        for base, plain in _BASES.items():
+        for base, plain in BASES.items():
             if isinstance(value, base):
                 inner = self.encode(plain(value), path, depth + 1)
                 if self.flaws is None:  # equal to its base, so the same argument
                     return inner
-                self.untyped(path, value)
-                return {TAG: "subclass", "type": kind.__qualname__, "value": inner}
+                state = state_of(value)
+                more = {"state": self.mapping(state, path, depth)} if state else {}
+                return self.named("subclass", value, inner, path, more)
         self.flaw(path, f"a {kind.__module__}.{kind.__qualname__} has no encoding")
-        return {TAG: "opaque", "type": f"{kind.__module__}.{kind.__qualname__}", "value": None}
+        return _opaque(kind)
+
+
+def _opaque(kind: type[Any]) -> dict[str, Any]:
+    return {TAG: "opaque", "type": f"{kind.__module__}.{kind.__qualname__}", "value": None}
 
 
 def _more_of_dataclass(value: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -403,7 +469,7 @@ _FIXED_ZONES: Final = (dt.timezone, pydantic_core.TzInfo)  # an offset says all 
 
 
 # What an instance of a subclass is, as its base.
-_BASES: Final[dict[type, Callable[[Any], Any]]] = {
+BASES: Final[dict[type, Callable[[Any], Any]]] = {
     str: str.__str__,
     int: int.__int__,
     float: float.__float__,
@@ -436,7 +502,7 @@ def encode(value: Any, seal: Seal, *, path: str = "$") -> Any:
     """
     if survey_safely(value):
         return value
-    return _encode(_Encoder(seal, None, typed=False), value, path)
+    return _encode(_Encoder(seal, None, None, typed=False), value, path)
 
 
 class Result(NamedTuple):
@@ -444,24 +510,25 @@ class Result(NamedTuple):
 
     value: Any
     flaws: list[str]  # what of it can't come back as it was, with paths
-    needs_type: bool  # it comes back through the declared return type only
+    needs_type: bool  # it has to be shown that it comes back
 
 
-def encode_result(value: Any, seal: Seal, *, typed: bool = False) -> Result:
+def encode_result(
+    value: Any, seal: Seal, *, typed: bool = False, types: Known | None = None
+) -> Result:
     """Encode what a tool returned, and say what of it can't come back as it was.
 
-    `typed` says that the tool declares a return type, through which models come back.
+    `types` come back as themselves. `typed` says that the tool declares a return type, through
+    which others may.
     """
     if survey_safely(value):
         return Result(value, [], needs_type=False)
     flaws: list[str] = []
-    encoder = _Encoder(seal, flaws, typed=typed)
+    encoder = _Encoder(seal, flaws, types, typed=typed)
     try:
         return Result(_encode(encoder, value, "$"), flaws, encoder.needs_type)
     except Unencodable as error:
-        kind: type[Any] = type(value)
-        opaque = {TAG: "opaque", "type": f"{kind.__module__}.{kind.__qualname__}", "value": None}
-        return Result(opaque, [*flaws, str(error)], needs_type=False)
+        return Result(_opaque(type(value)), [*flaws, str(error)], needs_type=False)
 
 
 def survey_safely(value: Any) -> int:

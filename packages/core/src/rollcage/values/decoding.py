@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import datetime as dt
 import functools
 from collections.abc import Callable, Mapping
@@ -13,15 +14,50 @@ from typing import Any, Final
 from uuid import UUID
 
 from rollcage.values.codec import TAG, native_called
+from rollcage.values.forms import Form
+from rollcage.values.libraries import FORMS
+from rollcage.values.making import made
+from rollcage.values.registered import Types
 
-__all__ = ["decode"]
+__all__ = ["Strange", "decode", "decode_result"]
 
 
-_reader: ContextVar[str] = ContextVar("rollcage_reader", default="")
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Reader:
+    """Who reads.
+
+    Attributes:
+        framework: see `decode`.
+        types: that come back as themselves; None to a reader who wants data.
+        strangers: the classes that were met and are not among them.
+    """
+
+    framework: str = ""
+    types: Types | None = None
+    strangers: list[str] = dataclasses.field(default_factory=list[str])
+
+
+_ANYONE: Final = _Reader()
+_reader: ContextVar[_Reader] = ContextVar("rollcage_reader", default=_ANYONE)
+
+
+class Strange(ValueError):
+    """A recorded value of a class that the program has not named.
+
+    Attributes:
+        kind: the class's name.
+    """
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(
+            f"it holds a {kind}, a class that this process does not know: name it in the tool's "
+            f"return type, or say Session(types=[{kind.rpartition('.')[2]}])"
+        )
+        self.kind = kind
 
 
 def decode(encoded: Any, *, framework: str = "") -> Any:
-    """Bring a value back; models, dataclasses and enums as plain data.
+    """Bring a value back; models, dataclasses, enums and the values of libraries as plain data.
 
     Args:
         encoded: its encoding.
@@ -32,7 +68,25 @@ def decode(encoded: Any, *, framework: str = "") -> Any:
         ValueError: an encoding that is none of ours (the trace is hostile input), or a value that
             means something in another framework only.
     """
-    token = _reader.set(framework) if framework else None
+    return _read(encoded, _Reader(framework) if framework else None)
+
+
+def decode_result(encoded: Any, types: Types, *, framework: str = "") -> Any:
+    """Bring a value back with `types` and the values of libraries as themselves.
+
+    Raises:
+        Strange: it holds a value of a class that is not among `types`.
+        ValueError: as `decode`; or the recorded parts do not make a value of their class any more.
+    """
+    reader = _Reader(framework, types)
+    value = _read(encoded, reader)
+    if reader.strangers:
+        raise Strange(reader.strangers[0])
+    return value
+
+
+def _read(encoded: Any, reader: _Reader | None) -> Any:
+    token = None if reader is None else _reader.set(reader)
     try:
         return _decode(encoded)
     except RecursionError:
@@ -100,7 +154,7 @@ def _decode_native(value: Any, encoded: Mapping[str, Any]) -> Any:
     native = native_called(name)
     data = _decode(value)
     own = str(name).partition(".")[0]
-    if native is not None and _reader.get() in ("", own):
+    if native is not None and _reader.get().framework in ("", own):
         return native.revive(data)
     if "only" in encoded:
         raise _Undecodable(
@@ -109,6 +163,36 @@ def _decode_native(value: Any, encoded: Mapping[str, Any]) -> Any:
     if isinstance(data, dict):
         return {field: each for field, each in data.items() if field != own}
     return data
+
+
+def _named(plain: Callable[[Any], Any]) -> Callable[[Any, Mapping[str, Any]], Any]:
+    """Decodes what names a class: a value of it where the reader knows that, `plain` otherwise."""
+
+    def decode_named(value: Any, encoded: Mapping[str, Any]) -> Any:
+        reader = _reader.get()
+        if reader.types is None:
+            return plain(value)
+        module, name = encoded.get("module"), encoded.get("type")
+        kind = reader.types.find(module, name)
+        if kind is not None:
+            return made(kind, encoded[TAG], encoded, _decode)
+        reader.strangers.append(f"{module}.{name}"[:200] if module else str(name)[:200])
+        return plain(value)
+
+    return decode_named
+
+
+def _formed(form: Form) -> Callable[[Any, Mapping[str, Any]], Any]:
+    """Decodes a value of a library."""
+
+    def decode_formed(value: Any, encoded: Mapping[str, Any]) -> Any:
+        if form.foreign and _reader.get().types is None:
+            if encoded.get("type") == "scalar":
+                return _decode(value)
+            return {name: _decode(each) for name, each in encoded.items() if name != TAG}
+        return form.make(encoded, _decode)
+
+    return decode_formed
 
 
 def _fields(value: Any) -> dict[str, Any]:
@@ -146,11 +230,12 @@ _DECODERS: Final[dict[str, Callable[[Any, Mapping[str, Any]], Any]]] = {
     "complex": lambda v, _: complex(float(v[0]), float(v[1])),
     "path": _decode_path,
     "purepath": _decode_path,
-    "enum": lambda v, _: _decode(v),
-    "subclass": lambda v, _: _decode(v),
-    "model": lambda v, _: _fields(v),
-    "dataclass": lambda v, _: _fields(v),
-    "url": lambda v, _: str(v),
+    "enum": _named(_decode),
+    "subclass": _named(_decode),
+    "model": _named(_fields),
+    "dataclass": _named(_fields),
+    "url": _named(str),
+    **{tag: _formed(form) for tag, form in FORMS.items()},
     "native": _decode_native,
     "secret": lambda _v, _: "<secret>",
     "redacted": lambda _v, _: "<redacted>",

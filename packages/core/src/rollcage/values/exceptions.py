@@ -12,7 +12,8 @@ import orjson
 
 from rollcage.errors import ReplayedError, RollcageError
 from rollcage.values.codec import Seal, encode_result, hidden
-from rollcage.values.decoding import decode
+from rollcage.values.decoding import Strange, decode, decode_result
+from rollcage.values.registered import Types
 
 __all__ = ["decode_exception", "encode_exception", "told_of"]
 
@@ -33,13 +34,17 @@ def _type_name(cls: type) -> str:
 
 
 def encode_exception(
-    error: BaseException, seal: Seal, known: Iterable[type[Exception]] = ()
+    error: BaseException,
+    seal: Seal,
+    known: Iterable[type[Exception]] = (),
+    types: Types | None = None,
 ) -> dict[str, Any]:
     """An exception as data: its type's name, its message, and what it was made of.
 
-    Of the types in `known` (a contract's `raises`) and their subclasses the attributes are kept
-    too: these alone are brought back with them. Texts of 64 KiB and more are cut in their middle,
-    with the SHA-256 of the whole; other parts of that size are left out.
+    Of the types in `known` (a contract's `raises`), of those among the registered `types`, and of
+    their subclasses the attributes are kept too: these alone are brought back with them. Texts of
+    64 KiB and more are cut in their middle, with the SHA-256 of the whole; other parts of that size
+    are left out.
     """
     try:
         message = str(error)
@@ -47,11 +52,12 @@ def encode_exception(
     except Exception:  # noqa: BLE001 - a broken __str__ must not hide the tool's own error
         message = "<its text can't be shown>"
     encoded: dict[str, Any] = {"type": _type_name(type(error)), "message": _cut(message)}
-    arguments = _encoded([_cut(each) for each in _made_of(error)], seal)
+    arguments = _encoded([_cut(each) for each in _made_of(error)], seal, types)
     if arguments is not None:
         encoded["args"] = arguments
-    if isinstance(error, (RollcageError, *known)):
-        parts = ((name, _encoded([_cut(each)], seal)) for name, each in _attributes(vars(error)))
+    if isinstance(error, (RollcageError, *_declared(known, types))):
+        held = _attributes(vars(error))
+        parts = ((name, _encoded([_cut(each)], seal, types)) for name, each in held)
         state = {name: part[0] for name, part in parts if part is not None}
         if state:
             encoded["state"] = state
@@ -82,9 +88,13 @@ def _cut(value: Any) -> Any:
     return f"{start}\n[{gone} bytes are cut here; the whole has the SHA-256 {digest}]\n{end}"
 
 
-def _encoded(values: list[Any], seal: Seal) -> list[Any] | None:
+def _declared(known: Iterable[type[Exception]], types: Types | None) -> tuple[type[Exception], ...]:
+    return (*known, *(() if types is None else types.errors))
+
+
+def _encoded(values: list[Any], seal: Seal, types: Types | None) -> list[Any] | None:
     """Parts of an exception, encoded; None where they can't come back, or are too large."""
-    result = encode_result(values, seal)
+    result = encode_result(values, seal, types=types)
     if result.flaws or len(orjson.dumps(result.value)) >= LONG:
         return None
     return cast("list[Any]", result.value)
@@ -101,11 +111,14 @@ def _attributes(fields: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     return ((name, value) for name, value in fields.items() if not name.startswith("__"))
 
 
-def decode_exception(encoded: Any, known: Iterable[type[Exception]] = ()) -> Exception:
-    """An exception from its data: itself where it is a builtin, one of ours, or among `known`.
+def decode_exception(
+    encoded: Any, known: Iterable[type[Exception]] = (), types: Types | None = None
+) -> Exception:
+    """An exception from its data: itself where it is a builtin, one of ours, or declared.
 
-    Subclasses of `known` that the program has defined count as known. Any other is a
-    `ReplayedError` with its type's name and message.
+    Declared are `known`, what of the registered `types` is an exception, and the subclasses of
+    these that the program has defined. Any other is a `ReplayedError` with its type's name and
+    message.
 
     Raises:
         ValueError: data that are no exception's (the trace is hostile input).
@@ -115,19 +128,11 @@ def decode_exception(encoded: Any, known: Iterable[type[Exception]] = ()) -> Exc
     parts = cast("dict[str, Any]", encoded)
     name = _part(parts, "type", str)
     message = _part(parts, "message", str)
-    state: dict[str, Any] = _part({"state": {}, **parts}, "state", dict)
     notes: list[Any] = _part({"notes": [], **parts}, "notes", list)
-    args: list[Any] | None = _part(parts, "args", list) if "args" in parts else None
-    builtin = _BUILTIN_ERRORS.get(name)
-    declared = {_type_name(each): each for each in _family((RollcageError, *known))}.get(name)
-    error: Exception | None = None
-    if declared is not None and declared is not builtin:
-        made_of = [message] if args is None else args
-        error = _remade(declared, made_of, dict(_attributes(state)), message)
-    elif builtin is not None:
-        error = _made(builtin, [message] if args is None else args)
-        if args is None and error is not None and str(error) != message:
-            error = None
+    try:
+        error = _again(parts, name, message, known, types)
+    except Strange:  # it holds a value of a class that is not declared here
+        error = None
     if error is None:
         error = ReplayedError(name, message)
     for note in notes:
@@ -135,8 +140,31 @@ def decode_exception(encoded: Any, known: Iterable[type[Exception]] = ()) -> Exc
     return error
 
 
-def _part(parts: dict[str, Any], field: str, kind: type) -> Any:
-    value: Any = decode(parts.get(field))
+def _again(
+    parts: dict[str, Any],
+    name: str,
+    message: str,
+    known: Iterable[type[Exception]],
+    types: Types | None,
+) -> Exception | None:
+    """An exception of its own type; None where that is not known, or can't be made."""
+    state: dict[str, Any] = _part({"state": {}, **parts}, "state", dict, types)
+    args: list[Any] | None = _part(parts, "args", list, types) if "args" in parts else None
+    builtin = _BUILTIN_ERRORS.get(name)
+    family = _family((RollcageError, *_declared(known, types)))
+    declared = {_type_name(each): each for each in family}.get(name)
+    if declared is not None and declared is not builtin:
+        made_of = [message] if args is None else args
+        return _remade(declared, made_of, dict(_attributes(state)), message)
+    if builtin is None:
+        return None
+    error = _made(builtin, [message] if args is None else args)
+    return None if args is None and error is not None and str(error) != message else error
+
+
+def _part(parts: dict[str, Any], field: str, kind: type, types: Types | None = None) -> Any:
+    encoded = parts.get(field)
+    value: Any = decode(encoded) if types is None else decode_result(encoded, types)
     if not isinstance(value, kind):
         raise ValueError(f"the {field} of a recorded error is no {kind.__name__}")
     return value

@@ -1,0 +1,106 @@
+"""What a body gave, as the trace holds it, and that value back again.
+
+What can't come back is said when it is recorded: by showing there and then that it does.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rollcage.contract.contract import Contract
+from rollcage.errors import NotReplayableWarning
+from rollcage.values.codec import TAG, Seal, encode_result, same_encoding
+from rollcage.values.decoding import Strange, decode, decode_result
+from rollcage.values.registered import Types
+
+__all__ = ["given_back", "recorded", "warn_of"]
+
+_NAMING: Final = frozenset({"enum", "model", "dataclass", "subclass", "url"})
+
+
+def recorded(contract: Contract, value: Any, seal: Seal, types: Types) -> dict[str, Any]:
+    """The fields of an outcome that hold a value, and say whether it comes back."""
+    result = encode_result(value, seal, typed=contract.typed, types=types)
+    flaws = result.flaws
+    if result.needs_type and not flaws:
+        flaws = _shown(contract, result.value, seal, types)
+        if flaws and contract.typed:  # which class it is that the return type does not bring back
+            flaws = encode_result(value, seal, types=types).flaws or flaws
+    if flaws:
+        return {"value": result.value, "lossy": "; ".join(flaws[:5])}
+    return {"value": result.value, "typed": True} if result.needs_type else {"value": result.value}
+
+
+def given_back(contract: Contract, outcome: Mapping[str, Any], encoded: Any, types: Types) -> Any:
+    """The value of an outcome whose encoding, where it was kept apart, is `encoded`.
+
+    Raises:
+        Exception: it can't be made again: hostile data, or the words of a class's own validation.
+    """
+    try:
+        return decode_result(encoded, types, framework=contract.framework)
+    except Strange:
+        if not (outcome.get("typed") and contract.typed):
+            raise
+        plain = decode(encoded, framework=contract.framework)
+        value = contract.revive(plain)
+        # Any other type takes plain data too, and gives them back as they are.
+        again = encode_result(value, str, typed=True).value
+        if not same_encoding(_outline(again), _outline(encoded)):
+            raise
+        return value
+
+
+def warn_of(contract: Contract, outcome: Mapping[str, Any]) -> NotReplayableWarning | None:
+    """Say of a write that is on record that its result can't be given back.
+
+    The warning itself is given back where the program's filters make errors of warnings: it is
+    raised behind the step's end then, and never in place of it.
+    """
+    if contract.effect not in ("write", "scope"):
+        return None  # it just runs again
+    # Without the step's number, so that Python shows it once for each tool and place in the code.
+    text = (
+        f"{contract.name} was performed, but what it gave can't be given back by a replay: "
+        f"{outcome['lossy']}. A resume halts at it until somebody says what it gave: "
+        f"rollcage resolve RUN STEP --happened --result JSON"
+    )
+    try:
+        warnings.warn(NotReplayableWarning(text, contract.name), stacklevel=_outside())
+    except NotReplayableWarning as warning:
+        return warning
+    return None
+
+
+def _outside() -> int:
+    """The stack level of the code that made the call, outside of Rollcage."""
+    frame, level = sys._getframe(1), 1  # noqa: SLF001 - as warnings.warn does itself
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("rollcage"):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def _shown(contract: Contract, encoded: Any, seal: Seal, types: Types) -> list[str]:
+    """Show, rather than hope, that a value comes back."""
+    try:
+        value = given_back(contract, {"typed": True}, encoded, types)
+        again = encode_result(value, seal, typed=True, types=types)
+    except Exception as error:  # noqa: BLE001 - validators are the user's own
+        return [f"$: its class refuses what was recorded of it: {type(error).__name__}"]
+    if not again.flaws and same_encoding(again.value, encoded):
+        return []
+    return ["$: it does not come back equal"]
+
+
+def _outline(encoded: Any) -> Any:
+    """An encoding with its classes' names, wherever they are defined."""
+    if isinstance(encoded, list):
+        return [_outline(each) for each in encoded]
+    if not isinstance(encoded, dict):
+        return encoded
+    if encoded.get(TAG) in _NAMING:
+        encoded = {name: encoded.get(name) for name in (TAG, "type", "value")}
+    return {name: _outline(each) for name, each in encoded.items()}

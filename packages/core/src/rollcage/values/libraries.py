@@ -1,0 +1,54 @@
+"""Values of the standard library, of NumPy and of pandas, as results hold them: a fixed table.
+
+A class is recognised by where it is defined, so that nothing is imported to look for it. A library
+is imported only where a recorded value of it is brought back, by its name in this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rollcage.values.forms import STANDARD, Back, Form
+
+__all__ = ["FORMS", "form_of"]
+
+
+def form_of(kind: type[Any]) -> Form | None:
+    """The form of values of this very class; None where they have none here."""
+    module = kind.__module__
+    if type(module) is not str:  # a class may say anything of itself
+        return None
+    found = STANDARD.get((module, kind.__qualname__))
+    if found is not None:
+        return found
+    library = module.partition(".")[0]
+    if library == "numpy":
+        from rollcage.values import arrays  # a result of NumPy has loaded that by now
+
+        return arrays.form_of(kind)
+    if library == "pandas":
+        from rollcage.values import frames
+
+        return frames.form_of(kind)
+    return None
+
+
+def _make_array(encoded: Mapping[str, Any], back: Back) -> Any:
+    from rollcage.values import arrays
+
+    return arrays.make(encoded, back)
+
+
+def _make_frame(encoded: Mapping[str, Any], back: Back) -> Any:
+    from rollcage.values import frames
+
+    return frames.make(encoded, back)
+
+
+FORMS: Final[dict[str, Form]] = {
+    **{form.tag: form for form in STANDARD.values()},
+    "numpy": Form("numpy", lambda *_: {}, _make_array, foreign=True),
+    "pandas": Form("pandas", lambda *_: {}, _make_frame, foreign=True),
+}
+"""By their tags, how recorded values are made again."""

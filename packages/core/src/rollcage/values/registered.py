@@ -1,0 +1,221 @@
+"""Which types of the application recorded values come back as: those that the program has named.
+
+A trace names a type by its module and its qualified name. That is looked up here, and nowhere else:
+nothing that a trace names is imported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import typing
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
+
+import pydantic
+
+from rollcage.errors import ContractError
+from rollcage.values.codec import BASES, native_of
+
+__all__ = ["REGISTERED", "Types", "named_in", "register"]
+
+_FAMILIES: Final = frozenset({
+    object, Exception, BaseException, enum.Enum, enum.IntEnum, enum.StrEnum, enum.Flag,
+    enum.IntFlag, *BASES,
+})  # fmt: skip
+"""What registers nothing: to name one of them would be to name all that derives from it."""
+
+
+class Types:
+    """The types that recorded values come back as, with those derived from them.
+
+    Args:
+        types: classes of the application.
+        around: where those are looked for that are not among `types`.
+
+    Raises:
+        ContractError: something that is no class, or one whose values have no form as data.
+    """
+
+    def __init__(self, types: Iterable[type] = (), *around: Types) -> None:
+        self._around = around
+        self._named: dict[tuple[str, str], type] = {}
+        self._roots: list[type] = []
+        for each in types:
+            self.add(each)
+
+    def add(self, kind: type) -> None:
+        """Bring values of this class, and of those derived from it, back as themselves."""
+        _check(kind)
+        self._take_in(kind)
+
+    def _take_in(self, kind: type) -> None:
+        """Know a class, and those that its fields name."""
+        self._named[kind.__module__, kind.__qualname__] = kind
+        for each in named_in(kind):
+            if each not in self._roots:
+                self._roots.append(each)
+                self._named[each.__module__, each.__qualname__] = each
+
+    def find(self, module: object, name: object) -> type | None:
+        """The class of that name; None where the program has named none."""
+        if not (isinstance(module, str) and isinstance(name, str)):
+            return None
+        if module == "pydantic.networks":
+            return _url_called(name)
+        found = self._named.get((module, name)) or self._derived(module, name)
+        if found is not None:
+            return found
+        return next(filter(None, (types.find(module, name) for types in self._around)), None)
+
+    def knows(self, kind: type) -> bool:
+        """Whether values of this very class come back as themselves."""
+        return self.find(kind.__module__, kind.__qualname__) is kind
+
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """The exceptions among them."""
+        own = [each for each in self._roots if issubclass(each, Exception)]
+        return (*own, *(each for types in self._around for each in types.errors))
+
+    def _derived(self, module: str, name: str) -> type | None:
+        """A class that the program has derived from one of these; the last one of that name."""
+        found: type | None = None
+        for root in list(self._roots):
+            for each in _family(root):
+                if (each.__module__, each.__qualname__) == (module, name):
+                    found = each
+        if found is not None:
+            self._take_in(found)
+        return found
+
+
+def _url_called(name: str) -> type | None:
+    """One of Pydantic's own URLs, which come back wherever they stand."""
+    from pydantic import networks  # a URL has loaded it by now, or will be made by it
+
+    several_hosts = networks.PostgresDsn.__bases__[0]  # it has no public name
+    kind = vars(networks).get(name)
+    is_url = isinstance(kind, type) and issubclass(kind, (networks.AnyUrl, several_hosts))
+    return kind if is_url else None
+
+
+def _family(root: type) -> Iterator[type]:
+    subclasses: list[type] = type.__subclasses__(root)
+    for each in subclasses:
+        # A model's form for certain parameters is made on the fly: another process has none of it.
+        if not getattr(each, "__pydantic_generic_metadata__", {}).get("origin"):
+            yield each
+        yield from _family(each)
+
+
+def _check(kind: Any) -> None:
+    if not isinstance(kind, type):
+        raise ContractError(f"types= names {kind!r}, which is no class")
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if _is_family(kind):
+        raise ContractError(
+            f"{name} can't be registered: that would be all that derives from it. Name the "
+            f"classes themselves"
+        )
+    if not has_form(kind):
+        raise ContractError(
+            f"{name} can't be registered: its values have no form as data. What has one: a "
+            f"dataclass, a named tuple, an enum, a Pydantic model, an attrs class, an exception, a "
+            f"class derived from str, int, list, dict or the like; for any other, "
+            f"rollcage.trace.register_native says how it is taken apart and made"
+        )
+
+
+def _is_family(kind: type) -> bool:
+    if kind.__module__.partition(".")[0] == "pydantic":  # by name: to load them takes a while
+        return kind.__qualname__ in ("BaseModel", "RootModel")
+    return kind in _FAMILIES
+
+
+def has_form(kind: type) -> bool:
+    """Whether values of a class can be taken apart and made again from their parts."""
+    if hasattr(kind, "__total__") and issubclass(kind, dict):
+        return False  # a TypedDict, of which there are no values
+    return (
+        issubclass(kind, (enum.Enum, pydantic.BaseModel, Exception, *BASES))
+        or dataclasses.is_dataclass(kind)
+        or hasattr(kind, "__attrs_attrs__")
+        or native_of(kind) is not None
+        or _is_url(kind)
+    )
+
+
+def _is_url(kind: type) -> bool:
+    return any(base.__module__ == "pydantic.networks" for base in kind.__mro__)
+
+
+REGISTERED: Final = Types()
+"""The types that this process has registered."""
+
+
+def register(*types: type) -> None:
+    """Bring values of these classes back as themselves, in each session of this process.
+
+    A recorded result or error holds its type's name and its parts. It comes back as that type
+    where the program has named it: here, in `Session(types=[…])`, or in the return type of the
+    tool itself. Classes derived from these count too. What can be registered: dataclasses, named
+    tuples, enums, Pydantic models, attrs classes, exceptions, and classes derived from a builtin
+    such as `str` or `dict`. They are made again by their own constructor or validation.
+
+    Raises:
+        ContractError: something that is no class, or one whose values have no form as data.
+    """
+    for each in types:
+        REGISTERED.add(each)
+
+
+# --- what an annotation names --------------------------------------------------------------------
+
+
+def named_in(annotation: Any) -> list[type]:
+    """The classes that an annotation names, those of their fields among them."""
+    found: dict[type, None] = {}
+    _collect(annotation, found, set())
+    return list(found)
+
+
+def _collect(annotation: Any, found: dict[type, None], seen: set[int]) -> None:
+    if id(annotation) in seen:
+        return
+    seen.add(id(annotation))
+    origin = get_origin(annotation)
+    if origin is Literal:
+        inner: Iterable[Any] = map(type, get_args(annotation))
+    elif origin is Annotated:
+        inner = get_args(annotation)[:1]
+    elif origin is not None:
+        inner = (origin, *get_args(annotation))
+    elif isinstance(annotation, type):
+        if not _is_family(annotation) and has_form(annotation):
+            found[annotation] = None
+        inner = _annotations_of(annotation)
+    elif isinstance(annotation, list):  # the parameters of a Callable
+        inner = annotation
+    else:
+        # A TypeVar's bound and constraints, a NewType's base, what `type X = …` stands for.
+        names = ("__bound__", "__supertype__", "__value__")
+        inner = [getattr(annotation, name, None) for name in names]
+        inner += getattr(annotation, "__constraints__", ())
+    for each in inner:
+        if each is not None:
+            _collect(each, found, seen)
+
+
+def _annotations_of(kind: type) -> Iterable[Any]:
+    """The types of the fields of a class that has such."""
+    if issubclass(kind, pydantic.BaseModel):
+        fields: dict[str, Any] = getattr(kind, "__pydantic_fields__", {})
+        return [field.annotation for field in fields.values()]
+    has_fields = dataclasses.is_dataclass(kind) or hasattr(kind, "__attrs_attrs__")
+    if not has_fields and not hasattr(kind, "_fields") and not hasattr(kind, "__total__"):
+        return ()
+    try:
+        return typing.get_type_hints(kind).values()
+    except Exception:  # noqa: BLE001 - a name that can't be resolved names nothing
+        return ()
