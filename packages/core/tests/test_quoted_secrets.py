@@ -28,6 +28,9 @@ from rollcage import (
 )
 from rollcage.gate.quotes import Quotes
 
+# A write whose result held a secret says that it can't come back: not what these tests ask.
+pytestmark = pytest.mark.filterwarnings("ignore::rollcage.NotReplayableWarning")
+
 SECRET = 's3cr3t/"Ünkle" &co'
 PIN = 471100
 
@@ -101,7 +104,6 @@ def nested(password: str) -> None:
     post({"deep": [f"password={password}", password]})
 
 
-@pytest.mark.filterwarnings("ignore::rollcage.NotReplayableWarning")
 def test_in_a_result(tmp_path: Path, clean: Any, caplog: pytest.LogCaptureFixture) -> None:
     with Session("job", store=tmp_path) as session:
         assert repr(SECRET) in login(SECRET, PIN)
@@ -115,7 +117,6 @@ async def again(session: Session) -> None:
     assert SECRET in (await session.acall(look, password=SECRET))["asked"][0]["with"]
 
 
-@pytest.mark.filterwarnings("ignore::rollcage.NotReplayableWarning")
 def test_a_performed_write_whose_result_held_one_is_marked_and_halts(
     tmp_path: Path, clean: Any, events: Any
 ) -> None:
