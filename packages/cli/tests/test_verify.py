@@ -28,6 +28,7 @@ def test_a_whole_run(cli: Cli, record: Record) -> None:
     data = cli("verify", run, "--json").data
     assert data.keys() == {
         "ok", "run", "where", "lines", "head", "attested", "torn_bytes", "findings", "notes",
+        "standing",
     }  # fmt: skip
     assert data["ok"] is True
     assert data["attested"] is True

@@ -7,17 +7,17 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import zip_longest
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from rich.text import Text
 
 from rollcage_cli.errors import DIFFERENT
+from rollcage_cli.lineage import lineage_of, standing, words
 from rollcage_cli.lookup import find
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
 from rollcage_cli.output import console, counted, print_json, value_text, visible
-from rollcage_cli.steps import StepRow, view
+from rollcage_cli.steps import RunView, StepRow, view
 from rollcage_cli.values import items_of, mapping_of, tag_of
 
 __all__ = ["Change", "Pair", "align", "diff"]
@@ -67,23 +67,28 @@ def diff(
     A step that ran and its replay are the same step. Exits with 1 if the runs differ.
     """
     found = find(store, a), find(store, b)
-    pairs = align(*(_rows(store, each) for each in (a, b)))
+    seen = [view(each.read()) for each in found]
+    pairs = align(*map(_rows, seen))
+    stands = [standing(lineage_of(each.reader, run)) for each, run in zip(found, seen, strict=True)]
     differing = sum(pair.relation != "same" for pair in pairs)
     if as_json:
         shown = [_data(pair) for pair in pairs if all_steps or pair.relation != "same"]
         print_json(
             {"a": found[0].run, "b": found[1].run, "same": not differing,
-             "compared": len(pairs), "steps": shown}
+             "compared": len(pairs), "steps": shown,
+             "standing": {name: each.as_data() for name, each in zip("ab", stands, strict=True)}}
         )  # fmt: skip
     else:
         _print(pairs, differing, all_steps=all_steps)
+        for each, run, stand in zip(found, seen, stands, strict=True):
+            for said in words(stand, run.status, each.run, each.reader):
+                console().print(Text(said, style="yellow"), soft_wrap=True)
     if differing:
         raise typer.Exit(DIFFERENT)
 
 
-def _rows(store: Path, reference: str) -> list[StepRow]:
-    rows = view(find(store, reference).read()).steps
-    return sorted(rows, key=lambda row: (row.turn, row.slot, row.step))
+def _rows(seen: RunView) -> list[StepRow]:
+    return sorted(seen.steps, key=lambda row: (row.turn, row.slot, row.step))
 
 
 def align(a: Sequence[StepRow], b: Sequence[StepRow]) -> list[Pair]:

@@ -9,11 +9,12 @@ from typing import Annotated, Any, NoReturn
 import orjson
 import typer
 from rich.text import Text
-from rollcage.store import JsonlStore, RunTrace, Writer, check_attested
+from rollcage.store import JsonlStore, RunTrace, Writer, check_attested, store_option
 from rollcage.trace import encode
 
 from rollcage_cli.errors import StepNotFound, StepNotUnknown, UsageError
-from rollcage_cli.lookup import find
+from rollcage_cli.lineage import lineage_of, standing
+from rollcage_cli.lookup import Found, find
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
 from rollcage_cli.output import console, counted, print_json, value_text, visible
 from rollcage_cli.steps import RunView, StepRow, view
@@ -39,17 +40,19 @@ def resolve(
     """Say what became of an unknown step.
 
     Then its run can be resumed: a step that happened is replayed with its result, one that did not
-    happen runs again. Find out first: this can't be taken back.
+    happen runs again. Find out first: this can't be taken back. Of @NAME, the step is looked for in
+    all runs that its newest one builds on.
     """
     outcome = _outcome(happened=happened, result=result)
     found = find(store, run)
     if not isinstance(found.reader, JsonlStore):
         raise UsageError(f"{visible(run)} is a file outside of a store; resolve it in its store")
-    row, attested = _write(found.reader, found.run, step, outcome)
+    where = _where_in_job(found, step) if run.startswith("@") else found.run
+    row, attested = _write(found.reader, where, step, outcome)
     if as_json:
         print_json(
             {
-                "run": found.run,
+                "run": where,
                 "step": step,
                 "name": row.name,
                 "outcome": outcome,
@@ -64,6 +67,21 @@ def resolve(
         text.append(f", with the result {value_text(outcome['value'])}")
     out.print(text, soft_wrap=True)
     out.print("The next session of this name resumes from there.")
+
+
+def _where_in_job(found: Found, step: int) -> str:
+    """The run of a job in which the step of this number is unknown; else its newest.
+
+    Raises:
+        UsageError: there are several.
+    """
+    stands = standing(lineage_of(found.reader, view(found.read())))
+    meant = [each for each in stands.unknown if each.step == step]
+    if len(meant) > 1:
+        at = store_option(found.reader)
+        listed = "".join(f"\n  rollcage resolve {each.run} {step}{at}" for each in meant)
+        raise UsageError(f"step {step} is unknown in {len(meant)} runs of the job:{listed}")
+    return meant[0].run if meant else found.run
 
 
 def _outcome(*, happened: bool | None, result: str | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`rollcage runs`: what runs there are, by the store's index alone."""
+"""`rollcage runs`: what runs there are, and what of them somebody has to look after."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 from rich.text import Text
-from rollcage.store import JsonlStore, RunInfo, job_name
+from rollcage.errors import RollcageError
+from rollcage.store import JsonlStore, RunInfo, TraceFile, job_name
 
+from rollcage_cli.lineage import Standing, lineage_of, standing
 from rollcage_cli.lookup import time_text
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption
 from rollcage_cli.output import console, print_json, visible
+from rollcage_cli.steps import view
 
 __all__ = ["runs"]
 
@@ -40,29 +43,61 @@ def runs(
     found = [i for i in JsonlStore(store).runs() if wanted in (None, job_name(i.name))]
     found.reverse()
     shown = found[:limit] if limit else found
+    reader = TraceFile(store / "runs")  # it does not look the index up for each run
+    open_ = {info.run: _standing(reader, info) for info in shown}
     if as_json:
-        print_json({"store": str(store), "total": len(found), "runs": [*map(_data, shown)]})
+        print_json(
+            {
+                "store": str(store),
+                "total": len(found),
+                "runs": [_data(info, open_[info.run]) for info in shown],
+            }
+        )
         return
     out = console()
     if not found:
         out.print(f"No runs in {visible(str(store))}.")
         return
-    out.print(_table(shown))
+    out.print(_table(shown, open_))
     if len(shown) < len(found):
         out.print(f"{len(found) - len(shown)} older ones are not shown (--limit 0 lists all).")
 
 
-def _data(info: RunInfo) -> dict[str, Any]:
-    return dataclasses.asdict(info) | {"status": _status(info)}
+def _standing(reader: TraceFile, info: RunInfo) -> Standing | None:
+    """What is open of a run; None where nothing can be, or its trace can't be read."""
+    try:
+        trace = reader.read(info.run)
+        if info.status == "ok" and b'"orphans":[' not in trace.data:
+            return None
+        return standing(lineage_of(reader, view(trace)))
+    except RollcageError:
+        return None  # whoever asks for that one is told so
+
+
+def _data(info: RunInfo, stands: Standing | None) -> dict[str, Any]:
+    told = {} if stands is None else stands.as_data()
+    names = ("unknown", "left_behind", "not_asked_for")
+    left = {name: told.get(name, []) for name in names}
+    return dataclasses.asdict(info) | {"status": _status(info)} | left
+
+
+def _open_text(stands: Standing | None) -> str:
+    """How many writes of a run somebody has to look after."""
+    if stands is None:
+        return ""
+    counts = (
+        (stands.unknown, "unknown"), (stands.left, "left behind"), (stands.ahead, "not asked for"),
+    )  # fmt: skip
+    return ", ".join(f"{len(effects)} {what}" for effects, what in counts if effects)
 
 
 def _status(info: RunInfo) -> str:
     return info.status or "unfinished"
 
 
-def _table(found: list[RunInfo]) -> Table:
+def _table(found: list[RunInfo], open_: dict[str, Standing | None]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for title in ("run", "name", "status", "mode", "started", "source"):
+    for title in ("run", "name", "status", "mode", "started", "source", "open"):
         table.add_column(title, overflow="fold" if title == "run" else "ellipsis", no_wrap=True)
     for info in found:
         status = _status(info)
@@ -73,5 +108,6 @@ def _table(found: list[RunInfo]) -> Table:
             Text(visible(info.mode)),
             Text(time_text(info.time)),
             Text(visible(info.source[-12:]) if info.source else ""),
+            Text(_open_text(open_[info.run]), style="yellow"),
         )
     return table

@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rollcage_cli.errors import StepNotFound
-from rollcage_cli.lookup import find, time_text
+from rollcage_cli.lineage import lineage_of, standing, words
+from rollcage_cli.lookup import Found, find, time_text
 from rollcage_cli.options import (
     DEFAULT_STORE,
     NEWEST,
@@ -51,16 +52,29 @@ def show(
     seen = view(trace)
     rows = seen.steps if step is None else [_wanted(seen, found.run, step)]
     if as_json:
-        print_json(_data(seen, rows, len(trace.torn)))
+        print_json(_data(seen, rows, len(trace.torn), found))
         return
     out = console()
     if step is not None:
         _print_step(out, rows[0])
         return
     _print_head(out, seen, len(trace.torn))
-    if not rows:
+    if rows:
+        _print_steps(out, seen, rows, limit)
+    else:
         out.print("No steps.")
-        return
+    stands = standing(lineage_of(found.reader, seen))
+    if stands.sources:
+        out.print(f"Builds on {_runs_text(stands.sources)}.", soft_wrap=True)
+    for said in words(stands, seen.status, found.run, found.reader):
+        out.print(Text(said, style="yellow"), soft_wrap=True)
+
+
+def _runs_text(runs: Sequence[tuple[str, str]]) -> str:
+    return ", ".join(f"{visible(run)} ({visible(status)})" for run, status in reversed(runs))
+
+
+def _print_steps(out: Console, seen: RunView, rows: Sequence[StepRow], limit: int) -> None:
     shown = rows[-limit:] if limit else rows
     if len(shown) < len(rows):
         out.print(f"The first {len(rows) - len(shown)} steps are not shown (--limit 0 shows all).")
@@ -69,12 +83,6 @@ def show(
     out.print(_timeline(shown, ascii_only=out.options.ascii_only))
     out.print()
     out.print(_sums(seen))
-    for row in rows:
-        if row.state == "unknown" and row.origin is None:
-            command = f"rollcage resolve {found.run} {row.step} --happened | --did-not-happen"
-            out.print(
-                f"Step {row.step} is unknown. Find out, then say so: {command}", soft_wrap=True
-            )
 
 
 def _wanted(seen: RunView, run: str, number: int) -> StepRow:
@@ -86,7 +94,7 @@ def _wanted(seen: RunView, run: str, number: int) -> StepRow:
     return row
 
 
-def _data(seen: RunView, rows: Sequence[StepRow], torn: int) -> dict[str, Any]:
+def _data(seen: RunView, rows: Sequence[StepRow], torn: int, found: Found) -> dict[str, Any]:
     finished = seen.finished or {}
     return {
         "run": {k: v for k, v in seen.started.items() if k not in ("event", "hash")},
@@ -95,6 +103,7 @@ def _data(seen: RunView, rows: Sequence[StepRow], torn: int) -> dict[str, Any]:
         "waits_for": finished.get("reason"),
         "abandoned": seen.abandoned,
         "torn_bytes": torn,
+        "standing": standing(lineage_of(found.reader, seen)).as_data(),
         "totals": dataclasses.asdict(seen.totals),
         "steps": [dataclasses.asdict(row) | {"tokens": row.tokens} for row in rows],
     }

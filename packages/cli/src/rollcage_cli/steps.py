@@ -28,6 +28,7 @@ class StepRow:
     `undoes` is the step that it was made to take back; `undone` what became of its own undo.
     `undeclared` are the permissions that its body would have taken beside those of its tool.
     `approval` is the request that somebody decided on, `decided_by` who approved or rejected it.
+    `supersedes` is the recorded step in whose place it ran again; `orphans` those it left behind.
     """
 
     step: int
@@ -55,6 +56,8 @@ class StepRow:
     undeclared: list[str] | None = None
     approval: str | None = None
     decided_by: str | None = None
+    supersedes: list[Any] | None = None
+    orphans: list[list[Any]] | None = None
 
     @property
     def tokens(self) -> int:
@@ -97,6 +100,9 @@ class RunView:
     steps: list[StepRow]
     last_time: int
     abandoned: dict[str, Any] | None = None
+    undone: dict[tuple[str, int], str] = dataclasses.field(
+        default_factory=dict[tuple[str, int], str]
+    )  # what became of the undo of a step, by the run and step where it first ran
 
     @property
     def status(self) -> str:
@@ -147,6 +153,7 @@ def from_events(events: Iterable[dict[str, Any]]) -> RunView:
     started: dict[str, Any] = {}
     finished: dict[str, Any] | None = None
     abandoned: dict[str, Any] | None = None
+    undone: dict[tuple[str, int], str] = {}
     last = 0
     for event in events:
         last = max(last, event["time"])
@@ -162,10 +169,11 @@ def from_events(events: Iterable[dict[str, Any]]) -> RunView:
             if row is not None:  # else `verify` says so
                 _end(row, event)
         elif kind == "undo.finished":
+            undone[event["of"][0], event["of"][1]] = event["status"]
             _undo(event, rows, started)
         elif kind in _BEGINNINGS:
             rows[event["step"]] = _begin(event)
-    return RunView(started, finished, list(rows.values()), last, abandoned)
+    return RunView(started, finished, list(rows.values()), last, abandoned, undone)
 
 
 def _undo(event: dict[str, Any], rows: dict[int, StepRow], started: dict[str, Any]) -> None:
@@ -202,6 +210,8 @@ def _begin(event: dict[str, Any]) -> StepRow:
         drift=event.get("drift"),
         approval=event.get("approval"),
         decided_by=event.get("approved_by") or event.get("rejected_by"),
+        supersedes=event.get("supersedes"),
+        orphans=event.get("orphans"),
     )
     if joined:
         row.state = "hit" if row.origin else "ran"

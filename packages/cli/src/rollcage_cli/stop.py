@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.text import Text
-from rollcage.store import JsonlStore, StopOrder
+from rollcage.store import JsonlStore, StopOrder, store_option
 
 from rollcage_cli.errors import UsageError
 from rollcage_cli.lookup import find
@@ -54,7 +54,7 @@ def stop(
     out.print(Text(f"run {order.run} is stopped", style="green"), soft_wrap=True)
     out.print(
         f"Nothing more runs in it, and nothing resumes it. To let it go on: "
-        f"rollcage stop {order.run} --lift",
+        f"rollcage stop {order.run} --lift{store_option(reader)}",
         soft_wrap=True,
     )
 
@@ -64,7 +64,7 @@ def _lift(store: JsonlStore, run: str, *, as_json: bool) -> None:
     if order is not None and order.run not in ("", run):
         raise UsageError(
             f"run {run} builds on run {order.run}, which was stopped: lift that order, with "
-            f"rollcage stop {order.run} --lift"
+            f"rollcage stop {order.run} --lift{store_option(store)}"
         )
     if not store.lift(run):
         raise UsageError(f"run {run} was not told to stop: there is nothing to lift")

@@ -21,9 +21,11 @@ from rollcage.store import RunInfo, RunTrace, TraceFile, check_attested
 from rollcage.trace import CHAIN_START, Worlds, event_adapter, read_events, tail_of
 
 from rollcage_cli.errors import CORRUPT
+from rollcage_cli.lineage import lineage_of, standing, words
 from rollcage_cli.lookup import find
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
 from rollcage_cli.output import console, is_terminal, print_json, visible
+from rollcage_cli.steps import view
 from rollcage_cli.values import mapping_of, tag_of
 
 __all__ = ["Finding", "Report", "verify", "verify_trace"]
@@ -91,10 +93,19 @@ def verify(
     found = find(store, run)
     trace = found.read()
     report = verify_trace(trace, found.reader, quiet=as_json)
+    told: dict[str, Any] = {}
+    said: list[str] = []
+    if report.ok:
+        seen = view(trace)
+        stands = standing(lineage_of(found.reader, seen))
+        told = {"standing": stands.as_data()}
+        said = words(stands, seen.status, found.run, found.reader)
     if as_json:
-        print_json({"ok": report.ok, **dataclasses.asdict(report)})
+        print_json({"ok": report.ok, **dataclasses.asdict(report), **told})
     else:
         _print(report)
+        for each in said:
+            console().print(Text(each, style="yellow"), soft_wrap=True)
     if not report.ok:
         raise typer.Exit(CORRUPT)
 

@@ -1,0 +1,161 @@
+"""A run and all that it builds on: what of it nobody can tell, and what was left behind."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rollcage.errors import RollcageError
+from rollcage.store import TraceFile, store_option
+
+from rollcage_cli.output import counted, visible
+from rollcage_cli.steps import RunView, StepRow, view
+
+__all__ = ["Effect", "Standing", "lineage_of", "standing", "words"]
+
+_LISTED = 5
+
+
+class Effect(NamedTuple):
+    """A write, by the run and step where it first ran."""
+
+    run: str
+    step: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"step {self.step} ({visible(self.name)}) of run {self.run}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Standing:
+    """How a run and what it builds on stand.
+
+    Attributes:
+        sources: the runs that it builds on, oldest first, with their statuses.
+        unknown: writes of which nobody can tell whether they happened.
+        left: writes that were performed, and that a new one was let past.
+        ahead: writes that its source performed, and that it has not asked for.
+    """
+
+    sources: list[tuple[str, str]]
+    unknown: list[Effect]
+    left: list[Effect]
+    ahead: list[Effect]
+
+    def as_data(self) -> dict[str, Any]:
+        """For machines."""
+        return {
+            "sources": [run for run, _ in self.sources],
+            "unknown": [[each.run, each.step] for each in self.unknown],
+            "left_behind": [[each.run, each.step] for each in self.left],
+            "not_asked_for": [[each.run, each.step] for each in self.ahead],
+        }
+
+
+def lineage_of(reader: TraceFile, seen: RunView) -> list[RunView]:
+    """The run and those that it builds on, oldest first, as far as they are there."""
+    runs = [seen]
+    known = {str(seen.started["run"])}
+    source = seen.started.get("source")
+    while source is not None and source not in known:
+        known.add(source)
+        try:
+            older = view(reader.read(source))
+        except RollcageError:
+            break  # gone, or damaged: whoever asks for that one is told so
+        runs.append(older)
+        source = older.started.get("source")
+    runs.reverse()
+    return runs
+
+
+def standing(runs: Sequence[RunView]) -> Standing:
+    """How the newest of these stands, given with what it builds on, oldest first."""
+    effects: dict[tuple[str, int], StepRow] = {}
+    unknown: dict[tuple[str, int], StepRow] = {}
+    accepted: dict[tuple[str, int], None] = {}
+    for seen in runs:
+        run = str(seen.started["run"])
+        for row in seen.steps:
+            instead = row.supersedes or (row.origin[:2] if row.origin else None)
+            if instead is not None and row.state not in ("unknown", "blocked"):
+                unknown.pop((instead[0], instead[1]), None)
+            if row.supersedes is not None and row.state != "blocked":
+                effects.pop((row.supersedes[0], row.supersedes[1]), None)
+            accepted |= dict.fromkeys((of[0], of[1]) for of in row.orphans or ())
+            if row.origin is None and row.stays_done:
+                (unknown if row.state == "unknown" else effects)[run, row.step] = row
+        for of, status in seen.undone.items():
+            if status in ("verified", "compensated"):
+                effects.pop(of, None)
+                unknown.pop(of, None)
+    newest = runs[-1]
+    looks_back = newest.started["mode"] in ("offline", "verify")
+    asked = set(() if looks_back else _asked(runs))
+    ahead = [
+        at
+        for at in ({} if looks_back else effects)
+        if at[0] != newest.started["run"] and at not in asked and at not in accepted
+    ]
+    return Standing(
+        [(str(seen.started["run"]), seen.status) for seen in runs[:-1]],
+        _named(unknown, unknown),
+        _named([at for at in accepted if at in effects], effects),
+        _named(ahead, effects),
+    )
+
+
+def _asked(runs: Sequence[RunView]) -> Iterable[tuple[str, int]]:
+    """The steps that the newest run was given back, with all that their bodies had called."""
+    given = {(row.origin[0], row.origin[1]) for row in runs[-1].steps if row.origin}
+    yield from given
+    for seen in runs:
+        run = str(seen.started["run"])
+        inside: set[int] = {step for at, step in given if at == run}
+        for row in seen.steps:  # a body's calls come behind its step
+            if row.parent in inside:
+                inside.add(row.step)
+                yield run, row.step
+
+
+def _named(ats: Iterable[tuple[str, int]], rows: Mapping[tuple[str, int], StepRow]) -> list[Effect]:
+    return [Effect(*at, rows[at].name) for at in ats]
+
+
+def words(stands: Standing, status: str, run: str, reader: TraceFile) -> list[str]:
+    """What somebody has to know of a run, each as a sentence or two, with the command that helps.
+
+    Args:
+        stands: how it stands.
+        status: of the run.
+        run: its id.
+        reader: where it lies.
+    """
+    at = store_option(reader)
+    said = [
+        f"{_begin(str(each))} is unknown. Find out, then say so: rollcage resolve {each.run} "
+        f"{each.step}{at} --happened | --did-not-happen"
+        for each in stands.unknown
+    ]
+    if stands.left:
+        said.append(f"Left behind by a new write, and still done: {_several(stands.left)}.")
+    if stands.ahead and status in ("unfinished", "paused"):
+        said.append(f"Not asked for so far: {_several(stands.ahead)}.")
+    elif stands.ahead:
+        said.append(
+            f"Never asked for: {_several(stands.ahead)}. They stay done; to take them back: "
+            f"rollcage undo {run}{at}; to leave them: rollcage abandon {run}{at}"
+        )
+    return said
+
+
+def _begin(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _several(effects: Sequence[Effect]) -> str:
+    listed = ", ".join(map(str, effects[:_LISTED]))
+    more = f" and {len(effects) - _LISTED} more" if len(effects) > _LISTED else ""
+    return f"{counted(len(effects), 'effect')}, {listed}{more}"
