@@ -20,8 +20,8 @@ PUBLIC = [
     "ReplayMiss", "ReplayedError", "Response", "RollcageError", "Rule",
     "RunAbandoned", "RunInUse", "RunNotFound", "RunStopped", "RunTooOld", "Session",
     "SessionError", "SessionHalted", "SourceMissing", "Stats", "StepView", "StoreError",
-    "ToolMissing", "ToolRefused", "TraceCorrupt", "TraceUnwritable", "UndoIncomplete",
-    "UndoPlan", "UndoReport", "UndoneStep", "Unencodable", "UnguardedCallWarning",
+    "StoreReadOnly", "ToolMissing", "ToolRefused", "TraceCorrupt", "TraceUnwritable",
+    "UndoIncomplete", "UndoPlan", "UndoReport", "UndoneStep", "Unencodable", "UnguardedCallWarning",
     "UnknownOutcome", "Verdict", "abandon_run", "aplan_undo", "aundo_run", "compensate",
     "current_step", "plan_undo", "register", "tool", "undo_run",
 ]  # fmt: skip

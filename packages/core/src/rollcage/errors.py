@@ -37,6 +37,7 @@
     └── StoreError                    the store or a trace in it
         ├── RunNotFound               no such run                               (run_not_found)
         ├── RunInUse                  another process or session writes it      (run_in_use)
+        ├── StoreReadOnly             this process may not write it             (store_read_only)
         ├── ApprovalCorrupt           a request for approval that was changed   (approval_corrupt)
         ├── SourceMissing             a run that this run builds on is gone     (source_missing)
         └── TraceCorrupt              a trace that was changed or damaged       (trace_corrupt)
@@ -85,6 +86,7 @@ __all__ = [
     "SessionHalted",
     "SourceMissing",
     "StoreError",
+    "StoreReadOnly",
     "ToolMissing",
     "ToolRefused",
     "TraceCorrupt",
@@ -435,6 +437,12 @@ class StoreError(RollcageError):
     """The store, or a trace in it, can't be used."""
 
     code = "store_error"
+
+
+class StoreReadOnly(StoreError):
+    """This process may not write the store; `replay="offline"` and `"verify"` need not."""
+
+    code = "store_read_only"
 
 
 class RunNotFound(StoreError):

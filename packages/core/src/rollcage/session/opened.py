@@ -8,6 +8,7 @@ import functools
 import hmac
 import logging
 import os
+import tempfile
 from collections import OrderedDict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -19,6 +20,7 @@ from rollcage.errors import (
     RunNotFound,
     SessionError,
     StoreError,
+    StoreReadOnly,
     TraceUnwritable,
 )
 from rollcage.fingerprint.identity import uuid7
@@ -118,6 +120,7 @@ class Opened:
             raise SessionError('replay="off" records afresh: it takes no source')
         self.name = job_name(name)
         self.store: Store = store if isinstance(store, Store) else JsonlStore(store)
+        self._kept = self.store  # where this run is, and its large values
         self.run_id = ""
         self.root = ""
         self._replay: Replay = replay
@@ -156,7 +159,11 @@ class Opened:
             raise SessionError("a session is entered once; make another one")
         self._facade = self._facade_here()
         try:
-            with self.store.opening():
+            try:
+                with self.store.opening():
+                    half_undone = self._open()
+            except StoreReadOnly as error:
+                self._kept = self._elsewhere(error)
                 half_undone = self._open()
         except BaseException:
             self._release()
@@ -191,6 +198,14 @@ class Opened:
         halted = driver.ledger.halted
         if halted is not None and error is not halted and not _interrupts(error):
             raise halted
+
+    def _elsewhere(self, error: StoreReadOnly) -> Store:
+        """Where a run that only looks back is recorded, if its store can't be written."""
+        if self._replay not in ("offline", "verify"):
+            raise error
+        folder = tempfile.mkdtemp(prefix="rollcage-")
+        _log.warning("%s. This run only looks back: it is recorded in %s", error, folder)
+        return JsonlStore(folder)
 
     def _open(self) -> tuple[Entry, ...]:
         given = self._given
@@ -246,14 +261,14 @@ class Opened:
         half_undone: tuple[Entry, ...] = ()
         if recording is not None and source.mode == "resume" and self._on_divergence != "warn":
             half_undone = recording.half_undone
-        writer = self.store.create(started)
+        writer = self._kept.create(started)
         enter = functools.partial(enter_body, self._guard)
         if self._enforce != "off":
             enter = functools.partial(enter_watched, self._enforce, self._guard)
         self._driver = Driver(
             self._ledger(source.mode, None if half_undone else recording),
             writer,
-            self.store,
+            self._kept,
             source.reader,
             self._clock,
             enter,
@@ -489,7 +504,10 @@ class Opened:
 
     def _hmac(self, secret: str) -> str:
         if self._key is None:
-            self._key = self.store.secret_key()
+            try:
+                self._key = self.store.secret_key()
+            except StoreReadOnly:  # it has none: nothing in it was secret
+                self._key = self._kept.secret_key()
         return hmac.new(self._key, secret.encode("utf-8", "surrogatepass"), "sha256").hexdigest()
 
     def _recall(self) -> Lineage:
@@ -497,7 +515,7 @@ class Opened:
         return read(self._traces())
 
     def _traces(self) -> list[tuple[str, bytes]]:
-        own = self.store.read(self.run_id)
+        own = self._kept.read(self.run_id)
         traces = [(own.where, own.data)]
         if self._found is not None and self._found.run is not None:
             with contextlib.suppress(RunNotFound):  # what was replayed of it is in the own one

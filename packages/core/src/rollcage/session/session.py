@@ -96,7 +96,9 @@ class Session(Undoable):
         RunTooOld: on entering: the run that it would go on with is older than `resume_within`.
         RunAbandoned: on entering: that run was set aside.
         Unencodable: on entering: the input holds a value without an encoding.
-        StoreError: on entering: the store, the source or its trace can't be used.
+        StoreError: on entering: the store, the source or its trace can't be used. One that can't be
+            written is no hindrance to `"offline"` and `"verify"`: their own run is then recorded in
+            a temporary folder, and the log says where.
     """
 
     # --- calls -----------------------------------------------------------------------------------

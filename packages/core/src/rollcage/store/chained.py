@@ -152,9 +152,7 @@ class ChainedFile:
 
     def _write(self, descriptor: int, size: int, data: bytes) -> None:
         try:
-            written = os.write(descriptor, data)
-            if written != len(data):
-                raise OSError(0, "a short write")
+            disk.write(descriptor, data)
             os.fsync(descriptor)
         except OSError as error:
             with contextlib.suppress(OSError):  # what is left of it is no whole line

@@ -121,8 +121,8 @@ def give_order(path: Path, order: StopOrder) -> None:
         raise StoreError("the reason is too long; say it in fewer words")
     try:
         with disk.locked(path, os.O_RDWR | os.O_CREAT) as descriptor:
-            if os.pwrite(descriptor, body, 1) != len(body):
-                raise StoreError(f"{path} can't be written: it takes no more than a part of it")
+            if (written := os.pwrite(descriptor, body, 1)) != len(body):
+                os.pwrite(descriptor, body[written:], 1 + written)  # or the error says why not
             os.pwrite(descriptor, _ORDERED, 0)
             os.fsync(descriptor)
     except OSError as error:

@@ -13,8 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from rollcage.errors import StoreError, StoreReadOnly
+
 __all__ = [
-    "add", "lock", "locked", "make_folder", "open_file", "replace", "said", "sync_folder", "write",
+    "add", "lock", "locked", "make_folder", "open_file", "refused", "replace", "said",
+    "sync_folder", "write",
 ]  # fmt: skip
 
 _NEXT: Final = {
@@ -38,6 +41,12 @@ def said(error: OSError) -> str:
     text = error.strerror or str(error)
     text = f"{text} ({name})" if name else text
     return f"{text}: {_NEXT[number]}" if number in _NEXT else text
+
+
+def refused(text: str, error: OSError) -> StoreError:
+    """The error that says `text`, and why; its own type where nothing here may be written."""
+    read_only = error.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
+    return (StoreReadOnly if read_only else StoreError)(f"{text}: {said(error)}")
 
 
 def make_folder(path: Path) -> None:

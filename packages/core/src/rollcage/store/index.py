@@ -205,16 +205,24 @@ class Index:
             thorough: look at the end of each run that has none here, too, and note it.
 
         Raises:
-            StoreError: it can't be read or written, or the first line of a trace can't be read
-                that is lost here: nobody can tell whose it is.
+            StoreError: it can't be read, or the first line of a trace can't be read that is lost
+                here: nobody can tell whose it is.
+            TraceUnwritable: it can't be written.
         """
+        found, anew = self._look(thorough=thorough)
+        if anew is None:
+            return found
         try:
             with disk.locked(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND):
-                return self._repair(thorough=thorough)
+                again, anew = self._look(thorough=thorough)  # live runs note their ends meanwhile
+                if anew is not None:
+                    disk.replace(self.path, anew, part=self.path.with_name("index.jsonl.part"))
         except OSError as error:
-            raise StoreError(f"{self.path} can't be written: {disk.said(error)}") from error
+            raise TraceUnwritable(f"{self.path} can't be written: {disk.said(error)}") from error
+        return again
 
-    def _repair(self, *, thorough: bool) -> Repair:
+    def _look(self, *, thorough: bool) -> tuple[Repair, bytes | None]:
+        """What is to be repaired; its lines as they should be, unless they are."""
         data = self._data()
         known, damaged = _parse(data)
         before = {run for run, each in known.items() if each.started}
@@ -228,17 +236,15 @@ class Index:
                     each.reopened = False
         lost = tuple(run for run in whole if run not in before)
         anew = b"".join(line for run, each in whole.items() for line in _lines(run, each))
-        if damaged or lost or (thorough and anew != data):
-            disk.replace(self.path, anew, part=self.path.with_name("index.jsonl.part"))
-        return Repair(
+        unattested = (r for r, each in whole.items() if each.ended and "count" not in each.ended)
+        repair = Repair(
             runs=len(whole),
             damaged=damaged,
             lost=lost,
-            unattested=tuple(
-                r for r, each in whole.items() if each.ended and "count" not in each.ended
-            ),
+            unattested=tuple(unattested),
             unreadable=tuple(unreadable),
         )
+        return repair, anew if damaged or lost or (thorough and anew != data) else None
 
 
 def _lines(run: str, known: Known) -> Iterable[bytes]:

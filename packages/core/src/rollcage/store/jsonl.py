@@ -63,7 +63,7 @@ class JsonlStore(TraceFile):
             disk.make_folder(self._at)
             disk.make_folder(self._folder)
         except OSError as error:
-            raise StoreError(f"the store {self.root} can't be made: {disk.said(error)}") from error
+            raise disk.refused(f"the store {self.root} can't be made", error) from error
 
     @contextlib.contextmanager
     def _locked(self) -> Generator[None]:
@@ -72,8 +72,7 @@ class JsonlStore(TraceFile):
         try:
             descriptor = disk.open_file(path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
-            said = disk.said(error)
-            raise StoreError(f"the store {self.root} can't be written: {said}") from error
+            raise disk.refused(f"the store {self.root} can't be written", error) from error
         try:
             try:
                 disk.lock(descriptor)
@@ -103,7 +102,11 @@ class JsonlStore(TraceFile):
 
     def _mend(self) -> None:
         """Write the index anew where it is damaged or lost: it is derived, and stops nobody."""
-        found = self._index.repair()
+        try:
+            found = self._index.repair()
+        except TraceUnwritable as error:
+            _log.warning("%s; what is missing there is looked up in the traces", error)
+            return
         if found.damaged or found.lost:
             _log.warning(
                 "%s was damaged, and is made again from the traces: %d lines were none, %d of %d "
@@ -118,7 +121,8 @@ class JsonlStore(TraceFile):
         """Make the index again from the traces, where it is damaged, lost or behind them.
 
         Raises:
-            StoreError: it can't be read or written.
+            StoreError: it can't be read, or the store can't be written.
+            TraceUnwritable: the index can't be written.
         """
         with self._locked():
             return self._index.repair(thorough=True)
@@ -226,7 +230,7 @@ class JsonlStore(TraceFile):
             mode = stat.S_IMODE(path.stat().st_mode)
             key = path.read_bytes()
         except OSError as error:
-            raise StoreError(f"{path} can't be used: {disk.said(error)}") from error
+            raise disk.refused(f"{path} can't be used", error) from error
         if mode & 0o077:
             _check_key_mode(path, mode)
         if len(key) != 32:

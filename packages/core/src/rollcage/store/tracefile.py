@@ -58,7 +58,7 @@ def open_locked(path: Path, flags: int = os.O_RDWR) -> int:
     except FileNotFoundError:
         raise RunNotFound(f"there is no run {path.stem} at {path}") from None
     except OSError as error:
-        raise StoreError(f"{path} can't be opened: {disk.said(error)}") from error
+        raise disk.refused(f"{path} can't be opened", error) from error
     try:
         taken = disk.lock(descriptor, wait=False)
     except OSError as error:

@@ -68,12 +68,11 @@ class JsonlWriter:
         self._next = (count + 1, size + len(line), head)
         try:
             written = os.write(self._descriptor, line)
+            if written != len(line):  # the rest, or the error that says why not
+                disk.write(self._descriptor, line[written:])
         except OSError as error:
             self._take_back()
             raise self._unwritable(disk.said(error)) from error
-        if written != len(line):
-            self._take_back()
-            raise self._unwritable("a short write: the disk may be full")
         self._end = self._next
 
     def _recover(self) -> None:
