@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from autogen_core import CancellationToken, Image
+from autogen_core import CancellationToken, FunctionCall, Image
+from autogen_core.models import CreateResult, RequestUsage
 from autogen_core.tools import (
     FunctionTool,
     ImageResultContent,
@@ -404,3 +405,51 @@ async def test_mcp_tools_without_a_workbench_give_their_content_back(
     assert texts[0] == texts[1]
     assert "noted a" in texts[0]
     assert notes.read_text(encoding="utf-8") == "- a\n"
+
+
+@pytest.mark.parametrize("how", ["tools", "static", "own"])
+async def test_a_call_that_never_came_to_its_tool_is_on_record(
+    lab: Any, within: Any, how: str
+) -> None:
+    sent: list[str] = []
+
+    def send(text: str, often: int = 1) -> str:
+        sent.append(text)
+        return "sent"
+
+    tool = FunctionTool(send, description="Send a text.")
+    script = [
+        [("send", {"often": 2}), ("sned", {"text": "b"}), ("send", {"text": "c"})],
+        "end",
+    ]
+    bench = Bench()
+    async with lab.session() as session:
+        options: Any = {"tools": guard_tools([tool], session)}
+        if how != "tools":
+            inner = StaticStreamWorkbench([tool]) if how == "static" else bench
+            options = {"workbench": RollcageWorkbench(inner, session)}
+        await within(lab.agent(lab.client(*script), session, **options).run(task="Go."))
+    assert [*sent, *(each["text"] for each in bench.sent)] == ["c"]
+    lines = [e for e in lab.events(session) if e["event"] == "call.refused"]
+    lines.sort(key=lambda e: e["name"])
+    assert [(e["name"], e["code"], e["slot"]) for e in lines] == [
+        ("send", "arguments_invalid", 0),
+        ("sned", "tool_missing", 1),
+    ]
+    assert [e["args"] for e in lines] == [{"often": 2}, {"text": "b"}]
+
+
+async def test_arguments_that_are_no_json_are_on_record(lab: Any, within: Any) -> None:
+    broken = CreateResult(
+        finish_reason="function_calls",
+        content=[FunctionCall(id="c1", name="send", arguments='{"text": ')],
+        usage=RequestUsage(prompt_tokens=1, completion_tokens=1),
+        cached=False,
+    )
+    async with lab.session() as session:
+        bench = RollcageWorkbench(Bench(), session)
+        agent = lab.agent(lab.client(broken, "end"), session, workbench=bench)
+        await within(agent.run(task="Go."))
+    (line,) = [e for e in lab.events(session) if e["event"] == "call.refused"]
+    assert (line["name"], line["code"]) == ("send", "arguments_invalid")
+    assert line["args"] == {"arguments": '{"text": '}

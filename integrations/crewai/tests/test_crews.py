@@ -450,3 +450,30 @@ def test_the_tools_own_failure_policy_does_not_keep_a_halted_agent_going(
     with pytest.raises(ApprovalRequired), lab.session(rules=[ask]) as session:
         lab.crew(lab.agent(model, *guard_tools([write], session))).kickoff()
     assert (len(model.asked), written) == (1, [])
+
+
+# --- calls that never came to a tool -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["native", "text"])
+def test_a_call_that_crewai_refuses_is_on_record(
+    lab: Any, write: BaseTool, written: list[str], native: bool
+) -> None:
+    def says(name: str, **arguments: Any) -> Any:
+        return [(name, arguments)] if native else lab.act(name, **arguments)
+
+    script = [says("write", text=["a"]), says("launch", text="b"), says("write", text="c"), "end"]
+    if not native:
+        script[-1] = "Thought: done\nFinal Answer: end"
+    with lab.session() as session:
+        crew = lab.crew(lab.agent(lab.model(*script, native=native), write))
+        lab.kickoff(guard_crew(crew, session))
+    assert written == ["c"]
+    lines = [e for e in lab.events(session) if e["event"] == "call.refused"]
+    assert [(e["name"], e["code"]) for e in lines] == [
+        ("write", "arguments_invalid"),
+        ("launch", "tool_missing"),
+    ]
+    assert [e["args"] for e in lines] == [{"text": ["a"]}, {"text": "b"}]
+    assert all(e["agent"] == "actor" for e in lines)
+    assert lab.steps(session) == [("write", "ok")]

@@ -1,5 +1,6 @@
 """What an agent is told of a call that did not run, and how a halted session ends it."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -150,3 +151,105 @@ def test_an_offline_miss_names_what_differs_and_ends_the_agent(
     assert isinstance(done.error, ReplayMiss)
     assert "text" in str(done.error)
     assert written == ["a"]
+
+
+# --- what is put on record -----------------------------------------------------------------------
+
+
+def refused(done: Any) -> list[dict[str, Any]]:
+    keep = ("name", "args", "code", "slot", "call_id")
+    return [{n: e[n] for n in keep if n in e} for e in done.named("call.refused")]
+
+
+def test_a_call_that_never_came_to_its_tool_is_on_record(
+    run: Run, writer: StructuredTool, written: list[str]
+) -> None:
+    script: list[Any] = [
+        [("write", {"text": ["a"]}), ("write", {"text": "b"}), ("wrte", {"text": "c"})],
+        "done",
+    ]
+    done = run([writer], script)
+    assert done.error is None
+    assert written == ["b"]
+    wrong, missing = sorted(refused(done), key=lambda line: line["slot"])
+    assert (wrong["name"], wrong["args"], wrong["code"]) == (
+        "write", {"text": ["a"]}, "arguments_invalid",
+    )  # fmt: skip
+    assert (missing["name"], missing["code"], missing["slot"]) == ("wrte", "tool_missing", 2)
+    assert missing["call_id"].startswith("call-")
+    again = run([writer], script, replay="offline")
+    assert again.error is None
+    assert written == ["b"]
+    assert len(refused(again)) == 2
+
+
+def test_one_that_a_middleware_refuses_itself_is_on_record(
+    run: Run, writer: StructuredTool, written: list[str]
+) -> None:
+    class No(AgentMiddleware):
+        def wrap_tool_call(self, request: Any, handler: Any) -> Any:
+            return ToolMessage("not today", tool_call_id=request.tool_call["id"], status="error")
+
+        async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+            return self.wrap_tool_call(request, handler)
+
+    done = run([writer], [[("write", {"text": "a"})], "done"], middleware=[No()])
+    assert written == []
+    (line,) = done.named("call.refused")
+    assert (line["code"], line["reason"]) == ("refused", "not today")
+
+
+# --- a tool that is swapped behind the guard -----------------------------------------------------
+
+
+class Swap(AgentMiddleware):
+    """Puts another tool in, after the guard has looked."""
+
+    def __init__(self, tool: Any, how: str) -> None:
+        super().__init__()
+        self.tool, self.how = tool, how
+
+    def _swapped(self, request: Any) -> Any:
+        if self.how == "override":
+            return request.override(tool=self.tool)
+        if self.how == "replace":
+            return dataclasses.replace(request, tool=self.tool)
+        with pytest.warns(DeprecationWarning, match="override"):
+            request.tool = self.tool
+        return request
+
+    def wrap_tool_call(self, request: Any, handler: Any) -> Any:
+        return handler(self._swapped(request))
+
+    async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+        return await handler(self._swapped(request))
+
+
+@pytest.mark.parametrize("how", ["override", "replace", "set"])
+def test_a_tool_that_is_swapped_in_behind_the_guard_is_guarded(run: Run, how: str) -> None:
+    ran: list[str] = []
+
+    @tool
+    def write(text: str) -> str:
+        """Write a text."""
+        ran.append(text)
+        return "wrote"
+
+    @tool("write")
+    def bare(text: str) -> str:
+        """Write a text, past the policy."""
+        ran.append(f"bare {text}")
+        return "wrote"
+
+    done = run(
+        [write],
+        [[("write", {"text": "a"})], "done"],
+        rules=[no_writing],
+        middleware=[Swap(bare, how)],
+    )
+    assert ran == []
+    assert done.session.stats.blocked == 1
+    free = run([write], [[("write", {"text": "a"})], "done"], middleware=[Swap(bare, how)])
+    assert free.error is None
+    assert ran == ["bare a"]
+    assert [e["name"] for e in free.named("step.started")] == ["write"]

@@ -25,7 +25,7 @@ def test_json(cli: Cli, record: Record, store: Path) -> None:
     assert result.data["store"] == str(store)
     (only,) = result.data["runs"]
     known = {"run", "name", "mode", "source", "time", "status", "count", "head", "input"}
-    assert only.keys() == known | {"unknown", "left_behind", "not_asked_for"}
+    assert only.keys() == known | {"unknown", "left_behind", "not_asked_for", "refused"}
     assert (only["run"], only["name"], only["status"]) == (run, "one", "ok")
 
 

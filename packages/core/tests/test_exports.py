@@ -26,11 +26,12 @@ PUBLIC = [
     "current_step", "plan_undo", "register", "tool", "undo_run",
 ]  # fmt: skip
 ADAPTER = [
-    "HALTED", "REFUSED", "Answer", "Ask", "CallNumbers", "Declarations", "Effect", "Instead",
-    "RecordedAnswers", "Running", "ToolRequest", "Trace", "Validated", "call_id_here",
-    "check_names", "declare", "declared_contract", "expose", "exposes", "fixed", "gathered",
-    "guard_each", "guarded_contract", "held_by", "is_list", "is_model_class", "is_object",
-    "is_tuple", "model_contract", "model_request", "option", "step_here", "swapped", "type_hints",
+    "HALTED", "REFUSED", "Answer", "Ask", "Asked", "CallNumbers", "Declarations", "Effect",
+    "Instead", "RecordedAnswers", "Running", "ToolRequest", "Trace", "Validated", "asking",
+    "call_id_here", "check_names", "declare", "declared_contract", "expose", "exposes", "fixed",
+    "gathered", "guard_each", "guarded_contract", "held_by", "is_list", "is_model_class",
+    "is_object", "is_tuple", "model_contract", "model_request", "option", "step_here", "swapped",
+    "type_hints",
 ]  # fmt: skip
 TRACE = [
     "CHAIN_START", "FORMAT", "TAG", "Native", "Tail", "Worlds", "check_events", "decode",

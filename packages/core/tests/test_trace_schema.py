@@ -10,6 +10,7 @@ import orjson
 import pytest
 from rollcage import (
     Approval,
+    ArgumentsInvalid,
     Blocked,
     NotReplayable,
     NotReplayableWarning,
@@ -103,6 +104,8 @@ def every_kind_of_line(store: Path) -> list[dict[str, Any]]:
         with pytest.raises(Blocked):
             session.call(write, what="/etc")
         session.call(plan, steps=2)
+        with pytest.raises(ArgumentsInvalid):
+            session.call(write, why="not")
         with session.branch("left") as left:
             left.call(write, what="large")
         with warnings.catch_warnings():

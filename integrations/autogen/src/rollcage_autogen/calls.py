@@ -9,20 +9,29 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import json
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from contextvars import ContextVar
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, Final, Literal
 
 from autogen_core import MessageHandlerContext
 from autogen_core.models import CreateResult
 from rollcage import Session
-from rollcage.adapter import step_here
-from rollcage.errors import SessionHalted
+from rollcage.adapter import is_object, step_here
+from rollcage.errors import ArgumentsInvalid, SessionHalted
 
-__all__ = ["agent_name", "answered", "before_question", "check_halted", "lister", "placed"]
+__all__ = [
+    "agent_name",
+    "answered",
+    "before_question",
+    "check_halted",
+    "lister",
+    "note_missing",
+    "placed",
+]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -42,12 +51,25 @@ class _Turn:
 _turn: ContextVar[_Turn | None] = ContextVar("rollcage_autogen_turn", default=None)
 
 
-def answered(result: CreateResult) -> None:
-    """The model of the agent around has answered: a turn begins."""
+def answered(result: CreateResult, session: Session | None) -> None:
+    """The model of the agent around has answered: a turn begins.
+
+    A call whose arguments are no JSON is put on record here: no tool ever hears of it.
+    """
     calls = [] if isinstance(result.content, str) else result.content
     often = Counter(call.id for call in calls)
     slots = {call.id: None if often[call.id] > 1 else slot for slot, call in enumerate(calls)}
     _turn.set(_Turn(step_here(), slots))
+    for call in calls if session is not None else ():
+        try:
+            json.loads(call.arguments)
+        except ValueError as error:
+            assert session is not None
+            with placed(session, call.id):
+                session.refused(
+                    call.name, {"arguments": call.arguments}, reason=str(error),
+                    code=ArgumentsInvalid.code,
+                )  # fmt: skip
 
 
 def placed(session: Session, call_id: str) -> contextlib.AbstractContextManager[None]:
@@ -73,6 +95,49 @@ def agent_name() -> str:
 # --- an agent that lists its tools ---------------------------------------------------------------
 
 _FRAMES: Final = 6  # between an agent and the schema of one of its tools
+
+
+def note_missing(session: Session, holder: object, listed: Container[str] | None = None) -> None:
+    """Put a call on record whose tool no workbench of its agent has.
+
+    The agent answers it by itself; but it looks through its workbenches first. Called by each of
+    them that it lists (`holder`, with its tools' names), or by each guarded tool: the last of those
+    that the agent has speaks for all.
+    """
+    frame = _frame_of_call()
+    if frame is None:
+        return
+    here = frame.f_locals
+    call, benches, bench = here.get("tool_call"), here.get("workbench"), here.get("wb")
+    if call is None or not benches or bench is not benches[-1]:
+        return
+    if listed is None:
+        tools: list[Any] = getattr(bench, "_tools", [])
+        if not tools or tools[-1] is not holder:
+            return  # not yet the last one, or in a workbench that says so itself
+        listed = {tool.name for tool in tools}
+    elif bench is not holder:
+        return
+    if call.name in listed:
+        return
+    arguments: Any = here.get("arguments")
+    given: dict[str, Any] = arguments if is_object(arguments) else {"arguments": arguments}
+    with placed(session, call.id):
+        session.refused(call.name, given, reason=f"tool '{call.name}' not found in any workbench")
+
+
+def _frame_of_call() -> FrameType | None:
+    """The agent's own frame, where it looks for the tool of a call."""
+    agents = sys.modules.get("autogen_agentchat.agents")
+    wanted = None if agents is None else _code(agents, "_execute_tool_call")
+    frame = inspect.currentframe()
+    for _ in range(_FRAMES + 1):
+        if frame is None or wanted is None:
+            return None
+        if frame.f_code is wanted:
+            return frame
+        frame = frame.f_back
+    return None
 
 
 def lister() -> Literal["question", "call"] | None:

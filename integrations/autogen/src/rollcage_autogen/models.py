@@ -114,7 +114,7 @@ def _create(guard: _ModelGuard, method: Callable[..., Any]) -> Callable[..., Any
                 contract, request, body, kind="model", answer=answer_of
             )
         found = whole(pieces)
-        answered(found)
+        answered(found, guard.session)
         return found
 
     return create
@@ -147,7 +147,7 @@ def _create_stream(guard: _ModelGuard, method: Callable[..., Any]) -> Callable[.
         async with contextlib.aclosing(pieces):
             async for piece in pieces:
                 if isinstance(piece, CreateResult):
-                    answered(piece)
+                    answered(piece, guard.session)
                 yield piece
 
     return create_stream

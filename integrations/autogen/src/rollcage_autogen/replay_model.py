@@ -59,7 +59,7 @@ class ReplayModel(ChatCompletionClient):
         answer = self._answers.next(tool_names(tools))
         if answer is not None:
             result = result_of(answer, next(self._places))
-            answered(result)
+            answered(result, self._session)
             return result
         if self.then is None:
             raise self._answers.used_up()
@@ -77,7 +77,7 @@ class ReplayModel(ChatCompletionClient):
         if result is None:
             assert self.then is not None
             result = await self.then.create(messages, tools=tools, **options)
-            answered(result)
+            answered(result, self._session)
         return result
 
     async def create_stream(
@@ -99,7 +99,7 @@ class ReplayModel(ChatCompletionClient):
         async with contextlib.aclosing(live):
             async for piece in live:
                 if isinstance(piece, CreateResult):
-                    answered(piece)
+                    answered(piece, self._session)
                 yield piece
 
     async def close(self) -> None:

@@ -29,6 +29,7 @@ from rollcage.adapter import (
     Instead,
     Running,
     Validated,
+    asking,
     declared_contract,
     fixed,
     gathered,
@@ -40,7 +41,7 @@ from rollcage.adapter import (
 )
 from rollcage.errors import ContractError
 
-from rollcage_autogen.calls import before_question, lister, placed
+from rollcage_autogen.calls import before_question, lister, note_missing, placed
 from rollcage_autogen.contracts import AnyTool, contract_for, plain_function
 from rollcage_autogen.endings import Answering, instead_of, linked
 from rollcage_autogen.values import Piece, last_piece, register_messages
@@ -210,6 +211,19 @@ class _Guard:
         finally:
             _call.reset(token)
 
+    @contextlib.contextmanager
+    def recorded(self, args: Any) -> Generator[None]:
+        """Put a call on record that AutoGen refuses for its arguments, before its body."""
+        with asking() as asked:
+            try:
+                yield
+            except Exception as error:
+                if not asked.reached and isinstance(error, (pydantic.ValidationError, TypeError)):
+                    given = args if isinstance(args, Mapping) else {"arguments": args}
+                    with self._placed():
+                        self.session.refused(self.contract, given, reason=type(error).__name__)
+                raise
+
     def _called(self) -> _Call | None:
         """The agent's call that comes to its body here; None where other code runs the body."""
         call = _call.get()
@@ -313,6 +327,8 @@ def _schema(guard: _Guard, cls: Any) -> property:
     def schema(self: Any) -> Any:
         if lister() == "question":
             before_question(guard.session)
+        else:
+            note_missing(guard.session, self)
         if guard.schema is not None:
             return pydantic_core.from_json(guard.schema)  # whoever gets it may change it
         made = cls.schema.__get__(self, cls)
@@ -408,7 +424,7 @@ def _run_json(guard: _Guard, method: Callable[..., Any], *, streams: bool) -> Ca
             return [Piece(value)] if streams and own else value
 
         try:
-            with guard.call(call_id):
+            with guard.call(call_id), guard.recorded(args):
                 if not own:
                     return await inside(args)
                 return last_piece(await guard.run(args, inside, streams=streams))
@@ -442,7 +458,8 @@ def _run_json_stream(guard: _Guard, method: Callable[..., Any]) -> Callable[...,
     ) -> AsyncIterator[Any]:
         try:
             async with contextlib.AsyncExitStack() as leaving:
-                with guard.call(call_id) as made:  # the consumer has this context, too: not longer
+                # The consumer has this context, too: no longer than for the first piece.
+                with guard.call(call_id) as made, guard.recorded(args):
                     leaving.push_async_callback(made.close)
                     stream = pieces(self, args, cancellation_token, call_id)
                     await leaving.enter_async_context(contextlib.aclosing(stream))

@@ -34,7 +34,7 @@ from rollcage.adapter import (
 )
 from rollcage.errors import ContractError
 
-from rollcage_autogen.calls import before_question, lister, placed
+from rollcage_autogen.calls import before_question, lister, note_missing, placed
 from rollcage_autogen.endings import cancelled, instead_of
 from rollcage_autogen.tools import guard_tools
 from rollcage_autogen.values import Piece, last_piece, register_messages
@@ -128,6 +128,8 @@ class RollcageWorkbench(StaticStreamWorkbench):
             names = [self._own_name(schema["name"]) for schema in schemas]
             check_names(names, effects=self._effects, contracts=self._declared)
         self._listed = {schema["name"]: schema for schema in schemas}
+        if purpose == "call":
+            note_missing(self.session, self, self._listed)
         if self.session.facade is None or self._static:
             return schemas
         return [each for each in schemas if exposes(self.session, self._contract_of(each))]
@@ -181,11 +183,15 @@ class RollcageWorkbench(StaticStreamWorkbench):
             if token.is_cancelled():
                 raise cancelled(name)
             if self._static:
+                self._note_missing(name, arguments, call_id)
                 result: ToolResult = await self._inner.call_tool(name, arguments, token, call_id)
                 return result
             contract = await self._contract(name)
             if contract is None:
-                return _text_result(name, f"Tool {name} not found.", is_error=True)
+                said = f"Tool {name} not found."
+                with placed(self.session, call_id or ""):
+                    self.session.refused(name, arguments or {}, reason=said)
+                return _text_result(name, said, is_error=True)
 
             async def body(arguments: Any) -> Any:
                 given = await self._inner.call_tool(name, arguments, token, call_id)
@@ -242,9 +248,12 @@ class RollcageWorkbench(StaticStreamWorkbench):
             return self._inner.call_tool_stream(name, arguments, token, call_id)
 
         if self._static:
+            self._note_missing(name, arguments, call_id)
             return inside(arguments)
         contract = await self._contract(name)
         if contract is None:
+            with placed(self.session, call_id or ""):
+                self.session.refused(name, arguments or {}, reason=f"Tool {name} not found.")
             raise ContractError(f"Tool {name} not found.")
 
         async def body(arguments: Any) -> AsyncIterator[Piece]:
@@ -259,6 +268,14 @@ class RollcageWorkbench(StaticStreamWorkbench):
                 fixed(body, arguments),
                 instead=self._instead(name, body),
             )
+
+    def _note_missing(
+        self, name: str, arguments: Mapping[str, Any] | None, call_id: str | None
+    ) -> None:
+        """Put a call on record for a tool that the static workbench does not have."""
+        if all(tool.name != self._own_name(name) for tool in _tools_of(self._inner)):
+            with placed(self.session, call_id or ""):
+                self.session.refused(name, arguments or {}, reason=f"Tool {name} not found.")
 
     def _instead(self, name: str, body: Callable[[Any], Any]) -> Instead:
         """What else a call can come to: its body with other arguments, or a person's answer."""

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import json
 from collections.abc import Callable, Generator
 from contextvars import ContextVar
 from typing import Any
 
+from crewai.agents.parser import AgentAction
 from crewai.execution import get_execution_uuid
 from crewai.hooks.dispatch import HookAborted
+from crewai.tools.tool_failure import ToolExecutionFailedError
 from crewai.utilities.agent_utils import is_inside_event_loop
 from crewai.utilities.string_utils import sanitize_tool_name
 from rollcage import Session
+from rollcage.adapter import Asked, asking, guarded_contract, is_object
+from rollcage.errors import ArgumentsInvalid
 
 from rollcage_crewai.tools import Awaiting, awaited, awaiting, this_call, untold
 
@@ -40,8 +45,15 @@ def guarded_executor(base: Any, session: Session, guarded: Callable[[Any], Any])
             return base.invoke(self, inputs)
 
     def single(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with agent.placed_call(self, *args, **kwargs):
-            return base._execute_single_native_tool_call(self, *args, **kwargs)  # noqa: SLF001 - see test_facts
+        with agent.placed_call(self, *args, **kwargs), asking() as asked:
+            try:
+                ended = base._execute_single_native_tool_call(self, *args, **kwargs)  # noqa: SLF001 - see test_facts
+            except ToolExecutionFailedError as error:
+                agent.note_refused(self, args, asked, str(error))
+                raise
+            failure = ended.get("tool_failure")
+            agent.note_refused(self, args, asked, failure and failure.message)
+            return ended
 
     def assign(self: Any, name: str, value: Any) -> None:
         """CrewAI hands an executor its tools anew for each task, even while it is running."""
@@ -97,6 +109,8 @@ class _Attempt:
             iterations are counted from the start.
         called: whether a tool was called.
         error: what it ended with, after a tool was called.
+        reached: the last message of an agent without native calls whose call came to a tool.
+        noted: the last one that was looked at for a call that did not.
     """
 
     def __init__(self, agent: _Agent, of: tuple[Any, ...]) -> None:
@@ -105,6 +119,8 @@ class _Attempt:
         self.rounds = 0
         self.called = False
         self.error: Exception | None = None
+        self.reached: Any = None
+        self.noted: Any = None
         self.outcomes: dict[Any, tuple[bool, Any]] = {}
         self.awaiting = Awaiting()
 
@@ -191,15 +207,65 @@ class _Agent:
             tool.current_usage_count = 0  # as CrewAI does it for each task
         executor.tools = [tool.to_structured_tool() for tool in executor.original_tools]
         hooks: list[Any] = executor.before_llm_call_hooks
-        if self._check_halted not in hooks:
-            hooks.insert(0, self._check_halted)
+        if self._before_question not in hooks:
+            hooks.insert(0, self._before_question)
 
-    def _check_halted(self, context: Any) -> None:
+    def _before_question(self, context: Any) -> None:
         """End the agent where the session is halted; CrewAI lets this one error through."""
-        del context
+        if getattr(context, "executor", None) is not None:
+            self._note_unreached(context.executor)
         halted = self._session.halted
         if halted is not None:
             raise HookAborted(f"the session was halted: {halted}", source="rollcage") from halted
+
+    # --- calls that never came to a tool ---------------------------------------------------------
+
+    def note_refused(
+        self, executor: Any, args: tuple[Any, ...], asked: Asked, said: str | None
+    ) -> None:
+        """Put a native call on record that CrewAI refused: an error is all that came of it."""
+        if asked.reached or said is None or not args:
+            return
+        from crewai.utilities.agent_utils import extract_tool_call_info
+
+        info = extract_tool_call_info(args[0])
+        if info is None:
+            self._session.refused("unknown", {"call": str(args[0])}, reason=said)
+            return
+        self._refused(executor, info[1], info[2], said)
+
+    def _note_unreached(self, executor: Any) -> None:
+        """The same of a call that an agent without native calls has made in its last message."""
+        last = getattr(getattr(executor, "state", None), "current_answer", None)
+        attempt = _around.get()
+        if not isinstance(last, AgentAction) or attempt is None or last is attempt.noted:
+            return
+        attempt.noted = last
+        if attempt.reached is last:
+            return
+        with self._place(executor, attempt, 0):
+            said = str(last.result or "")
+            self._refused(executor, last.tool, last.tool_input, said, cached=True)
+
+    def _refused(
+        self, executor: Any, name: str, arguments: Any, said: str, *, cached: bool = False
+    ) -> None:
+        """`cached`: one whose arguments pass may have had its answer from CrewAI's own cache."""
+        if isinstance(arguments, str):
+            with contextlib.suppress(ValueError):
+                arguments = json.loads(arguments)
+        readable = is_object(arguments)
+        given = arguments if readable else {"arguments": arguments}
+        wanted = sanitize_tool_name(name)
+        for tool in executor.original_tools:
+            if sanitize_tool_name(tool.name) == wanted:
+                code = "" if readable else ArgumentsInvalid.code
+                contract = guarded_contract(tool)
+                if cached and readable and contract and not contract.takes.why_not(given, str):
+                    return
+                self._session.refused(contract or tool.name, given, reason=said, code=code)
+                return
+        self._session.refused(name, given, reason=said)
 
     # --- where calls stand -----------------------------------------------------------------------
 
@@ -238,6 +304,7 @@ class _Agent:
         def placed(*args: Any, **kwargs: Any) -> Any:
             attempt = self._attempt
             attempt.called = True
+            attempt.reached = getattr(getattr(executor, "state", None), "current_answer", None)
             if _plans(executor):  # several calls to one iteration, in a loop of their own
                 return told(*args, **kwargs)
             key = attempt.rounds, executor.iterations, guarded.name

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from typing import Any, TypeVar
 
+import pydantic
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool
-from langgraph.prebuilt.tool_node import ToolCallRequest
+from langgraph.prebuilt.tool_node import ToolCallRequest, ToolInvocationError
 from langgraph.types import Command
 from rollcage import Session
-from rollcage.adapter import REFUSED, Declarations, Effect, is_list, is_object
+from rollcage.adapter import (
+    REFUSED,
+    Declarations,
+    Effect,
+    asking,
+    guarded_contract,
+    is_list,
+    is_object,
+)
 from rollcage.errors import ContractError
 
 from rollcage_langchain.approvals import INTERRUPT
@@ -21,6 +30,7 @@ from rollcage_langchain.tools import guard_tools, guarding
 __all__ = ["Answer", "Hook", "agent_name", "refusal", "tool_node_wrappers"]
 
 Answer = ToolMessage | Command[Any]
+T = TypeVar("T")
 
 
 def tool_node_wrappers(
@@ -49,8 +59,8 @@ def tool_node_wrappers(
     def wrap(request: ToolCallRequest, execute: Callable[[ToolCallRequest], Any]) -> Any:
         try:
             guarded, placed = hook.placed(request)
-            with placed:
-                return execute(guarded)
+            with placed, hook.recorded(guarded) as answered:
+                return answered(execute(guarded))
         except REFUSED as error:
             return refusal(request, error)
 
@@ -59,8 +69,8 @@ def tool_node_wrappers(
     ) -> Any:
         try:
             guarded, placed = hook.placed(request)
-            with placed:
-                return await execute(guarded)
+            with placed, hook.recorded(guarded) as answered:
+                return answered(await execute(guarded))
         except REFUSED as error:
             return refusal(request, error)
 
@@ -100,23 +110,57 @@ class Hook:
         self._contracts = contracts or {}
         self._messages_key = messages_key
         self._guarded: dict[int, tuple[BaseTool, BaseTool]] = {}
+        self._request = _guarding(self)
 
     def placed(
         self, request: ToolCallRequest
     ) -> tuple[ToolCallRequest, contextlib.AbstractContextManager[None]]:
         """The request with a guarded tool, and what lets the call stand in its turn and slot."""
-        tool = request.tool
-        if tool is not None and guarding(tool) is not self.session:
-            request = request.override(tool=self._guard(tool))
+        request = self._request(
+            tool_call=request.tool_call,
+            tool=request.tool,
+            state=request.state,
+            runtime=request.runtime,
+        )
         turn, slot = _turn_and_slot(request, self._messages_key)
         call_id = request.tool_call["id"] or ""
         return request, self.session.place(
             turn=turn, slot=slot, agent=agent_name(), call_id=call_id, ask=self._ask
         )
 
-    def _guard(self, tool: BaseTool) -> BaseTool:
+    @contextlib.contextmanager
+    def recorded(self, request: ToolCallRequest) -> Generator[Callable[[T], T]]:
+        """Put the call on record where it is refused before it comes to its tool's body.
+
+        LangChain answers a call whose arguments do not pass, or whose tool does not exist, with an
+        error message; so does a middleware that refuses one itself.
+        """
+        call, tool = request.tool_call, request.tool
+        with asking() as asked:
+
+            def answered(answer: T) -> T:
+                if isinstance(answer, ToolMessage) and answer.status == "error":
+                    note(str(answer.content))
+                return answer
+
+            def note(said: str) -> None:
+                if asked.reached:
+                    return
+                contract = None if tool is None else guarded_contract(tool)
+                self.session.refused(contract or call["name"], call["args"], reason=said)
+
+            try:
+                yield answered
+            except (ToolInvocationError, pydantic.ValidationError):
+                note("")
+                raise
+
+    def guarded(self, tool: BaseTool) -> BaseTool:
         """A tool that nobody guarded (another middleware's, say), guarded; made once."""
-        if guarding(tool) is not None:
+        guard = guarding(tool)
+        if guard is self.session:
+            return tool
+        if guard is not None:
             raise ContractError(f"{tool.name} is guarded by another session than its agent")
         found = self._guarded.get(id(tool))
         if found is None:
@@ -126,6 +170,21 @@ class Hook:
             guarded = guard_tools([tool], self.session, effects=effects, contracts=contracts)
             found = self._guarded.setdefault(id(tool), (tool, guarded[0]))
         return found[1]
+
+
+def _guarding(hook: Hook) -> type[ToolCallRequest]:
+    """The requests that a hook hands on: whatever tool somebody puts in, it is guarded there.
+
+    A middleware behind the hook may swap the tool, by `override` or by setting it.
+    """
+
+    class Request(ToolCallRequest):
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name == "tool" and value is not None:
+                value = hook.guarded(value)
+            super().__setattr__(name, value)
+
+    return Request
 
 
 # --- where a call stands -------------------------------------------------------------------------

@@ -72,8 +72,8 @@ class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
         """Place the call, and answer it where it is refused."""
         try:
             guarded, placed = self._hook.placed(request)
-            with placed:
-                return handler(guarded)
+            with placed, self._hook.recorded(guarded) as answered:
+                return answered(handler(guarded))
         except ANSWERED as error:
             return refusal(request, error)
 
@@ -84,8 +84,8 @@ class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
         """Place the call, and answer it where it is refused."""
         try:
             guarded, placed = self._hook.placed(request)
-            with placed:
-                return await handler(guarded)
+            with placed, self._hook.recorded(guarded) as answered:
+                return answered(await handler(guarded))
         except ANSWERED as error:
             return refusal(request, error)
 

@@ -45,12 +45,15 @@ def runs(
     shown = found[:limit] if limit else found
     reader = TraceFile(store / "runs")  # it does not look the index up for each run
     open_ = {info.run: _standing(reader, info) for info in shown}
+    refused = {info.run: _refused(reader, info.run) for info in shown}
     if as_json:
         print_json(
             {
                 "store": str(store),
                 "total": len(found),
-                "runs": [_data(info, open_[info.run]) for info in shown],
+                "runs": [
+                    _data(info, open_[info.run]) | {"refused": refused[info.run]} for info in shown
+                ],
             }
         )
         return
@@ -58,7 +61,7 @@ def runs(
     if not found:
         out.print(f"No runs in {visible(str(store))}.")
         return
-    out.print(_table(shown, open_))
+    out.print(_table(shown, open_, refused))
     if len(shown) < len(found):
         out.print(f"{len(found) - len(shown)} older ones are not shown (--limit 0 lists all).")
 
@@ -72,6 +75,14 @@ def _standing(reader: TraceFile, info: RunInfo) -> Standing | None:
         return standing(lineage_of(reader, view(trace)))
     except RollcageError:
         return None  # whoever asks for that one is told so
+
+
+def _refused(reader: TraceFile, run: str) -> int | None:
+    """How many calls never became steps; None where the trace can't be read."""
+    try:
+        return reader.read(run).data.count(b'\n{"event":"call.refused",')
+    except RollcageError:
+        return None
 
 
 def _data(info: RunInfo, stands: Standing | None) -> dict[str, Any]:
@@ -95,9 +106,12 @@ def _status(info: RunInfo) -> str:
     return info.status or "unfinished"
 
 
-def _table(found: list[RunInfo], open_: dict[str, Standing | None]) -> Table:
+def _table(
+    found: list[RunInfo], open_: dict[str, Standing | None], refused: dict[str, int | None]
+) -> Table:
     table = Table(box=None, pad_edge=False)
-    for title in ("run", "name", "status", "mode", "started", "source", "open"):
+    titles = ["run", "name", "status", "mode", "started", "source", "open"]
+    for title in [*titles, "refused"] if any(refused.values()) else titles:
         table.add_column(title, overflow="fold" if title == "run" else "ellipsis", no_wrap=True)
     for info in found:
         status = _status(info)
@@ -109,5 +123,6 @@ def _table(found: list[RunInfo], open_: dict[str, Standing | None]) -> Table:
             Text(time_text(info.time)),
             Text(visible(info.source[-12:]) if info.source else ""),
             Text(_open_text(open_[info.run]), style="yellow"),
+            *([Text(str(refused[info.run] or ""))] if any(refused.values()) else []),
         )
     return table

@@ -63,6 +63,7 @@ def show(
         _print_steps(out, seen, rows, limit)
     else:
         out.print("No steps.")
+    _print_refused(out, seen)
     stands = standing(lineage_of(found.reader, seen))
     if stands.sources:
         out.print(f"Builds on {_runs_text(stands.sources)}.", soft_wrap=True)
@@ -106,6 +107,7 @@ def _data(seen: RunView, rows: Sequence[StepRow], torn: int, found: Found) -> di
         "standing": standing(lineage_of(found.reader, seen)).as_data(),
         "totals": dataclasses.asdict(seen.totals),
         "steps": [dataclasses.asdict(row) | {"tokens": row.tokens} for row in rows],
+        "refused": [dataclasses.asdict(row) for row in seen.refused],
     }
 
 
@@ -271,10 +273,21 @@ def _sums(seen: RunView) -> Text:
     for state, count in totals.states.items():
         if count:
             text.append(", ").append(f"{count} {state.replace('_', ' ')}", style=_STYLES[state])
+    if totals.refused:
+        text.append(f"; {counted(totals.refused, 'call')} refused", style="magenta")
     if totals.states["hit"]:
         text.append(f"; saved {_duration_text(round(totals.seconds_saved * 1e6))}")
         text.append(f" and {totals.tokens_saved} tokens")
     return text
+
+
+def _print_refused(out: Console, seen: RunView) -> None:
+    """The calls that never became steps."""
+    for row in seen.refused:
+        asked = f"{visible(row.name)}({arguments_text(row.args)})"
+        agent = f" by {visible(row.agent)}" if row.agent else ""
+        text = Text(f"refused{agent}: ", style="magenta").append(_cell(asked, out.width))
+        out.print(text.append(f": {visible(row.code)}: {visible(row.reason)}"), soft_wrap=True)
 
 
 # --- one step ------------------------------------------------------------------------------------

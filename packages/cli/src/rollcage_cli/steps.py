@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, get_args
 from rollcage.store import RunTrace
 from rollcage.trace import check_events
 
-__all__ = ["STATES", "RunView", "State", "StepRow", "Totals", "view"]
+__all__ = ["STATES", "RefusedRow", "RunView", "State", "StepRow", "Totals", "view"]
 
 State = Literal["hit", "ran", "failed", "blocked", "unknown", "cut_off", "not_started"]
 """What became of a step in its run.
@@ -82,13 +82,33 @@ class StepRow:
 
 
 @dataclasses.dataclass(slots=True)
+class RefusedRow:
+    """A call that never became a step: what was asked for, and why nothing ran."""
+
+    name: str
+    version: str
+    args: dict[str, Any]
+    code: str
+    reason: str
+    kind: str
+    branch: str
+    turn: int | None
+    slot: int | None
+    agent: str
+    call_id: str
+    parent: int | None
+    time: int
+
+
+@dataclasses.dataclass(slots=True)
 class Totals:
-    """Sums over a run: how many steps of each state, and what the hits spared."""
+    """Sums over a run: how many steps of each state, what the hits spared, and refused calls."""
 
     steps: int
     states: dict[str, int]
     seconds_saved: float
     tokens_saved: int
+    refused: int = 0
 
 
 @dataclasses.dataclass(slots=True)
@@ -103,6 +123,7 @@ class RunView:
     undone: dict[tuple[str, int], str] = dataclasses.field(
         default_factory=dict[tuple[str, int], str]
     )  # what became of the undo of a step, by the run and step where it first ran
+    refused: list[RefusedRow] = dataclasses.field(default_factory=list[RefusedRow])
 
     @property
     def status(self) -> str:
@@ -123,6 +144,7 @@ class RunView:
             states={state: sum(row.state == state for row in self.steps) for state in STATES},
             seconds_saved=sum(row.duration or 0 for row in hits) / 1e6,
             tokens_saved=sum(row.tokens for row in hits),
+            refused=len(self.refused),
         )
 
     @property
@@ -154,6 +176,7 @@ def from_events(events: Iterable[dict[str, Any]]) -> RunView:
     finished: dict[str, Any] | None = None
     abandoned: dict[str, Any] | None = None
     undone: dict[tuple[str, int], str] = {}
+    refused: list[RefusedRow] = []
     last = 0
     for event in events:
         last = max(last, event["time"])
@@ -168,12 +191,32 @@ def from_events(events: Iterable[dict[str, Any]]) -> RunView:
             row = rows.get(event["step"])
             if row is not None:  # else `verify` says so
                 _end(row, event)
+        elif kind == "call.refused":
+            refused.append(_refused(event))
         elif kind == "undo.finished":
             undone[event["of"][0], event["of"][1]] = event["status"]
             _undo(event, rows, started)
         elif kind in _BEGINNINGS:
             rows[event["step"]] = _begin(event)
-    return RunView(started, finished, list(rows.values()), last, abandoned, undone)
+    return RunView(started, finished, list(rows.values()), last, abandoned, undone, refused)
+
+
+def _refused(event: dict[str, Any]) -> RefusedRow:
+    return RefusedRow(
+        name=event["name"],
+        version=event.get("version", ""),
+        args=event["args"],
+        code=event["code"],
+        reason=event["reason"],
+        kind=event["kind"],
+        branch=event.get("branch", ""),
+        turn=event.get("turn"),
+        slot=event.get("slot"),
+        agent=event.get("agent", ""),
+        call_id=event.get("call_id", ""),
+        parent=event.get("parent"),
+        time=event["time"],
+    )
 
 
 def _undo(event: dict[str, Any], rows: dict[int, StepRow], started: dict[str, Any]) -> None:

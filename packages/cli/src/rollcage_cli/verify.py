@@ -33,7 +33,14 @@ __all__ = ["Finding", "Report", "verify", "verify_trace"]
 _LONG: Final = 5000  # lines from which on the progress is shown
 _EVERY: Final = 500  # lines between two steps of the bar
 _NO_STEPS: Final = frozenset(
-    {"run.stopped", "run.abandoned", "policy.loaded", "approval.requested", "approval.decided"}
+    {
+        "call.refused",
+        "run.stopped",
+        "run.abandoned",
+        "policy.loaded",
+        "approval.requested",
+        "approval.decided",
+    }
 )
 _UNDO: Final = ("undo.started", "undo.finished", "run.rewound")
 _BEHIND: Final = ("step.resolved", "run.abandoned")  # what may come behind the end of a run

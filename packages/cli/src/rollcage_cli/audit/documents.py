@@ -21,7 +21,7 @@ __all__ = ["what_happened", "who_decided", "write_html", "write_markdown", "writ
 _STYLES: Final = {
     "hit": "cyan", "ran": "green", "failed": "red", "blocked": "magenta", "unknown": "bold yellow",
     "pending": "bold yellow", "stopped": "bold red", "conflict": "red", "not_started": "dim",
-    "continued": "dim",
+    "continued": "dim", "refused": "magenta",
 }  # fmt: skip
 _TITLES: Final = ("time", "step", "agent", "call", "arguments", "decision", "outcome")
 _MARKS: Final = re.compile(r"([\\`*_\[\]|~#])")
@@ -34,7 +34,7 @@ def _subject(entry: Entry) -> str:
     """What an entry is about, in the column of calls."""
     if entry.kind == "call":
         return f"↺ {entry.tool}" if entry.undoes else entry.tool
-    words = {"approval": "approval of", "undo": "undo of", "stop": "stop"}
+    words = {"approval": "approval of", "undo": "undo of", "stop": "stop", "refused": "refused"}
     return f"{words[entry.kind]} {entry.tool}".rstrip()
 
 
@@ -106,7 +106,8 @@ def _totals(summary: Summary) -> str:
     damaged = f", {len(summary.damaged)} of them damaged" if summary.damaged else ""
     runs = f"{summary.runs} run{'' if summary.runs == 1 else 's'}{damaged}"
     calls, told = summary.kinds["call"], summary.told
-    return f"{runs}; {calls} call{'' if calls == 1 else 's'} in {told} of them"
+    refused = f", {summary.kinds['refused']} refused" if summary.kinds["refused"] else ""
+    return f"{runs}; {calls} call{'' if calls == 1 else 's'}{refused} in {told} of them"
 
 
 # --- on a terminal -------------------------------------------------------------------------------

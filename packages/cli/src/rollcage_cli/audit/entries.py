@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from rollcage_cli.audit.screen import Screen
-from rollcage_cli.steps import RunView, StepRow, from_events
+from rollcage_cli.steps import RefusedRow, RunView, StepRow, from_events
 
 __all__ = ["FIELDS", "Elsewhere", "Entry", "Head", "entries_of", "head_of"]
 
@@ -19,7 +19,7 @@ class Entry:
     """One line of an audit; every text in it has been screened, and no field is left out.
 
     Attributes:
-        kind: `call`, `approval`, `undo` or `stop`.
+        kind: `call`, `refused` (asked for, and never made), `approval`, `undo` or `stop`.
         time: when (Unix, µs): of a call when it began, of the others when it was told.
         run: the id of the run.
         job: the run's name.
@@ -171,6 +171,7 @@ def entries_of(
             found.append(told.undo(event))
         elif event["event"] == "run.stopped":
             found.append(told.stop(event))
+    found += map(told.refused, seen.refused)
     return seen, sorted(found, key=lambda entry: entry.time)
 
 
@@ -218,6 +219,24 @@ class _Telling:
             undoes=None if row.undoes is None else (str(row.undoes[0]), int(row.undoes[1])),
             undone=undone,
             resolved_by=row.resolved_by or "",
+        )
+
+    def refused(self, row: RefusedRow) -> Entry:
+        text = self._screen.text
+        return Entry(
+            kind="refused",
+            time=row.time,
+            **self._of_run,
+            agent=text(row.agent),
+            tool=text(row.name),
+            version=text(row.version),
+            branch=text(row.branch),
+            turn=row.turn or 0,
+            slot=row.slot or 0,
+            args=self._screen.arguments(row.args),
+            code=text(row.code),
+            reason=text(row.reason),
+            state="refused",
         )
 
     def approvals(self, events: list[dict[str, Any]]) -> Iterator[Entry]:

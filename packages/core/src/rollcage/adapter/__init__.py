@@ -23,7 +23,7 @@ from rollcage.contract.arguments import Validated, held_by
 from rollcage.contract.contract import Effect
 from rollcage.errors import ArgumentsInvalid, Blocked, Halt, SessionHalted
 from rollcage.gate import Ask, Instead
-from rollcage.session.scope import call_id_here, step_here
+from rollcage.session.scope import Asked, asking, call_id_here, step_here
 from rollcage.values.answer import Answer, ToolRequest
 
 REFUSED = (Blocked, ArgumentsInvalid)
@@ -37,6 +37,7 @@ __all__ = [
     "REFUSED",
     "Answer",
     "Ask",
+    "Asked",
     "CallNumbers",
     "Declarations",
     "Effect",
@@ -46,6 +47,7 @@ __all__ = [
     "ToolRequest",
     "Trace",
     "Validated",
+    "asking",
     "call_id_here",
     "check_names",
     "declare",

@@ -169,6 +169,14 @@ class Parameters:
                 f"{self._tool}: arguments that JSON can't hold: {error}"
             ) from None
 
+    def why_not(self, raw: Mapping[str, Any], seal: Seal) -> str:
+        """Why arguments do not pass; empty where they do."""
+        try:
+            self.bind(raw, seal)
+        except ArgumentsInvalid as error:
+            return str(error)
+        return ""
+
     def _without_secrets(self, bound: Arguments, seal: Seal) -> Arguments:
         """The arguments as the trace may show them; their key is made of that form."""
         found = hidden(bound.canonical, seal, self.names)
@@ -290,6 +298,11 @@ class Parameters:
             else:
                 parts.append(f"{'.'.join(map(str, where))}: {each['msg']}")
         return f"{self._tool}: " + "; ".join(parts)
+
+    @property
+    def secret_names(self) -> frozenset[str]:
+        """The names under which a secret argument may be asked for, aliases included."""
+        return frozenset(name for name in self._hidden if isinstance(name, str))
 
     @functools.cached_property
     def _hidden(self) -> set[Any]:

@@ -25,6 +25,7 @@ _NO_STEPS: Final = frozenset(
     {
         "run.finished",
         "run.stopped",
+        "call.refused",
         "run.abandoned",
         "policy.loaded",
         "approval.requested",

@@ -6,17 +6,25 @@ import functools
 import inspect
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
 
 from rollcage.contract.contract import Contract, Effect, OnMiss, Source
 from rollcage.contract.drift import OnDrift
-from rollcage.errors import Blocked, ContractError, UnguardedCallWarning
+from rollcage.errors import ArgumentsInvalid, Blocked, ContractError, UnguardedCallWarning
 from rollcage.gate import Facade
 from rollcage.session.scope import Guard, here
 from rollcage.undo.compensation import declared_tools
 
-__all__ = ["Declared", "contract_of", "declaration", "guarded", "open_sessions", "tool"]
+__all__ = [
+    "Declared",
+    "contract_of",
+    "declaration",
+    "declared_contracts",
+    "guarded",
+    "open_sessions",
+    "tool",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -99,6 +107,15 @@ def _declare(function: Callable[..., Any], declared: dict[str, Any]) -> Callable
     return wrapper
 
 
+def declared_contracts() -> Iterator[Contract]:
+    """The contracts of the tools that this process has declared."""
+    for named in list(declared_tools.values()):
+        for made in list(named.values()):
+            found = contract_of(made())  # type: ignore[arg-type] # None has no contract either
+            if found is not None:
+                yield found
+
+
 def guarded(
     function: Callable[..., Any], contract: Contract, session_of: Callable[[], Guard | None]
 ) -> Callable[..., Any]:
@@ -112,7 +129,7 @@ def guarded(
             session = session_of()
             if session is None:
                 return await function(*args, **kwargs)
-            named = _named(bind, args, kwargs) if args else kwargs
+            named = _named(session, contract, bind, args, kwargs) if args else kwargs
             return await session.arun(contract, named, function)
 
         wrapper = awrapper
@@ -123,7 +140,8 @@ def guarded(
             session = session_of()
             if session is None:
                 return function(*args, **kwargs)
-            return session.run(contract, _named(bind, args, kwargs) if args else kwargs, function)
+            named = _named(session, contract, bind, args, kwargs) if args else kwargs
+            return session.run(contract, named, function)
 
         wrapper = plain_wrapper
     setattr(wrapper, _CONTRACT, contract)
@@ -131,9 +149,20 @@ def guarded(
 
 
 def _named(
-    bind: Callable[..., inspect.BoundArguments], args: tuple[Any, ...], kwargs: dict[str, Any]
+    session: Guard,
+    contract: Contract,
+    bind: Callable[..., inspect.BoundArguments],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> dict[str, Any]:
-    bound = bind(*args, **kwargs)
+    try:
+        bound = bind(*args, **kwargs)
+    except TypeError as error:  # as Python itself has it, and on record
+        given = dict(zip(contract.json_schema.get("properties", ()), args, strict=False))
+        more = {f"*{index}": each for index, each in enumerate(args) if index >= len(given)}
+        given |= {**more, **kwargs}
+        session.refused(contract, given, reason=str(error), code=ArgumentsInvalid.code)
+        raise
     named = dict(bound.arguments)
     for parameter in bound.signature.parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:

@@ -18,8 +18,9 @@ from rollcage.step.call import Step
 from rollcage.step.watch import Watch, install
 
 __all__ = [
-    "Branch", "CurrentStep", "Guard", "InScope", "Nesting", "Scope", "TurnHandle", "around",
-    "call_id_here", "current_step", "enter_body", "enter_watched", "here", "step_here",
+    "Asked", "Branch", "CurrentStep", "Guard", "InScope", "Nesting", "Scope", "TurnHandle",
+    "around", "asked", "asking", "call_id_here", "current_step", "enter_body", "enter_watched",
+    "here", "step_here",
 ]  # fmt: skip
 
 R = TypeVar("R")
@@ -61,6 +62,17 @@ class Guard(Protocol):
         """See `Session.acall`."""
         ...
 
+    def refused(
+        self,
+        tool: Contract | str,
+        arguments: Mapping[str, Any],
+        *,
+        reason: str = "",
+        code: str = "",
+    ) -> None:
+        """See `Session.refused`."""
+        ...
+
 
 @dataclasses.dataclass(slots=True, eq=False)  # frozen, it would take four times as long to make
 class Scope:
@@ -83,6 +95,31 @@ class Scope:
 
 
 around: ContextVar[Scope | None] = ContextVar("rollcage_scope", default=None)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Asked:
+    """A call that a framework is about to make, and whether it has come to a session yet.
+
+    One that has not was refused by the framework: `Session.refused` puts it on record.
+    """
+
+    reached: bool = False
+
+
+asked: ContextVar[Asked | None] = ContextVar("rollcage_asked", default=None)
+
+
+@contextlib.contextmanager
+def asking() -> Generator[Asked]:
+    """Around a call that a framework makes, to see whether it comes to a session."""
+    call = Asked()
+    token = asked.set(call)
+    try:
+        yield call
+    finally:
+        with contextlib.suppress(ValueError):  # a stream that is closed in another context
+            asked.reset(token)
 
 
 class Nesting:

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
 from typing import Any, Final, Literal, TypeVar, Unpack, cast, overload
 
+from rollcage.contract.asked import as_asked, secret_names
 from rollcage.contract.contract import Contract
 from rollcage.errors import (
     ArgumentsInvalid,
@@ -19,11 +20,19 @@ from rollcage.errors import (
     SessionError,
 )
 from rollcage.gate import ALLOWED, Ask, Instead
-from rollcage.session.declare import Declared, declaration, guarded, tool
+from rollcage.session.declare import (
+    Declared,
+    declaration,
+    declared_contracts,
+    guarded,
+    tool,
+)
 from rollcage.session.opened import writable
-from rollcage.session.scope import Branch, InScope, Scope, TurnHandle, around
+from rollcage.session.scope import Branch, InScope, Scope, TurnHandle, around, asked
 from rollcage.session.undoable import Undoable
+from rollcage.step import journal
 from rollcage.step.call import Call
+from rollcage.step.capture import on_record
 from rollcage.step.flow import Read, run_step
 from rollcage.step.requests import Flow, Returned
 from rollcage.step.streams import astream, stream
@@ -219,8 +228,15 @@ class Session(Undoable):
         if gate.asks:
             self._active().check_process()  # before a lock that another process may hold
             refused = gate.refuses(contract, body, kind=kind, undo=scope.undoes is not None)
+        framework = asked.get()
+        if framework is not None:
+            framework.reached = True
         if gate.facade is None or refused is None:
-            bound = contract.takes.bind(arguments, self._seal)
+            try:
+                bound = contract.takes.bind(arguments, self._seal)
+            except ArgumentsInvalid as error:
+                self.refused(contract, arguments, reason=str(error), code=error.code, kind=kind)
+                raise
         else:
             bound = gate.facade.bind_refused(contract, arguments, self._seal, kind=kind)
         step = scope.step
@@ -256,6 +272,61 @@ class Session(Undoable):
         if scope.once is None or verdict.decision == "deny":
             return flow
         return self._only_once(call, flow, failed=scope.once)
+
+    def refused(
+        self,
+        tool: Contract | str,
+        arguments: Mapping[str, Any],
+        *,
+        reason: str = "",
+        code: str = "",
+        kind: Literal["tool", "model"] = "tool",
+        call_id: str = "",
+    ) -> None:
+        """Put a call on record that was refused before it came to the session; nothing ran.
+
+        For adapters, and for loops of one's own in which a model asks for a tool that does not
+        exist. A call of the session whose arguments do not pass is put on record by itself.
+
+        Args:
+            tool: the tool's contract; or the name that was asked for, where there is no such tool.
+            arguments: as they were asked for.
+            reason: what the model was told; of arguments that do not pass the tool's schema, what
+                that says of them.
+            code: why, for machines; by default `tool_missing` of a name, `arguments_invalid` where
+                they do not pass, else `refused`.
+            kind: of the call.
+            call_id: the framework's id of the call, where it was not placed.
+        """
+        driver = self._active()
+        driver.check_process()
+        if driver.closed or driver.ledger.halted is not None:
+            return  # nothing is asked of it any more
+        contract = None if isinstance(tool, str) else tool
+        known = [contract] if contract is not None else [*declared_contracts()]
+        hidden = frozenset[str]().union(*map(secret_names, known))
+        named = contract.name if contract is not None else writable(str(tool))
+        if contract is not None and not code:
+            said = contract.takes.why_not(arguments, self._seal)
+            reason, code = said or reason, ArgumentsInvalid.code if said else "refused"
+        scope = self._here()
+        event = journal.refused(
+            kind,
+            named,
+            version="" if contract is None else contract.version,
+            args=as_asked(arguments, self._seal, hidden),
+            code=code or "tool_missing",
+            reason=writable(reason) or f"there is no tool called {named!r}",
+            branch=scope.branch,
+            turn=scope.turn,
+            slot=scope.slot,
+            agent=scope.agent,
+            call_id=writable(call_id) or scope.call_id,
+            parent=scope.step,
+        )
+        driver.run(on_record(event))
+        with driver.lock:
+            driver.ledger.stats.refused += 1
 
     def _only_once(self, call: Call, flow: Flow, *, failed: bool) -> Flow:
         """Give a call that its turn and slot name its outcome again, where it is made again."""

@@ -31,6 +31,8 @@ class Stats:
         hits: how many were answered from the recording.
         misses: how many ran.
         blocked: how many a rule refused.
+        refused: how many never became a step: their arguments do not pass, or there is no such
+            tool.
         errors: how many ended with an exception, live or replayed.
         orphans: recorded effects that were left behind.
         drifted: hits whose fresh execution differed (`verify`).
@@ -42,6 +44,7 @@ class Stats:
     hits: int = 0
     misses: int = 0
     blocked: int = 0
+    refused: int = 0
     errors: int = 0
     orphans: int = 0
     drifted: int = 0

@@ -19,7 +19,16 @@ from rollcage.errors import CaptureFailed, ContractError
 from rollcage.gate import Terms, Verdict
 from rollcage.replay.path import Entry
 from rollcage.step.call import Call, Step
-from rollcage.step.requests import Consult, Effect, GetBlob, PutBlob, Raised, Returned
+from rollcage.step.requests import (
+    Consult,
+    Effect,
+    Flow,
+    GetBlob,
+    Note,
+    PutBlob,
+    Raised,
+    Returned,
+)
 from rollcage.undo.compensation import (
     Captured,
     DidNotHappen,
@@ -126,6 +135,14 @@ def keep(data: bytes) -> Generator[Effect, Any, dict[str, Any]]:
     digest = sha256(data).hexdigest()
     yield PutBlob(digest, data)
     return {**tagged("blob", None), "sha256": digest, "size": len(data)}
+
+
+def on_record(event: dict[str, Any]) -> Flow:
+    """Write the line of a call that was refused; large arguments are kept as blobs."""
+    if TAG not in event["args"]:
+        event["args"] = yield from keep_large(event["args"])
+    yield Note(event)
+    return Returned(None)
 
 
 def keep_large(values: Mapping[str, Any]) -> Generator[Effect, Any, dict[str, Any]]:

@@ -6,11 +6,11 @@ from typing import Any
 
 from rollcage.errors import RollcageError
 from rollcage.replay.path import Entry
-from rollcage.replay.world import Branch, Place
+from rollcage.replay.world import Branch, Place, Turn
 from rollcage.step.call import Arrival, Step
 from rollcage.store.protocol import StopOrder
 
-__all__ = ["blocked", "finished", "joined", "replayed", "started", "stopped"]
+__all__ = ["blocked", "finished", "joined", "refused", "replayed", "started", "stopped"]
 
 Event = dict[str, Any]
 
@@ -140,6 +140,35 @@ def _call(name: str, number: int, arrival: Arrival) -> Event:
         event["parent"] = call.parent.number
     if call.undoes is not None:
         event["undoes"] = list(call.undoes)
+    return event
+
+
+def refused(
+    kind: str,
+    name: str,
+    *,
+    version: str,
+    args: dict[str, Any],
+    code: str,
+    reason: str,
+    branch: str,
+    turn: Turn | None,
+    slot: int | None,
+    agent: str,
+    call_id: str,
+    parent: Step | None,
+) -> Event:
+    """A call never became a step."""
+    event: Event = {"event": "call.refused", "kind": kind, "name": name}
+    said = {"version": version, "branch": branch, "agent": agent, "call_id": call_id}
+    event |= {"args": args, "code": code, "reason": reason}
+    event |= {field: each for field, each in said.items() if each}
+    if turn is not None:
+        event["turn"] = turn.number
+        if slot is not None:
+            event["slot"] = slot
+    if parent is not None:
+        event["parent"] = parent.number
     return event
 
 

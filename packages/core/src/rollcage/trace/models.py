@@ -12,6 +12,7 @@ __all__ = [
     "ApprovalDecided",
     "ApprovalRequested",
     "BranchJoined",
+    "CallRefused",
     "DriftData",
     "Event",
     "FacadeData",
@@ -286,6 +287,26 @@ class StepBlocked(_Call, _Approved):
     joined: bool = False
 
 
+class CallRefused(_Event):
+    """A call that never became a step: nothing ran, no world moved, and no replay asks for it."""
+
+    event: Literal["call.refused"]
+    kind: Literal["tool", "model"]
+    name: str = Field(description="as it was asked for")
+    version: str = Field("", description="where the tool is known")
+    args: dict[str, Any] = Field(description="as they were asked for; secrets are hidden")
+    code: str = Field(
+        description="why, for machines: `arguments_invalid`, `tool_missing`, or a framework's own"
+    )
+    reason: str
+    branch: str = ""
+    turn: int | None = Field(None, ge=0, description="where the call stood, if that is known")
+    slot: int | None = Field(None, ge=0)
+    agent: str = ""
+    call_id: str = ""
+    parent: StepNumber | None = Field(None, description="the step whose body made the call")
+
+
 class _Approval(_Event):
     id: str = Field(description="names the request: the beginning of its idempotency key")
     idempotency_key: Digest = Field(
@@ -431,6 +452,7 @@ Event = Annotated[
     | StepFinished
     | StepReplayed
     | StepBlocked
+    | CallRefused
     | StepResolved
     | ApprovalRequested
     | ApprovalDecided

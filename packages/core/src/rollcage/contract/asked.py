@@ -1,0 +1,69 @@
+"""The arguments of a call that was refused, as the trace may show them: as they were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, cast
+
+import orjson
+
+from rollcage.contract.contract import Contract
+from rollcage.fingerprint.identity import jcs
+from rollcage.values.codec import TAG, Seal, encode_result, tagged
+
+__all__ = ["as_asked", "secret_names"]
+
+
+def as_asked(
+    arguments: Mapping[str, Any], seal: Seal, secret: Collection[str] = ()
+) -> dict[str, Any]:
+    """Arguments that nothing has validated, in tagged form.
+
+    A secret one is its HMAC; what has no encoding is told by its type alone.
+    """
+    try:
+        shown = {name: _shown(each, seal, name in secret) for name, each in arguments.items()}
+        if all(isinstance(name, str) for name in shown) and TAG not in shown:
+            orjson.dumps(shown)
+            return shown
+        return cast("dict[str, Any]", encode_result(shown, seal).value)
+    except (TypeError, ValueError, RecursionError):  # too deep for JSON, or for us
+        return {TAG: "opaque", "type": "builtins.dict", "value": None}
+
+
+def _shown(value: Any, seal: Seal, secret: bool) -> Any:  # noqa: FBT001 - of one caller
+    result = encode_result(value, seal)
+    if not secret:
+        return result.value
+    told = result.value
+    if isinstance(told, dict) and cast("dict[str, Any]", told).get(TAG) == "secret":
+        return cast("dict[str, Any]", told)
+    return tagged("secret", seal("value:" + jcs(told).decode()))
+
+
+def secret_names(contract: Contract) -> frozenset[str]:
+    """The arguments of a tool that hold a secret, or may: anywhere inside, by any of its names."""
+    schema: dict[str, Any] = contract.json_schema
+    properties = cast("dict[str, Any]", schema.get("properties") or {})
+    inside = {name for name, each in properties.items() if _is_secret(each, schema, set())}
+    return contract.takes.secret_names | inside
+
+
+def _is_secret(says: Any, whole: dict[str, Any], seen: set[str]) -> bool:
+    """Whether a part of a JSON Schema calls anything in it a password."""
+    if isinstance(says, list):
+        return any(_is_secret(each, whole, seen) for each in cast("list[object]", says))
+    if not isinstance(says, dict):
+        return False
+    part = cast("dict[str, Any]", says)
+    if part.get("format") == "password" or part.get("writeOnly") is True:
+        return True
+    named = part.get("$ref")
+    if isinstance(named, str) and named not in seen:
+        seen.add(named)
+        found: Any = whole
+        for step in named.removeprefix("#/").split("/"):
+            found = cast("dict[str, Any]", found).get(step) if isinstance(found, dict) else None
+        if _is_secret(found, whole, seen):
+            return True
+    return any(_is_secret(each, whole, seen) for each in part.values())
