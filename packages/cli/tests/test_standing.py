@@ -1,5 +1,6 @@
 """What nobody can tell of a job, and what it left behind: told wherever a run is shown."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -200,3 +201,39 @@ def test_what_was_said_of_an_undone_run_does_not_end_it_again(cli: Cli, store: P
     with Session("job", store=store) as session:
         send("a")
     assert session.stats.hits == 0
+
+
+# --- audit ---------------------------------------------------------------------------------------
+
+
+def test_an_audit_says_what_was_left_behind_and_by_which_write(cli: Cli, store: Path) -> None:
+    first = crashed(store, lambda: send("a"), lambda: send("b"))
+    with Session("job", store=store, on_divergence="warn") as session:
+        send("A")
+    lines = [json.loads(line) for line in cli("audit", "--format", "jsonl").out.splitlines()]
+    told = {(each["run"], each["step"]): each for each in lines if each["kind"] == "call"}
+    for step in (1, 2):
+        assert told[first, step]["left_by_run"] == session.run_id
+        assert told[first, step]["left_by_step"] == 1
+    assert told[session.run_id, 1]["left_by_run"] == ""
+    assert lines[-1]["open"] == 2
+    assert f"left behind by step 1 of run {session.run_id}" in cli("audit", "--format", "md").out
+
+
+def test_an_audit_of_a_job_tells_of_all_that_it_was_paused_and_gone_on_with(
+    cli: Cli, store: Path
+) -> None:
+    with Session("job", store=store) as first:
+        send("a")
+        first.pause("ann is to answer")
+    with Session("job", store=store) as second:
+        send("a")
+        send("b")
+    lines = [
+        json.loads(line) for line in cli("audit", "@job", "--format", "jsonl").out.splitlines()
+    ]
+    told = [(each["run"], each["state"]) for each in lines if each["kind"] == "call"]
+    assert told == [(first.run_id, "ran"), (second.run_id, "hit"), (second.run_id, "ran")]
+    assert f"Builds on {first.run_id} (paused)" in cli("show", "@job").out
+    alone = cli("audit", second.run_id, "--format", "jsonl").out.splitlines()
+    assert len(alone) == 3

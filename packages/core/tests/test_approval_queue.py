@@ -680,4 +680,5 @@ def test_without_a_word_the_approver_says_how_to_give_it(desk: Desk) -> None:
     asked = desk.queue.get(request)
     assert asked is not None
     said = QueueApprover(desk.root)(asked.request)
-    assert said == Pending(f"waiting for approval as {request}: rollcage approve {request}")
+    command = f"rollcage approve {request} --store {desk.root}"
+    assert said == Pending(f"waiting for approval as {request}: {command}")

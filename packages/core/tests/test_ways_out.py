@@ -130,9 +130,11 @@ def test_the_default_store_needs_no_option(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_an_unknown_outcome_says_where_to_resolve_it(store: JsonlStore) -> None:
-    with pytest.raises(UnknownOutcome), Session("job", store=store) as session:
+    with pytest.raises(UnknownOutcome) as first, Session("job", store=store) as session:
         vanish()
     command = f"rollcage resolve {session.run_id} 1 --store {store.root} --happened"
+    assert command in str(first.value)
+    assert "it was cut off by TimeoutError" in str(first.value)
     with pytest.raises(UnknownOutcome) as second, Session("job", store=store):
         vanish()
     assert command in str(second.value), "the run in which it happened, or did not"

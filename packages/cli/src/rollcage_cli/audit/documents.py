@@ -67,6 +67,8 @@ def what_happened(entry: Entry) -> str:
         parts.append(f"takes back {_step_text(entry, entry.undoes)}")
     if entry.undone:
         parts.append(f"undo: {entry.undone}")
+    if entry.left_by:
+        parts.append(f"left behind by {_step_text(entry, entry.left_by)}")
     if entry.resolved_by:
         parts.append(f"resolved by {entry.resolved_by}")
     return "; ".join(parts)

@@ -48,6 +48,7 @@ class Entry:
         undoes: what a call takes back, or an undo took back (run, step).
         undone: what became of the undo of this call; empty where nobody tried.
         resolved_by: who said late what became of it.
+        left_by: the write of a later run (run, step) that left this one behind: it stays done.
     """
 
     kind: str
@@ -77,6 +78,7 @@ class Entry:
     undoes: Step | None = None
     undone: str = ""
     resolved_by: str = ""
+    left_by: Step | None = None
 
     @property
     def enforced(self) -> bool:
@@ -88,7 +90,8 @@ class Entry:
         """Whether somebody has to look at it."""
         if self.kind == "undo":
             return self.state not in ("verified", "compensated")
-        return self.kind == "stop" or self.state in ("unknown", "pending")
+        left = self.left_by is not None and self.undone not in ("verified", "compensated")
+        return self.kind == "stop" or left or self.state in ("unknown", "pending")
 
 
 FIELDS: Final = tuple(field.name for field in dataclasses.fields(Entry))
@@ -138,16 +141,21 @@ class Elsewhere:
     Attributes:
         undone: what became of the undo of another run's step.
         decided: the ids of the requests that were decided in any of them.
+        left: the steps that a new write of another run left behind, with that write.
     """
 
     undone: dict[Step, str] = dataclasses.field(default_factory=dict[Step, str])
     decided: set[str] = dataclasses.field(default_factory=set[str])
+    left: dict[Step, Step] = dataclasses.field(default_factory=dict[Step, Step])
 
     def add(self, run: str, events: Iterable[Mapping[str, Any]]) -> None:
         """Note what a run's events tell of others."""
         for event in events:
             if event["event"] == "approval.decided":
                 self.decided.add(event["id"])
+            elif event["event"] == "step.started":
+                by = run, event["step"]
+                self.left.update({(of[0], of[1]): by for of in event.get("orphans") or ()})
             elif event["event"] == "undo.finished" and event["of"][0] != run:
                 self.undone[event["of"][0], event["of"][1]] = event["status"]
 
@@ -219,6 +227,7 @@ class _Telling:
             undoes=None if row.undoes is None else (str(row.undoes[0]), int(row.undoes[1])),
             undone=undone,
             resolved_by=row.resolved_by or "",
+            left_by=None if first else self._elsewhere.left.get((self._run, row.step)),
         )
 
     def refused(self, row: RefusedRow) -> Entry:

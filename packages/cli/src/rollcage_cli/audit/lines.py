@@ -15,7 +15,7 @@ from rollcage_cli.audit.reading import Damaged, Item, Summary
 __all__ = ["instant", "write_csv", "write_jsonl"]
 
 _SCHEMA: Final = "rollcage.audit/1"
-_PAIRS: Final = ("first_ran", "undoes")  # a run and a step each
+_PAIRS: Final = ("first_ran", "undoes", "left_by")  # a run and a step each
 _COLUMNS: Final = tuple(
     column
     for field in FIELDS

@@ -21,7 +21,8 @@ __all__ = ["Damaged", "Item", "Summary", "audited"]
 
 _LISTED: Final = 500  # entries that are kept to be listed again at the end
 _OF_OTHERS: Final = re.compile(
-    rb'^\{"event":"(?:undo\.finished|approval\.decided)".*$', re.MULTILINE
+    rb'^\{"event":"(?:(?:undo\.finished|approval\.decided)".*|step\.started".*"orphans":\[\[.*)$',
+    re.MULTILINE,
 )
 
 

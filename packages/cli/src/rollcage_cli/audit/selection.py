@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -114,6 +114,8 @@ def runs_of(
             found = find(store, reference)
             in_store = isinstance(found.reader, JsonlStore) and found.reader.root == store
             own = known.get(found.run) if in_store else None
+            if own is not None and reference.startswith("@"):  # a job is all that it builds on
+                meant |= _builds_on(own, known)
             meant[found.run] = own or Named(found.reader, found.run, None)
     else:
         meant = dict(known)
@@ -124,6 +126,16 @@ def runs_of(
         or (_matches(each.info.name, names) and (until is None or each.info.time < until))
     ]
     return chosen, [known[run] for run in _later(infos, {each.run for each in chosen})]
+
+
+def _builds_on(newest: Named, known: Mapping[str, Named]) -> dict[str, Named]:
+    """The runs that one builds on, oldest first."""
+    found: dict[str, Named] = {}
+    each: Named | None = newest
+    while each is not None and each.info is not None and each.run not in found:
+        found[each.run] = each
+        each = known.get(each.info.source or "")
+    return dict(reversed(found.items()))
 
 
 def _later(infos: Iterable[RunInfo], chosen: set[str]) -> Iterator[str]:

@@ -31,6 +31,7 @@ from rollcage.gate.approval import (
     untimely,
 )
 from rollcage.gate.verdict import Verdict
+from rollcage.store.jobs import store_option
 from rollcage.store.jsonl import JsonlStore
 from rollcage.store.protocol import Store
 
@@ -320,7 +321,8 @@ class QueueApprover:
         if late is not None:
             return self._refused(queued, request, late)
         if said is None:
-            return Pending(f"waiting for approval as {queued.id}: rollcage approve {queued.id}")
+            at = store_option(self.queue.store)
+            return Pending(f"waiting for approval as {queued.id}: rollcage approve {queued.id}{at}")
         if not asked.at - _SKEW <= queued.decided_at <= now + _SKEW:
             return Refusal("approval_clock", "the clock of who approved it is wrong, or ours")
         if queued.decided_at >= asked.expires:

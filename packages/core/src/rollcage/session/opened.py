@@ -323,6 +323,7 @@ class Opened:
             self._terms,
             self._allow,
             self._types,
+            store_option(self.store),
         )
 
     def _terms(self) -> Terms:

@@ -72,6 +72,7 @@ class Setting:
         terms: under which approvals count, by now.
         allow: refuses a tool that was not approved to take something back: it raises.
         types: that recorded values come back as, of any tool.
+        at: what a command line needs to find the store.
     """
 
     seal: Seal
@@ -83,6 +84,7 @@ class Setting:
     terms: Callable[[], Terms] = Terms
     allow: Callable[[Tool], None] = lambda _: None
     types: Types = REGISTERED
+    at: str = ""
 
     def types_of(self, contract: Contract) -> Types:
         """The types that recorded values of this tool come back as."""

@@ -15,7 +15,7 @@ import orjson
 
 from rollcage.contract.contract import Contract
 from rollcage.contract.drift import as_error, raised
-from rollcage.errors import Diverged, Halt, NotReplayable, SessionHalted, UnknownOutcome
+from rollcage.errors import Diverged, Halt, NotReplayable, SessionHalted
 from rollcage.fingerprint.identity import idempotency_key
 from rollcage.gate import Verdict
 from rollcage.replay.path import UNKNOWN, Entry
@@ -33,6 +33,7 @@ from rollcage.step.capture import (
     revived,
     settled_marks,
 )
+from rollcage.step.halts import unknown
 from rollcage.step.requests import (
     Admit,
     Effect,
@@ -356,14 +357,8 @@ def _failure(step: Step, raised: Raised, setting: Setting) -> Settle:
     if cut_off and contract.effect == "scope":
         return Settle(step, UNKNOWN, _UNKNOWN)  # is entered again: never in doubt
     if cut_off and step.world_effect:
-        name = type(error).__name__
-        halt = UnknownOutcome(
-            f"step {step.number} of run {step.run} ({contract.name}) was cut off by {name}: nobody "
-            f"can tell whether it happened. Find out, then say so: rollcage resolve {step.run} "
-            f"{step.number} --happened [--result JSON] | --did-not-happen",
-            step.run,
-            step.number,
-        )
+        why = f": it was cut off by {type(error).__name__}"
+        halt = unknown(step.run, step.number, contract.name, setting.at, why=why)
         return Settle(step, UNKNOWN, _UNKNOWN, halt)
     outcome: dict[str, Any] = {
         "status": "error",
