@@ -166,7 +166,8 @@ def test_in_the_error_that_ends_the_run(tmp_path: Path, clean: Any) -> None:
 
 
 def test_in_the_arguments_of_nested_and_of_later_calls(tmp_path: Path, clean: Any) -> None:
-    for replay, misses in (("off", 3), ("offline", 0)):
+    modes: dict[Any, int] = {"off": 3, "offline": 0}
+    for replay, misses in modes.items():
         with Session("job", store=tmp_path, replay=replay) as session:
             nested(SECRET)
             post(SECRET)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
+from hashlib import sha256
 from typing import Any, Final, NamedTuple, Self, cast
 
 from rollcage.gate.persons import person, same_person
@@ -185,12 +186,22 @@ class Terms:
         policy: the digest of the policy; empty without one.
         expires: how long after it was asked for an approval counts (seconds).
         approvers: who may approve; None: anybody else than `requested_by`.
+        around: those of the session around, which have to hold as well.
     """
 
     requested_by: str = ""
     policy: str = ""
     expires: float = DAY
     approvers: frozenset[str] | None = None
+    around: Terms | None = None
+
+    def within(self, around: Terms) -> Terms:
+        """These, inside of a session with others: the stricter ones count."""
+        policy = self.policy or around.policy
+        if self.policy and around.policy:
+            policy = sha256(f"{around.policy}{self.policy}".encode()).hexdigest()
+        expires = min(self.expires, around.expires)
+        return dataclasses.replace(self, policy=policy, expires=expires, around=around)
 
 
 class Asked(NamedTuple):
@@ -238,7 +249,7 @@ def not_entitled(by: str, terms: Terms) -> Refusal | None:
         return Refusal("approval_by_proposer", said)
     if terms.approvers is not None and not any(same_person(by, a) for a in terms.approvers):
         return Refusal("approval_not_entitled", f"{by} is none of those who may approve")
-    return None
+    return None if terms.around is None else not_entitled(by, terms.around)
 
 
 def untimely(asked_at: int, expires: int, now: int) -> Refusal | None:

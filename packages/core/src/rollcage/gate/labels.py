@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, NamedTuple
 
@@ -72,6 +72,18 @@ class Found:
         told = dict.fromkeys(map(str, self.origins))
         return "; ".join(list(told)[:_TOLD])
 
+    def and_those_of(self, other: Found) -> Found:
+        """Both together."""
+        if not other.labels or not self.labels:
+            return self if self.labels else other
+        names = {*self.arguments, *other.arguments}
+        none: frozenset[str] = frozenset()
+        return Found(
+            self.labels | other.labels,
+            tuple(dict.fromkeys((*self.origins, *other.origins))),
+            {n: self.arguments.get(n, none) | other.arguments.get(n, none) for n in names},
+        )
+
     def explain(self, verdict: Verdict) -> Verdict:
         """A refusal, or a question, that tells which earlier step taints the call."""
         if verdict.decision == "allow" or not self.origins:
@@ -109,8 +121,20 @@ class Labels:
         self._seen: dict[frozenset[str], Sightings] = {}
         self._first: dict[str, Source] = {}  # by label, the first step whose result had it
         self._everywhere: dict[str, Source] = {}  # labels that all calls have
-        self._open: dict[int, tuple[frozenset[str], Source]] = {}  # streams that are being read
+        self._open: dict[object, tuple[frozenset[str], Source]] = {}  # streams that are being read
+        self._around: Labels | None = None  # of the session around
+        self._opener = 0  # the step there whose body has opened this one
         self._inside: dict[int, dict[str, Source]] = {}  # by step, what calls of its body had
+
+    def within(self, around: Labels, step: int) -> Labels:
+        """Know what the session around knows, and tell it what is learnt here.
+
+        Args:
+            around: its labels.
+            step: the number of the step there whose body has opened this session; 0: of none.
+        """
+        self._around, self._opener = around, step
+        return self
 
     # --- what results carry ----------------------------------------------------------------------
 
@@ -125,6 +149,8 @@ class Labels:
                 for label in labels
             )
             self._of_name[contract.name] = found
+        if self._around is not None:
+            found |= self._around.declared(contract)
         return found.union(contract.labels) if contract.labels else found
 
     def carried(
@@ -175,14 +201,27 @@ class Labels:
             return
         earlier = {each.label: each.source for each in reversed(found.origins)} | inner
         source = _source(number, name, labels, earlier)
-        seen = leaves(value, streamed=streamed) if self.mode == "value" else None
+        self.learn(labels, source, lambda: leaves(value, streamed=streamed), number, parent)
+
+    def learn(
+        self,
+        labels: frozenset[str],
+        source: Source,
+        seen: Callable[[], Leaves],
+        call: object,
+        parent: int,
+    ) -> None:
+        """Keep what a call gave; so does the session around."""
+        found = seen() if self.mode == "value" else None
         with self._lock:
-            self._open.pop(number, None)
-            self._keep(labels, source, seen)
+            self._open.pop(call, None)
+            self._keep(labels, source, found)
             if parent:
                 above = self._inside.setdefault(parent, {})
                 for label in labels:
                     above.setdefault(label, source)
+        if self._around is not None:
+            self._around.learn(labels, source, seen, (id(self), call), self._opener)
 
     def _keep(self, labels: frozenset[str], source: Source, seen: Leaves | None) -> None:
         for label in labels:
@@ -205,11 +244,16 @@ class Labels:
     def begin(self, number: int, name: str, labels: frozenset[str]) -> None:
         """A labelled stream is being read: until it is noted, all calls carry its labels."""
         if labels:
-            source = Source(number, name)
-            with self._lock:
-                self._open[number] = labels, source
-                for label in labels:
-                    self._first.setdefault(label, source)
+            self.open_stream(number, labels, Source(number, name))
+
+    def open_stream(self, call: object, labels: frozenset[str], source: Source) -> None:
+        """See `begin`; `call` names the stream, in this session or in one inside of it."""
+        with self._lock:
+            self._open[call] = labels, source
+            for label in labels:
+                self._first.setdefault(label, source)
+        if self._around is not None:
+            self._around.open_stream((id(self), call), labels, source)
 
     # --- asking ----------------------------------------------------------------------------------
 
@@ -220,8 +264,12 @@ class Labels:
             arguments: by name.
             encoded: they are in the trace's own encoding.
         """
-        if not self._first:  # nothing labelled so far
-            return NO_LABELS
+        own = self._of(arguments, encoded=encoded) if self._first else NO_LABELS
+        if self._around is None:
+            return own
+        return own.and_those_of(self._around.of(arguments, encoded=encoded))
+
+    def _of(self, arguments: Mapping[str, Any], *, encoded: bool) -> Found:
         with self._lock:
             everywhere = dict(self._everywhere)
             for labels, source in self._open.values():

@@ -188,7 +188,7 @@ def stronger(one: Verdict, other: Verdict) -> Verdict:
     """What two say together: deny over ask over allow, the first of equals."""
     if _WEIGHT[other.decision] > _WEIGHT[one.decision] or one is ALLOWED:
         return dataclasses.replace(other, shadow=one.shadow) if one.shadow else other
-    return one
+    return dataclasses.replace(one, shadow=other.shadow) if other.shadow and not one.shadow else one
 
 
 def _ask(rule: Rule, view: StepView) -> Verdict | None:

@@ -52,11 +52,20 @@ from rollcage.session.lineage import (
     take_source,
 )
 from rollcage.session.naming import name_of_script
-from rollcage.session.scope import Guard, Nesting, around, enter_body, enter_watched, here
+from rollcage.session.scope import (
+    Guard,
+    Lent,
+    Nesting,
+    Scope,
+    around,
+    enter_body,
+    enter_watched,
+    here,
+)
 from rollcage.step.call import Call, Stats
 from rollcage.step.capture import Setting
 from rollcage.step.driver import Clock, Driver
-from rollcage.step.gating import Gate, failed
+from rollcage.step.gating import Above, Gate, failed
 from rollcage.step.ledger import Ledger, Mode, OnDivergence
 from rollcage.step.requests import Effect, Raised, Returned
 from rollcage.store.jobs import job_name, store_option
@@ -150,6 +159,7 @@ class Opened:
         self._facade_name = facade
         self._facade: Facade | None = None
         self.nesting = Nesting()
+        self._lent: Lent | None = None
 
     # --- entering and leaving --------------------------------------------------------------------
 
@@ -158,6 +168,10 @@ class Opened:
         if self.run_id:
             raise SessionError("a session is entered once; make another one")
         self._facade = self._facade_here()
+        outer = here()
+        lent = self._lent = None if outer is None else outer.session.lend(outer)
+        if lent is not None:
+            self._gate.nest(lent.above)
         try:
             try:
                 with self.store.opening():
@@ -170,9 +184,13 @@ class Opened:
             raise
         open_sessions[id(self)] = self._facade
         self.nesting.enter(self._guard)
-        if self.nesting.outer is not None:  # what is declared in one is quoted in the other
-            self._seal.share(self.nesting.outer.session.seal)
         return half_undone
+
+    def lend(self, scope: Scope) -> Lent:
+        """What a session takes over that is entered at this place of this one."""
+        step = 0 if scope.step is None else scope.step.number
+        above = Above(self._gate, scope.ask or self._ask, self._terms, step)
+        return Lent(above, self._active(), self._seal)
 
     def __exit__(
         self,
@@ -194,6 +212,7 @@ class Opened:
         finally:
             driver.closed = True
             driver.writer.close()
+            self._gate.close()
             self._release()
         halted = driver.ledger.halted
         if halted is not None and error is not halted and not _interrupts(error):
@@ -250,6 +269,8 @@ class Opened:
             started["input"] = given
         if self._gate.policy is not None:
             started["policy"] = _told(self._gate.policy)
+        if self._lent is not None:
+            started["within"] = self._lent.driver.writer.run
         if self._facade is not None:
             started["facade"] = self._facade.as_data()
         if self._actor:
@@ -312,7 +333,11 @@ class Opened:
 
     def _share(self) -> Setting:
         """What the flows of this session share."""
-        self._active().hide = self._seal.event
+        driver = self._active()
+        if self._lent is not None:
+            self._seal.share(self._lent.seal)
+            driver.around = self._lent.driver
+        driver.hide = self._seal.event
         return Setting(
             self._seal,
             self._durable,
@@ -378,11 +403,6 @@ class Opened:
         if driver is None:
             raise SessionError(f"session {self.name!r} is not entered: use `with Session(...)`")
         return driver
-
-    @property
-    def seal(self) -> Sealing:
-        """What stands for secrets in this session's run, and finds them where they are quoted."""
-        return self._seal
 
     @property
     def stats(self) -> Stats:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextvars import ContextVar, Token
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
 from rollcage.contract.contract import Contract
 from rollcage.contract.permissions import Enforce, grants_of
@@ -15,10 +15,12 @@ from rollcage.gate import Ask, Facade, Sealing
 from rollcage.replay.generation import Origin
 from rollcage.replay.world import Turn
 from rollcage.step.call import Step
+from rollcage.step.driver import Driver
+from rollcage.step.gating import Above
 from rollcage.step.watch import Watch, install
 
 __all__ = [
-    "Asked", "Branch", "CurrentStep", "Guard", "InScope", "Nesting", "Scope", "TurnHandle",
+    "Asked", "Branch", "CurrentStep", "Guard", "InScope", "Lent", "Nesting", "Scope", "TurnHandle",
     "around", "asked", "asking", "call_id_here", "current_step", "enter_body", "enter_watched",
     "here", "step_here",
 ]  # fmt: skip
@@ -37,9 +39,8 @@ class Guard(Protocol):
         """See `Session.facade`."""
         ...
 
-    @property
-    def seal(self) -> Sealing:
-        """See `Session.seal`."""
+    def lend(self, scope: Scope) -> Lent:
+        """What a session takes over that is entered here, at a place in this one."""
         ...
 
     def run(
@@ -72,6 +73,20 @@ class Guard(Protocol):
     ) -> None:
         """See `Session.refused`."""
         ...
+
+
+class Lent(NamedTuple):
+    """What a session takes over from the one around it: it may add to it, and loosen nothing.
+
+    Attributes:
+        above: what decides on each call, too.
+        driver: whose halt, and whose orders to stop, hold as well.
+        seal: what is declared a secret in one is quoted in the other.
+    """
+
+    above: Above
+    driver: Driver
+    seal: Sealing
 
 
 @dataclasses.dataclass(slots=True, eq=False)  # frozen, it would take four times as long to make

@@ -88,8 +88,9 @@ class Driver:
         self.writer = writer
         self.lock = threading.Lock()
         self.closed = False
+        self.around: Driver | None = None  # that of the session around: its orders hold here
         self.hide: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # credentials in words
-        self._store = store
+        self.store = store
         self._source = source
         self._clock = clock
         self._enter = enter
@@ -202,7 +203,7 @@ class Driver:
     def refusal(self, step: Step) -> Raised | None:
         """Why a body must not begin any more: it may have waited for the disk, or for a thread."""
         try:
-            told = self.writer.stop_order(closely=True) is not None
+            told = self.around is not None or self.writer.stop_order(closely=True) is not None
         except Halt:  # nobody could stop it any more
             told = True
         if told:
@@ -301,14 +302,14 @@ class Driver:
                     self.ledger.stats.drifted += "drift" in event
                     return self.append(event)
             case PutBlob(digest=digest, data=data):
-                return self._halting(self._store.put_blob, digest, data)
+                return self._halting(self.store.put_blob, digest, data)
             case GetBlob(digest=digest):
                 return self._get_blob(digest)
             case Consult():
                 self.ended(effect)
                 return _consult(effect)
             case KeepBlob(digest=digest):
-                return None if self._source is self._store else self._get_blob(digest)
+                return None if self._source is self.store else self._get_blob(digest)
             case Recall():
                 return self._recalled()
             case Tell(word=word):
@@ -342,17 +343,26 @@ class Driver:
         """
         if self.ledger.halted is not None or call.undoes is not None:
             return
-        try:
-            order = self.writer.stop_order(closely=closely)
-        except Halt as error:
-            self.ledger.halted = error
-            return
-        if order is None:
-            return
-        self.ledger.halted = RunStopped(
-            order.run or self.writer.run, order.by, order.reason, store_option(self._store)
-        )
-        self.append(journal.stopped(order, self._clock.wall() // 1000))
+        driver: Driver | None = self
+        while driver is not None:
+            try:
+                order = None if driver.closed else driver.writer.stop_order(closely=closely)
+            except Halt as error:
+                self.ledger.halted = error
+                return
+            if order is not None:
+                run, store = order.run or driver.writer.run, store_option(driver.store)
+                self.ledger.halted = RunStopped(run, order.by, order.reason, store)
+                order = dataclasses.replace(order, run=run)
+                self.append(journal.stopped(order, self._clock.wall() // 1000))
+                return
+            halted = None if driver is self else driver.ledger.halted
+            if halted is not None:
+                said = f"the session around this one was halted: {halted}"
+                self.ledger.halted = SessionHalted(said)
+                self.ledger.halted.__cause__ = halted
+                return
+            driver = driver.around
 
     def ended(self, effect: Consult) -> None:
         """Where a body has ended, looking at what it changed is no part of its duration."""
@@ -442,15 +452,15 @@ class Driver:
             )
 
     def _get_blob(self, digest: str) -> bytes | Raised:
-        if self._source is not self._store:  # the replay outlives its source
+        if self._source is not self.store:  # the replay outlives its source
             with contextlib.suppress(StoreError):
-                return self._store.get_blob(digest)
+                return self.store.get_blob(digest)
         try:
             data = self._source.get_blob(digest)
         except StoreError as error:
             return Raised(error)
-        if self._source is not self._store:
-            self._store.put_blob(digest, data)
+        if self._source is not self.store:
+            self.store.put_blob(digest, data)
         return data
 
     def sync(self) -> Returned | Raised:

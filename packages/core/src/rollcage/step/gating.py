@@ -15,12 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollcage.contract.contract import Contract
 from rollcage.errors import PolicyInvalid, SessionError
 from rollcage.gate import (
     ALLOWED,
+    Ask,
     Facade,
     Labels,
     Named,
@@ -40,7 +41,7 @@ from rollcage.step.requests import Flow
 if TYPE_CHECKING:
     from rollcage.gate import Meter, Policy
 
-__all__ = ["Gate", "failed"]
+__all__ = ["Above", "Gate", "failed"]
 
 
 class _Run(RunView):
@@ -114,12 +115,14 @@ class Gate:
         self.rules = tuple(rules)
         self.policy = policy = _policy(policy)
         self.facade: Facade | None = None
-        self.asks = bool(self.rules) or policy is not None  # whether there is anything to ask
+        self._above: Above | None = None
+        self._inside: list[Gate] = []  # those of the sessions that are open in this one
+        self._left = 0  # how many calls those made that were
         self.clock = clock
         self.opened = 0
         self.run_id = ""
         self.meter: Meter | None = None
-        self._labels = _labels(policy, self.rules)
+        self.labels = _labels(policy, self.rules)
         self._knowing: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
         if said is not None:
             from rollcage.gate import surroundings
@@ -130,10 +133,42 @@ class Gate:
         self._refuses: Verdict | None = None  # all calls: there is no policy that can be read
         self._reloading = threading.Lock()
 
+    @property
+    def asks(self) -> bool:
+        """Whether there is anything to ask."""
+        own = bool(self.rules) or self.policy is not None or self.facade is not None
+        return own or (self._above is not None and self._above.gate.asks)
+
+    def nest(self, above: Above) -> None:
+        """The session is entered inside of another: what that one says holds here as well.
+
+        Both decide on each call, deny over ask over allow, and the limits of both count it. What
+        the policy around says is asked for anew each time, so one that is loaded there counts here.
+        """
+        self._above = above
+        above.gate.entered(self)
+        around = above.gate.labels
+        if around is not None:
+            self.labels = (self.labels or Labels(around.mode)).within(around, above.step)
+
+    def entered(self, inner: Gate) -> None:
+        """A session was entered inside of this one."""
+        self._inside.append(inner)
+
+    def left(self, inner: Gate) -> None:
+        """One was left; its calls still count."""
+        if inner in self._inside:
+            self._inside.remove(inner)
+            self._left += inner.calls()
+
+    def close(self) -> None:
+        """The session is left."""
+        if self._above is not None:
+            self._above.gate.left(self)
+
     def open(self, run: str, facade: Facade | None) -> None:
         """The session is entered."""
         self.run_id, self.facade, self.opened = run, facade, self.clock()
-        self.asks = self.asks or facade is not None
         if self.policy is not None:
             from rollcage.gate import Meter
 
@@ -144,8 +179,9 @@ class Gate:
         self._stats = stats
 
     def calls(self) -> int:
-        """How many calls the run has placed."""
-        return 0 if self._stats is None else self._stats.calls
+        """How many calls the run has placed, those of sessions inside of it included."""
+        own = 0 if self._stats is None else self._stats.calls
+        return own + self._left + sum(each.calls() for each in [*self._inside])
 
     def reload(self, policy: Policy | str | os.PathLike[str]) -> Policy:
         """Decide by another policy from now on; where it can't be used, everything is denied.
@@ -180,11 +216,12 @@ class Gate:
 
     def terms(self, actor: str) -> Terms:
         """Under which approvals count."""
-        if self.policy is None:
-            return Terms(actor)
-        said = self.policy.approval
-        approvers = None if said.approvers is None else frozenset(said.approvers)
-        return Terms(actor, self.policy.digest, said.seconds, approvers)
+        own = Terms(actor)
+        if self.policy is not None:
+            said = self.policy.approval
+            approvers = None if said.approvers is None else frozenset(said.approvers)
+            own = Terms(actor, self.policy.digest, said.seconds, approvers)
+        return own if self._above is None else own.within(self._above.terms())
 
     # --- a call ----------------------------------------------------------------------------------
 
@@ -209,18 +246,37 @@ class Gate:
             refused = self.facade.check(call.contract, kind=call.kind, undo=undo)
             if refused is not None:
                 return refused
-        if self.policy is None and not self.rules:
-            return ALLOWED
+        if self.labels is not None:
+            call.found = self.labels.of(call.arguments.values)
+        verdict, asks = self.said_of(call)
+        if asks is not None:  # who may say yes to that is not this session's to choose
+            call.ask = asks.ask
+        return call.found.explain(verdict)
+
+    def said_of(self, call: Call) -> tuple[Verdict, Above | None]:
+        """What policies and rules say, of this session and of those around it.
+
+        With the outermost of those around it that asks.
+        """
+        own = self._own(call)
+        if self._above is None:
+            return own, None
+        above, asks = self._above.gate.said_of(call)
+        if above.decision == "ask" and asks is None:
+            asks = self._above
+        return stronger(above, own), asks
+
+    def _own(self, call: Call) -> Verdict:
         if self._refuses is not None:
             return self._refuses
-        if self._labels is not None:
-            call.found = self._labels.of(call.arguments.values)
+        if self.policy is None and not self.rules:
+            return ALLOWED
         view = self._view(call)
         with self._knowing():
             verdict = self._by_policy(view)
             if self.rules:
                 verdict = stronger(verdict, decide(view, self.rules))
-        return call.found.explain(verdict)
+        return verdict
 
     def _by_policy(self, view: StepView) -> Verdict:
         policy = self.policy
@@ -241,25 +297,50 @@ class Gate:
         streamed: bool,
     ) -> Flow:
         """The flow of a call, with what is counted and noted around it."""
+        flow = self.counted(call, verdict, start, self.run_id)
+        if self.labels is None or call.undoes is not None:
+            return flow
+        return labelled(flow, call, self.labels, streamed=streamed)
+
+    def counted(
+        self,
+        call: Call,
+        verdict: Verdict,
+        start: Start,
+        run: str,
+        asked: Callable[[], None] | None = None,
+    ) -> Flow:
+        """The flow of a call of `run`, in the limits of this session and of those around it.
+
+        `asked` is called where a limit of this one asks.
+        """
+        if self._above is not None:
+            start = functools.partial(self._counted_above, self._above, start, run)
         meter, policy = self.meter, self.policy
         if meter is None or policy is None or call.undoes is not None:
-            flow = start(call, verdict)
-        elif policy.mode == "shadow":
-            flow = self._shadowed(call, verdict, meter, start)
-        else:
-            flow = limited(call, self._view(call), verdict, meter, start)
-        if self._labels is None or call.undoes is not None:
-            return flow
-        return labelled(flow, call, self._labels, streamed=streamed)
+            return start(call, verdict)
+        if policy.mode == "shadow":
+            return self._shadowed(call, verdict, meter, start, run)
+        return limited(call, self._view(call), verdict, meter, start, run, asked)
 
-    def _shadowed(self, call: Call, verdict: Verdict, meter: Meter, start: Start) -> Flow:
+    def _counted_above(
+        self, above: Above, start: Start, run: str, call: Call, verdict: Verdict
+    ) -> Flow:
+        def asked() -> None:
+            call.ask = above.ask
+
+        return above.gate.counted(call, verdict, start, run, asked)
+
+    def _shadowed(self, call: Call, verdict: Verdict, meter: Meter, start: Start, run: str) -> Flow:
+        before = call.pace
+
         def anyway(call: Call, said: Verdict) -> Flow:
-            call.pace = None
+            call.pace = before
             return start(call, verdict.beside(stronger(verdict.shadow or ALLOWED, said)))
 
         if verdict.decision == "deny":
             return start(call, verdict)
-        return limited(call, self._view(call), ALLOWED, meter, anyway)
+        return limited(call, self._view(call), ALLOWED, meter, anyway, run)
 
     def _view(self, call: Call) -> StepView:
         values: Mapping[str, Any] = MappingProxyType(call.arguments.values)
@@ -275,6 +356,22 @@ class Gate:
             self._run,
             call.found.labels,
         )
+
+
+class Above(NamedTuple):
+    """What a session inside of another one takes over from it.
+
+    Attributes:
+        gate: decides on each call, too.
+        ask: who is asked where that asks.
+        terms: under which an approval counts there.
+        step: the number of the step whose body has opened the session; 0 outside of any.
+    """
+
+    gate: Gate
+    ask: Ask | None
+    terms: Callable[[], Terms]
+    step: int
 
 
 def failed(error: Exception) -> Verdict:

@@ -24,6 +24,8 @@ def limited(
     verdict: Verdict,
     meter: Meter,
     start: Start,
+    run: str,
+    asked: Callable[[], None] | None = None,
 ) -> Flow:
     """The flow of a call that limits apply to.
 
@@ -37,11 +39,16 @@ def limited(
         verdict: what the policy says of it; where that denies, nothing is taken.
         meter: the session's.
         start: makes the flow of the call, from what policy and limits say together.
+        run: the run that the call is made in: the session's, or one of a session inside of it.
+        asked: called where a limit asks.
     """
     if verdict.decision == "deny":
         return (yield from start(call, verdict))
-    ticket = meter.take(view, _place(call))
-    call.pace = ticket.pace
+    ticket = meter.take(view, _place(call, run))
+    if asked is not None and ticket.verdict is not None and ticket.verdict.decision == "ask":
+        asked()
+    before = call.pace
+    call.pace = ticket.pace if before is None else lambda: before() or ticket.pace()
     made = failed = False
     usage: Mapping[str, int] | None = None
     try:
@@ -68,9 +75,9 @@ def limited(
         meter.end(ticket, made=made, failed=failed, usage=usage)
 
 
-def _place(call: Call) -> tuple[object, ...] | None:
+def _place(call: Call, run: str) -> tuple[object, ...] | None:
     """What names this very call: a framework may make it again."""
     if call.turn is None or call.slot is None:
         return None
     parent = None if call.parent is None else call.parent.number
-    return call.branch, parent, call.turn.number, call.slot
+    return run, call.branch, parent, call.turn.number, call.slot

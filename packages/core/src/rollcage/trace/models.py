@@ -160,6 +160,7 @@ class RunStarted(_Event):
     policy: PolicyData | None = Field(None, description="where the session was given one")
     facade: FacadeData | None = Field(None, description="where the session was given one")
     actor: str = Field("", description="who the run acts for; empty: the job")
+    within: str = Field("", description="the run of the session around, whose policy decided too")
     enforce: Literal["off", "report", "strict"] = Field(
         "off", description="what is done where a body touches what its tool does not declare"
     )
