@@ -139,9 +139,7 @@ def test_an_undo_whose_attestation_is_missing_counts(store: JsonlStore) -> None:
     run = finished(store, 1)
     before = index(store).read_bytes()
     assert undo_run(store, run).complete
-    after = index(store).read_bytes()
-    index(store).write_bytes(after[: after.rindex(b'{"run"')])  # the attestation, not the mark
-    assert index(store).read_bytes() != before
+    index(store).write_bytes(before)
     assert store.runs()[0].status == "undone"
 
 

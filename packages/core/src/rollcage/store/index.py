@@ -3,12 +3,12 @@
 A line for each run that began, and one with the count and head of each that ended::
 
     {"run": "01…", "name": "job", "mode": "record", "source": null, "time": 1, "input": "cd…"}
-    {"run": "01…", "reopened": true}
-    {"run": "01…", "status": "ok", "count": 4, "head": "ab…"}
+    {"run": "01…", "status": "ok", "count": 4, "head": "ab…", "size": 1234}
 
-The traces are the truth. A line that is lost or damaged here is made again from them; what can't be
-made again is the count and head, which show that a trace was cut: without them its end is attested
-by nothing but its own `run.finished` line.
+The traces are the truth. A line that is lost or damaged here is made again from them, and where a
+trace has another size than is said here, its own lines say how it ended. What can't be made again
+is the count and head, which show that a trace was cut: without them its end is attested by nothing
+but its own `run.finished` line.
 """
 
 from __future__ import annotations
@@ -59,7 +59,6 @@ class Known:
 
     started: dict[str, Any] | None = None
     ended: dict[str, Any] | None = None
-    reopened: bool = False  # since it ended: what became of it, only its trace says
 
 
 class Index:
@@ -105,7 +104,8 @@ class Index:
         assert known.started is not None
         end = known.ended or {}
         status = end.get("status")
-        if status is None or known.reopened:
+        size = self._size(run) if trace is None else len(trace)
+        if status is None or end.get("size") != size:
             status = ended(self._read(run) if trace is None else trace) or status
         return RunInfo(
             **{name: known.started[name] for name in _STARTED},
@@ -151,6 +151,12 @@ class Index:
     def _trace(self, run: str) -> Path:
         return self._folder / f"{run}.jsonl"
 
+    def _size(self, run: str) -> int | None:
+        try:
+            return os.stat(f"{self._folder}/{run}.jsonl").st_size  # noqa: PTH116 - of thousands
+        except OSError:
+            return None  # it is gone: what is known here is all
+
     def _read(self, run: str, *, first: bool = False) -> bytes:
         """A trace's whole lines, or its first; nothing where it is not there."""
         path = self._trace(run)
@@ -176,13 +182,13 @@ class Index:
         """Note a run, by its `run.started`; `durable` waits until that is on the disk."""
         self._append(_line(started), durable=durable)
 
-    def reopened(self, run: str) -> None:
-        """Note that an ended run is written to again: how it stands, only its trace says now."""
-        self._append({"run": run, "reopened": True})
+    def attest(self, run: str, status: str, end: tuple[int, int, bytes], *, durable: bool) -> None:
+        """Note how a run ended, and with how many lines and bytes, and which hash.
 
-    def attest(self, run: str, status: str, count: int, head: bytes, *, durable: bool) -> None:
-        """Note how a run ended, and with which line; `durable` waits until that is on the disk."""
-        line = {"run": run, "status": status, "count": count, "head": head.hex()}
+        `durable` waits until that is on the disk.
+        """
+        count, size, head = end
+        line = {"run": run, "status": status, "count": count, "head": head.hex(), "size": size}
         self._append(line, durable=durable)
 
     def _append(self, line: dict[str, Any], *, durable: bool = False) -> None:
@@ -229,13 +235,10 @@ class Index:
         unreadable: list[str] = []
         whole = self._whole(known, unreadable if thorough else None)
         for run, each in whole.items():
-            if (thorough or run not in before) and (each.ended is None or each.reopened):
-                status = ended(self._read(run))
-                if status is not None:
-                    each.ended = {**(each.ended or {"run": run}), "status": status}
-                    each.reopened = False
+            if thorough or run not in before:
+                self._look_at_end(run, each)
         lost = tuple(run for run in whole if run not in before)
-        anew = b"".join(line for run, each in whole.items() for line in _lines(run, each))
+        anew = b"".join(line for each in whole.values() for line in _lines(each))
         unattested = (r for r, each in whole.items() if each.ended and "count" not in each.ended)
         repair = Repair(
             runs=len(whole),
@@ -246,12 +249,18 @@ class Index:
         )
         return repair, anew if damaged or lost or (thorough and anew != data) else None
 
+    def _look_at_end(self, run: str, known: Known) -> None:
+        """Note how a run ended, where its trace says so and its line here does not."""
+        size = self._size(run)
+        if size is None or (known.ended is not None and known.ended.get("size") == size):
+            return
+        status = ended(self._read(run))
+        if status is not None:
+            known.ended = {**(known.ended or {"run": run}), "status": status, "size": size}
 
-def _lines(run: str, known: Known) -> Iterable[bytes]:
-    again = {"run": run, "reopened": True} if known.reopened else None
-    for line in (known.started, known.ended, again):
-        if line is not None:
-            yield orjson.dumps(line) + b"\n"
+
+def _lines(known: Known) -> Iterable[bytes]:
+    return (orjson.dumps(line) + b"\n" for line in (known.started, known.ended) if line)
 
 
 def _parse(data: bytes, *, only: str | None = None) -> tuple[dict[str, Known], tuple[int, ...]]:
@@ -277,15 +286,11 @@ def _take(known: dict[str, Known], line: dict[str, Any]) -> None:
         _check(line, name=str, mode=str, source=str | None, time=int)
         _check({"input": None, **line}, input=str | None)
         known.setdefault(run, Known()).started = line
-    elif "status" in line:
-        _check(line, status=str)
+    else:
+        _check({"size": None, **line}, status=str, size=int | None)
         if "count" in line:
             _check(line, count=int, head=str)
-        each = known.setdefault(run, Known())
-        each.ended, each.reopened = line, False
-    else:
-        _check(line, reopened=bool)
-        known.setdefault(run, Known()).reopened = True
+        known.setdefault(run, Known()).ended = line
 
 
 def _check(line: dict[str, Any], **types: Any) -> None:

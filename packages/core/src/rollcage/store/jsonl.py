@@ -156,7 +156,6 @@ class JsonlStore(TraceFile):
         descriptor = open_locked(path, os.O_RDWR | os.O_APPEND)
         try:
             data = set_tail_aside(descriptor, path)
-            self._index.reopened(run)
         except BaseException:
             os.close(descriptor)
             raise

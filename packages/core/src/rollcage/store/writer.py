@@ -109,13 +109,12 @@ class JsonlWriter:
         """The trace is not what was written; from now on, the index shows that."""
         if self.forked:
             return self._unwritable(reason)
-        count, _, head = self._end
         with contextlib.suppress(TraceUnwritable):
-            self._index.attest(self.run, "halted", count, head, durable=self.durable)
+            self._index.attest(self.run, "halted", self._end, durable=self.durable)
         return TraceUnwritable(
             f"the trace of run {self.run} is not what was written to it: {reason}, while the run "
             f"was live ({self._path}). Nothing more runs in it; bring the file back as it was, "
-            f"with {count} lines, to resume it"
+            f"with {self._end[0]} lines, to resume it"
         )
 
     def _unwritable(self, reason: str | None) -> Exception:
@@ -141,8 +140,7 @@ class JsonlWriter:
         if self._next is not self._end:
             self._recover()
         self._check(by_name=True)
-        count, _, head = self._end
-        self._index.attest(self.run, status, count, head, durable=self.durable)
+        self._index.attest(self.run, status, self._end, durable=self.durable)
 
     def close(self) -> None:
         _writers.discard(self)
