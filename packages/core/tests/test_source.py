@@ -56,8 +56,10 @@ words = lambda x: x in {"a", "b", "c"}
 
 
 @pytest.fixture
-def load(tmp_path: Path) -> Callable[..., Any]:
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Import a module from its text; the same file each time."""
+    # Python would take the bytecode of a former text of the same second and length.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
     def loaded(text: str = MODULE) -> Any:
         path = tmp_path / "some_module.py"
