@@ -83,9 +83,9 @@ def test_a_halted_session_ends_the_agent_and_nothing_runs_after_it(
     assert written == ["a"]
     assert len(done.model.seen) == 2
     assert done.state is not None  # the agent itself came to an end
-    assert done.state["messages"][-1].status == "error"
-    assert "who said so?" in done.state["messages"][-1].content
-    assert done.events[-1]["status"] == "halted"
+    assert done.state["messages"][-1].type == "ai"  # a halt answers no call
+    assert "who said so?" in str(done.error)
+    assert done.events[-1]["status"] == "paused"
 
 
 def test_siblings_of_the_call_that_halts_finish(

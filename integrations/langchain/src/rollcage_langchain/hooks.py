@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 import pydantic
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool
+from langgraph.errors import GraphInterrupt
 from langgraph.prebuilt.tool_node import ToolCallRequest, ToolInvocationError
 from langgraph.types import Command
-from rollcage import Session
+from rollcage import Session, current_step
 from rollcage.adapter import (
+    HALTED,
     REFUSED,
     Declarations,
     Effect,
@@ -22,15 +25,18 @@ from rollcage.adapter import (
     is_list,
     is_object,
 )
-from rollcage.errors import ContractError
+from rollcage.errors import ContractError, SessionHalted
 
 from rollcage_langchain.approvals import INTERRUPT
+from rollcage_langchain.checkpoints import follow_checkpoints
 from rollcage_langchain.tools import guard_tools, guarding
 
-__all__ = ["Answer", "Hook", "agent_name", "refusal", "tool_node_wrappers"]
+__all__ = ["Answer", "Hook", "agent_name", "tool_node_wrappers"]
 
 Answer = ToolMessage | Command[Any]
 T = TypeVar("T")
+
+_WAITING: Final[WeakKeyDictionary[Session, set[str]]] = WeakKeyDictionary()  # the calls that do
 
 
 def tool_node_wrappers(
@@ -43,9 +49,7 @@ def tool_node_wrappers(
 ) -> dict[str, Any]:
     """What a plain `ToolNode` needs of Rollcage: `ToolNode(tools, **tool_node_wrappers(session))`.
 
-    As `RollcageMiddleware` does, but when the session halts its error is raised: no other way ends
-    a graph whose edges are not ours. (With `handle_tool_errors=True` the node swallows it; nothing
-    guarded runs after it all the same.)
+    As with `RollcageMiddleware`, the graph is interrupted when the session halts.
 
     Args:
         session: guards the calls.
@@ -56,28 +60,10 @@ def tool_node_wrappers(
     """
     hook = Hook(session, effects, contracts, messages_key, interrupt=interrupt)
 
-    def wrap(request: ToolCallRequest, execute: Callable[[ToolCallRequest], Any]) -> Any:
-        try:
-            guarded, placed = hook.placed(request)
-            with placed, hook.recorded(guarded) as answered:
-                return answered(execute(guarded))
-        except REFUSED as error:
-            return refusal(request, error)
-
-    async def awrap(
-        request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[Any]]
-    ) -> Any:
-        try:
-            guarded, placed = hook.placed(request)
-            with placed, hook.recorded(guarded) as answered:
-                return answered(await execute(guarded))
-        except REFUSED as error:
-            return refusal(request, error)
-
-    return {"wrap_tool_call": wrap, "awrap_tool_call": awrap}
+    return {"wrap_tool_call": hook.call, "awrap_tool_call": hook.acall}
 
 
-def refusal(request: ToolCallRequest, error: Exception) -> ToolMessage:
+def _refusal(request: ToolCallRequest, error: Exception) -> ToolMessage:
     """The error message that answers a call that did not run."""
     call = request.tool_call
     return ToolMessage(
@@ -104,6 +90,7 @@ class Hook:
         *,
         interrupt: bool = False,
     ) -> None:
+        follow_checkpoints(session)
         self.session = session
         self._ask = INTERRUPT if interrupt else None
         self._effects = effects or {}
@@ -112,7 +99,72 @@ class Hook:
         self._guarded: dict[int, tuple[BaseTool, BaseTool]] = {}
         self._request = _guarding(self)
 
-    def placed(
+    def call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) -> Any:
+        """Place a tool call; answer it where it is refused, end the graph where that halts."""
+        with self.ending(request.tool_call["id"] or ""):
+            try:
+                guarded, placed = self._placed(request)
+                with placed, self._recorded(guarded) as answered:
+                    return answered(handler(guarded))
+            except REFUSED as error:
+                return _refusal(request, error)
+
+    async def acall(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Any]]
+    ) -> Any:
+        """The same in asyncio."""
+        with self.ending(request.tool_call["id"] or ""):
+            try:
+                guarded, placed = self._placed(request)
+                with placed, self._recorded(guarded) as answered:
+                    return answered(await handler(guarded))
+            except REFUSED as error:
+                return _refusal(request, error)
+
+    @contextlib.contextmanager
+    def asked(self, messages: Iterable[Any]) -> Generator[None]:
+        """Around a call of the model, which is shown these messages."""
+        with self.ending(""):
+            self.session.seen(_answered(messages))
+            with self.session.place(agent=agent_name()):
+                yield
+
+    @contextlib.contextmanager
+    def ending(self, call: str) -> Generator[None]:
+        """Let nothing out of a halted session, lest a checkpoint keeps it for an answer.
+
+        The graph is interrupted: `invoke` gives back the state as it is, with no further message. A
+        hook before the model would do so too, as a node that each question has to go through. A
+        graph inside of a tool raises at once, so that the tool's step is not taken for finished.
+        Where the call itself interrupts the graph, to wait for somebody, the run is paused.
+        """
+        waiting = _WAITING.setdefault(self.session, set())
+        self._check_halted()
+        try:
+            yield
+        except HALTED as error:
+            if current_step() is not None:
+                raise
+            raise GraphInterrupt from error
+        except GraphInterrupt as interrupt:
+            if interrupt.args[0]:
+                waiting.add(call)
+                self.session.pause("the graph was interrupted")
+            raise
+        if call in waiting:
+            waiting.remove(call)
+            if not waiting:
+                self.session.go_on()
+        self._check_halted()  # by this call, and whoever called it has swallowed that
+
+    def _check_halted(self) -> None:
+        halted = self.session.halted
+        if halted is not None and current_step() is not None:
+            raise SessionHalted(f"the session was halted: {halted}") from halted
+        if halted is not None:
+            raise GraphInterrupt from halted
+
+    def _placed(
         self, request: ToolCallRequest
     ) -> tuple[ToolCallRequest, contextlib.AbstractContextManager[None]]:
         """The request with a guarded tool, and what lets the call stand in its turn and slot."""
@@ -122,6 +174,7 @@ class Hook:
             state=request.state,
             runtime=request.runtime,
         )
+        self.session.seen(_answered(_messages(request.state, self._messages_key)))
         turn, slot = _turn_and_slot(request, self._messages_key)
         call_id = request.tool_call["id"] or ""
         return request, self.session.place(
@@ -129,7 +182,7 @@ class Hook:
         )
 
     @contextlib.contextmanager
-    def recorded(self, request: ToolCallRequest) -> Generator[Callable[[T], T]]:
+    def _recorded(self, request: ToolCallRequest) -> Generator[Callable[[T], T]]:
         """Put the call on record where it is refused before it comes to its tool's body.
 
         LangChain answers a call whose arguments do not pass, or whose tool does not exist, with an
@@ -185,6 +238,11 @@ def _guarding(hook: Hook) -> type[ToolCallRequest]:
             super().__setattr__(name, value)
 
     return Request
+
+
+def _answered(messages: Iterable[Any]) -> Iterator[str]:
+    """The ids of the calls that a history holds the results of, where it has no checkpointer."""
+    return (message.tool_call_id for message in messages if isinstance(message, ToolMessage))
 
 
 # --- where a call stands -------------------------------------------------------------------------

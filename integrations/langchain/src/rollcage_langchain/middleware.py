@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
-from langgraph.errors import GraphInterrupt
 from langgraph.prebuilt.tool_node import ToolCallRequest
-from rollcage import Session, current_step
-from rollcage.adapter import HALTED, REFUSED, Declarations, Effect
-from rollcage.errors import SessionHalted
+from rollcage import Session
+from rollcage.adapter import Declarations, Effect
 
-from rollcage_langchain.hooks import Answer, Hook, agent_name, refusal
+from rollcage_langchain.hooks import Answer, Hook
 
 __all__ = ["RollcageMiddleware"]
-
-ANSWERED = (*REFUSED, *HALTED)
 
 H = TypeVar("H", bound=Callable[..., Any])
 
@@ -70,24 +66,14 @@ class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Answer]
     ) -> Answer:
         """Place the call, and answer it where it is refused."""
-        try:
-            guarded, placed = self._hook.placed(request)
-            with placed, self._hook.recorded(guarded) as answered:
-                return answered(handler(guarded))
-        except ANSWERED as error:
-            return refusal(request, error)
+        return cast("Answer", self._hook.call(request, handler))
 
     @_signed
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Answer]]
     ) -> Answer:
         """Place the call, and answer it where it is refused."""
-        try:
-            guarded, placed = self._hook.placed(request)
-            with placed, self._hook.recorded(guarded) as answered:
-                return answered(await handler(guarded))
-        except ANSWERED as error:
-            return refusal(request, error)
+        return cast("Answer", await self._hook.acall(request, handler))
 
     # --- the model -------------------------------------------------------------------------------
 
@@ -98,8 +84,7 @@ class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
         handler: Callable[[ModelRequest[Any]], ModelResponse[Any]],
     ) -> ModelResponse[Any]:
         """Tell the session whose call this is."""
-        self._check_halted()
-        with self.session.place(agent=agent_name()):
+        with self._hook.asked(request.messages):
             return handler(request)
 
     @_signed
@@ -109,19 +94,5 @@ class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
     ) -> ModelResponse[Any]:
         """Tell the session whose call this is."""
-        self._check_halted()
-        with self.session.place(agent=agent_name()):
+        with self._hook.asked(request.messages):
             return await handler(request)
-
-    def _check_halted(self) -> None:
-        """End the agent where the session is halted.
-
-        The graph is interrupted: `invoke` gives back the state as it is, with no further message. A
-        hook before the model would do so too, as a node that each question has to go through.
-        """
-        halted = self.session.halted
-        if halted is None:
-            return
-        if current_step() is None:
-            raise GraphInterrupt
-        raise SessionHalted(f"the session was halted: {halted}") from halted

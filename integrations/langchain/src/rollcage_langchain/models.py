@@ -18,6 +18,7 @@ from rollcage.adapter import Answer, model_contract, swapped
 from rollcage.errors import ContractError
 
 from rollcage_langchain.answers import answer_of, as_chunk
+from rollcage_langchain.checkpoints import follow_checkpoints
 from rollcage_langchain.replay_model import ReplayModel
 from rollcage_langchain.requests import canonical_request
 from rollcage_langchain.tools import running
@@ -52,6 +53,7 @@ def guard_model(model: M, session: Session) -> M:
         if own.session is session:
             return model
         raise ContractError(f"{type(model).__name__} is guarded by another session already")
+    follow_checkpoints(session)
     guard = _ModelGuard(session, model.rate_limiter)
     members: dict[str, Any] = {_GUARD: guard}
     for name, wrap in _WRAPPERS.items():

@@ -23,6 +23,7 @@ from rollcage.adapter import (
 )
 from rollcage.errors import ContractError
 
+from rollcage_langchain.checkpoints import follow_checkpoints
 from rollcage_langchain.contracts import Signature, contract_for
 from rollcage_langchain.relabel import THIS_CALL, relabel
 
@@ -57,6 +58,7 @@ def guard_tools(
             no tool, or a tool that another session guards.
         ToolRefused: a tool that the session's facade does not give.
     """
+    follow_checkpoints(session)
     return guard_each(
         tools,
         session,

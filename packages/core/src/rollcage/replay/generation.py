@@ -202,6 +202,10 @@ class Generation:
         entry.group = entry.era = self.number * _TURNS + turn
         entry.slot = entry.seat = event["slot"]
         entry.branch = get("branch", "")
+        entry.agent = get("agent", "")
+        entry.call_id = get("call_id", "")
+        entry.conversation = get("conversation", "")
+        entry.checkpoint = get("checkpoint", "")
         entry.kind = event["kind"]
         entry.name = event["name"]
         entry.version = event["version"]

@@ -35,11 +35,11 @@ class Entry:
     """A recorded step, as a candidate. `run`, `step` and `turn` say where it first ran."""
 
     __slots__ = (
-        "abandoned", "args", "branch", "decided", "digest", "duration", "effect", "end", "era",
-        "fingerprint", "flaw", "frontier", "generation", "group", "joined", "key", "kind",
-        "labels", "name", "number", "outcome", "past", "position", "probed", "run", "seat",
-        "since", "slot", "status", "step", "turn", "undo", "undoes", "undone", "used", "version",
-        "world",
+        "abandoned", "agent", "args", "branch", "call_id", "checkpoint", "conversation", "decided",
+        "digest", "duration", "effect", "end", "era", "fingerprint", "flaw", "frontier",
+        "generation", "group", "joined", "key", "kind", "labels", "name", "number", "outcome",
+        "past", "position", "probed", "run", "seat", "since", "slot", "status", "step", "turn",
+        "undo", "undoes", "undone", "used", "version", "world",
     )  # fmt: skip
 
     run: str
@@ -50,6 +50,10 @@ class Entry:
     seat: int  # its slot in that turn
     slot: int
     branch: str
+    agent: str
+    call_id: str
+    conversation: str  # of the framework's own memory, and the place in it
+    checkpoint: str
     kind: str
     name: str
     version: str
@@ -180,6 +184,17 @@ class Path:
             if entry.slot < lowest_slot.slot and start <= entry.end:
                 lowest_slot = entry
         return lowest_slot
+
+    def find_at(self, key: str, checkpoint: str) -> Entry | None:
+        """The first recorded step of this call at this very place of a framework's memory.
+
+        There the framework does the same work again; what it did at once with that may still be
+        on its way, or may have left the path.
+        """
+        if not checkpoint:
+            return None
+        same = (e for e in self._queues.get(key, ()) if not e.used and e.checkpoint == checkpoint)
+        return next(same, None)
 
     def holds(self, fingerprint: str) -> bool:
         """Whether a step of this fingerprint is recorded here, taken or not."""

@@ -22,6 +22,7 @@ class Recording:
 
     Attributes:
         paths: by branch.
+        entries: all of them, in their order.
         pure: by key; holds in any world, any number of times.
         models: by key; in any world, once each, first in first out: those used are at the end.
         half_undone: the steps whose undo began and did not come to an end.
@@ -29,6 +30,7 @@ class Recording:
 
     def __init__(self) -> None:
         self.paths: dict[str, Path] = {}
+        self.entries: list[Entry] = []
         self.pure: dict[str, Entry] = {}
         self.models: dict[str, deque[Entry]] = {}
         self.run_settings: dict[str, Any] = {}
@@ -43,6 +45,13 @@ class Recording:
         entry.used = True
         queue.rotate(-1)
         return entry
+
+    def use_answer(self, entry: Entry) -> None:
+        """Use up a recorded step of a model call, wherever it stands."""
+        queue = self.models[entry.key]
+        queue.remove(entry)
+        queue.append(entry)
+        entry.used = True
 
 
 # --- loading -------------------------------------------------------------------------------------
@@ -111,6 +120,7 @@ def load(
     recording = Recording()
     recording.run_settings = settings
     recording.half_undone = whole.half_undone
+    recording.entries = entries
     strict = settings.get("chain") == "all"
     branches: dict[str, list[Entry]] = {}
     for entry in entries:

@@ -37,6 +37,7 @@ from rollcage.gate import (
     person,
     rule_name,
 )
+from rollcage.replay.ahead import Memory
 from rollcage.replay.path import Entry
 from rollcage.replay.recording import Lineage, Recording, read
 from rollcage.replay.world import Turn
@@ -154,6 +155,7 @@ class Opened:
         self._key: bytes | None = None
         self._seal = (Detecting if secrets == "detected" else Sealing)(self._hmac)
         self._setting: Setting | None = None
+        self._memory: Memory | None = None
         self._tools = Tools(tools)
         self._types = Types(types, REGISTERED)
         self._facade_name = facade

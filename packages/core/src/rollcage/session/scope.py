@@ -99,6 +99,7 @@ class Scope:
     slot: int | None = None
     agent: str = ""
     call_id: str = ""
+    conversation: str = ""
     step: Step | None = None
     once: bool | None = None  # turn and slot say which call it is; True: a failed one included
     ask: Ask | None = None

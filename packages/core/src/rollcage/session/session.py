@@ -6,7 +6,16 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from typing import Any, Final, Literal, TypeVar, Unpack, cast, overload
 
 from rollcage.contract.asked import as_asked, secret_names
@@ -20,6 +29,8 @@ from rollcage.errors import (
     SessionError,
 )
 from rollcage.gate import ALLOWED, Ask, Instead
+from rollcage.replay.ahead import Memory, Place
+from rollcage.replay.path import Entry
 from rollcage.session.declare import (
     Declared,
     declaration,
@@ -33,7 +44,7 @@ from rollcage.session.undoable import Undoable
 from rollcage.step import journal
 from rollcage.step.call import Call
 from rollcage.step.capture import on_record
-from rollcage.step.flow import Read, run_step
+from rollcage.step.flow import Read, kept, run_step
 from rollcage.step.requests import Flow, Returned
 from rollcage.step.streams import astream, stream
 
@@ -157,6 +168,7 @@ class Session(Undoable):
         framework's own contract can be neither edited nor answered, for nobody knows whether its
         body takes the arguments. Raises as `call` does, and whatever the body raises.
         """
+        self._look_back()
         return self._active().run(self._flow(contract, arguments, body, kind, answer, instead))
 
     async def arun(
@@ -171,6 +183,7 @@ class Session(Undoable):
         instead: Instead | None = None,
     ) -> Any:
         """`run` for an async body, or with `is_async=False` for a sync one in a thread."""
+        await self._alook_back()
         flow = self._flow(contract, arguments, body, kind, answer, instead, waits=True)
         return await self._active().arun(flow, is_async=is_async)
 
@@ -189,6 +202,7 @@ class Session(Undoable):
         The step's value is the list of its chunks. A consumer that stops early cuts the step off.
         """
         instead = instead or _chunks(contract, body)
+        self._look_back()
         flow = self._flow(contract, arguments, body, kind, answer, instead, streamed=True)
         return stream(self._active(), flow)
 
@@ -204,10 +218,19 @@ class Session(Undoable):
     ) -> AsyncIterator[Any]:
         """`stream` for a body that gives an async iterator."""
         instead = instead or _chunks(contract, body)
-        flow = self._flow(
-            contract, arguments, body, kind, answer, instead, waits=True, streamed=True
+        start = functools.partial(
+            self._flow, contract, arguments, body, kind, answer, instead, waits=True, streamed=True
         )
-        return astream(self._active(), flow)
+        if self._memory is None:
+            return astream(self._active(), start())
+        return self._astream(start)
+
+    async def _astream(self, start: Callable[[], Flow]) -> AsyncIterator[Any]:
+        """A stream before which a framework's memory has to be looked at."""
+        await self._alook_back()
+        async with contextlib.aclosing(astream(self._active(), start())) as chunks:
+            async for chunk in chunks:
+                yield chunk
 
     def _flow(
         self,
@@ -249,6 +272,8 @@ class Session(Undoable):
             slot=scope.slot,
             agent=scope.agent,
             call_id=scope.call_id,
+            conversation=scope.conversation,
+            standing=None if self._memory is None else self._memory.here(),
             parent=step,
             ask=scope.ask or self._ask,
             undoes=scope.undoes,
@@ -371,16 +396,20 @@ class Session(Undoable):
         driver = self._active()
         here = self._here()
         driver.check_process()
+        self._look_back()  # branches of this name that were seen come before this one
+        standing = None if self._memory is None else self._memory.here()
         with driver.lock:
             parent = driver.ledger.branch_name(here.branch, here.step)
-            full = driver.ledger.fork(parent, name, here.turn)
+            turn = here.turn or driver.ledger.turn_at(standing, parent)
+            full = driver.ledger.fork(parent, name, turn)
         scope = dataclasses.replace(here, branch=full, turn=None, slot=None)
         with InScope(scope):
             yield Branch(scope)
         if driver.writer.forked:
             return  # the child of a fork in here: what joins is the parent's
+        self._look_back()  # nobody may have asked for anything in it
         with driver.lock:
-            event = driver.ledger.join(parent, full, here.turn, self._clock.wall() // 1000)
+            event = driver.ledger.join(parent, full, turn, self._clock.wall() // 1000)
             if event is not None:
                 driver.append(event)
 
@@ -391,6 +420,7 @@ class Session(Undoable):
         slot: int | None = None,
         agent: str = "",
         call_id: str = "",
+        conversation: str = "",
         once: bool = False,
         ask: Ask | None = None,
     ) -> contextlib.AbstractContextManager[None]:
@@ -404,6 +434,8 @@ class Session(Undoable):
             slot: the call's place in that message.
             agent: the agent's name.
             call_id: the framework's id of the call.
+            conversation: of which of the framework's threads it is, where that has a history of
+                its own; see `seen`.
             once: a call that failed is not made again either: it fails as before.
             ask: who is asked to approve the call, in place of the session's approver.
         """
@@ -427,11 +459,88 @@ class Session(Undoable):
                 slot,
                 writable(agent) or here.agent,
                 writable(call_id),
+                writable(conversation),
                 here.step,
                 None if turn is None or slot is None else once,
                 ask,
             )
         )
+
+    # --- a framework's own memory ----------------------------------------------------------------
+
+    def follow(self, memory: Memory) -> None:
+        """Look at a framework's own memory before each call: for adapters.
+
+        A framework with a checkpointer goes on by itself where it was, and never asks for what came
+        before. Recorded steps that its memory holds as done are *seen*: they are used up in their
+        order, as if they had been asked for, and the world moves on with them. A session follows
+        one memory: the first that it is told of.
+        """
+        self._memory = self._memory or memory
+
+    def seen(self, answered: Iterable[str], *, conversation: str = "") -> None:
+        """Say which calls a framework's history shows as answered: for adapters, at its hook.
+
+        For a framework whose memory is a history of messages: recorded calls of these ids are seen,
+        as `follow` has it, and the model's answers before them. An id that was given in this
+        session as often as the history shows it is left alone.
+
+        Args:
+            answered: the ids of the calls that have a result in it, in any order, each as often.
+            conversation: whose history it is, as `place` was told.
+        """
+        if self._active().ledger.ahead:
+            self._see(answered=list(answered), conversation=conversation)
+
+    def _look_back(self) -> None:
+        """See what the framework's memory holds, before a call."""
+        if self._memory is None or not self._active().ledger.ahead:
+            return
+        standing = self._memory.here()
+        if standing is not None:
+            self._see(places=standing.held(self._places()))
+
+    async def _alook_back(self) -> None:
+        if self._memory is None or not self._active().ledger.ahead:
+            return
+        standing = self._memory.here()
+        if standing is not None:
+            self._see(places=await standing.aheld(self._places()))
+
+    def _places(self) -> Iterator[Place]:
+        """Where the recorded steps stand that nobody has asked for, of the body around this."""
+        driver, scope = self._active(), self._here()
+        driver.check_process()
+        with driver.lock:
+            return driver.ledger.places((scope.branch, scope.step))
+
+    def _see(
+        self,
+        *,
+        places: frozenset[Place] = frozenset(),
+        answered: Collection[str] = (),
+        conversation: str = "",
+    ) -> None:
+        if not places and not answered:
+            return
+        driver, scope = self._active(), self._here()
+        driver.check_process()
+        entries: list[tuple[int, Entry]] = []
+        with driver.lock:
+            if driver.closed:
+                return
+            for event, entry in driver.ledger.see(
+                (scope.branch, scope.step),
+                self._clock.wall() // 1000,
+                places=places,
+                answered=answered,
+                conversation=conversation,
+            ):
+                driver.append(event)
+                entries.append((event["step"], entry))
+        for number, entry in entries:
+            driver.run(kept(entry))
+            self._gate.remember(number, entry)
 
     # --- tools -----------------------------------------------------------------------------------
 

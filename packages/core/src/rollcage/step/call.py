@@ -14,6 +14,7 @@ from rollcage.errors import CaptureFailed
 from rollcage.fingerprint.identity import key_digest
 from rollcage.gate import Approval, ApprovalRequest, Ask, Asked, Instead, Response, Verdict
 from rollcage.gate.labels import NO_LABELS, Found
+from rollcage.replay.ahead import Standing
 from rollcage.replay.path import Entry
 from rollcage.replay.world import Branch, Place, Turn
 from rollcage.step.watch import Watch
@@ -29,6 +30,7 @@ class Stats:
     Attributes:
         calls: how many calls it placed.
         hits: how many were answered from the recording.
+        seen: recorded steps that nobody asked for, for a framework's own memory holds them.
         misses: how many ran.
         blocked: how many a rule refused.
         refused: how many never became a step: their arguments do not pass, or there is no such
@@ -42,6 +44,7 @@ class Stats:
 
     calls: int = 0
     hits: int = 0
+    seen: int = 0
     misses: int = 0
     blocked: int = 0
     refused: int = 0
@@ -72,9 +75,9 @@ class Call:
 
     __slots__ = (
         "agent", "approved", "arguments", "ask", "asked_key", "branch", "call_id", "captured",
-        "compared", "contract", "decided", "found", "instead", "key", "kind", "number", "pace",
-        "parent", "refused", "request", "response", "shown", "slot", "told", "turn", "undoes",
-        "waits",
+        "checkpoint", "compared", "contract", "conversation", "decided", "found", "instead", "key",
+        "kind", "number", "pace", "parent", "refused", "request", "response", "shown", "slot",
+        "standing", "told", "turn", "undoes", "waits",
     )  # fmt: skip
 
     def __init__(
@@ -88,6 +91,8 @@ class Call:
         slot: int | None = None,
         agent: str = "",
         call_id: str = "",
+        conversation: str = "",
+        standing: Standing | None = None,
         parent: Step | None = None,
         ask: Ask | None = None,
         undoes: tuple[str, int] | None = None,
@@ -106,6 +111,9 @@ class Call:
         self.slot = slot
         self.agent = agent
         self.call_id = call_id
+        self.standing = standing
+        self.conversation = conversation if standing is None else standing.conversation
+        self.checkpoint = "" if standing is None else standing.checkpoint
         self.parent = parent
         self.ask = ask
         self.undoes = undoes
@@ -121,6 +129,13 @@ class Call:
         self.refused: CaptureFailed | None = None
         self.number = 0  # of its step, once it is admitted
         self.found: Found = NO_LABELS  # the labels of its arguments
+
+    def is_beside(self, entry: Entry) -> bool:
+        """Whether a recorded step is of work that the framework does at once with this call's."""
+        here = self.standing
+        if here is None or not entry.checkpoint or entry.conversation != self.conversation:
+            return False
+        return here.is_beside(entry.checkpoint)
 
     def edit(self, arguments: Arguments) -> None:
         """Make it a call with other arguments, of the same tool at the same place."""

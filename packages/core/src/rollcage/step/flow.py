@@ -58,7 +58,7 @@ from rollcage.values.decoding import decode
 from rollcage.values.exceptions import decode_exception, encode_exception, told_of
 from rollcage.values.registered import Types
 
-__all__ = ["Read", "happened", "run_step"]
+__all__ = ["Read", "happened", "kept", "run_step"]
 
 _log: Final = logging.getLogger("rollcage")
 
@@ -399,6 +399,19 @@ def _recorded(contract: Contract, entry: Entry, setting: Setting) -> Flow:
         stop = NotReplayable(f"step {entry.step} of run {entry.run} ({entry.name}): {error}")
         yield Stop(stop)
         return Raised(stop)
+
+
+def kept(entry: Entry) -> Flow:
+    """See that what a seen step gave outlives its source; nobody needs its value."""
+    try:
+        if entry.undo is not None:
+            yield from _keep_undo(entry.undo)
+        yield from _keep_blobs(entry.outcome.get(field) for field in ("value", "answer"))
+    except ValueError as error:
+        stop = NotReplayable(f"step {entry.step} of run {entry.run} ({entry.name}): {error}")
+        yield Stop(stop)
+        return Raised(stop)
+    return Returned(None)
 
 
 def _keep_undo(undo: dict[str, Any]) -> Generator[Effect, Any, None]:

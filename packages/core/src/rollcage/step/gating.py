@@ -33,10 +33,13 @@ from rollcage.gate import (
     decide,
 )
 from rollcage.gate.verdict import stronger
+from rollcage.replay.path import Entry
 from rollcage.step.call import Call, Stats
 from rollcage.step.labelled import labelled
 from rollcage.step.metering import Start, limited
 from rollcage.step.requests import Flow
+from rollcage.values.decoding import decode
+from rollcage.values.exceptions import decode_exception
 
 if TYPE_CHECKING:
     from rollcage.gate import Meter, Policy
@@ -180,7 +183,7 @@ class Gate:
 
     def calls(self) -> int:
         """How many calls the run has placed, those of sessions inside of it included."""
-        own = 0 if self._stats is None else self._stats.calls
+        own = 0 if self._stats is None else self._stats.calls + self._stats.seen
         return own + self._left + sum(each.calls() for each in [*self._inside])
 
     def reload(self, policy: Policy | str | os.PathLike[str]) -> Policy:
@@ -331,6 +334,30 @@ class Gate:
 
         return above.gate.counted(call, verdict, start, run, asked)
 
+    def remember(self, number: int, entry: Entry) -> None:
+        """A step was seen: it counts, and its result has its labels, as if it had been asked for.
+
+        Args:
+            number: of its event.
+            entry: as it is recorded.
+        """
+        contract = Contract(name=entry.name, version=entry.version, parameters={})
+        self.count(entry, contract)
+        if self.labels is not None:
+            labels = self.labels.declared(contract).union(entry.labels)
+            self.labels.note(number, entry.name, labels, _given(entry))
+
+    def count(self, entry: Entry, contract: Contract) -> None:
+        """Count a step that was seen, here and around."""
+        if self.meter is not None:
+            view = StepView(
+                entry.kind, contract, {}, entry.agent, entry.branch, self.calls(), {}, entry.key
+            )
+            usage, failed = entry.outcome.get("usage"), entry.status == "error"
+            self.meter.end(self.meter.take(view), made=True, failed=failed, usage=usage)
+        if self._above is not None:
+            self._above.gate.count(entry, contract)
+
     def _shadowed(self, call: Call, verdict: Verdict, meter: Meter, start: Start, run: str) -> Flow:
         before = call.pace
 
@@ -372,6 +399,16 @@ class Above(NamedTuple):
     ask: Ask | None
     terms: Callable[[], Terms]
     step: int
+
+
+def _given(entry: Entry) -> object:
+    """What a recorded step gave, to look for it in later calls; where nobody can tell, anything."""
+    try:
+        if entry.status == "error":
+            return decode_exception(entry.outcome["error"])
+        return decode(entry.outcome["value"])
+    except Exception:  # noqa: BLE001 - a large value, one of a framework that is not here, ...
+        return object()
 
 
 def failed(error: Exception) -> Verdict:

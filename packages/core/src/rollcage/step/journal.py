@@ -10,7 +10,10 @@ from rollcage.replay.world import Branch, Place, Turn
 from rollcage.step.call import Arrival, Step
 from rollcage.store.protocol import StopOrder
 
-__all__ = ["blocked", "finished", "joined", "refused", "replayed", "started", "stopped"]
+__all__ = [
+    "blocked", "finished", "joined", "joined_again", "refused", "replayed", "seen", "started",
+    "stopped",
+]  # fmt: skip
 
 Event = dict[str, Any]
 
@@ -36,21 +39,26 @@ def replayed(number: int, arrival: Arrival, place: Place, entry: Entry) -> Event
     event = _call("step.replayed", number, arrival)
     _put_place(event, arrival.branch, place)
     event["key"] = arrival.call.key.hex()
-    event["fingerprint"] = entry.fingerprint
-    event["origin"] = [entry.run, entry.step, entry.turn]
-    event["outcome"] = entry.outcome
-    event["digest"] = entry.digest
-    event["duration"] = entry.duration
+    _put_recorded(event, entry)
     if arrival.verdict.decision != "allow" or arrival.verdict.shadow is not None:
         event["verdict"] = arrival.verdict.as_data()
-    if entry.undo is not None:
-        event |= entry.undo
-    if entry.decided is not None:
-        event |= entry.decided
-    if entry.probed:
-        event["probed"] = True
-    if entry.labels:
-        event["labels"] = list(entry.labels)
+    return event
+
+
+def seen(
+    number: int, branch: Branch, place: Place, entry: Entry, *, parent: int | None, now: int
+) -> Event:
+    """Nobody asked for a recorded step: a framework's own memory holds its answer."""
+    event: Event = {"event": "step.replayed", "time": now, "step": number, "seen": True}
+    for field in ("kind", "name", "version", "effect", "args", "key"):
+        event[field] = getattr(entry, field)
+    for field in ("agent", "call_id", "conversation", "checkpoint"):
+        if getattr(entry, field):
+            event[field] = getattr(entry, field)
+    if parent is not None:
+        event["parent"] = parent
+    _put_place(event, branch, place)
+    _put_recorded(event, entry)
     return event
 
 
@@ -118,6 +126,16 @@ def joined(
     return event
 
 
+def joined_again(number: int, branch: Branch, place: Place, entry: Entry, now: int) -> Event:
+    """A branch that nobody forked came back to `branch`: all that was done in it was seen."""
+    key, final = bytes.fromhex(entry.key), bytes.fromhex(entry.digest)
+    place.fingerprint = bytes.fromhex(entry.fingerprint)
+    event = joined(number, entry.name, branch, place, key, final=final, now=now)
+    event["origin"] = [entry.run, entry.step, entry.turn]
+    event["seen"] = True
+    return event
+
+
 def _call(name: str, number: int, arrival: Arrival) -> Event:
     call, contract = arrival.call, arrival.contract
     event: Event = {
@@ -136,6 +154,10 @@ def _call(name: str, number: int, arrival: Arrival) -> Event:
         event["agent"] = call.agent
     if call.call_id:
         event["call_id"] = call.call_id
+    if call.conversation:
+        event["conversation"] = call.conversation
+    if call.checkpoint:
+        event["checkpoint"] = call.checkpoint
     if call.parent is not None:
         event["parent"] = call.parent.number
     if call.undoes is not None:
@@ -170,6 +192,22 @@ def refused(
     if parent is not None:
         event["parent"] = parent.number
     return event
+
+
+def _put_recorded(event: Event, entry: Entry) -> None:
+    event["fingerprint"] = entry.fingerprint
+    event["origin"] = [entry.run, entry.step, entry.turn]
+    event["outcome"] = entry.outcome
+    event["digest"] = entry.digest
+    event["duration"] = entry.duration
+    if entry.undo is not None:
+        event |= entry.undo
+    if entry.decided is not None:
+        event |= entry.decided
+    if entry.probed:
+        event["probed"] = True
+    if entry.labels:
+        event["labels"] = list(entry.labels)
 
 
 def _put_place(event: Event, branch: Branch, place: Place) -> None:

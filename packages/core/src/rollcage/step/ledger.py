@@ -6,6 +6,7 @@ session's lock around each call, and appends the events that it gives back befor
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, Literal
 
 from rollcage.contract.contract import Contract
@@ -30,6 +31,8 @@ from rollcage.fingerprint.identity import (
     world_zero,
 )
 from rollcage.gate import Verdict, untimely
+from rollcage.replay.ahead import Ahead, Standing, family
+from rollcage.replay.ahead import Place as Spot
 from rollcage.replay.path import UNKNOWN_DIGEST, Entry, Path, nearest
 from rollcage.replay.recording import Recording
 from rollcage.replay.world import Branch, Place, Turn, union
@@ -88,10 +91,16 @@ class Ledger:
         self._on_divergence: OnDivergence = on_divergence
         self._steps = steps  # how many the run has already, and turns
         self._turns = turns
-        self._implicit: tuple[Turn, Branch] | None = None  # of the last call that brought no turn
+        # Of the last call that brought no turn; and turns of what a framework does at once.
+        self._implicit: tuple[Turn, Branch, str] | None = None
+        self._turns_at: dict[tuple[str, str, int], Turn] = {}
+        self._counts_at: dict[tuple[str, str], int] = {}
         self._branches: dict[str, Branch] = {}
         self._open: dict[int, Step] = {}
         self._undo_paths: dict[str, Path] = {}  # of what earlier undos did
+        self.ahead = Ahead(recording)  # what nobody has asked for
+        self._turns_seen: dict[int, Turn] = {}  # of seen steps, by the turn that they were of
+        self._branches_seen: set[str] = set()  # opened for seen steps, not forked by anybody
         self._asking: set[str] = set()  # requests for approval that nobody has decided
         self._open_branch("", world_zero(seed), follows=True)
 
@@ -183,10 +192,25 @@ class Ledger:
         if call.turn is not None:
             return call.turn
         last = self._implicit
-        if last is not None and last[1] is branch and branch.busy:
+        if last is not None and last[1:] == (branch, call.checkpoint) and branch.busy:
             return last[0]
-        turn = self.new_turn()
-        self._implicit = turn, branch
+        turn = self.turn_at(call.standing, branch.name) or self.new_turn()
+        self._implicit = turn, branch, call.checkpoint
+        return turn
+
+    def turn_at(self, standing: Standing | None, branch: str) -> Turn | None:
+        """The turn of what a framework does at once: the first of each of those works, the second.
+
+        None where nobody can tell what is done at once.
+        """
+        if standing is None or not standing.at_once:
+            return None
+        place = branch, standing.checkpoint
+        count = self._counts_at[place] = self._counts_at.get(place, 0) + 1
+        key = branch, standing.at_once, count
+        turn = self._turns_at.get(key)
+        if turn is None:
+            turn = self._turns_at[key] = self.new_turn()
         return turn
 
     # --- a call arrives --------------------------------------------------------------------------
@@ -204,6 +228,7 @@ class Ledger:
             return Admission(None, error=error)
         if arrival is None:
             self.stats.calls += 1
+            self.ahead.give(call.conversation, call.call_id)
             branch = self._branches[self.branch_name(call.branch, call.parent)]
             turn = self._turn_of(call, branch)
             arrival = Arrival(call, branch, turn, verdict, strict=self._strict, now=now)
@@ -263,9 +288,11 @@ class Ledger:
             if entry is not None:
                 return entry
         path = branch.path
-        if path is None or not branch.may_follow(arrival.turn):
+        if path is None:
             return None
-        entry = path.find(key, start, arrival.slot)
+        if not branch.may_follow(arrival.turn):
+            return path.find_at(key, arrival.call.checkpoint)
+        entry = path.find(key, start, arrival.slot) or path.find_at(key, arrival.call.checkpoint)
         while entry is not None and self._is_past(arrival, entry):
             path.take(entry)
             entry = path.find(key, start, arrival.slot)
@@ -352,7 +379,10 @@ class Ledger:
         if path.taken_back:
             raise _Refused(Diverged(_TAKEN_BACK.format(arrival.branch.name), ()))
         orphans = _orphans(arrival, path)
-        return orphans if path.entries else orphans + self._unopened(arrival.branch.name)
+        if not path.entries:
+            orphans += self._unopened(arrival.branch.name)
+        beside = arrival.call.is_beside
+        return [entry for entry in orphans if entry.abandoned or not beside(entry)]
 
     def _refuse(self, arrival: Arrival, refused: _Refused) -> Admission:
         self.stats.blocked += 1
@@ -589,6 +619,99 @@ class Ledger:
         for entry in orphans:
             self._recording.paths[entry.branch].acknowledge(entry)
         return {"orphans": [[e.run, e.step] for e in orphans]}
+
+    # --- what a framework's own memory holds -----------------------------------------------------
+
+    def places(self, within: tuple[str, Step | None]) -> Iterator[Spot]:
+        """Where the recorded steps stand that nobody has asked for; see `see`."""
+        if self.halted is not None:
+            return iter(())
+        return self.ahead.places(family(self.branch_name(*within)))
+
+    def see(
+        self,
+        within: tuple[str, Step | None],
+        now: int,
+        *,
+        places: frozenset[Spot] = frozenset(),
+        answered: Iterable[str] = (),
+        conversation: str = "",
+    ) -> Iterator[tuple[Event, Entry]]:
+        """Use up the recorded steps that it holds, as if they had been asked for: their events.
+
+        Args:
+            within: the branch that whoever tells so stands in, and the step whose body that is.
+            now: in µs.
+            places: see `Ahead.at`.
+            answered: see `Ahead.answered`.
+            conversation: the same.
+        """
+        if self.halted is not None:
+            return
+        branch, parent = within
+        inside = family(self.branch_name(branch, parent))
+        held = self.ahead.at(places, inside, self._is_seen)
+        for entry in held if places else self.ahead.answered(answered, conversation, inside):
+            event = self._see(entry, None if parent is None else parent.number, now)
+            if event is None:
+                return  # it can't be told as done, nor what came behind it
+            self.ahead.give(entry.conversation, entry.call_id)
+            yield event, entry
+
+    def _see(self, entry: Entry, parent: int | None, now: int) -> Event | None:
+        """Use up one recorded step that nobody asks for; None where it does not hold here."""
+        branch = self._branch_seen(entry.branch)
+        turn = self._turns_seen.get(entry.group)
+        if turn is None:
+            turn = branch.closer if not branch.following else None
+            turn = self._turns_seen[entry.group] = turn or self.new_turn()
+        placed = entry.kind != "model" and (self._strict or entry.effect != "pure")
+        path = branch.path
+        if placed and (path is None or entry.since > path.position or not branch.may_follow(turn)):
+            return None
+        slot = turn.take_slot(entry.slot)
+        if placed:
+            branch.arrive(turn)
+        place = branch.place(turn, slot, bytes.fromhex(entry.key))
+        if placed and path is not None:
+            if branch.following:
+                place = union(place, entry)
+            path.take(entry)
+            if path.advances(entry):
+                made = link(bytes.fromhex(entry.fingerprint), bytes.fromhex(entry.digest))
+                branch.replayed_write(turn, entry.position, made)
+        elif entry.kind == "model" and self._recording is not None:
+            self._recording.use_answer(entry)
+        entry.used = True
+        if entry.kind == "branch":
+            return journal.joined_again(self._number(), branch, place, entry, now)
+        self._count_seen(entry)
+        return journal.seen(self._number(), branch, place, entry, parent=parent, now=now)
+
+    def _branch_seen(self, name: str) -> Branch:
+        """A branch in which steps were seen; opened, where nobody has forked it."""
+        branch = self._branches.get(name)
+        if branch is None:
+            parent, _, own = name.rpartition("/")
+            around = self._branch_seen(parent)
+            plain, _, count = own.partition("#")
+            around.forks[plain] = max(around.forks.get(plain, 0), int(count or 1))
+            world = branch_world(around.world, own)
+            branch = self._open_branch(name, world, follows=around.following)
+            self._branches_seen.add(name)
+        return branch
+
+    def _is_seen(self, name: str) -> bool:
+        """Whether a branch was seen from its fork to its end."""
+        path = self._branches[name].path if name in self._branches_seen else None
+        return path is not None and not path.ahead
+
+    def _count_seen(self, entry: Entry) -> None:
+        self.stats.seen += 1
+        self.stats.seconds_saved += entry.duration / 1e6
+        usage = entry.outcome.get("usage")
+        if usage:
+            self.stats.tokens_saved += sum(usage.values())
 
     # --- undo ------------------------------------------------------------------------------------
 

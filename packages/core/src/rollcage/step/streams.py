@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any, Final
 
 from rollcage.step.call import Step
@@ -76,7 +76,7 @@ def stream(  # noqa: C901, PLR0912 - a generator's exit reaches its own frame on
 
 async def astream(  # noqa: C901, PLR0912, PLR0915 - as `stream`
     driver: Driver, flow: Flow
-) -> AsyncIterator[Any]:
+) -> AsyncGenerator[Any]:
     """`stream` for a body that gives an async iterator."""
     answer: Any = None
     live = False

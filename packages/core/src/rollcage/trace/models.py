@@ -183,6 +183,10 @@ class _Call(_Event):
     slot: int = Field(ge=0)
     agent: str = ""
     call_id: str = Field("", description="the framework's id of the call (gen_ai.tool.call.id)")
+    conversation: str = Field(
+        "", description="the framework's thread, where it has a memory (gen_ai.conversation.id)"
+    )
+    checkpoint: str = Field("", description="where in it the framework stood; opaque")
     parent: StepNumber | None = Field(None, description="the step whose body made the call")
     undoes: Origin | None = Field(None, description="the step (run, step) that it takes back")
 
@@ -270,6 +274,9 @@ class StepReplayed(_Placed, _Undoable, _Approved):
     verdict: VerdictData | None = Field(None, description="today's, where it differs (offline)")
     after: Digests | None = Field(None, description="as its step.finished said")
     probed: bool = Field(False, description="its outcome is what a probe said")
+    seen: bool = Field(
+        False, description="nobody asked for it: the framework's own memory holds its answer"
+    )
     labels: list[str] | None = Field(None, description="as its step.finished said")
     drift: str | None = Field(None, description="how a fresh execution differed (verify)")
 
@@ -364,6 +371,7 @@ class BranchJoined(_Event):
     digest: Digest = Field(description="the joined branch's last world")
     leaves: bool = Field(False, description="what was recorded behind this place holds no longer")
     origin: tuple[str, StepNumber, int] | None = Field(None, description="where it was recorded")
+    seen: bool = Field(False, description="all that was done in it was seen, as in step.replayed")
 
 
 class StepResolved(_Event):

@@ -1,0 +1,300 @@
+"""What a framework's own memory holds is seen: used up in its order, and asked for by nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rollcage import Diverged, Session, StepView, tool
+from rollcage.store import JsonlStore, check_attested
+from rollcage.trace import check_events
+
+DONE: list[str] = []
+
+
+class PowerCutError(Exception):
+    """Ends a run in its middle."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_done() -> None:
+    DONE.clear()
+
+
+@tool
+def write(text: str) -> str:
+    """Write."""
+    DONE.append(text)
+    return f"wrote {text}"
+
+
+@tool(effect="scope")
+def delegate(texts: list[str]) -> str:
+    """Let another one write."""
+    for text in texts:
+        write(text=text)
+    return "delegated"
+
+
+@tool(effect="read")
+def look() -> int:
+    """Look at what was written."""
+    return len(DONE)
+
+
+@dataclasses.dataclass
+class Standing:
+    """A place in a memory that is a list of what was done."""
+
+    checkpoint: str
+    done: frozenset[str]
+    conversation: str = "thread"
+    at_once: str = ""
+
+    def is_beside(self, checkpoint: str) -> bool:
+        """Nothing is done at once here."""
+        return False
+
+    def held(self, places: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
+        """What is in the list."""
+        return frozenset(each for each in places if each[1] in self.done)
+
+    async def aheld(self, places: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
+        """The same."""
+        await asyncio.sleep(0)
+        return self.held(places)
+
+
+class Memory:
+    """A framework's memory: which of its nodes were done when it went on."""
+
+    def __init__(self, *done: str) -> None:
+        self.done = frozenset(done)
+        self.node = ""
+
+    def here(self) -> Standing | None:
+        """Where the framework stands."""
+        return Standing(self.node, self.done) if self.node else None
+
+    @contextlib.contextmanager
+    def at(self, node: str) -> Iterator[None]:
+        """Run a node."""
+        self.node = node
+        yield
+        self.node = ""
+
+
+def events(root: Path, session: Session) -> list[dict[str, Any]]:
+    trace = JsonlStore(root).read(session.run_id)
+    check_attested(trace)
+    return check_events(trace.data, trace.where)
+
+
+def record(root: Path, *nodes: str, **settings: Any) -> Session:
+    """A run of nodes that write once each, and is cut off."""
+    memory = Memory()
+    session = Session("job", store=root, **settings)
+    with pytest.raises(PowerCutError), session:
+        session.follow(memory)
+        for node in nodes:
+            with memory.at(node):
+                write(text=node)
+                look()
+        raise PowerCutError
+    return session
+
+
+def test_the_world_moves_on_as_if_they_had_been_asked_for(tmp_path: Path) -> None:
+    record(tmp_path / "asked", *"abcd")
+    whole = events(tmp_path / "asked", record(tmp_path / "asked", *"abcd"))
+    record(tmp_path / "seen", *"abc")
+    memory = Memory(*"abc")
+    with Session("job", store=tmp_path / "seen") as session:
+        session.follow(memory)
+        with memory.at("d"):
+            write(text="d")
+    assert [*"abcd", *"abcd"] == DONE
+    assert (session.stats.seen, session.stats.hits, session.stats.misses) == (6, 0, 1)
+    own = events(tmp_path / "seen", session)
+    worlds = {e["args"]["text"]: e["world"] for e in whole if e.get("name") == "write"}
+    assert {e["args"]["text"]: e["world"] for e in own if e.get("name") == "write"} == worlds
+    assert own[-1]["status"] == "ok"
+
+
+def test_where_the_memory_lags_behind_the_rest_is_asked_for(tmp_path: Path) -> None:
+    record(tmp_path, *"abc")
+    memory = Memory("a")
+    with Session("job", store=tmp_path) as session:
+        session.follow(memory)
+        for node in "bcd":
+            with memory.at(node):
+                write(text=node)
+    assert [*"abc", "d"] == DONE
+    assert (session.stats.seen, session.stats.hits, session.stats.misses) == (2, 2, 1)
+
+
+def test_what_the_memory_does_not_hold_is_an_orphan(tmp_path: Path) -> None:
+    record(tmp_path, *"abc")
+    memory = Memory("a")  # it went back, and goes another way
+    with pytest.raises(Diverged, match="'b'"), Session("job", store=tmp_path) as session:
+        session.follow(memory)
+        with memory.at("x"):
+            write(text="x")
+    assert [*"abc"] == DONE
+
+
+@pytest.mark.parametrize("replay", ["offline", "verify"])
+def test_where_nothing_runs_they_are_seen_as_well(tmp_path: Path, replay: Any) -> None:
+    record(tmp_path, *"abc")
+    memory = Memory(*"ab")
+    with Session("job", store=tmp_path, replay=replay) as session:
+        session.follow(memory)
+        with memory.at("c"):
+            write(text="c")
+    assert (DONE, session.stats.seen, session.stats.hits) == ([*"abc"], 4, 1)
+
+
+def test_async_calls_and_streams_look_back_too(tmp_path: Path) -> None:
+    record(tmp_path, *"ab")
+    memory = Memory(*"ab")
+
+    @tool
+    async def awrite(text: str) -> str:
+        DONE.append(text)
+        return text
+
+    async def go() -> None:
+        async with Session("job", store=tmp_path) as session:
+            session.follow(memory)
+            with memory.at("c"):
+                assert await awrite(text="c") == "c"
+            assert session.stats.seen == 4
+
+    asyncio.run(go())
+    assert [*"abc"] == DONE
+
+
+def test_children_ride_on_their_parents(tmp_path: Path) -> None:
+    memory = Memory()
+    with pytest.raises(PowerCutError), Session("job", store=tmp_path) as session:
+        session.follow(memory)
+        with memory.at("a"):
+            delegate(texts=["a1", "a2"])
+        raise PowerCutError
+    memory = Memory("a")
+    with Session("job", store=tmp_path) as session:
+        session.follow(memory)
+        with memory.at("b"):
+            delegate(texts=["b1"])
+    assert DONE == ["a1", "a2", "b1"]
+    assert session.stats.seen == 1
+    assert events(tmp_path, session)[-1]["status"] == "ok"
+
+
+def test_a_branch_is_seen_with_its_join(tmp_path: Path) -> None:
+    def run(memory: Memory, *nodes: str) -> None:
+        for node in nodes:
+            with memory.at(node), session.branch("side"):
+                write(text=node)
+
+    with pytest.raises(PowerCutError), Session("job", store=tmp_path) as session:
+        memory = Memory()
+        session.follow(memory)
+        run(memory, "a", "b")
+        raise PowerCutError
+    first = events(tmp_path, session)
+    with Session("job", store=tmp_path) as session:
+        memory = Memory("a")
+        session.follow(memory)
+        run(memory, "b", "c")
+    assert DONE == ["a", "b", "c"]
+    joins = [e for e in events(tmp_path, session) if e["event"] == "branch.joined"]
+    assert [(e["name"], e.get("seen", False)) for e in joins] == [
+        ("side", True), ("side#2", False), ("side#3", False),
+    ]  # fmt: skip
+    recorded = [e["digest"] for e in first if e["event"] == "branch.joined"]
+    assert [e["digest"] for e in joins[:2]] == recorded
+
+
+def test_generations_and_an_undo_see_the_whole_job(tmp_path: Path) -> None:
+    record(tmp_path, "a")
+    for done, node in (("a", "b"), ("ab", "c")):
+        with pytest.raises(PowerCutError), Session("job", store=tmp_path) as session:
+            memory = Memory(*done)
+            session.follow(memory)
+            with memory.at(node):
+                write(text=node)
+            raise PowerCutError
+    with Session("job", store=tmp_path, replay="offline") as session:
+        for node in "abc":
+            write(text=node)
+    assert [*"abc"] == DONE
+
+
+# --- histories of messages -----------------------------------------------------------------------
+
+
+def answer(session: Session, call_id: str, text: str) -> None:
+    with session.place(call_id=call_id, conversation="ann"):
+        write(text=text)
+
+
+def talk(root: Path, **settings: Any) -> None:
+    with pytest.raises(PowerCutError), Session("job", store=root, **settings) as session:
+        answer(session, "1", "a")
+        answer(session, "2", "b")
+        raise PowerCutError
+
+
+def test_answered_calls_are_seen_by_their_ids(tmp_path: Path) -> None:
+    talk(tmp_path)
+    with Session("job", store=tmp_path) as session:
+        session.seen(["1", "2"], conversation="ann")
+        answer(session, "3", "c")
+    assert (DONE, session.stats.seen) == (["a", "b", "c"], 2)
+
+
+def test_an_id_that_was_given_as_often_is_another_call(tmp_path: Path) -> None:
+    with pytest.raises(PowerCutError), Session("job", store=tmp_path) as session:
+        answer(session, "same", "a")
+        answer(session, "same", "b")
+        raise PowerCutError
+    with Session("job", store=tmp_path) as session:
+        answer(session, "same", "a")
+        session.seen(["same"], conversation="ann")
+        answer(session, "same", "b")
+    assert (DONE, session.stats.seen, session.stats.hits) == (["a", "b"], 0, 2)
+
+
+def test_histories_of_others_say_nothing(tmp_path: Path) -> None:
+    talk(tmp_path)
+    with Session("job", store=tmp_path) as session:
+        session.seen(["1", "2"], conversation="bob")
+        answer(session, "1", "a")
+        answer(session, "2", "b")
+    assert (DONE, session.stats.seen, session.stats.hits) == (["a", "b"], 0, 2)
+
+
+def test_a_fresh_run_sees_nothing(tmp_path: Path) -> None:
+    with Session("job", store=tmp_path) as session:
+        session.seen(["1"], conversation="ann")
+        answer(session, "2", "b")
+    assert (DONE, session.stats.seen) == (["b"], 0)
+
+
+def test_what_was_seen_counts_for_rules(tmp_path: Path) -> None:
+    talk(tmp_path)
+    counted: list[int] = []
+
+    def rule(step: StepView) -> None:
+        counted.append(step.calls)
+
+    with Session("job", store=tmp_path, rules=[rule]) as session:
+        session.seen(["1", "2"], conversation="ann")
+        answer(session, "3", "c")
+    assert counted == [2]
