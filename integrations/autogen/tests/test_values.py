@@ -119,6 +119,7 @@ class Answer(BaseModel):
     number: int
 
 
+@pytest.mark.filterwarnings("ignore::rollcage.NotReplayableWarning")
 def test_a_structured_message_can_not_come_back_and_says_so(lab: Any) -> None:
     told = messages.StructuredMessage[Answer](content=Answer(number=1), source="ann")
     contract = Contract(name="give", parameters={"properties": {}}, framework="autogen")

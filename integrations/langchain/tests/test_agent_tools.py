@@ -115,6 +115,7 @@ def test_state_store_and_runtime_are_injected_and_are_no_part_of_the_call(run: R
     assert seen == [("ann", 2, {"sunny": True}, "ann")]
 
 
+@pytest.mark.filterwarnings("ignore::rollcage.NotReplayableWarning")
 def test_a_value_that_data_cannot_hold_says_so_and_halts_the_replay(run: Run) -> None:
     class Thing:
         """Not data."""

@@ -14,7 +14,7 @@ Cli = Callable[..., Any]
 def run(store: Path, tmp_path: Path) -> str:
     """A run with one of each; its id."""
 
-    @tool(effect="read")
+    @tool(effect="read", on_drift="error")
     def look(what: str) -> dict[str, int]:
         return cast("dict[str, int]", {what: "canary-value"})
 

@@ -132,6 +132,7 @@ def test_an_export_exports(cli: Cli, record: Record, exported: Any) -> None:
     assert again.out == path.read_text()
 
 
+@pytest.mark.filterwarnings("ignore::rollcage.NotReplayableWarning")
 def test_secrets_inside_of_values(store: Path, exported: Any) -> None:
     with Session("job", store=store) as session:
         session.call(hide, value={"deep": [SecretStr("s3cret-value")]})
@@ -145,6 +146,7 @@ def hide(value: Any) -> Any:
     return value
 
 
+@pytest.mark.filterwarnings("ignore::rollcage.NotReplayableWarning")
 def test_a_redacted_write_is_never_given_back(store: Path, exported: Any, tmp_path: Path) -> None:
     with Session("job", store=store) as session:
         session.call(hide, value={"name": "ann", "token": SecretStr("s3cret-value")})

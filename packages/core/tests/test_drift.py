@@ -52,7 +52,7 @@ def given(value: Any, returns: Any = Any, **declared: Any) -> Contract:
         return value
 
     give.__annotations__["return"] = returns
-    return Contract.of(give, effect="read", **declared)
+    return Contract.of(give, effect="read", **{"on_drift": "error", **declared})
 
 
 def drift_of(
@@ -216,14 +216,14 @@ def test_a_promise_that_means_nothing_is_refused(declared: Any, said: str) -> No
 # --- in a session --------------------------------------------------------------------------------
 
 
-@tool(effect="write")
+@tool(effect="write", returns=Report)
 def book(seat: int) -> Report:
     """Book a seat; what it answers is not what it says."""
     done.append(seat)
     return cast("Report", {"title": f"seat {seat}"})
 
 
-@tool(effect="read")
+@tool(effect="read", returns=int)
 def look() -> int:
     done.append(0)
     return cast("int", answers.pop(0))
@@ -345,7 +345,7 @@ def test_a_large_raw_output_is_kept_as_a_blob_and_outlives_its_source(
 
 
 def test_a_raw_output_that_has_no_encoding_is_no_reason_to_halt(store: JsonlStore) -> None:
-    @tool(effect="write")
+    @tool(effect="write", returns=int)
     def odd() -> int:
         return cast("int", object())
 
@@ -354,6 +354,41 @@ def test_a_raw_output_that_has_no_encoding_is_no_reason_to_halt(store: JsonlStor
     again = Session("job", store=store, replay="resume", source=session.run_id)
     with again, pytest.raises(OutputDrift):
         odd()
+
+
+def test_an_annotation_alone_reports_and_what_is_declared_withholds(
+    store: JsonlStore, events: Events
+) -> None:
+    @tool(effect="write")
+    def annotated(say: str) -> int:
+        return cast("int", say)
+
+    @tool(effect="write", allow_empty=False)
+    def never_empty(say: str) -> int:
+        return cast("int", say)
+
+    @tool(effect="write", returns=int)
+    def declared(say: str):  # type: ignore[no-untyped-def]  # its type is declared
+        return say
+
+    @tool(effect="write", on_drift="error")
+    def strict(say: str) -> int:
+        return cast("int", say)
+
+    def again(session: Session) -> None:
+        assert lie(annotated("3")) == "3"
+        assert lie(never_empty("3")) == "3"  # its type is an annotation here, too
+        for withheld, said in ((never_empty, " "), (declared, "3"), (strict, "3")):
+            with pytest.raises(OutputDrift):
+                session.call(withheld, say=said)
+        assert session.stats.errors == 3
+
+    with Session("job", store=store) as session:
+        again(session)
+    reported = ["reported" in each["drift"] for each in outcomes(events(session.run_id))]
+    assert reported == [True, True, False, False, False]
+    with Session("job", store=store, replay="offline", source=session.run_id) as session:
+        again(session)
 
 
 def test_a_drift_may_only_be_reported(store: JsonlStore, events: Events) -> None:
@@ -380,7 +415,7 @@ def test_a_write_that_drifted_can_be_taken_back(
     path = tmp_path / "note"
     path.write_text("before")
 
-    @tool(effect="write", undo=files.restore, observe=files.observe)
+    @tool(effect="write", on_drift="error", undo=files.restore, observe=files.observe)
     def write(path: str) -> int:
         Path(path).write_text("after")
         return cast("int", "5")
@@ -406,7 +441,7 @@ def test_an_undo_that_needs_the_result_gets_the_raw_one(store: JsonlStore) -> No
     def back(result: dict[str, Any]) -> list[Compensation]:
         return [compensate(cancel, order=result["id"])]
 
-    @tool(effect="write", undo=back)
+    @tool(effect="write", on_drift="error", undo=back)
     def order() -> Report:
         return cast("Report", {"id": "o-1"})
 
@@ -432,7 +467,7 @@ def test_a_write_that_a_framework_makes_again_is_not_performed_twice(store: Json
 def test_the_error_of_an_inner_tool_is_the_outer_ones_too(
     store: JsonlStore, events: Events
 ) -> None:
-    @tool(effect="write")
+    @tool(effect="write", on_drift="error")
     def outer() -> int:
         return book(3)["total"]
 
@@ -445,7 +480,7 @@ def test_the_error_of_an_inner_tool_is_the_outer_ones_too(
 
 
 async def test_async_tools_and_sync_ones_in_threads(store: JsonlStore) -> None:
-    @tool(effect="write")
+    @tool(effect="write", on_drift="error")
     async def later() -> int:
         return cast("int", "3")
 
@@ -471,7 +506,7 @@ def numbers() -> Iterator[int]:
 
 
 def test_a_stream_is_checked_at_its_end(store: JsonlStore) -> None:
-    contract = Contract.of(numbers, effect="write")
+    contract = Contract.of(numbers, effect="write", on_drift="error")
     replays: tuple[Any, Any] = ("off", "offline")
     for replay in replays:
         seen: list[Any] = []
@@ -501,7 +536,7 @@ async def test_an_async_stream_is_checked_at_its_end(store: JsonlStore) -> None:
         yield 1
         yield lie("2")
 
-    contract = Contract.of(numbers, effect="read")
+    contract = Contract.of(numbers, effect="read", on_drift="error")
     async with Session("job", store=store) as session:
         with pytest.raises(OutputDrift):
             async for _ in session.astream(contract, {}, numbers):

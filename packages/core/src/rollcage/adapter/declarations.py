@@ -83,9 +83,11 @@ def declare(
                 f"{contract.name}: {sorted(unknown)} can't be declared; what can: {known}"
             )
         fields = {name: _LISTS.get(name, lambda v: v)(each) for name, each in fields.items()}
-        contract = dataclasses.replace(contract, **fields, function=contract.function or body)
+        contract = dataclasses.replace(
+            contract, **fields, function=contract.function or body, annotated=False
+        )
         whole = "returns" in fields
-    if whole and contract.on_drift is None:  # its return type is said to be one
+    if whole and contract.on_drift is None and not contract.annotated:  # it is said to be one
         contract = dataclasses.replace(contract, on_drift="error")
     if effect is not None:
         contract = dataclasses.replace(contract, effect=effect)

@@ -41,7 +41,8 @@ class Contract:
         version: what the author says it is; a step recorded under another version is not reused.
         description: for people and models.
         parameters: the Pydantic model of its arguments, or a JSON Schema (an MCP tool's, say).
-        returns: the declared return type, through which models and enums come back in replay.
+        returns: the type of its output, which names the classes that come back in a replay. Of a
+            function it is its annotation, unless it is declared: then its outputs are held to it.
         effect: see `Effect`; an undeclared tool is a `write`.
         idempotent: running it twice with one idempotency key is running it once.
         risk: a word for policies ("low", "high", …).
@@ -69,11 +70,13 @@ class Contract:
             `rollcage.DidNotHappen`, or None where it can't tell; sync or async. It is called with
             those of `args`, `key` (the idempotency key) and `before` that its signature names.
         on_drift: what an output does that breaks the contract: `"error"` raises `OutputDrift`,
-            `"report"` tells it in the trace alone. None: an error; but a framework's own tool,
-            whose annotations were not made for it, is held to the next three fields only.
+            `"report"` tells it in the trace alone. None: what was declared of the output
+            (`returns`, the next three fields) raises, what only an annotation of the function says
+            is reported, and what a framework's own tool is annotated with is not looked at.
         json_output: an output of text must be JSON: any (True), or of this type.
         allow_empty: whether None, a blank text or an empty container is an output.
         max_output: the most bytes that the output's JSON may have.
+        annotated: `returns` is no more than the function's annotation.
         function: whose contract it is, where it was made from a function.
         takes: its parameters, ready to bind a call's arguments.
         captures: whether one of `undo`, `observe` and `probe` is declared.
@@ -105,6 +108,7 @@ class Contract:
     json_output: Any = False
     allow_empty: bool = True
     max_output: int | None = None
+    annotated: bool = dataclasses.field(default=False, repr=False, compare=False)
     function: Callable[..., Any] | None = dataclasses.field(default=None, repr=False, compare=False)
     takes: Parameters = dataclasses.field(init=False, repr=False, compare=False)
     captures: bool = dataclasses.field(init=False, repr=False, compare=False, default=False)
@@ -244,7 +248,7 @@ class Contract:
     def _promise(self) -> Promise | None:
         """What is checked of an output, where anything is."""
         returns, streams = type_of(self.returns)
-        checked = self.on_drift is not None or not self.framework
+        checked = self.on_drift is not None or not self.framework or self.annotated
         adapter: pydantic.TypeAdapter[Any] | None = None
         if checked:
             adapter = _adapter(returns) if streams else self._return_adapter
@@ -264,6 +268,8 @@ class Contract:
             allow_empty=self.allow_empty,
             max_bytes=self.max_output,
             framework=self.framework,
+            on_type=self.on_drift or ("report" if self.annotated else "error"),
+            on_rest=self.on_drift or "error",
         )
 
     # --- from a function -------------------------------------------------------------------------
@@ -287,20 +293,21 @@ class Contract:
         for key, kind in _SEVERAL.items():
             each = declared.get(key) or ()
             declared[key] = kind([each] if isinstance(each, str | type) else each)
-        declared["on_drift"] = declared.get("on_drift") or "error"
+        annotated = declared.get("returns") is None
+        returns = hints.get("return") if annotated else declared["returns"]
         return cls(
             name=name,
             description=declared.pop("description", None) or inspect.getdoc(function) or "",
             parameters=signature_model(name, function, hints),
-            returns=hints.get("return"),
+            annotated=annotated,
             function=function,
-            **declared,
+            **{**declared, "returns": returns},
         )
 
 
 _DECLARABLE: Final = frozenset(
     field.name for field in dataclasses.fields(Contract) if field.init
-) - {"parameters", "returns", "framework", "framework_raises", "function"}  # fmt: skip
+) - {"parameters", "framework", "framework_raises", "function", "annotated"}  # fmt: skip
 _SEVERAL: Final[dict[str, Callable[[Any], Any]]] = {
     "permissions": tuple, "raises": tuple, "unknown_on": tuple, "secret": frozenset,
     "labels": tuple,

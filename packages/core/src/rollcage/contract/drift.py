@@ -52,16 +52,18 @@ class Drift(NamedTuple):
         code: for machines.
         path: the place in the output, from `$`.
         reason: in words that hold nothing of the output but the names of its fields.
+        reported: the call gives its output all the same.
     """
 
     code: DriftCode
     path: str
     reason: str
+    reported: bool = False
 
-    def as_data(self, on_drift: OnDrift) -> dict[str, Any]:
+    def as_data(self) -> dict[str, Any]:
         """As the outcome in the trace holds it."""
         data: dict[str, Any] = {"code": self.code, "path": self.path, "reason": self.reason}
-        return data | {"reported": True} if on_drift == "report" else data
+        return data | {"reported": True} if self.reported else data
 
 
 class Promise:
@@ -74,6 +76,8 @@ class Promise:
         allow_empty: whether nothing is something.
         max_bytes: the most that the output's JSON may have.
         framework: whose native values pass.
+        on_type: what an output does that is not of the return type.
+        on_rest: what one does that breaks anything else.
     """
 
     def __init__(
@@ -85,6 +89,8 @@ class Promise:
         allow_empty: bool,
         max_bytes: int | None,
         framework: str,
+        on_type: OnDrift,
+        on_rest: OnDrift,
     ) -> None:
         self._returns = returns
         self._shape = shape
@@ -92,17 +98,26 @@ class Promise:
         self._allow_empty = allow_empty
         self._max_bytes = max_bytes
         self._framework = framework
+        self._on_type: OnDrift = on_type
+        self._on_rest: OnDrift = on_rest
 
     def broken_by(self, value: Any, seal: Seal) -> Drift | None:
         """How this output breaks the promise; None where it keeps it."""
+        drift = self._beside_type(value, seal)
+        if drift is not None:
+            return drift._replace(reported=self._on_rest == "report")
+        drift = self._of_type(value, seal)
+        return drift and drift._replace(reported=self._on_type == "report")
+
+    def _beside_type(self, value: Any, seal: Seal) -> Drift | None:
         if self._allow_empty and self._shape is None and self._max_bytes is None:
-            return self._of_type(value, seal)  # most contracts
+            return None  # most contracts
         whole = value
         if self._streams and type(value) is list and all(isinstance(v, str) for v in value):
             whole = "".join(cast("list[str]", value))  # a stream of text is one text
         if not self._allow_empty and _is_empty(whole):
             return Drift("output_empty", "$", "it is empty")
-        return self._of_json(whole) or self._of_type(value, seal) or self._of_size(value, seal)
+        return self._of_json(whole) or self._of_size(value, seal)
 
     def _of_json(self, value: Any) -> Drift | None:
         if self._shape is None:

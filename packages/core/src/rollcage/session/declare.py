@@ -46,6 +46,7 @@ class Declared(TypedDict, total=False):
     unknown_on: Sequence[type[Exception]]
     secret: Sequence[str]
     labels: Sequence[str]
+    returns: Any
     on_miss: OnMiss | None
     source: Source
     undo: Callable[..., Any] | None

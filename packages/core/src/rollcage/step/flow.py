@@ -330,7 +330,7 @@ def _drift(contract: Contract, answer: Returned, seal: Seal) -> dict[str, Any]:
     if contract.promise is None or answer.cut:
         return {}
     drift = contract.promise.broken_by(answer.value, seal)
-    return {} if drift is None else {"drift": drift.as_data(contract.on_drift or "error")}
+    return {} if drift is None else {"drift": drift.as_data()}
 
 
 def _drifted(contract: Contract, outcome: dict[str, Any]) -> Raised | None:
