@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Annotated, Any, NotRequired
 
+import pytest
 from langchain.agents import AgentState
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import ToolMessage
