@@ -610,3 +610,25 @@ async def test_a_guarded_tool_in_the_body_of_another_is_nested_in_it(lab: Any) -
         ("add", steps[0]["step"]),
     ]
     assert len({step["turn"] for step in steps}) == 3
+
+
+async def test_strict_refuses_what_autogen_would_coerce(lab: Any, within: Any) -> None:
+    ran: list[int] = []
+
+    def count(n: int) -> str:
+        ran.append(n)
+        return "counted"
+
+    tool = FunctionTool(count, description="Count.")
+    script = [[("count", {"n": "3"}), ("count", {"n": 3})], "end"]
+    keys = set()
+    for strict in (True, False):
+        async with lab.session(strict=strict, replay="off") as session:
+            (guarded,) = guard_tools([tool], session)
+            agent = lab.agent(lab.client(*script), session, tools=[guarded])
+            await within(agent.run(task="Go."))
+        keys |= {step["key"] for step in lab.steps(session)}
+        lines = [e for e in lab.events(session) if e["event"] == "call.refused"]
+        assert [e["args"] for e in lines] == ([{"n": "3"}] if strict else [])
+    assert ran == [3, 3, 3]
+    assert len(keys) == 1

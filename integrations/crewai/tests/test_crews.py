@@ -477,3 +477,26 @@ def test_a_call_that_crewai_refuses_is_on_record(
     assert [e["args"] for e in lines] == [{"text": ["a"]}, {"text": "b"}]
     assert all(e["agent"] == "actor" for e in lines)
     assert lab.steps(session) == [("write", "ok")]
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["native", "text"])
+def test_strict_refuses_what_crewai_would_coerce(lab: Any, native: bool) -> None:
+    ran: list[int] = []
+
+    @tool
+    def count(n: int) -> str:
+        """Count."""
+        ran.append(n)
+        return "counted"
+
+    def says(**arguments: Any) -> Any:
+        return [("count", arguments)] if native else lab.act("count", **arguments)
+
+    end = "end" if native else "Thought: done\nFinal Answer: end"
+    with lab.session(strict=True) as session:
+        model = lab.model(says(n="3"), says(n=3), end, native=native)
+        lab.kickoff(guard_crew(lab.crew(lab.agent(model, count)), session))
+    assert ran == [3]
+    (line,) = [e for e in lab.events(session) if e["event"] == "call.refused"]
+    assert (line["args"], line["code"]) == ({"n": "3"}, "arguments_invalid")
+    assert "n: a value of type str was given, int is wanted" in line["reason"]

@@ -1,6 +1,7 @@
 """What an agent is told of a call that did not run, and how a halted session ends it."""
 
 import dataclasses
+import datetime as dt
 from collections.abc import Callable
 from typing import Any
 
@@ -253,3 +254,26 @@ def test_a_tool_that_is_swapped_in_behind_the_guard_is_guarded(run: Run, how: st
     assert free.error is None
     assert ran == ["bare a"]
     assert [e["name"] for e in free.named("step.started")] == ["write"]
+
+
+def test_strict_refuses_what_langchain_would_coerce(run: Run) -> None:
+    ran: list[int] = []
+
+    @tool
+    def count(n: int, when: dt.date) -> str:
+        """Count."""
+        ran.append(n)
+        return "counted"
+
+    script: list[Any] = [
+        [("count", {"n": "3", "when": "2026-01-01"}), ("count", {"n": 3, "when": "2026-01-01"})],
+        "done",
+    ]
+    done = run([count], script, strict=True)
+    assert ran == [3]
+    (line,) = done.named("call.refused")
+    assert line["args"]["n"] == "3"
+    assert "n: a value of type str was given, int is wanted" in done.texts[0]
+    lax = run([count], script, replay="off")
+    keys = {e["key"] for each in (done, lax) for e in each.named("step.started")}
+    assert len(keys) == 1

@@ -214,7 +214,7 @@ class _Guard:
     @contextlib.contextmanager
     def recorded(self, args: Any) -> Generator[None]:
         """Put a call on record that AutoGen refuses for its arguments, before its body."""
-        with asking() as asked:
+        with asking(args if isinstance(args, Mapping) else None) as asked:
             try:
                 yield
             except Exception as error:

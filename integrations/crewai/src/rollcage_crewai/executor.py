@@ -45,7 +45,7 @@ def guarded_executor(base: Any, session: Session, guarded: Callable[[Any], Any])
             return base.invoke(self, inputs)
 
     def single(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with agent.placed_call(self, *args, **kwargs), asking() as asked:
+        with agent.placed_call(self, *args, **kwargs), asking(_arguments(args)) as asked:
             try:
                 ended = base._execute_single_native_tool_call(self, *args, **kwargs)  # noqa: SLF001 - see test_facts
             except ToolExecutionFailedError as error:
@@ -251,11 +251,9 @@ class _Agent:
         self, executor: Any, name: str, arguments: Any, said: str, *, cached: bool = False
     ) -> None:
         """`cached`: one whose arguments pass may have had its answer from CrewAI's own cache."""
-        if isinstance(arguments, str):
-            with contextlib.suppress(ValueError):
-                arguments = json.loads(arguments)
-        readable = is_object(arguments)
-        given = arguments if readable else {"arguments": arguments}
+        found = _object(arguments)
+        readable = found is not None
+        given = {"arguments": arguments} if found is None else found
         wanted = sanitize_tool_name(name)
         for tool in executor.original_tools:
             if sanitize_tool_name(tool.name) == wanted:
@@ -309,7 +307,8 @@ class _Agent:
                 return told(*args, **kwargs)
             key = attempt.rounds, executor.iterations, guarded.name
             if key not in attempt.outcomes:
-                with self._place(executor, attempt, 0):
+                asked_for = _object(getattr(attempt.reached, "tool_input", None))
+                with self._place(executor, attempt, 0), asking(asked_for):
                     try:
                         attempt.outcomes[key] = False, awaited(body(*args, **kwargs))
                     except Exception as error:  # noqa: BLE001 - raised below, each time
@@ -333,6 +332,22 @@ def _info(tool_call: Any) -> tuple[str, str]:
 
     info = extract_tool_call_info(tool_call)
     return ("", "") if info is None else (info[0], sanitize_tool_name(info[1]))
+
+
+def _arguments(args: tuple[Any, ...]) -> dict[str, Any] | None:
+    """The arguments of a native call, as the model wrote them."""
+    from crewai.utilities.agent_utils import extract_tool_call_info
+
+    info = extract_tool_call_info(args[0]) if args else None
+    return None if info is None else _object(info[2])
+
+
+def _object(arguments: Any) -> dict[str, Any] | None:
+    """Arguments by name, where these are some; they may be JSON."""
+    if isinstance(arguments, str):
+        with contextlib.suppress(ValueError):
+            arguments = json.loads(arguments)
+    return arguments if is_object(arguments) else None
 
 
 def _slot(messages: list[Any], call_id: str) -> int | None:

@@ -189,7 +189,7 @@ class Hook:
         error message; so does a middleware that refuses one itself.
         """
         call, tool = request.tool_call, request.tool
-        with asking() as asked:
+        with asking(call["args"]) as asked:
 
             def answered(answer: T) -> T:
                 if isinstance(answer, ToolMessage) and answer.status == "error":

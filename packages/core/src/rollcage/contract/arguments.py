@@ -12,6 +12,7 @@ import pydantic_core
 import rfc8785
 
 from rollcage.contract.schema import as_schema_says, field_forms, is_signature
+from rollcage.contract.strict import coerced
 from rollcage.errors import ArgumentsInvalid, ContractError, Unencodable
 from rollcage.fingerprint.identity import jcs
 from rollcage.values.codec import FOREIGN, TAG, Hiding, Seal, encode, hidden, survey, tagged
@@ -168,6 +169,17 @@ class Parameters:
             raise ArgumentsInvalid(
                 f"{self._tool}: arguments that JSON can't hold: {error}"
             ) from None
+
+    def check_strict(self, raw: Mapping[str, Any]) -> None:
+        """Refuse arguments that would have to be coerced.
+
+        Raises:
+            ArgumentsInvalid: names each of them, its type and the one that is wanted.
+        """
+        found = coerced(self._schema, raw, self.secret)
+        if found:
+            told = "; ".join(found)
+            raise ArgumentsInvalid(f"{self._tool}: {told} (strict: nothing is coerced)")
 
     def why_not(self, raw: Mapping[str, Any], seal: Seal) -> str:
         """Why arguments do not pass; empty where they do."""

@@ -57,6 +57,8 @@ class Contract:
         secret: names of parameters whose values never reach the disk.
         labels: what its results carry (`untrusted`, `secret`, any word), into later calls too whose
             arguments hold a value of theirs; see `rollcage.gate.Labels`.
+        strict: arguments that would have to be coerced are refused: `"3"` for an int. Else what the
+            tool's own schema makes of them counts.
         on_miss: see `OnMiss`; None leaves it to the session's replay mode.
         source: see `Source`.
         framework: whose native values its results may be; see `rollcage.trace.decode`.
@@ -97,6 +99,7 @@ class Contract:
     unknown_on: tuple[type[Exception], ...] = ()
     secret: frozenset[str] = frozenset()
     labels: tuple[str, ...] = ()
+    strict: bool = False
     on_miss: OnMiss | None = None
     source: Source = "recorded"
     framework: str = ""

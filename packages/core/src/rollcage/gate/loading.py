@@ -58,6 +58,7 @@ class Resolved:
     name: str
     default: Decision
     mode: Mode
+    strict: bool
     flow: Flow
     constants: Mapping[str, Any]
     rules: tuple[Placed, ...]
@@ -147,6 +148,7 @@ class _Resolving:
             name=self.parts[-1].file.name or "",
             default=self._inherited("default") or "deny",
             mode=self.parts[-1].file.mode or "enforce",  # of the file itself: nothing included
+            strict=any(part.file.strict for part in self.parts),  # no file can take it back
             flow=self._inherited("flow") or "value",  # turns enforcement off
             constants=self._merged("constants", lambda file: file.constants),
             rules=rules,

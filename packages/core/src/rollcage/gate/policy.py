@@ -116,6 +116,7 @@ class Policy:
     Attributes:
         name: what the file calls it.
         default: what a call gets that no rule is about.
+        strict: arguments that would have to be coerced are refused (`"3"` for an int).
         mode: `shadow` decides and records, and holds nothing up.
         flow: how labels follow.
         rules: all rules, in order: those of included files first, presets before a file's own.
@@ -129,11 +130,12 @@ class Policy:
     """
 
     __slots__ = ("_default", "_plans", "approval", "constants", "default", "digest", "flow",
-                 "labels", "limits", "mode", "name", "prices", "rules")  # fmt: skip
+                 "labels", "limits", "mode", "name", "prices", "rules", "strict")  # fmt: skip
 
     name: str
     default: Decision
     mode: Mode
+    strict: bool
     flow: Flow
     rules: tuple[PolicyRule, ...]
     constants: Mapping[str, Any]
@@ -151,6 +153,7 @@ class Policy:
             "name": resolved.name,
             "default": resolved.default,
             "mode": resolved.mode,
+            "strict": resolved.strict,
             "flow": resolved.flow,
             "rules": tuple(_rules(resolved, problems)),
             "constants": MappingProxyType(dict(resolved.constants)),
@@ -378,6 +381,7 @@ def _digest(resolved: Resolved) -> str:
         "labels": {glob: list(labels) for glob, labels in resolved.labels.items()},
         "approval": resolved.approval.model_dump(mode="json"),
         "prices": resolved.prices.model_dump(mode="json"),
+        **({"strict": True} if resolved.strict else {}),
     }
     # Tagged, for 1 and 1.0 are two values to a condition, and one to JCS.
     return sha256(jcs(encode(said, _no_secrets))).hexdigest()

@@ -127,6 +127,7 @@ class PolicyFile(_Data):
     name: Annotated[str, _Visible] | None = None
     default: Decision | None = None
     mode: Mode | None = None
+    strict: bool | None = None
     include: list[Annotated[str, _Visible]] = []
     flow: Flow | None = None
     constants: dict[Name, Any] = {}

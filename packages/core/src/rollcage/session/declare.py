@@ -47,6 +47,7 @@ class Declared(TypedDict, total=False):
     secret: Sequence[str]
     labels: Sequence[str]
     returns: Any
+    strict: bool
     on_miss: OnMiss | None
     source: Source
     undo: Callable[..., Any] | None

@@ -110,6 +110,7 @@ class Opened:
         seed: str = "",
         retry_failed: bool | None = None,
         enforce: Enforce = "off",
+        strict: bool = False,
         tools: Mapping[str, ToolSource] | Iterable[ToolSource] | None = None,
         facade: str | None = None,
         secrets: Literal["declared", "detected"] = "declared",
@@ -146,6 +147,7 @@ class Opened:
         self._seed = seed
         self._retry_failed = retry_failed
         self._enforce: Enforce = enforce
+        self._strict = strict
         self._clock = _clock
         self._found: Source | None = None
         self._driver: Driver | None = None

@@ -118,8 +118,13 @@ class Asked:
     """A call that a framework is about to make, and whether it has come to a session yet.
 
     One that has not was refused by the framework: `Session.refused` puts it on record.
+
+    Attributes:
+        raw: the arguments as the model wrote them, before the framework's own validation.
+        reached: whether it has.
     """
 
+    raw: Mapping[str, Any] | None = None
     reached: bool = False
 
 
@@ -127,9 +132,12 @@ asked: ContextVar[Asked | None] = ContextVar("rollcage_asked", default=None)
 
 
 @contextlib.contextmanager
-def asking() -> Generator[Asked]:
-    """Around a call that a framework makes, to see whether it comes to a session."""
-    call = Asked()
+def asking(raw: Mapping[str, Any] | None = None) -> Generator[Asked]:
+    """Around a call that a framework makes, to see whether it comes to a session.
+
+    `raw` are its arguments as the model wrote them, where the framework validates them itself.
+    """
+    call = Asked(raw)
     token = asked.set(call)
     try:
         yield call

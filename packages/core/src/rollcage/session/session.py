@@ -98,6 +98,8 @@ class Session(Undoable):
         enforce: what is done where the body of a tool that declares permissions touches what it
             does not declare: `"report"` says so in its step, `"strict"` refuses it with
             `PermissionUndeclared`. It is defence in depth, no sandbox.
+        strict: arguments that would have to be coerced are refused, of every tool: `"3"` for an
+            int. By default a tool's own schema says what it makes of them. See `Contract`.
         tools: the tools that undo plans name, where they are not those of this process: functions
             declared with `@rollcage.tool`, and contracts of a framework's tools.
         facade: what the agent gets of the store's registry of tools (see `rollcage.Registry`), as
@@ -251,14 +253,18 @@ class Session(Undoable):
         if gate.asks:
             self._active().check_process()  # before a lock that another process may hold
             refused = gate.refuses(contract, body, kind=kind, undo=scope.undoes is not None)
-        framework = asked.get()
-        if framework is not None:
+        raw, framework = arguments, asked.get()
+        if framework is not None and not framework.reached:
             framework.reached = True
+            raw = arguments if framework.raw is None else framework.raw
         if gate.facade is None or refused is None:
             try:
                 bound = contract.takes.bind(arguments, self._seal)
+                strict = contract.strict or self._strict or gate.strict
+                if strict and kind == "tool" and scope.undoes is None:
+                    contract.takes.check_strict(raw)
             except ArgumentsInvalid as error:
-                self.refused(contract, arguments, reason=str(error), code=error.code, kind=kind)
+                self.refused(contract, raw, reason=str(error), code=error.code, kind=kind)
                 raise
         else:
             bound = gate.facade.bind_refused(contract, arguments, self._seal, kind=kind)

@@ -226,6 +226,12 @@ class Gate:
             own = Terms(actor, self.policy.digest, said.seconds, approvers)
         return own if self._above is None else own.within(self._above.terms())
 
+    @property
+    def strict(self) -> bool:
+        """Whether the policy refuses arguments that would have to be coerced."""
+        policy = self.policy
+        return policy is not None and policy.strict and policy.mode == "enforce"
+
     # --- a call ----------------------------------------------------------------------------------
 
     def refuses(
