@@ -16,6 +16,7 @@ from rollcage.contract.strict import coerced
 from rollcage.errors import ArgumentsInvalid, ContractError, Unencodable
 from rollcage.fingerprint.identity import jcs
 from rollcage.values.codec import FOREIGN, TAG, Hiding, Seal, encode, hidden, survey, tagged
+from rollcage.values.copies import own_copy
 
 __all__ = ["Arguments", "Parameters", "Validated", "held_by"]
 
@@ -129,6 +130,7 @@ class Parameters:
         wide = {name for name, form in forms.items() if form is False or name in self.secret}
         self._wide = frozenset(wide)
         checks = {n: form for n, form in forms.items() if callable(form) and n not in wide}
+        self._shared = wide | checks.keys()  # what a caller may still hold after it was validated
         self._checks: Mapping[str, Callable[[Any], Any]] = checks
 
     def _passwords(self, schema: Mapping[str, Any]) -> set[str]:
@@ -209,6 +211,8 @@ class Parameters:
             values = model.__dict__
             if len(model.__pydantic_fields_set__) < len(raw) and is_signature(schema):
                 self._refuse_unknown(raw)
+            for name in self._shared:
+                values[name] = own_copy(values[name])  # the caller's own may change meanwhile
         wide = self._wide
         if self._checks:
             odd = [name for name, plain in self._checks.items() if not plain(values[name])]
@@ -219,7 +223,7 @@ class Parameters:
         extra = model.__pydantic_extra__
         if extra:
             self._refuse_doubled(extra)
-            values = {**values, **extra}
+            values = {**values, **{name: own_copy(each) for name, each in extra.items()}}
             wide = wide.union(extra)
         level = survey(canonical)
         if level == FOREIGN:
@@ -254,7 +258,7 @@ class Parameters:
             raise ArgumentsInvalid(f"{self._tool}: missing argument {', '.join(missing)}")
         if not self.accepts_more:
             self._refuse_unknown(raw)
-        values = dict(raw)
+        values = {name: own_copy(value) for name, value in raw.items()}
         for name, says in properties.items():
             if name not in values and (default := _word(says, "default", ...)) is not ...:
                 values[name] = copy.deepcopy(default)  # the body may change what it gets

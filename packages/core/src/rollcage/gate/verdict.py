@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol, cast
 
 from rollcage.contract.contract import Contract
+from rollcage.values.copies import own_copy
 
 __all__ = [
     "ALLOWED",
@@ -124,7 +126,7 @@ class StepView:
     Attributes:
         kind: `tool` or `model`.
         contract: what is declared of it.
-        args: the validated arguments, as the body will get them.
+        args: the validated arguments, as the body will get them: a copy.
         agent: the agent's name, where the framework tells; else empty.
         branch: the branch of the run; empty for the main one.
         calls: how many calls the run has placed so far.
@@ -193,7 +195,7 @@ def stronger(one: Verdict, other: Verdict) -> Verdict:
 
 def _ask(rule: Rule, view: StepView) -> Verdict | None:
     try:
-        found = cast("object", rule(view))  # what it says, whatever its type says
+        found = cast("object", rule(_shown(view)))  # what it says, whatever its type says
         if found is None:
             return None
         if isinstance(found, Verdict) and _is_whole(found):
@@ -206,6 +208,15 @@ def _ask(rule: Rule, view: StepView) -> Verdict | None:
     except Exception as error:  # noqa: BLE001 - whatever a rule raises, the call must not run
         return Verdict("deny", f"a rule failed: {type(error).__name__}", "rule_error")
     return Verdict("deny", "a rule gave back no verdict", _INVALID)
+
+
+def _shown(view: StepView) -> StepView:
+    """The call for one rule: what it does to that changes neither the call nor what others see."""
+    return dataclasses.replace(
+        view,
+        args=MappingProxyType({name: own_copy(each) for name, each in view.args.items()}),
+        data={name: own_copy(each) for name, each in view.data.items()},
+    )
 
 
 def _is_whole(verdict: Verdict) -> bool:

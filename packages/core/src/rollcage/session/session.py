@@ -284,6 +284,7 @@ class Session(Undoable):
             ask=scope.ask or self._ask,
             undoes=scope.undoes,
             instead=_NOTHING_ELSE if instead is None and contract.framework else instead,
+            raw=arguments if contract.framework else None,
         )
         setting = self._setting
         if setting is None:

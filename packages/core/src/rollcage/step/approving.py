@@ -29,6 +29,7 @@ from rollcage.step.capture import LARGE, Setting, keep_large, revived
 from rollcage.step.requests import Consult, Effect, Note, Raised, Returned, Stop, Tell
 from rollcage.undo.compensation import holds_secret
 from rollcage.values.codec import encode_result
+from rollcage.values.copies import own_copy
 from rollcage.values.decoding import decode
 
 __all__ = ["approved", "edited_again"]
@@ -110,7 +111,7 @@ def _request(call: Call, verdict: Verdict, asked: Asked, setting: Setting) -> Ap
     return ApprovalRequest(
         kind=call.kind,
         name=call.contract.name,
-        args=call.compared,
+        args=own_copy(call.compared),
         agent=call.agent,
         call_id=call.call_id,
         key=call.key.hex(),
@@ -197,6 +198,8 @@ def _followed(
             _refuse("approval_edit_unsupported", "its arguments can't be edited here")
         yield from _edit(call, _merged(call, said.args, setting))
         more = {"args": call.shown, "key": call.key.hex()}
+    elif said.response is None and call.has_changed(setting.seal):
+        _refuse("approval_other_call", "its arguments changed while somebody was asked")
     elif said.response is not None:
         call.answer(Response(_answer(call, said.response.value, setting)))
     call.decided = {**(call.decided or {}), "approved_by": said.by}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import orjson
 
 from rollcage.contract.arguments import Arguments
 from rollcage.contract.contract import Contract, Effect
-from rollcage.errors import CaptureFailed
+from rollcage.errors import ArgumentsInvalid, CaptureFailed
 from rollcage.fingerprint.identity import key_digest
 from rollcage.gate import Approval, ApprovalRequest, Ask, Asked, Instead, Response, Verdict
 from rollcage.gate.labels import NO_LABELS, Found
@@ -19,6 +19,8 @@ from rollcage.replay.path import Entry
 from rollcage.replay.world import Branch, Place, Turn
 from rollcage.step.watch import Watch
 from rollcage.undo.compensation import Captured
+from rollcage.values.codec import Seal
+from rollcage.values.copies import own_copy
 
 __all__ = ["Admission", "Arrival", "Call", "Need", "Stats", "Step", "Told"]
 
@@ -76,8 +78,8 @@ class Call:
     __slots__ = (
         "agent", "approved", "arguments", "ask", "asked_key", "branch", "call_id", "captured",
         "checkpoint", "compared", "contract", "conversation", "decided", "found", "instead", "key",
-        "kind", "number", "pace", "parent", "refused", "request", "response", "shown", "slot",
-        "standing", "told", "turn", "undoes", "waits",
+        "kind", "number", "pace", "parent", "raw", "refused", "request", "response", "shown",
+        "slot", "standing", "told", "turn", "undoes", "waits",
     )  # fmt: skip
 
     def __init__(
@@ -97,6 +99,7 @@ class Call:
         ask: Ask | None = None,
         undoes: tuple[str, int] | None = None,
         instead: Instead | None = None,
+        raw: Mapping[str, Any] | None = None,
     ) -> None:
         self.kind = kind
         self.contract = contract
@@ -118,6 +121,7 @@ class Call:
         self.ask = ask
         self.undoes = undoes
         self.instead = instead
+        self.raw = raw  # the arguments that a framework holds on to, and runs its body with
         self.approved: Approval | None = None
         self.request: ApprovalRequest | None = None  # what was asked last
         self.response: Response | None = None  # answers it in place of the tool
@@ -151,6 +155,24 @@ class Call:
     def is_edited(self) -> bool:
         """Whether it is another call than what was asked for."""
         return self.key != self.asked_key
+
+    @property
+    def passed(self) -> dict[str, Any]:
+        """The arguments for the body; its own, where somebody looks at them behind it."""
+        values = self.arguments.values
+        if not self.contract.captures:
+            return values
+        return {name: own_copy(each) for name, each in values.items()}
+
+    def has_changed(self, seal: Seal) -> bool:
+        """Whether a framework's own arguments are no longer what was decided on."""
+        if self.raw is None or self.is_edited:
+            return False
+        try:
+            now = self.contract.takes.bind(self.raw, seal)
+        except ArgumentsInvalid:
+            return True
+        return now.digest_input != self.arguments.digest_input
 
     def answer(self, response: Response) -> None:
         """Make it one that a person answers: the tool does not run, and so changes nothing."""

@@ -225,7 +225,7 @@ class Driver:
             return refused
         token = self._enter(effect.step)
         try:
-            value = effect.body(**effect.step.call.arguments.values)
+            value = effect.body(**effect.step.call.passed)
             if type(value) is CoroutineType:
                 value.close()  # it has not begun: nothing happened
                 name = effect.step.call.contract.name
@@ -244,7 +244,7 @@ class Driver:
             return refused
         token = self._enter(effect.step)
         try:
-            return Returned(await effect.body(**effect.step.call.arguments.values))
+            return Returned(await effect.body(**effect.step.call.passed))
         except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
             return Raised(error)
         finally:

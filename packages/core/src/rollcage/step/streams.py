@@ -43,7 +43,7 @@ def stream(  # noqa: C901, PLR0912 - a generator's exit reaches its own frame on
                     while answer is None:
                         with driver.inside(effect.step):
                             if source is None:
-                                source = iter(effect.body(**effect.step.call.arguments.values))
+                                source = iter(effect.body(**effect.step.call.passed))
                             chunk = next(source, _END)
                         if chunk is _END:
                             answer = Returned(chunks)
@@ -97,7 +97,7 @@ async def astream(  # noqa: C901, PLR0912, PLR0915 - as `stream`
                     while answer is None:
                         with driver.inside(effect.step):
                             if source is None:
-                                source = aiter(effect.body(**effect.step.call.arguments.values))
+                                source = aiter(effect.body(**effect.step.call.passed))
                             chunk = await anext(source, _END)
                         if chunk is _END:
                             answer = Returned(chunks)

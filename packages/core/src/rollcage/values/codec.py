@@ -41,6 +41,7 @@ __all__ = [
     "encode",
     "encode_result",
     "hidden",
+    "is_native",
     "native_called",
     "native_of",
     "register_native",
@@ -185,6 +186,11 @@ def native_called(name: Any) -> Native | None:
 def native_of(kind: type) -> Native | None:
     """The `Native` that is registered for values of this class."""
     return _natives_by_type.get(kind)
+
+
+def is_native(kind: type) -> bool:
+    """Whether values of this type are a framework's, which carries them itself."""
+    return kind in _natives_by_type
 
 
 def register_native(types: Iterable[type], native: Native) -> None:

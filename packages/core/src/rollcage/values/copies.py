@@ -1,0 +1,46 @@
+"""Copies of values that nobody else holds: what was decided on can't change behind a decision."""
+
+from __future__ import annotations
+
+import copy
+import datetime as dt
+from decimal import Decimal
+from pathlib import PosixPath, PurePosixPath, PureWindowsPath
+from typing import Any, Final
+from uuid import UUID
+
+import pydantic
+
+from rollcage.values.codec import is_native
+
+__all__ = ["own_copy"]
+
+_NEVER_CHANGE: Final = frozenset({
+    type(None), bool, bytes, complex, dt.date, dt.datetime, dt.time, dt.timedelta, Decimal, float,
+    int, PosixPath, PurePosixPath, PureWindowsPath, pydantic.SecretBytes, pydantic.SecretStr, str,
+    UUID,
+})  # fmt: skip
+
+
+def own_copy(value: Any) -> Any:
+    """The value, with nothing in it that anybody else can change.
+
+    A framework's own values stay as they are, and so does what can't be copied.
+    """
+    kind: type[Any] = type(value)
+    if kind in _NEVER_CHANGE:
+        return value
+    if kind is dict:
+        return {name: own_copy(each) for name, each in value.items()}
+    if kind is list:
+        return [own_copy(each) for each in value]
+    if kind is tuple:
+        return tuple(own_copy(each) for each in value)
+    if is_native(kind):
+        return value
+    try:
+        return copy.deepcopy(value)
+    except RecursionError:
+        raise
+    except Exception:  # noqa: BLE001 - a value's own code; most of these have no encoding either
+        return value
