@@ -7,7 +7,11 @@ sets no number of its own; one whose cases cost next to nothing takes a multiple
 """
 
 import os
+from collections.abc import Generator
+from typing import Any
 
+import pytest
+from coverage import Coverage
 from hypothesis import settings
 
 # No timing assertion, so no deadline.
@@ -15,3 +19,20 @@ settings.register_profile("local", deadline=None, max_examples=100)
 settings.register_profile("ci", deadline=None, max_examples=100, database=None, print_blob=True)
 settings.register_profile("laws", deadline=None, max_examples=3_000, database=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if "CI" in os.environ else "local"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Don't measure a property: it comes by the same lines again and again, at twice the time.
+
+    What is covered only by chance is not covered: a line needs a test of its own.
+    """
+    measured = Coverage.current()
+    of_many_cases = any(item.get_closest_marker(mark) for mark in ("hypothesis", "law"))
+    if measured is None or not of_many_cases:
+        return (yield)
+    measured.stop()
+    try:
+        return (yield)
+    finally:
+        measured.start()

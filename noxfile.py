@@ -228,7 +228,7 @@ def newest(session: nox.Session) -> None:
         *editable(CORE, "packages/conformance", *folders), *ADAPTERS_TESTS, *needs, *CONSTRAINTS
     )
     tests = ["packages/core/tests", *(path for adapter in ADAPTERS for path in moving(adapter))]
-    session.run(*PYTEST, "-m", "not slow", *tests, *session.posargs)
+    session.run(*PYTEST, "-m", "not slow and not law", *tests, *session.posargs)
 
 
 @nox.session

@@ -114,6 +114,7 @@ def test_core_is_tested_with_all_that_it_can_use() -> None:
     assert optional <= set(load(ROOT)["dependency-groups"]["test-core"])
 
 
+TYPES = {"_typeshed"}  # a type checker brings it, and nothing else reads such an import
 PINNED_BY = {"pydantic-core": "pydantic"}  # a part of it, in the one version that fits
 
 
@@ -126,7 +127,7 @@ def imported(source: Path) -> set[str]:
                 found |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 found.add(node.module.split(".")[0])
-    return found - sys.stdlib_module_names
+    return found - sys.stdlib_module_names - TYPES
 
 
 @every_folder
