@@ -35,12 +35,14 @@ class Standing:
     Attributes:
         sources: the runs that it builds on, oldest first, with their statuses.
         unknown: writes of which nobody can tell whether they happened.
+        lost: writes that were performed, and whose result a replay can't give back.
         left: writes that were performed, and that a new one was let past.
         ahead: writes that its source performed, and that it has not asked for.
     """
 
     sources: list[tuple[str, str]]
     unknown: list[Effect]
+    lost: list[Effect]
     left: list[Effect]
     ahead: list[Effect]
 
@@ -49,6 +51,7 @@ class Standing:
         return {
             "sources": [run for run, _ in self.sources],
             "unknown": [[each.run, each.step] for each in self.unknown],
+            "not_replayable": [[each.run, each.step] for each in self.lost],
             "left_behind": [[each.run, each.step] for each in self.left],
             "not_asked_for": [[each.run, each.step] for each in self.ahead],
         }
@@ -102,6 +105,7 @@ def standing(runs: Sequence[RunView]) -> Standing:
     return Standing(
         [(str(seen.started["run"]), seen.status) for seen in runs[:-1]],
         _named(unknown, unknown),
+        _named([at for at, row in effects.items() if row.unreplayable], effects),
         _named([at for at in accepted if at in effects], effects),
         _named(ahead, effects),
     )
@@ -138,6 +142,12 @@ def words(stands: Standing, status: str, run: str, reader: TraceFile) -> list[st
         f"{_begin(str(each))} is unknown. Find out, then say so: rollcage resolve {each.run} "
         f"{each.step}{at} --happened | --did-not-happen"
         for each in stands.unknown
+    ]
+    said += [
+        f"{_begin(str(each))} was performed, and what it gave can't be given back: a resume halts "
+        f"there. Say what it gave: rollcage resolve {each.run} {each.step}{at} --happened "
+        f"--result JSON"
+        for each in stands.lost
     ]
     if stands.left:
         said.append(f"Left behind by a new write, and still done: {_several(stands.left)}.")

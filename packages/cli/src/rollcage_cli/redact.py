@@ -88,6 +88,8 @@ class Redaction:
             self.redacted = True
         if "outcome" in event and event["outcome"] != before["outcome"]:
             event["digest"] = sha256(orjson.dumps(event["outcome"])).hexdigest()
+            if "linked" in event:
+                event["linked"] = event["digest"]
         return self._rename(event) if self._names or self._all else event
 
     # --- values ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`rollcage resolve`: a person says what became of a write that nobody can tell of."""
+"""`rollcage resolve`: a person says what became of a write, or what it gave, where no trace can."""
 
 from __future__ import annotations
 
@@ -37,18 +37,20 @@ def resolve(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Say what became of an unknown step.
+    """Say what became of an unknown step, or what one gave that can't be given back.
 
     Then its run can be resumed: a step that happened is replayed with its result, one that did not
-    happen runs again. Find out first: this can't be taken back. Of @NAME, the step is looked for in
-    all runs that its newest one builds on.
+    happen runs again. A write that was performed, and whose result has no encoding, is replayed
+    with the --result that is said here. Find out first: this can't be taken back. Of @NAME, the
+    step is looked for in all runs that its newest one builds on.
     """
     outcome = _outcome(happened=happened, result=result)
+    given = result is not None
     found = find(store, run)
     if not isinstance(found.reader, JsonlStore):
         raise UsageError(f"{visible(run)} is a file outside of a store; resolve it in its store")
     where = _where_in_job(found, step) if run.startswith("@") else found.run
-    row, attested = _write(found.reader, where, step, outcome)
+    row, attested = _write(found.reader, where, step, outcome, given=given)
     if as_json:
         print_json(
             {
@@ -70,17 +72,17 @@ def resolve(
 
 
 def _where_in_job(found: Found, step: int) -> str:
-    """The run of a job in which the step of this number is unknown; else its newest.
+    """The run of a job in which the step of this number waits for a word; else its newest.
 
     Raises:
         UsageError: there are several.
     """
     stands = standing(lineage_of(found.reader, view(found.read())))
-    meant = [each for each in stands.unknown if each.step == step]
+    meant = [each for each in (*stands.unknown, *stands.lost) if each.step == step]
     if len(meant) > 1:
         at = store_option(found.reader)
         listed = "".join(f"\n  rollcage resolve {each.run} {step}{at}" for each in meant)
-        raise UsageError(f"step {step} is unknown in {len(meant)} runs of the job:{listed}")
+        raise UsageError(f"step {step} may be that of {len(meant)} runs of the job:{listed}")
     return meant[0].run if meant else found.run
 
 
@@ -105,10 +107,12 @@ def _no_secret(_secret: str) -> NoReturn:
     raise AssertionError("JSON holds no secret")
 
 
-def _write(store: JsonlStore, run: str, step: int, outcome: dict[str, Any]) -> tuple[StepRow, bool]:
+def _write(
+    store: JsonlStore, run: str, step: int, outcome: dict[str, Any], *, given: bool
+) -> tuple[StepRow, bool]:
     """Append the word to the run, under its lock; the step, and whether the index was updated."""
     trace = store.read(run)  # a look before anything is locked or set aside
-    _in_doubt(view(trace), run, step)
+    _check(_in_doubt(view(trace), run, step), outcome, given=given)
     writer = store.reopen(run)
     try:
         return _append(store.read(run), writer, step, outcome)
@@ -145,12 +149,21 @@ def _in_doubt(seen: RunView, run: str, number: int) -> StepRow:
         raise StepNotUnknown(
             f"step {number} is a replay of step {first} of run {where}: resolve that one"
         )
-    if row.state != "unknown":
+    if row.state != "unknown" and not row.unreplayable:
         raise StepNotUnknown(
             f"step {number} ({visible(row.name)}) is in no doubt: {_said(row)}. Only an "
-            f"unknown step can be resolved"
+            f"unknown step can be resolved, or one whose result can't be given back"
         )
     return row
+
+
+def _check(row: StepRow, outcome: dict[str, Any], *, given: bool) -> None:
+    """Refuse a word that says nothing new of a write that was performed."""
+    if row.unreplayable and (outcome["status"] != "ok" or not given):
+        raise UsageError(
+            f"step {row.step} ({visible(row.name)}) was performed, but what it gave can't be given "
+            f"back ({visible(row.unreplayable)}). Say what it gave: --happened --result JSON"
+        )
 
 
 def _said(row: StepRow) -> str:

@@ -169,6 +169,8 @@ def outcome_text(row: StepRow) -> str:
         said = f"{said} (resolved by {row.resolved_by})".lstrip()
     if row.drift:
         said = f"{said} (drift: {visible(row.drift)})"
+    if row.unreplayable:
+        said = f"not replayable: {visible(row.unreplayable)}; {said}"
     if row.undeclared:
         said = f"undeclared: {visible(', '.join(row.undeclared))}; {said}"
     return said

@@ -73,6 +73,14 @@ class StepRow:
         undone = self.undone in ("verified", "compensated")
         return writes and performed and not undone and self.undoes is None
 
+    @property
+    def unreplayable(self) -> str | None:
+        """Why what a performed write gave can't be given back; None where it can be."""
+        outcome = self.outcome or {}
+        raised = "drift" in outcome and not outcome["drift"].get("reported")
+        ran = self.state == "ran" and self.stays_done and not raised
+        return outcome.get("lossy") if ran else None
+
     def settle(self, outcome: dict[str, Any]) -> None:
         """Take an outcome in."""
         self.outcome = outcome

@@ -48,7 +48,9 @@ class Screen:
             error = mapping_of(outcome["error"]) or {}
             return self.text(f"{error.get('type')}: {error.get('message')}")
         if outcome.get("status") == "ok":
-            return _cut(value_text(self._value(outcome.get("value"), 0, _WHOLE)[0]))
+            lossy = outcome.get("lossy")
+            said = f"not replayable: {self.text(lossy)}; " if lossy else ""
+            return _cut(said + value_text(self._value(outcome.get("value"), 0, _WHOLE)[0]))
         return ""
 
     def _screened(self, text: str) -> str:

@@ -115,10 +115,7 @@ class Generation:
                 run, step = event["supersedes"]
                 self._replace(entry, (run, step))
         elif kind == "step.resolved":
-            entry = self.by_step[event["step"]]
-            self._outcome(entry, {"duration": 0, **event})
-            if "after" in event or "plan" in event:
-                _put_undo(entry, event)
+            self._resolved(event)
         elif kind == "branch.joined":
             self._joined(event)
         elif kind == "run.started":
@@ -126,10 +123,22 @@ class Generation:
         elif kind not in _NO_STEPS and not self._undo(event):
             raise ValueError(f"no event is called {kind!r}")
 
+    def _resolved(self, event: dict[str, Any]) -> None:
+        entry = self.by_step[event["step"]]
+        was = entry.digest if entry.status == "ok" else None
+        self._outcome(entry, {"duration": entry.duration, **event})
+        if was is not None:  # what came behind it was recorded on its first word
+            entry.digest, entry.resolved = was, entry.digest
+        if "after" in event or "plan" in event:
+            _put_undo(entry, event)
+
     def _replayed(self, event: dict[str, Any]) -> None:
         entry = self._entry(event)
         entry.run, entry.step, entry.turn = event["origin"]
         self._outcome(entry, event)
+        if "linked" in event:
+            bytes.fromhex(event["linked"])
+            entry.digest, entry.resolved = event["linked"], entry.digest
         _put_undo(entry, event)
         origin = entry.run, entry.step
         entry.undone = origin in self.undone.done
@@ -232,6 +241,7 @@ class Generation:
         entry.flaw = None
         entry.frontier = entry.used = entry.abandoned = entry.undone = entry.probed = False
         entry.past = False
+        entry.resolved = None
         entry.labels = ()
         entry.undo = entry.undoes = entry.decided = None
         if "approval" in event or "asked" in event:

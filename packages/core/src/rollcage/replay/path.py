@@ -38,8 +38,8 @@ class Entry:
         "abandoned", "agent", "args", "branch", "call_id", "checkpoint", "conversation", "decided",
         "digest", "duration", "effect", "end", "era", "fingerprint", "flaw", "frontier",
         "generation", "group", "joined", "key", "kind", "labels", "name", "number", "outcome",
-        "past", "position", "probed", "run", "seat", "since", "slot", "status", "step", "turn",
-        "undo", "undoes", "undone", "used", "version", "world",
+        "past", "position", "probed", "resolved", "run", "seat", "since", "slot", "status", "step",
+        "turn", "undo", "undoes", "undone", "used", "version", "world",
     )  # fmt: skip
 
     run: str
@@ -69,6 +69,9 @@ class Entry:
     status: Status
     outcome: dict[str, Any]  # for a blocked step its verdict
     digest: str
+    resolved: (
+        str | None
+    )  # the digest of what was said later that it gave; `digest` stays its link's
     duration: int  # µs
     flaw: str | None  # why its value can't be given back
     frontier: bool  # no later tool call in its branch, but for other slots of its turn

@@ -199,6 +199,8 @@ def _put_recorded(event: Event, entry: Entry) -> None:
     event["origin"] = [entry.run, entry.step, entry.turn]
     event["outcome"] = entry.outcome
     event["digest"] = entry.digest
+    if entry.resolved is not None:  # its link stays what later steps were recorded on
+        event["digest"], event["linked"] = entry.resolved, entry.digest
     event["duration"] = entry.duration
     if entry.undo is not None:
         event |= entry.undo

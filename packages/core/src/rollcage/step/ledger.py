@@ -458,8 +458,9 @@ class Ledger:
         raise _Refused(
             NotReplayable(
                 f"step {entry.step} of run {entry.run} ({entry.name}) was performed, but its "
-                f"result can't be replayed: {entry.flaw}. Declare what is missing and record "
-                f'afresh, or say on_miss="live" on the tool to run it again'
+                f"result can't be replayed: {entry.flaw}. Say what it gave: rollcage resolve "
+                f"{entry.run} {entry.step}{self._at} --happened --result JSON; or say "
+                f'on_miss="live" on the tool to run it again'
             )
         )
 

@@ -270,6 +270,9 @@ class StepReplayed(_Placed, _Undoable, _Approved):
     origin: tuple[str, StepNumber, int] = Field(description="run, step and turn where it ran")
     outcome: Outcome
     digest: Digest
+    linked: Digest | None = Field(
+        None, description="the digest in its link, where somebody said later what it gave"
+    )
     duration: Microseconds = Field(description="what it took where it ran")
     verdict: VerdictData | None = Field(None, description="today's, where it differs (offline)")
     after: Digests | None = Field(None, description="as its step.finished said")
