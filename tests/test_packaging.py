@@ -115,6 +115,7 @@ def test_core_is_tested_with_all_that_it_can_use() -> None:
 
 
 TYPES = {"_typeshed"}  # a type checker brings it, and nothing else reads such an import
+OF_VALUES = {"numpy", "pandas"}  # which an application has where its values are of them
 PINNED_BY = {"pydantic-core": "pydantic"}  # a part of it, in the one version that fits
 
 
@@ -127,7 +128,14 @@ def imported(source: Path) -> set[str]:
                 found |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 found.add(node.module.split(".")[0])
-    return found - sys.stdlib_module_names - TYPES
+    return found - sys.stdlib_module_names - TYPES - OF_VALUES
+
+
+def test_what_values_are_of_is_tested_and_never_asked_for() -> None:
+    tested = {Requirement(r).name for r in load(ROOT)["dependency-groups"]["test-core"]}
+    assert tested >= OF_VALUES
+    asked = {r.name for project in PROJECTS.values() for r in requirements(project)}
+    assert not asked & OF_VALUES
 
 
 @every_folder
