@@ -73,6 +73,8 @@ class Redaction:
             event = event | {"args": self._arguments(event["args"])}
         if event.get("input"):
             event = event | {"input": self._input(event["input"])}
+        if event.get("said"):
+            event = event | {"said": self._said(event["said"])}
         if "outcome" in event:
             event = event | {"outcome": self._outcome(event["outcome"])}
         if event.get("verdict"):
@@ -112,6 +114,13 @@ class Redaction:
             return given
         return given | {"value": _REDACTED if self._all else self._value(given["value"])}
 
+    def _said(self, said: Any) -> Any:
+        """What the user said: texts, or a blob of them."""
+        if self._all:
+            return [_TEXT]
+        kept: Any = self._value(said)
+        return [_TEXT] if tag_of(kept) == "redacted" else kept
+
     def _arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
         if self._all:
             return dict.fromkeys(arguments, _REDACTED)
@@ -144,7 +153,11 @@ class Redaction:
         return found
 
     def _verdict(self, verdict: Event) -> Event:
-        return verdict | {"reason": self._text(verdict["reason"])}
+        words = {
+            name: self._text(verdict[name]) for name in ("reason", "remedy") if name in verdict
+        }
+        shadow = verdict.get("shadow")
+        return verdict | words | ({"shadow": self._verdict(shadow)} if shadow else {})
 
     def _text(self, text: str) -> str:
         return _TEXT if self._all else self._without_quotes(text)

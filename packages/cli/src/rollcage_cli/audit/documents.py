@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rollcage_cli.audit.entries import Entry, Head, Step
+from rollcage_cli.audit.entries import Entry, Head, Step, policy_text
 from rollcage_cli.audit.lines import instant
 from rollcage_cli.audit.reading import Damaged, Item, Summary
 from rollcage_cli.lookup import time_text
@@ -34,7 +34,10 @@ def _subject(entry: Entry) -> str:
     """What an entry is about, in the column of calls."""
     if entry.kind == "call":
         return f"↺ {entry.tool}" if entry.undoes else entry.tool
-    words = {"approval": "approval of", "undo": "undo of", "stop": "stop", "refused": "refused"}
+    words = {
+        "approval": "approval of", "undo": "undo of", "stop": "stop", "refused": "refused",
+        "policy": "policy", "said": "the user said",
+    }  # fmt: skip
     return f"{words[entry.kind]} {entry.tool}".rstrip()
 
 
@@ -47,6 +50,11 @@ def who_decided(entry: Entry) -> str:
         parts.append("(not enforced)")
     if entry.rule:
         parts.append(f"by {entry.rule}")
+    if entry.shadow:
+        rule = f" by {entry.shadow_rule}" if entry.shadow_rule else ""
+        parts.append(f"[tried out: {entry.shadow}{rule}]")
+    if entry.kind == "policy":
+        parts.append(policy_text(entry.policy, entry.policy_digest, entry.policy_mode))
     if entry.kind == "call" and entry.by:
         parts.append(f"{'rejected' if entry.state == 'blocked' else 'approved'} by {entry.by}")
     elif entry.by:
@@ -61,6 +69,12 @@ def what_happened(entry: Entry) -> str:
     code = f"{entry.code}: " if entry.code and entry.state in ("blocked", "refused") else ""
     if said or code:
         parts[0] += f": {code}{said}"
+    if entry.shadow_reason:
+        parts.append(f"tried out: {entry.shadow_reason}")
+    if entry.args_before:
+        parts.append(f"asked for with {entry.args_before}")
+    if entry.drift:
+        parts.append(f"drift: {entry.drift}")
     if entry.first_ran:
         parts.append(f"first ran as {_step_text(entry, entry.first_ran)}")
     if entry.undoes:
@@ -86,7 +100,8 @@ def _about_run(head: Head) -> str:
 def _about(head: Head, when: str) -> str:
     source = f", resumes {head.source}" if head.source else ""
     torn = f", a torn last line of {head.torn} bytes is left out" if head.torn else ""
-    return f"{head.status}, {head.mode}{source}, started {when}{torn}"
+    policy = f", policy {head.policy}" if head.policy else ""
+    return f"{head.status}, {head.mode}{source}, started {when}{policy}{torn}"
 
 
 def _counts(summary: Summary) -> Iterator[tuple[str, Mapping[str, int]]]:

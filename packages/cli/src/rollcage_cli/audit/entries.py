@@ -9,7 +9,7 @@ from typing import Any, Final
 from rollcage_cli.audit.screen import Screen
 from rollcage_cli.steps import RefusedRow, RunView, StepRow, from_events
 
-__all__ = ["FIELDS", "Elsewhere", "Entry", "Head", "entries_of", "head_of"]
+__all__ = ["FIELDS", "Elsewhere", "Entry", "Head", "entries_of", "head_of", "policy_text"]
 
 Step = tuple[str, int]  # run and number
 
@@ -19,7 +19,8 @@ class Entry:
     """One line of an audit; every text in it has been screened, and no field is left out.
 
     Attributes:
-        kind: `call`, `refused` (asked for, and never made), `approval`, `undo` or `stop`.
+        kind: `call`, `refused` (asked for, and never made), `approval`, `undo`, `stop`, `policy`
+            (another was loaded) or `said` (what the user said, in `args`).
         time: when (Unix, µs): of a call when it began, of the others when it was told.
         run: the id of the run.
         job: the run's name.
@@ -33,16 +34,25 @@ class Entry:
         turn: the message of the model that asked for the call.
         slot: its place among the calls of that message.
         args: the arguments, as one line.
+        args_before: those that were asked for, where an approver has edited them.
         decision: `allow`, `ask` or `deny`, where the gate decided.
         rule: which rule did; empty where none concerned the call.
         code: of the verdict, or why an approval was refused.
         reason: of the verdict, the approval, the undo or the stop.
+        shadow: what a policy that is only tried out decided: `ask` or `deny`; else empty.
+        shadow_rule: which of its rules did.
+        shadow_code: of that verdict.
+        shadow_reason: of that verdict.
+        policy: the name of the policy that was in force; empty without one.
+        policy_digest: its digest, under which `rollcage policy check` shows it.
+        policy_mode: `enforce`, `shadow`, or `refused` for one that could not be loaded.
         approval: the id of the request for approval.
         by: who approved or rejected the call, or stopped the run.
         state: what became of it: of a call as `rollcage show` says, of an approval how it was
             decided (`pending` until then, `continued` where a later run went on with it), of an
             undo its outcome.
         outcome: the result or the error, as one line.
+        drift: how the output breaks its contract, or a fresh execution differs from the recorded.
         duration: how long the body ran (µs); None where it did not.
         first_ran: where a replayed call ran (run, step).
         undoes: what a call takes back, or an undo took back (run, step).
@@ -65,14 +75,23 @@ class Entry:
     turn: int = 0
     slot: int = 0
     args: str = ""
+    args_before: str = ""
     decision: str = ""
     rule: str = ""
     code: str = ""
     reason: str = ""
+    shadow: str = ""
+    shadow_rule: str = ""
+    shadow_code: str = ""
+    shadow_reason: str = ""
+    policy: str = ""
+    policy_digest: str = ""
+    policy_mode: str = ""
     approval: str = ""
     by: str = ""
     state: str = ""
     outcome: str = ""
+    drift: str = ""
     duration: int | None = None
     first_ran: Step | None = None
     undoes: Step | None = None
@@ -109,6 +128,7 @@ class Head:
         source: the run that it replayed; empty where none.
         time: when it started (Unix, µs).
         torn: how many bytes of a cut-off last line are left out.
+        policy: the policy that it began with, its name and digest; empty without one.
     """
 
     run: str
@@ -118,6 +138,7 @@ class Head:
     source: str
     time: int
     torn: int
+    policy: str = ""
 
 
 def head_of(seen: RunView, torn: int, screen: Screen) -> Head:
@@ -131,7 +152,16 @@ def head_of(seen: RunView, torn: int, screen: Screen) -> Head:
         source=started.get("source") or "",
         time=started["time"],
         torn=torn,
+        policy=policy_text(**_policy_of(started, screen)),
     )
+
+
+def policy_text(policy: str, policy_digest: str, policy_mode: str) -> str:
+    """A policy as a person tells it from another: its name, and the beginning of its digest."""
+    if not policy_digest:
+        return ""
+    mode = "" if policy_mode == "enforce" else f" ({policy_mode})"
+    return f"{policy or 'policy'}@{policy_digest[:12]}{mode}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -171,11 +201,14 @@ def entries_of(
         screen: takes credentials out.
     """
     seen = from_events(events)
-    told = _Telling(seen, elsewhere, screen)
+    told = _Telling(seen, events, elsewhere, screen)
     found = [told.call(row) for row in seen.steps if row.kind != "branch"]
     found += told.approvals(events)
+    found += told.said()
     for event in events:
-        if event["event"] == "undo.finished":
+        if event["event"] == "policy.loaded":
+            found.append(told.loaded(event))
+        elif event["event"] == "undo.finished":
             found.append(told.undo(event))
         elif event["event"] == "run.stopped":
             found.append(told.stop(event))
@@ -183,10 +216,42 @@ def entries_of(
     return seen, sorted(found, key=lambda entry: entry.time)
 
 
+def _policy_of(event: Mapping[str, Any], screen: Screen) -> dict[str, Any]:
+    """The policy that an event tells of."""
+    policy: Mapping[str, Any] = event.get("policy") or {}
+    mode = "refused" if event.get("error") else str(policy.get("mode", ""))
+    return {
+        "policy": screen.text(policy.get("name", "")),
+        "policy_digest": str(policy.get("digest", "")),
+        "policy_mode": mode,
+    }
+
+
+def _drift_text(row: StepRow) -> str:
+    """How an output breaks its contract, or differs from the recorded one."""
+    broken: Mapping[str, Any] | None = (row.outcome or {}).get("drift")
+    parts = [row.drift] if row.drift else []
+    if broken is not None:
+        reported = ", reported only" if broken.get("reported") else ""
+        parts.append(f"{broken['code']} at {broken['path']}{reported}: {broken['reason']}")
+    return "; ".join(parts)
+
+
 class _Telling:
     """Makes the entries of one run."""
 
-    def __init__(self, seen: RunView, elsewhere: Elsewhere, screen: Screen) -> None:
+    def __init__(
+        self,
+        seen: RunView,
+        events: list[dict[str, Any]],
+        elsewhere: Elsewhere,
+        screen: Screen,
+    ) -> None:
+        self._started = seen.started
+        self._requests = {e["id"]: e for e in events if e["event"] == "approval.requested"}
+        loaded = [e for e in events if e["event"] == "policy.loaded"]
+        self._policies = [(each["time"], _policy_of(each, screen)) for each in loaded]
+        self._first = _policy_of(seen.started, screen)
         self._rows = {row.step: row for row in seen.steps}
         self._elsewhere = elsewhere
         self._screen = screen
@@ -197,8 +262,48 @@ class _Telling:
             "actor": screen.text(seen.started.get("actor", "")),
         }
 
+    def _policy(self, time: int) -> dict[str, Any]:
+        """The policy that was in force at a time; one that could not be loaded denies all."""
+        found = self._first
+        for since, policy in self._policies:
+            if since <= time:
+                found = policy
+        return found
+
+    def said(self) -> Iterator[Entry]:
+        """What the user said, where the session was told."""
+        said: Any = self._started.get("said")
+        if said:
+            yield Entry(
+                kind="said",
+                time=self._started["time"],
+                **self._of_run,
+                **self._first,
+                args=self._screen.words(said),
+                state="said",
+            )
+
+    def loaded(self, event: Mapping[str, Any]) -> Entry:
+        """A policy that was loaded in the middle of the run, or could not be."""
+        error: Mapping[str, Any] = event.get("error") or {}
+        policy = _policy_of(event, self._screen)
+        return Entry(
+            kind="policy",
+            time=event["time"],
+            **self._of_run,
+            **policy,
+            reason=self._screen.text(str(error.get("message", ""))),
+            state=policy["policy_mode"],
+        )
+
+    def _before(self, approval: str | None, args: Mapping[str, Any]) -> str:
+        """The arguments that were asked for, where others ran."""
+        asked = self._requests.get(approval or "", {}).get("args")
+        return "" if asked is None or asked == args else self._screen.arguments(asked)
+
     def call(self, row: StepRow) -> Entry:
         text, verdict = self._screen.text, row.verdict or {}
+        shadow: Mapping[str, Any] = verdict.get("shadow") or {}
         first = None if row.origin is None else (str(row.origin[0]), int(row.origin[1]))
         undone = row.undone or self._elsewhere.undone.get(first or (self._run, row.step), "")
         return Entry(
@@ -214,14 +319,21 @@ class _Telling:
             turn=row.turn,
             slot=row.slot,
             args=self._screen.arguments(row.args),
+            args_before=self._before(row.approval, row.args),
             decision=str(verdict.get("decision", "allow")),
             rule=text(verdict.get("rule", "")),
             code=text(verdict.get("code", "")),
             reason=text(verdict.get("reason", "")),
+            shadow=str(shadow.get("decision", "")),
+            shadow_rule=text(shadow.get("rule", "")),
+            shadow_code=text(shadow.get("code", "")),
+            shadow_reason=text(shadow.get("reason", "")),
+            **self._policy(row.time),
             approval=row.approval or "",
             by=text(row.decided_by or ""),
             state=row.state,
             outcome=self._screen.outcome(row.outcome or {}),
+            drift=text(_drift_text(row)),
             duration=None if row.state == "hit" else row.duration,
             first_ran=first,
             undoes=None if row.undoes is None else (str(row.undoes[0]), int(row.undoes[1])),
@@ -268,6 +380,8 @@ class _Telling:
         verdict: Mapping[str, Any] = request.get("verdict") or {}
         said: Mapping[str, Any] = decided or {}
         edited = said.get("args")
+        shadow: Mapping[str, Any] = verdict.get("shadow") or {}
+        policy = self._policy((decided or request)["time"])
         return Entry(
             kind="approval",
             time=(decided or request)["time"],
@@ -279,10 +393,16 @@ class _Telling:
             turn=request.get("turn", 0),
             slot=request.get("slot", 0),
             args=self._screen.arguments(edited or request.get("args") or {}),
+            args_before=self._screen.arguments(request.get("args") or {}) if edited else "",
             decision=str(verdict.get("decision", "ask")),
             rule=text(verdict.get("rule", "")),
             code=text(said.get("code", "")),
             reason=text(said.get("reason") or verdict.get("reason", "")),
+            shadow=str(shadow.get("decision", "")),
+            shadow_rule=text(shadow.get("rule", "")),
+            shadow_code=text(shadow.get("code", "")),
+            shadow_reason=text(shadow.get("reason", "")),
+            **policy,
             approval=(decided or request)["id"],
             by=text(said.get("by", "")),
             state=said.get("decision") or self._left_behind(request["id"]),

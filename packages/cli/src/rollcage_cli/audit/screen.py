@@ -42,6 +42,14 @@ class Screen:
         shown, _ = self._fields(arguments, 0, _WHOLE)
         return _cut(arguments_text(shown))
 
+    def words(self, said: Any) -> str:
+        """What the user said as one line."""
+        texts = items_of(said)
+        if texts is None:
+            return _cut(value_text(said))
+        shown, _ = self._value(texts, 0, _WHOLE)
+        return _cut(" / ".join(visible(str(each)) for each in shown))
+
     def outcome(self, outcome: Mapping[str, Any]) -> str:
         """What a call gave, or why not, as one line."""
         if outcome.get("error"):

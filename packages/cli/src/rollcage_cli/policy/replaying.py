@@ -215,7 +215,7 @@ def _why(missing: str) -> str:
         "tool": "the trace does not hold it; --tools says it, for tools that are the same",
         "args": "it was taken out, or is not there any more",
         "labels": "what a tool's results carry was not recorded; --tools may say it",
-        "named()": "no trace holds the user's own words; --said says them",
+        "named()": "the session was not told what the user said; --said says it",
         "public_host()": "no host is looked up; --resolve does",
     }.get(root, "the trace does not hold it")
 

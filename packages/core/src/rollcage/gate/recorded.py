@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import orjson
 
@@ -13,7 +13,8 @@ from rollcage.errors import Halt, StoreError
 from rollcage.gate.verdict import ALLOWED, Decision, Verdict
 from rollcage.values.codec import TAG
 
-__all__ = ["CALLS", "Contracts", "Figures", "Unknown", "arguments_of", "is_whole", "verdict_of"]
+__all__ = ["CALLS", "Contracts", "Figures", "Unknown", "arguments_of", "is_whole", "said_in",
+           "verdict_of"]  # fmt: skip
 
 CALLS: Final = frozenset({"step.started", "step.replayed", "step.blocked"})
 """The events that are calls."""
@@ -175,3 +176,17 @@ def verdict_of(event: Mapping[str, Any]) -> Verdict:
     elif event.get("approval"):
         decision = "ask"
     return Verdict(decision, said.get("reason", ""), code, said.get("rule", ""))
+
+
+def said_in(started: Mapping[str, Any], get_blob: Callable[[str], bytes]) -> list[str] | None:
+    """What the user said, as `run.started` tells; None where that is not known."""
+    said = started.get("said")
+    if isinstance(said, dict):
+        try:
+            said = orjson.loads(get_blob(str(cast("dict[str, Any]", said).get("sha256"))))
+        except (StoreError, ValueError):
+            return None
+    if not isinstance(said, list):
+        return None
+    words = cast("list[object]", said)
+    return [each for each in words if isinstance(each, str)] if is_whole(words) else None

@@ -26,6 +26,7 @@ from rollcage.gate.recorded import (
     Unknown,
     arguments_of,
     is_whole,
+    said_in,
     verdict_of,
 )
 from rollcage.gate.trial import Explained, Trial
@@ -81,7 +82,7 @@ class Rerun:
         policy: the policy.
         tools: the contracts of today's tools, for what the trace does not hold (risk, permissions,
             …). One stands for the recorded tool if its name, version and effect are the same.
-        said: the user's own words, which no trace holds.
+        said: the user's own words, in place of those that are recorded with each run.
         resolver: see `Trial`.
     """
 
@@ -94,6 +95,8 @@ class Rerun:
         resolver: Resolver | bool = False,
     ) -> None:
         self.policy = policy
+        self._said = said
+        self._resolver = resolver
         self._trial = Trial(policy, said=said, resolver=resolver)
         self._contracts = Contracts(tools)
 
@@ -111,7 +114,11 @@ class Rerun:
             ContractError: a call of a tool with a name that no tool can have.
         """
         listed = [*events]
-        run = _Run(self.policy, self._trial, self._contracts, listed, get_blob)
+        trial = self._trial
+        words = said_in(listed[0], get_blob) if self._said is None else None
+        if words is not None:
+            trial = Trial(self.policy, said=words, resolver=self._resolver)
+        run = _Run(self.policy, trial, self._contracts, listed, get_blob)
         for event in listed:
             judged = run.take(event, explain=explain)
             if judged is not None:

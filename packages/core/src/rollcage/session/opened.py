@@ -11,8 +11,11 @@ import os
 import tempfile
 from collections import OrderedDict
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from hashlib import sha256
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
+
+import orjson
 
 from rollcage.contract.permissions import Enforce
 from rollcage.errors import (
@@ -64,7 +67,7 @@ from rollcage.session.scope import (
     here,
 )
 from rollcage.step.call import Call, Stats
-from rollcage.step.capture import Setting
+from rollcage.step.capture import LARGE, Setting
 from rollcage.step.driver import Clock, Driver
 from rollcage.step.gating import Above, Gate, failed
 from rollcage.step.ledger import Ledger, Mode, OnDivergence
@@ -75,6 +78,7 @@ from rollcage.store.protocol import Lock, Store
 from rollcage.trace.events import FORMAT
 from rollcage.undo.compensation import Tool, Tools, ToolSource
 from rollcage.values.answer import Answer
+from rollcage.values.codec import tagged
 from rollcage.values.exceptions import encode_exception
 from rollcage.values.registered import REGISTERED, Types
 
@@ -190,6 +194,16 @@ class Opened:
         self.nesting.enter(self._guard)
         return half_undone
 
+    def _sealed_words(self, words: tuple[str, ...]) -> Any:
+        """What the user said, as the trace may hold it; kept as a blob where it is long."""
+        said = [writable(str(each)) for each in self._seal.hide(list(words)).value]
+        data = orjson.dumps(said)
+        if len(data) < LARGE:
+            return said
+        digest = sha256(data).hexdigest()
+        self.store.put_blob(digest, data)
+        return {**tagged("blob", None), "sha256": digest, "size": len(data)}
+
     def lend(self, scope: Scope) -> Lent:
         """What a session takes over that is entered at this place of this one."""
         step = 0 if scope.step is None else scope.step.number
@@ -273,6 +287,8 @@ class Opened:
             started["input"] = given
         if self._gate.policy is not None:
             started["policy"] = _told(self._gate.policy)
+        if self._gate.words:
+            started["said"] = self._sealed_words(self._gate.words)
         if self._lent is not None:
             started["within"] = self._lent.driver.writer.run
         if self._facade is not None:

@@ -83,7 +83,8 @@ class Session(Undoable):
             (TOML or YAML) that it is in.
         rules: see `rollcage.Rule`; each call is shown to each of them too, and what is stricter
             counts.
-        said: what the user said, for conditions that ask whether they `named` something.
+        said: what the user said, for conditions that ask whether they `named` something; it is
+            recorded, so that such a decision can be checked again.
         approver: see `rollcage.Approver`; decides where a rule asks. Without one, the session
             halts there.
         actor: who the run acts for, who can't approve its calls; by default the job's name.

@@ -127,10 +127,11 @@ class Gate:
         self.meter: Meter | None = None
         self.labels = _labels(policy, self.rules)
         self._knowing: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+        self.words = () if said is None else (said,) if isinstance(said, str) else tuple(said)
         if said is not None:
             from rollcage.gate import surroundings
 
-            self._knowing = functools.partial(surroundings, said=Named(said))
+            self._knowing = functools.partial(surroundings, said=Named(self.words))
         self._run = _Run(self)
         self._stats: Stats | None = None
         self._refuses: Verdict | None = None  # all calls: there is no policy that can be read

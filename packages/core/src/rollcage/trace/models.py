@@ -160,6 +160,9 @@ class RunStarted(_Event):
     policy: PolicyData | None = Field(None, description="where the session was given one")
     facade: FacadeData | None = Field(None, description="where the session was given one")
     actor: str = Field("", description="who the run acts for; empty: the job")
+    said: list[str] | dict[str, Any] | None = Field(
+        None, description="what the user said, where the session was told; a blob where it is long"
+    )
     within: str = Field("", description="the run of the session around, whose policy decided too")
     enforce: Literal["off", "report", "strict"] = Field(
         "off", description="what is done where a body touches what its tool does not declare"
