@@ -313,3 +313,48 @@ def test_looking_back_and_recording_afresh_ask_for_no_age(store: JsonlStore) -> 
 def test_what_is_no_span_is_refused(store: JsonlStore, within: Any) -> None:
     with pytest.raises(SessionError, match="resume_within="):
         Session("job", store=store, resume_within=within)
+
+
+# --- an undo that was cut off --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_finished_run_whose_undo_was_cut_off_is_not_done_again_beside_what_is_left(
+    store: JsonlStore, killed: bool
+) -> None:
+    cut = [2]
+
+    @tool(effect="write", name="cut.unwrite", idempotent=True)
+    def take(number: int) -> None:
+        if number in cut:
+            cut.clear()
+            raise KeyboardInterrupt
+        if number in done:
+            done.remove(number)
+
+    @tool(
+        effect="write",
+        name="cut.write",
+        undo=lambda args: [compensate(take, number=args["number"])],
+    )
+    def put(number: int) -> int:
+        done.append(number)
+        return number
+
+    with Session("job", store=store) as first:
+        for number in (1, 2, 3):
+            put(number)
+    index = store.root / "index.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        undo_run(store, first.run_id, tools=[put, take])
+    assert done == [1, 2]
+    if killed:  # before the index was told
+        lines = index.read_bytes().splitlines(keepends=True)
+        while b'"status":"undone"' in lines[-1]:
+            lines.pop()
+        index.write_bytes(b"".join(lines))
+    assert store.runs()[0].status == "undone"
+    with Session("job", store=store, tools=[put, take]) as second:
+        assert done == [1], "the step whose undo had begun is taken back first"
+        assert [put(number) for number in (1, 2, 3)] == [1, 2, 3]
+    assert (done, second.root) == ([1, 2, 3], first.run_id)

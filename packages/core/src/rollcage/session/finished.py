@@ -20,6 +20,7 @@ from rollcage.step.undoing import Order, plan_steps
 from rollcage.store.jobs import store_option
 from rollcage.store.jsonl import JsonlStore
 from rollcage.store.protocol import RunTrace, Store, Writer, check_attested
+from rollcage.trace.reader import ended
 from rollcage.undo.compensation import ToolSource
 from rollcage.undo.undo import InDoubt, UndoPlan, UndoReport
 
@@ -195,7 +196,6 @@ class _Reopened(_Dead):
     """With the run's lock: it is appended to."""
 
     _attested: str | None = None
-    _report: UndoReport | None = None
 
     def _open(self) -> tuple[Entry, ...]:
         writer = self.store.reopen(self._run)
@@ -216,9 +216,7 @@ class _Reopened(_Dead):
 
     def _finish(self, driver: Driver, error: BaseException | None) -> None:
         del error
-        status = self._attested
-        if self._report is not None and self._report.complete:
-            status = "undone" if status not in (None, "abandoned") else status
+        status = None if self._attested is None else ended(self.store.read(self.run_id).data)
         with driver.lock:
             driver.closed = True
             driver.writer.sync()
@@ -227,15 +225,13 @@ class _Reopened(_Dead):
 
     def carry_out(self, order: Order) -> UndoReport:
         """Undo, in this thread."""
-        self._report = self._active().run(self._undo(order))
-        assert self._report is not None
-        return self._report
+        report: UndoReport = self._active().run(self._undo(order))
+        return report
 
     async def acarry_out(self, order: Order) -> UndoReport:
         """Undo, in this task."""
-        self._report = await self._active().arun(self._undo(order), is_async=True)
-        assert self._report is not None
-        return self._report
+        report: UndoReport = await self._active().arun(self._undo(order), is_async=True)
+        return report
 
 
 class _Looked(_Dead):

@@ -42,8 +42,8 @@ class RunInfo:
         source: the run that it replayed, if any.
         time: when it started (Unix, µs).
         status: `ok`, `error`, `halted`, `paused` or `partial`, as its `run.finished` says, `undone`
-            where all of it was taken back since, `abandoned` where it was set aside; None while it
-            is live, or after a crash.
+            where steps of it were taken back since, `abandoned` where it was set aside; None while
+            it is live, or after a crash.
         count: how many lines a finished run has; None otherwise, or where the store has lost that.
         head: the hash of a finished run's last line (hex); None as `count`.
         input: the keyed digest of what the job works on; None where it was given none.

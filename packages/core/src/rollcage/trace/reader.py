@@ -80,8 +80,9 @@ def last_time(data: bytes) -> int:
 def ended(data: bytes) -> str | None:
     """How a run ended, by the whole lines of its trace; None where it did not, or they are damaged.
 
-    The status of its `run.finished`; `undone` where an undo behind that left nothing; `abandoned`
-    where it was set aside, whatever came before or behind that.
+    The status of its `run.finished`; `undone` where steps were taken back behind that, or an undo
+    of them was cut off: either way the next session has them to do; `abandoned` where it was set
+    aside, whatever came before or behind that.
     """
     lines = (b'\n{"event":"run.abandoned",', b'\n{"event":"run.finished",')
     start = next((at + 1 for line in lines if (at := data.rfind(line)) >= 0), None)
@@ -94,11 +95,19 @@ def ended(data: bytes) -> str | None:
                 status = str(event["status"])
             elif event["event"] == "run.abandoned":
                 return "abandoned"
-            elif event["event"] == "run.rewound" and not event.get("incomplete"):
+            elif _takes_back(event):
                 status = "undone"
     except (TraceCorrupt, KeyError, ValueError, TypeError):
         return None
     return status
+
+
+def _takes_back(event: dict[str, Any]) -> bool:
+    """Whether, with this event, a run does not stand any more as it ended."""
+    kind = event["event"]
+    if kind == "undo.finished":
+        return event["status"] in ("verified", "compensated")
+    return kind == "undo.started" or (kind == "run.rewound" and not event.get("incomplete"))
 
 
 def check_events(data: bytes, where: str) -> list[dict[str, Any]]:
