@@ -9,16 +9,13 @@ from pathlib import PosixPath, PurePosixPath, PureWindowsPath
 from typing import Any, Final
 from uuid import UUID
 
-import pydantic
-
 from rollcage.values.codec import is_native
 
 __all__ = ["own_copy"]
 
 _NEVER_CHANGE: Final = frozenset({
     type(None), bool, bytes, complex, dt.date, dt.datetime, dt.time, dt.timedelta, Decimal, float,
-    int, PosixPath, PurePosixPath, PureWindowsPath, pydantic.SecretBytes, pydantic.SecretStr, str,
-    UUID,
+    int, PosixPath, PurePosixPath, PureWindowsPath, str, UUID,
 })  # fmt: skip
 
 
