@@ -22,7 +22,13 @@ from autogen_core.models import (
 from autogen_core.tools import BaseTool, FunctionTool, StaticStreamWorkbench
 from rollcage import Session
 from rollcage.adapter import Trace
-from rollcage_autogen import ReplayModel, RollcageWorkbench, guard_model, guard_tools
+from rollcage_autogen import (
+    ReplayModel,
+    RollcageWorkbench,
+    follow_state,
+    guard_model,
+    guard_tools,
+)
 from rollcage_conformance import (
     AdapterSuite,
     Capabilities,
@@ -120,6 +126,10 @@ class AutoGenHarness:
         """The recorded answers as a model client."""
         return ReplayModel(trace)
 
+    def memory(self) -> dict[str, Any]:
+        """What an agent's state is saved to."""
+        return {}
+
     def _agent(self, performance: Performance) -> AssistantAgent:
         model: ChatCompletionClient = performance.replay_model or Actor(performance.script)
         session, options = performance.session, {"tools": performance.tools}
@@ -147,7 +157,8 @@ class AutoGenHarness:
     async def arun(self, performance: Performance) -> Result:
         """Play it; cancel it as AutoGen wants it, by its token."""
         token = CancellationToken()
-        playing = asyncio.ensure_future(_play(self._agent(performance), token))
+        agent = self._agent(performance)
+        playing = asyncio.ensure_future(_play(agent, token, performance))
         try:
             return await asyncio.shield(playing)
         except asyncio.CancelledError:
@@ -165,9 +176,28 @@ class WorkbenchHarness(AutoGenHarness):
         return {"workbench": RollcageWorkbench(inner, session, contracts=contracts)}
 
 
-async def _play(agent: AssistantAgent, token: CancellationToken) -> Result:
+async def _play(
+    agent: AssistantAgent, token: CancellationToken, performance: Performance
+) -> Result:
+    memory: dict[str, Any] | None = performance.memory
+    if not memory:
+        try:
+            return await _run(agent, "Go.", token)
+        finally:
+            if memory is not None:
+                memory |= await agent.save_state()
+    if performance.session is not None:
+        follow_state(performance.session, memory)
+    await agent.load_state(memory)
+    try:
+        return await _run(agent, None, token)
+    finally:
+        memory |= await agent.save_state()
+
+
+async def _run(agent: AssistantAgent, task: str | None, token: CancellationToken) -> Result:
     text, chunks = "", []
-    async for event in agent.run_stream(task="Go.", cancellation_token=token):
+    async for event in agent.run_stream(task=task, cancellation_token=token):
         if isinstance(event, ModelClientStreamingChunkEvent):
             chunks.append(event.content)
         elif isinstance(event, TextMessage) and event.source == "actor":

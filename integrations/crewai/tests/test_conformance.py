@@ -102,6 +102,10 @@ class CrewAIHarness:
         """The decisions of a recorded run."""
         return ReplayModel(trace)
 
+    def memory(self) -> None:
+        """CrewAI keeps the outputs of whole tasks, and nothing of the calls that were made."""
+        return
+
     def _crew(self, performance: Performance) -> Crew:
         model: BaseLLM = performance.replay_model or Actor(
             model="scripted", script=performance.script
@@ -165,9 +169,9 @@ HARNESS: Final[Harness] = CrewAIHarness()
 
 
 class TestCrewAI(AdapterSuite):
-    """Everything that CrewAI can do; it injects nothing."""
+    """Everything that CrewAI can do; it injects nothing, and has no memory of calls."""
 
-    capabilities = Capabilities(injection=False)
+    capabilities = Capabilities(injection=False, memory=False)
 
     @pytest.fixture
     def harness(self) -> Harness:

@@ -17,7 +17,9 @@ from langchain_core.messages import (
 )
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import StructuredTool
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.prebuilt import InjectedState
 from rollcage import Session
 from rollcage.adapter import Trace
@@ -37,6 +39,9 @@ USAGE: Final = UsageMetadata(
     output_tokens=Script.USAGE["output_tokens"],
     total_tokens=sum(Script.USAGE.values()),
 )
+
+
+THREAD: Final[RunnableConfig] = {"configurable": {"thread_id": "1"}}
 
 
 class Actor(BaseChatModel):
@@ -108,6 +113,10 @@ class LangChainHarness:
         """The recorded answers as a chat model."""
         return ReplayModel(trace)
 
+    def memory(self) -> InMemorySaver:
+        """A checkpointer."""
+        return InMemorySaver()
+
     def _agent(self, performance: Performance) -> Any:
         model: BaseChatModel = performance.replay_model or Actor(script=performance.script)
         session, tools = performance.session, performance.tools
@@ -116,7 +125,13 @@ class LangChainHarness:
         if performance.scenario.guarded_model:
             model = guard_model(model, session)
         guarded, middleware = self.guard(tools, session, _declared(performance.scenario))
-        return create_agent(model, guarded, middleware=[middleware], state_schema=State)
+        return create_agent(
+            model,
+            guarded,
+            middleware=[middleware],
+            state_schema=State,
+            checkpointer=performance.memory,
+        )
 
     def guard(
         self, tools: list[StructuredTool], session: Session, contracts: dict[str, Any]
@@ -128,7 +143,7 @@ class LangChainHarness:
         """Play it, synchronously."""
         agent, question = self._agent(performance), _question(performance)
         if not performance.stream:
-            return _ended(agent.invoke(question))
+            return _ended(agent.invoke(question, THREAD))
         ended = _Streamed()
         for mode, part in agent.stream(question, stream_mode=["messages", "values"]):
             ended.take(mode, part)
@@ -138,7 +153,7 @@ class LangChainHarness:
         """Play it in asyncio."""
         agent, question = self._agent(performance), _question(performance)
         if not performance.stream:
-            return _ended(await agent.ainvoke(question))
+            return _ended(await agent.ainvoke(question, THREAD))
         ended = _Streamed()
         async for mode, part in agent.astream(question, stream_mode=["messages", "values"]):
             ended.take(mode, part)
@@ -169,7 +184,10 @@ def _tool(spec: ToolSpec) -> StructuredTool:
     return make(coroutine=function) if spec.is_async else make(function)
 
 
-def _question(performance: Performance) -> dict[str, Any]:
+def _question(performance: Performance) -> dict[str, Any] | None:
+    memory: InMemorySaver | None = performance.memory
+    if memory is not None and memory.get_tuple(THREAD) is not None:
+        return None  # it goes on with what its checkpoints hold
     return {"messages": [HumanMessage("Go.")], "injected": performance.scenario.injected}
 
 

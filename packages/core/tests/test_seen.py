@@ -254,7 +254,7 @@ def talk(root: Path, **settings: Any) -> None:
 def test_answered_calls_are_seen_by_their_ids(tmp_path: Path) -> None:
     talk(tmp_path)
     with Session("job", store=tmp_path) as session:
-        session.seen(["1", "2"], conversation="ann")
+        session.seen({"ann": ["1", "2"]})
         answer(session, "3", "c")
     assert (DONE, session.stats.seen) == (["a", "b", "c"], 2)
 
@@ -266,7 +266,7 @@ def test_an_id_that_was_given_as_often_is_another_call(tmp_path: Path) -> None:
         raise PowerCutError
     with Session("job", store=tmp_path) as session:
         answer(session, "same", "a")
-        session.seen(["same"], conversation="ann")
+        session.seen({"ann": ["same"]})
         answer(session, "same", "b")
     assert (DONE, session.stats.seen, session.stats.hits) == (["a", "b"], 0, 2)
 
@@ -274,7 +274,7 @@ def test_an_id_that_was_given_as_often_is_another_call(tmp_path: Path) -> None:
 def test_histories_of_others_say_nothing(tmp_path: Path) -> None:
     talk(tmp_path)
     with Session("job", store=tmp_path) as session:
-        session.seen(["1", "2"], conversation="bob")
+        session.seen({"bob": ["1", "2"]})
         answer(session, "1", "a")
         answer(session, "2", "b")
     assert (DONE, session.stats.seen, session.stats.hits) == (["a", "b"], 0, 2)
@@ -282,7 +282,7 @@ def test_histories_of_others_say_nothing(tmp_path: Path) -> None:
 
 def test_a_fresh_run_sees_nothing(tmp_path: Path) -> None:
     with Session("job", store=tmp_path) as session:
-        session.seen(["1"], conversation="ann")
+        session.seen({"ann": ["1"]})
         answer(session, "2", "b")
     assert (DONE, session.stats.seen) == (["b"], 0)
 
@@ -295,6 +295,6 @@ def test_what_was_seen_counts_for_rules(tmp_path: Path) -> None:
         counted.append(step.calls)
 
     with Session("job", store=tmp_path, rules=[rule]) as session:
-        session.seen(["1", "2"], conversation="ann")
+        session.seen({"ann": ["1", "2"]})
         answer(session, "3", "c")
     assert counted == [2]

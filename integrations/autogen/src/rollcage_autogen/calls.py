@@ -80,7 +80,8 @@ def placed(session: Session, call_id: str) -> contextlib.AbstractContextManager[
     if turn is not None and turn.slots is not None:
         slot = turn.slots.get(call_id)
         turn = turn if call_id in turn.slots else None
-    return session.place(turn=turn, slot=slot, agent=agent_name(), call_id=call_id)
+    name = agent_name()
+    return session.place(turn=turn, slot=slot, agent=name, call_id=call_id, conversation=name)
 
 
 def agent_name() -> str:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from autogen_core.models import ChatCompletionClient, CreateResult
+from autogen_core.models import (
+    ChatCompletionClient,
+    CreateResult,
+    FunctionExecutionResultMessage,
+)
 from rollcage import Contract, Session
 from rollcage.adapter import Running, is_object, model_contract, swapped
 from rollcage.errors import ContractError
@@ -83,9 +87,17 @@ class _ModelGuard:
             self._contracts[name] = contract
         return contract, canonical_request(messages, options)
 
-    def placed(self) -> contextlib.AbstractContextManager[None]:
-        """Whose call this is."""
-        return self.session.place(agent=agent_name())
+    def placed(self, messages: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
+        """Whose call this is. What its messages show as answered, nobody will ask for again."""
+        name = agent_name()
+        answered = (
+            result.call_id
+            for message in messages
+            if isinstance(message, FunctionExecutionResultMessage)
+            for result in message.content
+        )
+        self.session.seen({name: answered})
+        return self.session.place(agent=name, conversation=name)
 
 
 def _model_name(client: Any) -> str:
@@ -109,7 +121,7 @@ def _create(guard: _ModelGuard, method: Callable[..., Any]) -> Callable[..., Any
                 return [await method(self, messages, **options)]
 
         contract, request = guard.call(self, messages, options)
-        with guard.placed():
+        with guard.placed(messages):
             pieces = await guard.session.arun(
                 contract, request, body, kind="model", answer=answer_of
             )
@@ -140,7 +152,7 @@ def _create_stream(guard: _ModelGuard, method: Callable[..., Any]) -> Callable[.
                         yield piece
 
         contract, request = guard.call(self, messages, options)
-        with guard.placed():
+        with guard.placed(messages):
             pieces: Any = guard.session.astream(
                 contract, request, body, kind="model", answer=answer_of
             )

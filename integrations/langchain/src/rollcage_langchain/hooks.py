@@ -125,7 +125,7 @@ class Hook:
     def asked(self, messages: Iterable[Any]) -> Generator[None]:
         """Around a call of the model, which is shown these messages."""
         with self.ending(""):
-            self.session.seen(_answered(messages))
+            self.session.seen({"": _answered(messages)})
             with self.session.place(agent=agent_name()):
                 yield
 
@@ -143,7 +143,7 @@ class Hook:
         try:
             yield
         except HALTED as error:
-            if current_step() is not None:
+            if current_step() is not None or self.session.halted is None:
                 raise
             raise GraphInterrupt from error
         except GraphInterrupt as interrupt:
@@ -174,7 +174,7 @@ class Hook:
             state=request.state,
             runtime=request.runtime,
         )
-        self.session.seen(_answered(_messages(request.state, self._messages_key)))
+        self.session.seen({"": _answered(_messages(request.state, self._messages_key))})
         turn, slot = _turn_and_slot(request, self._messages_key)
         call_id = request.tool_call["id"] or ""
         return request, self.session.place(

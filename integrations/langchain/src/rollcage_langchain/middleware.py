@@ -84,6 +84,7 @@ class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
         handler: Callable[[ModelRequest[Any]], ModelResponse[Any]],
     ) -> ModelResponse[Any]:
         """Tell the session whose call this is."""
+        self.session.look_back()
         with self._hook.asked(request.messages):
             return handler(request)
 
@@ -94,5 +95,6 @@ class RollcageMiddleware(AgentMiddleware[Any, Any, Any]):
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
     ) -> ModelResponse[Any]:
         """Tell the session whose call this is."""
+        await self.session.alook_back()
         with self._hook.asked(request.messages):
             return await handler(request)

@@ -86,29 +86,59 @@ class ReferenceHarness:
 
     def run(self, performance: Performance) -> Result:
         """Ask the model, run its calls, until it gives a text."""
-        results: Sequence[str] = ()
         try:
-            for turn in itertools.count():
+            first, results = self.remembered(performance)
+            for turn in itertools.count(first):
                 message, chunks = self.ask(performance, turn, results)
                 if isinstance(message, str):
                     return Result(message, chunks=chunks)
                 results = self.call_all(performance, message)
+                self.remember(performance, results)
         except Exception as error:  # noqa: BLE001 - how the agent ended is the result
             return Result(error=error)
         raise AssertionError("unreachable")
 
     async def arun(self, performance: Performance) -> Result:
         """The same in asyncio."""
-        results: Sequence[str] = ()
         try:
-            for turn in itertools.count():
+            first, results = self.remembered(performance)
+            for turn in itertools.count(first):
                 message, chunks = await self.aask(performance, turn, results)
                 if isinstance(message, str):
                     return Result(message, chunks=chunks)
                 results = await self.acall_all(performance, message)
+                self.remember(performance, results)
         except Exception as error:  # noqa: BLE001 - how the agent ended is the result
             return Result(error=error)
         raise AssertionError("unreachable")
+
+    # --- its memory ------------------------------------------------------------------------------
+
+    def memory(self) -> list[Sequence[str]]:
+        """This framework remembers the results of each turn."""
+        return []
+
+    def remembered(self, performance: Performance) -> tuple[int, Sequence[str]]:
+        """The turn to go on with, and the results before it; the session is told what is done."""
+        turns: list[Sequence[str]] = performance.memory or []
+        ids = [_call_id(turn, slot) for turn, told in enumerate(turns) for slot in range(len(told))]
+        if performance.session is not None:
+            performance.session.seen({"": ids})
+        return len(turns), turns[-1] if turns else ()
+
+    def remember(self, performance: Performance, results: Sequence[str]) -> None:
+        """A turn is done. One that halts the session never is."""
+        if performance.memory is not None:
+            performance.memory.append(results)
+
+    def identified(
+        self, performance: Performance, index: int
+    ) -> contextlib.AbstractContextManager[None]:
+        """The next call has the id that the memory will know it by."""
+        if performance.session is None or performance.memory is None:
+            return contextlib.nullcontext()
+        call_id = _call_id(len(performance.memory), index)
+        return performance.session.place(slot=index, call_id=call_id)
 
     # --- the model -------------------------------------------------------------------------------
 
@@ -186,7 +216,7 @@ class ReferenceHarness:
         """Run the calls of one message in threads; what the model is shown, by slot."""
 
         def one(slots: Slots, index: int, call: ToolCall) -> str:
-            with slots.slot(index):
+            with slots.slot(index), self.identified(performance, index):
                 try:
                     return self.shown(self.call(performance, *call))
                 except Exception as error:  # noqa: BLE001 - this framework shows the model errors
@@ -205,7 +235,7 @@ class ReferenceHarness:
         """Run the calls of one message in tasks."""
 
         async def one(slots: Slots, index: int, call: ToolCall) -> str:
-            with slots.slot(index):
+            with slots.slot(index), self.identified(performance, index):
                 try:
                     return self.shown(await self.acall(performance, *call))
                 except Exception as error:  # noqa: BLE001 - this framework shows the model errors
@@ -274,6 +304,10 @@ class ReferenceHarness:
         """The guarded call, in asyncio."""
         instead = _instead(body)
         return await session.arun(contract, arguments, body, is_async=is_async, instead=instead)
+
+
+def _call_id(turn: int, slot: int) -> str:
+    return f"call-{turn}-{slot}"
 
 
 def _instead(body: Callable[..., Any]) -> Instead:

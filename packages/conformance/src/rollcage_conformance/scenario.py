@@ -48,6 +48,8 @@ class Capabilities:
         usage: a model says what its answers took.
         reasoning: a model says what it thought.
         replay_models: the decisions of a recorded run can drive an agent.
+        memory: the framework has a memory of its own (a checkpointer, a saved state) from which an
+            agent goes on by itself, and the adapter can tell what it holds.
     """
 
     sync: bool = True
@@ -60,6 +62,7 @@ class Capabilities:
     usage: bool = True
     reasoning: bool = True
     replay_models: bool = True
+    memory: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -230,6 +233,8 @@ class Performance:
         stream: use the framework's streaming calls; the text comes in `Script.pieces`.
         replay_model: what `Harness.replay_model` gave: the agent's model instead of the scripted
             one. None: the script is.
+        memory: what `Harness.memory` gave: the agent keeps its history in it, and goes on from what
+            it holds already. None: it has no memory.
     """
 
     scenario: Scenario
@@ -238,6 +243,7 @@ class Performance:
     session: Session | None
     stream: bool = False
     replay_model: Any = None
+    memory: Any = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -275,4 +281,8 @@ class Harness(Protocol):
 
     def replay_model(self, trace: Trace) -> Any:
         """The framework's own model that gives the answers which `trace` holds, by position."""
+        ...
+
+    def memory(self) -> Any:
+        """An empty memory of the framework's own, which outlives an agent; None if it has none."""
         ...

@@ -123,6 +123,7 @@ class Stage:
         tools: Any = None,
         hold: Hold | None = None,
         decisions: Decisions = None,
+        memory: Any = None,
         opened: Callable[[Session], object] = lambda _: None,
         make: Callable[..., Session] = Session,
         **settings: Any,
@@ -138,6 +139,7 @@ class Stage:
             tools: the framework's tools, where those of an earlier `tools()` are used again.
             hold: cancel the agent once this tool's body runs (async only).
             decisions: a recorded run whose answers drive the agent, instead of the script.
+            memory: what the harness gave for one: the agent goes on from it.
             opened: called with the session as soon as it is entered.
             make: makes the session.
             **settings: more of the session's arguments.
@@ -147,7 +149,8 @@ class Stage:
         session = make(name, store=self.store, replay=replay, **settings)
         cast = self.harness.tools(rehearsed) if tools is None else tools
         script = Script(scenario.script, scenario.thought)
-        take = _Take(self.harness, Performance(rehearsed, script, cast, session, stream), session)
+        performance = Performance(rehearsed, script, cast, session, stream, memory=memory)
+        take = _Take(self.harness, performance, session)
 
         def entered() -> None:
             opened(session)

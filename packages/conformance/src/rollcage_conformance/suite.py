@@ -24,6 +24,7 @@ Capability = Literal[
     "usage",
     "reasoning",
     "replay_models",
+    "memory",
 ]
 _NEEDS = "__rollcage_needs__"
 _PACKAGE = __name__.partition(".")[0]

@@ -6,6 +6,7 @@ from rollcage_conformance.suites.flow import FlowSuite
 from rollcage_conformance.suites.gate import GateSuite
 from rollcage_conformance.suites.isolation import IsolationSuite
 from rollcage_conformance.suites.limits import LimitSuite
+from rollcage_conformance.suites.memory import MemorySuite
 from rollcage_conformance.suites.model import ModelSuite
 from rollcage_conformance.suites.outcome import OutcomeSuite
 from rollcage_conformance.suites.outputs import OutputSuite
@@ -23,6 +24,7 @@ __all__ = [
     "GateSuite",
     "IsolationSuite",
     "LimitSuite",
+    "MemorySuite",
     "ModelSuite",
     "OutcomeSuite",
     "OutputSuite",
@@ -48,6 +50,7 @@ class AdapterSuite(
     SecretSuite,
     IsolationSuite,
     ModelSuite,
+    MemorySuite,
     TraceSuite,
 ):
     """All suites at once: what an adapter subclasses."""

@@ -8,14 +8,20 @@ recorded order, as if they had been asked for. Which they are is decided here; n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from typing import Final, Protocol
 
 from rollcage.replay.path import Entry
 from rollcage.replay.recording import Recording
 
-__all__ = ["Ahead", "Memory", "Place", "Standing", "family"]
+__all__ = ["Ahead", "Histories", "Memory", "Place", "Standing", "family"]
 
+
+_HALTS: Final = frozenset(
+    {"approval_required", "diverged", "halted", "not_replayable", "outcome_unknown", "replay_miss"}
+)
+Histories = Mapping[str, Collection[str]]
+"""By conversation, the ids of the calls that its history shows as answered, as often as it does."""
 
 Place = tuple[str, str]
 """Where a step stands in a framework's memory: conversation and checkpoint."""
@@ -79,6 +85,8 @@ class Ahead:
         self._left: list[Entry] = []
         self._first = 0
         self._given: Counter[tuple[str, str]] = Counter()
+        self._answers: Counter[tuple[str, str]] = Counter()  # recorded ones, and what has none
+        self._unanswered: dict[tuple[str, str], Entry] = {}
         if recording is not None:
             self._load(recording)
 
@@ -92,7 +100,21 @@ class Ahead:
             if id(entry) in held and entry.status in ("ok", "error") and not entry.used
         ]
 
+        for entry in recording.entries:
+            call = entry.conversation, entry.call_id
+            halted = entry.status == "blocked" and entry.outcome.get("code") in _HALTS
+            if entry.call_id and (halted or (entry.status == "unknown" and entry.has_effect)):
+                self._unanswered[call] = entry
+            elif entry.call_id and entry.status in ("ok", "error"):
+                self._answers[call] += 1
+
+    @property
+    def recorded(self) -> bool:
+        """Whether there is anything that a history could say something of."""
+        return bool(self) or bool(self._unanswered)
+
     def __bool__(self) -> bool:
+        """Whether there is anything."""
         left = self._left
         while self._first < len(left) and left[self._first].used:
             self._first += 1
@@ -129,28 +151,43 @@ class Ahead:
             elif entry.checkpoint and (entry.conversation, entry.checkpoint) in places:
                 yield entry
 
-    def answered(self, ids: Iterable[str], conversation: str, inside: str) -> Iterator[Entry]:
-        """The steps that a history of messages holds; each is to be used up before the next.
+    def answered(self, histories: Histories, inside: str) -> Iterator[Entry]:
+        """The steps that histories of messages hold; each is to be used up before the next.
+
+        An id that the session has given as often as a history shows it is that of another call.
 
         Args:
-            ids: of the calls that it shows as answered, as often as it does. An id that the
-                session has given as often is that of another call.
-            conversation: whose history it is.
+            histories: see `Histories`.
             inside: see `family`: the steps of which bodies.
         """
-        shown = Counter(ids)
+        shown = {conversation: Counter(ids) for conversation, ids in histories.items()}
         before: list[Entry] = []  # answers of models, which a seen step came after
         for entry in self._of(inside):
-            if entry.conversation != conversation or entry.checkpoint or entry.kind == "branch":
+            ids = shown.get(entry.conversation)
+            if ids is None or entry.checkpoint or entry.kind == "branch":
                 continue
+            call = entry.conversation, entry.call_id
             if entry.kind == "model":
                 before.append(entry)
-            elif shown[entry.call_id] > self._given[conversation, entry.call_id]:
-                yield from (each for each in before if each.branch == entry.branch)
-                before.clear()
+            elif ids[entry.call_id] > self._given[call]:
+                along = entry.branch, entry.conversation
+                yield from (e for e in before if (e.branch, e.conversation) == along)
+                before = [e for e in before if not e.used]
                 yield entry
-            elif entry.call_id and entry.call_id not in shown:
-                return  # a history has no holes: nor does it hold what came later
+            elif entry.call_id and entry.call_id not in ids:
+                del shown[entry.conversation]  # a history has no holes
+                if not shown:
+                    return
+
+    def contradicted(self, histories: Histories) -> Entry | None:
+        """A recorded call without an answer that a history shows as answered, if there is one."""
+        for conversation, ids in histories.items():
+            for call_id, count in Counter(ids).items():
+                call = conversation, call_id
+                entry = self._unanswered.get(call)
+                if entry is not None and not self._given[call] and count > self._answers[call]:
+                    return entry
+        return None
 
     def _of(self, inside: str) -> Iterator[Entry]:
         if not self:

@@ -9,13 +9,13 @@ import inspect
 from collections.abc import (
     AsyncIterator,
     Callable,
-    Collection,
     Coroutine,
     Generator,
     Iterable,
     Iterator,
     Mapping,
 )
+from types import MappingProxyType
 from typing import Any, Final, Literal, TypeVar, Unpack, cast, overload
 
 from rollcage.contract.asked import as_asked, secret_names
@@ -29,7 +29,7 @@ from rollcage.errors import (
     SessionError,
 )
 from rollcage.gate import ALLOWED, Ask, Instead
-from rollcage.replay.ahead import Memory, Place
+from rollcage.replay.ahead import Histories, Memory, Place
 from rollcage.replay.path import Entry
 from rollcage.session.declare import (
     Declared,
@@ -171,7 +171,7 @@ class Session(Undoable):
         framework's own contract can be neither edited nor answered, for nobody knows whether its
         body takes the arguments. Raises as `call` does, and whatever the body raises.
         """
-        self._look_back()
+        self.look_back()
         return self._active().run(self._flow(contract, arguments, body, kind, answer, instead))
 
     async def arun(
@@ -186,7 +186,7 @@ class Session(Undoable):
         instead: Instead | None = None,
     ) -> Any:
         """`run` for an async body, or with `is_async=False` for a sync one in a thread."""
-        await self._alook_back()
+        await self.alook_back()
         flow = self._flow(contract, arguments, body, kind, answer, instead, waits=True)
         return await self._active().arun(flow, is_async=is_async)
 
@@ -205,7 +205,7 @@ class Session(Undoable):
         The step's value is the list of its chunks. A consumer that stops early cuts the step off.
         """
         instead = instead or _chunks(contract, body)
-        self._look_back()
+        self.look_back()
         flow = self._flow(contract, arguments, body, kind, answer, instead, streamed=True)
         return stream(self._active(), flow)
 
@@ -230,7 +230,7 @@ class Session(Undoable):
 
     async def _astream(self, start: Callable[[], Flow]) -> AsyncIterator[Any]:
         """A stream before which a framework's memory has to be looked at."""
-        await self._alook_back()
+        await self.alook_back()
         async with contextlib.aclosing(astream(self._active(), start())) as chunks:
             async for chunk in chunks:
                 yield chunk
@@ -404,7 +404,7 @@ class Session(Undoable):
         driver = self._active()
         here = self._here()
         driver.check_process()
-        self._look_back()  # branches of this name that were seen come before this one
+        self.look_back()  # branches of this name that were seen come before this one
         standing = None if self._memory is None else self._memory.here()
         with driver.lock:
             parent = driver.ledger.branch_name(here.branch, here.step)
@@ -415,7 +415,7 @@ class Session(Undoable):
             yield Branch(scope)
         if driver.writer.forked:
             return  # the child of a fork in here: what joins is the parent's
-        self._look_back()  # nobody may have asked for anything in it
+        self.look_back()  # nobody may have asked for anything in it
         with driver.lock:
             event = driver.ledger.join(parent, full, turn, self._clock.wall() // 1000)
             if event is not None:
@@ -486,29 +486,35 @@ class Session(Undoable):
         """
         self._memory = self._memory or memory
 
-    def seen(self, answered: Iterable[str], *, conversation: str = "") -> None:
-        """Say which calls a framework's history shows as answered: for adapters, at its hook.
+    def seen(self, histories: Mapping[str, Iterable[str]]) -> None:
+        """Say which calls a framework's histories show as answered: for adapters, at its hook.
 
         For a framework whose memory is a history of messages: recorded calls of these ids are seen,
         as `follow` has it, and the model's answers before them. An id that was given in this
-        session as often as the history shows it is left alone.
+        session as often as the history shows it is left alone. A history that shows a call as
+        answered which is recorded without an answer (the session was halted there, or nobody can
+        tell whether it happened) halts the session.
 
         Args:
-            answered: the ids of the calls that have a result in it, in any order, each as often.
-            conversation: whose history it is, as `place` was told.
+            histories: by conversation, as `place` was told it, the ids of the calls that have a
+                result in its history, in any order, each as often.
         """
-        if self._active().ledger.ahead:
-            self._see(answered=list(answered), conversation=conversation)
+        if self._active().ledger.ahead.recorded:
+            self._see(histories={name: list(ids) for name, ids in histories.items()})
 
-    def _look_back(self) -> None:
-        """See what the framework's memory holds, before a call."""
+    def look_back(self) -> None:
+        """See what the memory holds that the session follows, as each call does by itself.
+
+        For adapters, at a hook that may come before no guarded call.
+        """
         if self._memory is None or not self._active().ledger.ahead:
             return
         standing = self._memory.here()
         if standing is not None:
             self._see(places=standing.held(self._places()))
 
-    async def _alook_back(self) -> None:
+    async def alook_back(self) -> None:
+        """`look_back`, where the memory has to be awaited."""
         if self._memory is None or not self._active().ledger.ahead:
             return
         standing = self._memory.here()
@@ -526,10 +532,9 @@ class Session(Undoable):
         self,
         *,
         places: frozenset[Place] = frozenset(),
-        answered: Collection[str] = (),
-        conversation: str = "",
+        histories: Histories = MappingProxyType({}),
     ) -> None:
-        if not places and not answered:
+        if not places and not any(histories.values()):
             return
         driver, scope = self._active(), self._here()
         driver.check_process()
@@ -541,8 +546,7 @@ class Session(Undoable):
                 (scope.branch, scope.step),
                 self._clock.wall() // 1000,
                 places=places,
-                answered=answered,
-                conversation=conversation,
+                histories=histories,
             ):
                 driver.append(event)
                 entries.append((event["step"], entry))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rollcage.errors import Diverged, UnknownOutcome
+from rollcage.errors import Diverged, Halt, UnknownOutcome
 from rollcage.replay.path import Entry, described, nearest
 from rollcage.step.call import Call
 
-__all__ = ["diverged", "unknown"]
+__all__ = ["contradicted", "diverged", "unknown"]
 
 
 def unknown(run: str, step: int, name: str, at: str, *, why: str = "") -> UnknownOutcome:
@@ -62,4 +62,16 @@ def diverged(
         f"show {run}{at}. Take it back: rollcage undo {run}{at}. Or leave it as it is and begin "
         f'afresh: rollcage abandon {run}{at}, or replay="off" for this once',
         tuple((e.run, e.step) for e in orphans),
+    )
+
+
+def contradicted(entry: Entry, at: str) -> Halt:
+    """A framework's history holds an answer to a call that is recorded without one."""
+    if entry.status == "unknown":
+        return unknown(entry.run, entry.step, entry.name, at)
+    return Halt(
+        f"the framework's history shows call {entry.call_id} ({entry.name}) as answered, but it "
+        f"never ran: the session was halted there (step {entry.step} of run {entry.run}: "
+        f"{entry.outcome['reason']}). Go on from a state that was saved before, or take that call "
+        f"and its answer out of the history"
     )

@@ -6,7 +6,8 @@ session's lock around each call, and appends the events that it gives back befor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from rollcage.contract.contract import Contract
@@ -31,14 +32,14 @@ from rollcage.fingerprint.identity import (
     world_zero,
 )
 from rollcage.gate import Verdict, untimely
-from rollcage.replay.ahead import Ahead, Standing, family
+from rollcage.replay.ahead import Ahead, Histories, Standing, family
 from rollcage.replay.ahead import Place as Spot
 from rollcage.replay.path import UNKNOWN_DIGEST, Entry, Path, nearest
 from rollcage.replay.recording import Recording
 from rollcage.replay.world import Branch, Place, Turn, union
 from rollcage.step import journal
 from rollcage.step.call import Admission, Arrival, Call, Need, Stats, Step, Told
-from rollcage.step.halts import diverged, unknown
+from rollcage.step.halts import contradicted, diverged, unknown
 
 __all__ = ["Ledger", "Mode", "OnDivergence"]
 
@@ -635,8 +636,7 @@ class Ledger:
         now: int,
         *,
         places: frozenset[Spot] = frozenset(),
-        answered: Iterable[str] = (),
-        conversation: str = "",
+        histories: Histories = MappingProxyType({}),
     ) -> Iterator[tuple[Event, Entry]]:
         """Use up the recorded steps that it holds, as if they had been asked for: their events.
 
@@ -644,15 +644,18 @@ class Ledger:
             within: the branch that whoever tells so stands in, and the step whose body that is.
             now: in µs.
             places: see `Ahead.at`.
-            answered: see `Ahead.answered`.
-            conversation: the same.
+            histories: see `Ahead.answered`.
         """
         if self.halted is not None:
+            return
+        wrong = self.ahead.contradicted(histories)
+        if wrong is not None:
+            self.halted = contradicted(wrong, self._at)
             return
         branch, parent = within
         inside = family(self.branch_name(branch, parent))
         held = self.ahead.at(places, inside, self._is_seen)
-        for entry in held if places else self.ahead.answered(answered, conversation, inside):
+        for entry in held if places else self.ahead.answered(histories, inside):
             event = self._see(entry, None if parent is None else parent.number, now)
             if event is None:
                 return  # it can't be told as done, nor what came behind it
