@@ -204,3 +204,25 @@ def test_a_framework_that_runs_its_own_arguments_is_refused_if_they_have_changed
         else:
             session.run(contract, given, body, instead=Instead())
     assert ran == ([] if changes else ["{'mail': {'to': ['ann']}}"])
+
+
+def test_a_default_that_is_made_anew_is_no_change(store: JsonlStore) -> None:
+    made = iter(range(100))
+
+    class Given(pydantic.BaseModel):
+        mail: Any = pydantic.Field(alias="letter")
+        number: int = pydantic.Field(default_factory=lambda: next(made))
+
+    contract = Contract(name="send", parameters=Given, framework="somebody's")
+    given = {"letter": ["ann"]}
+    approve: list[Any] = [lambda: None, lambda: given["letter"].append("mallory")]
+
+    def approver(_: ApprovalRequest) -> Approval:
+        approve.pop(0)()
+        return Approval(True, "bob")
+
+    with Session("mail", store=store, rules=[ask], approver=approver) as session:
+        session.run(contract, given, lambda **_: ran.append(str(given)), instead=Instead())
+        with pytest.raises(Blocked, match="changed while somebody was asked"):
+            session.run(contract, given, lambda **_: ran.append(str(given)), instead=Instead())
+    assert ran == ["{'letter': ['ann']}"]

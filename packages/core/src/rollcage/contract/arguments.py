@@ -183,6 +183,29 @@ class Parameters:
             told = "; ".join(found)
             raise ArgumentsInvalid(f"{self._tool}: {told} (strict: nothing is coerced)")
 
+    def has_changed(self, raw: Mapping[str, Any], bound: Arguments, seal: Seal) -> bool:
+        """Whether arguments are no longer what was bound of them; defaults may differ."""
+        try:
+            now = self.bind(raw, seal).canonical
+        except ArgumentsInvalid:
+            return True
+        differs = {
+            name
+            for name in now.keys() | bound.canonical.keys()
+            if name not in now
+            or name not in bound.canonical
+            or jcs(now[name]) != jcs(bound.canonical[name])
+        }
+        return any(not self._names_of(name).isdisjoint(raw) for name in differs)
+
+    def _names_of(self, name: str) -> set[Any]:
+        """The names under which a parameter is passed, aliases included."""
+        if isinstance(self._schema, Mapping) or name not in self._schema.__pydantic_fields__:
+            return {name}
+        field = self._schema.__pydantic_fields__[name]
+        alias = field.validation_alias
+        return {name, field.alias, alias if isinstance(alias, str) else None}
+
     def why_not(self, raw: Mapping[str, Any], seal: Seal) -> str:
         """Why arguments do not pass; empty where they do."""
         try:
@@ -323,15 +346,7 @@ class Parameters:
     @functools.cached_property
     def _hidden(self) -> set[Any]:
         """The names of secret parameters, aliases included."""
-        names: set[Any] = set(self.secret)
-        if not isinstance(self._schema, Mapping):
-            fields = self._schema.__pydantic_fields__
-            for field in (fields[name] for name in self.secret if name in fields):
-                names |= {
-                    field.alias,
-                    field.validation_alias if isinstance(field.validation_alias, str) else None,
-                }
-        return names
+        return set[Any]().union(*map(self._names_of, self.secret))
 
 
 _SAYABLE: Final = {"missing": "Field required"}  # kinds of errors that tell nothing of a value

@@ -188,6 +188,7 @@ class Opened:
                 self._kept = self._elsewhere(error)
                 half_undone = self._open()
         except BaseException:
+            self._gate.close()
             self._release()
             raise
         open_sessions[id(self)] = self._facade

@@ -10,7 +10,7 @@ import orjson
 
 from rollcage.contract.arguments import Arguments
 from rollcage.contract.contract import Contract, Effect
-from rollcage.errors import ArgumentsInvalid, CaptureFailed
+from rollcage.errors import CaptureFailed
 from rollcage.fingerprint.identity import key_digest
 from rollcage.gate import Approval, ApprovalRequest, Ask, Asked, Instead, Response, Verdict
 from rollcage.gate.labels import NO_LABELS, Found
@@ -168,11 +168,7 @@ class Call:
         """Whether a framework's own arguments are no longer what was decided on."""
         if self.raw is None or self.is_edited:
             return False
-        try:
-            now = self.contract.takes.bind(self.raw, seal)
-        except ArgumentsInvalid:
-            return True
-        return now.digest_input != self.arguments.digest_input
+        return self.contract.takes.has_changed(self.raw, self.arguments, seal)
 
     def answer(self, response: Response) -> None:
         """Make it one that a person answers: the tool does not run, and so changes nothing."""
