@@ -42,9 +42,20 @@ _LISTS: Final[dict[str, Callable[[Any], Any]]] = {
 
 
 def declared_contract(body: Any) -> Contract | None:
-    """What `@rollcage.tool` attached to a function."""
+    """What `@rollcage.tool` attached to a function.
+
+    Raises:
+        ContractError: it is a stream, which no framework takes from a tool.
+    """
     found = getattr(body, "__rollcage_contract__", None)
-    return found if isinstance(found, Contract) else None
+    if not isinstance(found, Contract):
+        return None
+    if found.streams:
+        raise ContractError(
+            f"{found.name} is a generator, and a framework takes one value from a tool: declare a "
+            f"function that collects its chunks, and returns them"
+        )
+    return found
 
 
 def declare(

@@ -6,8 +6,8 @@ import dataclasses
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, cast, get_args
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from typing import Any, Final, Literal, cast, get_args, get_origin
 
 import pydantic
 
@@ -226,6 +226,13 @@ class Contract:
         """With which of `args`, `key` and `before` its probe is called."""
         return _words(self.name, "probe", self.probe, _ABOUT_EFFECTS["probe"])
 
+    @property
+    def streams(self) -> bool:
+        """Whether it is a generator function, sync or async: its chunks are what it gives."""
+        return inspect.isgeneratorfunction(self.function) or inspect.isasyncgenfunction(
+            self.function
+        )
+
     # --- results ---------------------------------------------------------------------------------
 
     @property
@@ -296,6 +303,7 @@ class Contract:
         for key, kind in _SEVERAL.items():
             each = declared.get(key) or ()
             declared[key] = kind([each] if isinstance(each, str | type) else each)
+        _check_stream(name, hints.get("return"))
         annotated = declared.get("returns") is None
         returns = hints.get("return") if annotated else declared["returns"]
         return cls(
@@ -305,6 +313,20 @@ class Contract:
             annotated=annotated,
             function=function,
             **{**declared, "returns": returns},
+        )
+
+
+def _check_stream(name: str, returns: Any) -> None:
+    """Refuse a generator that is sent values, or returns one: neither would be recorded."""
+    if get_origin(returns) not in (Generator, AsyncGenerator):
+        return
+    chunk, *rest = get_args(returns)
+    if any(each not in (None, type(None), Any) for each in rest):
+        shown = getattr(chunk, "__name__", repr(chunk))
+        kind = "AsyncIterator" if get_origin(returns) is AsyncGenerator else "Iterator"
+        raise ContractError(
+            f"{name}: of a stream the chunks are recorded, and neither what is sent to it nor what "
+            f"it returns at its end: declare {kind}[{shown}], and yield all that it gives"
         )
 
 

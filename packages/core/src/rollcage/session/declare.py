@@ -91,7 +91,8 @@ def tool(function: Any = None, /, **declared: Any) -> Any:
     """Declare a function as a tool: it stays that function, with a contract attached.
 
     Inside an open session a call of it is guarded; outside it runs plainly. What can be declared
-    is described at `Contract`; an undeclared effect is `write`.
+    is described at `Contract`; an undeclared effect is `write`. A generator function, sync or
+    async, is a stream: its chunks are given as they come, recorded, and replayed.
 
     Raises:
         ContractError: the declaration can't be used; says which parameter or field.
@@ -136,6 +137,8 @@ def guarded(
 
         wrapper = awrapper
     else:
+        is_sync_stream = inspect.isgeneratorfunction(function)
+        is_stream = is_sync_stream or inspect.isasyncgenfunction(function)
 
         @functools.wraps(function)
         def plain_wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -143,7 +146,10 @@ def guarded(
             if session is None:
                 return function(*args, **kwargs)
             named = _named(session, contract, bind, args, kwargs) if args else kwargs
-            return session.run(contract, named, function)
+            if not is_stream:
+                return session.run(contract, named, function)
+            stream = session.stream if is_sync_stream else session.astream
+            return stream(contract, named, function)
 
         wrapper = plain_wrapper
     setattr(wrapper, _CONTRACT, contract)

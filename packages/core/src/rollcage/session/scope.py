@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
 from contextvars import ContextVar, Token
 from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
@@ -53,6 +53,18 @@ class Guard(Protocol):
         self, contract: Contract, arguments: Mapping[str, Any], body: Callable[..., Any]
     ) -> Any:
         """See `Session.arun`."""
+        ...
+
+    def stream(
+        self, contract: Contract, arguments: Mapping[str, Any], body: Callable[..., Any]
+    ) -> Iterator[Any]:
+        """See `Session.stream`."""
+        ...
+
+    def astream(
+        self, contract: Contract, arguments: Mapping[str, Any], body: Callable[..., Any]
+    ) -> AsyncIterator[Any]:
+        """See `Session.astream`."""
         ...
 
     def call(self, tool: Callable[..., R], /, **arguments: Any) -> R:

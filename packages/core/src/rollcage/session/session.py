@@ -23,6 +23,7 @@ from rollcage.contract.contract import Contract
 from rollcage.errors import (
     ArgumentsInvalid,
     Blocked,
+    ContractError,
     Halt,
     NotReplayableWarning,
     OutputDrift,
@@ -127,7 +128,7 @@ class Session(Undoable):
     # --- calls -----------------------------------------------------------------------------------
 
     def call(self, tool: Callable[..., R], /, **arguments: Any) -> R:
-        """Call a sync tool through the session.
+        """Call a sync tool through the session; of a generator function, get its chunks.
 
         Args:
             tool: a function declared with `@rollcage.tool` or `session.tool`, or any other: an
@@ -140,6 +141,10 @@ class Session(Undoable):
             Halt: the session can't go on; nothing happened, unless the error says otherwise.
         """
         function, contract = declaration(tool)
+        if contract.streams:
+            is_async = inspect.isasyncgenfunction(function)
+            stream: Any = self.astream if is_async else self.stream
+            return cast("R", stream(contract, arguments, function))
         return cast("R", self.run(contract, arguments, function))
 
     @overload
@@ -151,6 +156,12 @@ class Session(Undoable):
     async def acall(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
         """Call an async tool, or a sync one in a thread, through the session. See `call`."""
         function, contract = declaration(tool)
+        if contract.streams:
+            word = "async for" if inspect.isasyncgenfunction(function) else "for"
+            raise ContractError(
+                f"{contract.name} is a stream, and can't be awaited: "
+                f"{word} chunk in session.call({contract.name}, ...)"
+            )
         is_async = inspect.iscoroutinefunction(function)
         return await self.arun(contract, arguments, function, is_async=is_async)
 

@@ -242,6 +242,10 @@ def _planned(each: object, tools: Tools, seal: Seal, allow: Callable[[Tool], Non
         tool = tools.find(each.tool, callable_=True)
     allow(tool)
     contract = tool.contract
+    if contract.streams:
+        raise ContractError(
+            f"{contract.name} can't compensate: it is a generator, and nobody reads its chunks"
+        )
     bound = contract.bind(each.arguments, seal)
     if contract.secret & bound.canonical.keys() or holds_secret(bound.canonical):
         raise ContractError(
