@@ -1,6 +1,7 @@
 """How a run ends, and what the next session of its job makes of that."""
 
 import logging
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from rollcage import (
     ApprovalRequired,
     Diverged,
+    Forked,
     Session,
     SessionError,
     StepView,
@@ -227,3 +229,98 @@ def test_an_inner_session_that_waits_does_not_pause_the_one_around_it(store: Jso
 def test_only_an_entered_session_can_be_paused(store: JsonlStore) -> None:
     with pytest.raises(SessionError, match="not entered"):
         Session("job", store=store).pause("ann is to answer")
+
+
+# --- where they meet others ----------------------------------------------------------------------
+
+
+def test_a_transaction_that_was_taken_back_leaves_nothing_to_be_asked_for(
+    store: JsonlStore,
+) -> None:
+    session = Session("job", store=store, tools=[write, unwrite])
+    with pytest.raises(InterruptedError), session:
+        write(1)
+        with session.transaction():
+            write(2)
+            raise InterruptedError
+    assert done == [1]
+    with Session("job", store=store, tools=[write, unwrite]) as later:
+        write(1)
+    assert (status(store, later.run_id), done) == ("ok", [1])
+
+
+def test_a_transaction_that_came_back_is_asked_for(store: JsonlStore) -> None:
+    session = Session("job", store=store)
+    with pytest.raises(InterruptedError), session:
+        with session.transaction():
+            write(1)
+        raise InterruptedError
+    with Session("job", store=store) as idle:
+        pass
+    assert status(store, idle.run_id) == "partial"
+    with Session("job", store=store) as later, later.transaction():
+        write(1)
+    assert (status(store, later.run_id), done) == ("ok", [1])
+
+
+def test_a_pause_in_a_branch_or_in_a_body_pauses_the_run(store: JsonlStore) -> None:
+    @tool(effect="scope", name="ending.plan")
+    def plan() -> None:
+        write(1)
+        paused.append(True)
+        here[0].pause("ann is to answer")
+
+    here: list[Session] = []
+    paused: list[bool] = []
+    with Session("job", store=store) as session:
+        here.append(session)
+        plan()
+        with session.branch("side") as side:
+            side.call(write, number=2)
+    assert (paused, status(store, session.run_id)) == ([True], "paused")
+    with Session("job", store=store) as later:
+        here[0] = later
+        plan()
+        with later.branch("side") as side:
+            assert side.call(write, number=2) == 2
+    assert (done, status(store, later.run_id)) == ([1, 2], "ok")
+
+
+@pytest.mark.parametrize("replay", ["offline", "verify"])
+def test_a_paused_run_is_looked_back_at_as_it_is(store: JsonlStore, replay: Any) -> None:
+    with Session("job", store=store) as session:
+        write(1)
+        session.pause("ann is to answer")
+    with Session("job", store=store, replay=replay) as looked:
+        assert write(1) == 1
+    assert (status(store, looked.run_id), done) == ("ok", [1])
+    with Session("job", store=store) as later:
+        write(1)
+    assert (later.root, done) == (session.run_id, [1])
+
+
+def test_what_was_undone_after_a_pause_is_done_again(store: JsonlStore) -> None:
+    with Session("job", store=store) as session:
+        write(1)
+        write(2)
+        session.pause("ann is to answer")
+    undo_run(store, session.run_id, to=1, tools=[write, unwrite])
+    assert (done, status(store, session.run_id)) == ([1], "undone")
+    with Session("job", store=store, replay="continue") as later:
+        assert [write(n) for n in (1, 3)] == [1, 3]
+    assert (done, status(store, later.run_id)) == ([1, 3], "ok")
+
+
+def test_a_forked_child_can_not_pause_its_parents_run(store: JsonlStore) -> None:
+    with Session("job", store=store) as session:
+        write(1)
+        if (child := os.fork()) == 0:
+            refused = 1
+            try:
+                session.pause("the child's")
+            except Forked:
+                refused = 0
+            finally:
+                os._exit(refused)
+        assert os.waitpid(child, 0)[1] == 0
+    assert status(store, session.run_id) == "ok"

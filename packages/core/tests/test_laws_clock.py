@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from rollcage import DidNotHappen, Happened, Session, current_step, tool
+from rollcage import Blocked, DidNotHappen, Happened, Policy, Session, current_step, tool
 from rollcage.step.driver import Clock
 from rollcage.store import JsonlStore, newest_run
+from rollcage.trace import check_events
 
 pytestmark = pytest.mark.law
 
@@ -152,3 +153,25 @@ def test_12_a_clock_that_jumps_loses_nothing_and_doubles_nothing(
         newest = newest_run(store.runs(), "job")
         assert newest is not None
         assert (newest.run, newest.status) == (session.run_id, "ok")
+
+
+RATE = "version = 1\ndefault = 'allow'\n[[limits.rules]]\nid = 'rate'\nrate = '5/hour'\n"
+
+
+@pytest.mark.parametrize("jumps", [(0, 9), (0, -9), (-3, 7, 1)])
+def test_no_rate_and_no_duration_goes_by_a_clock_that_jumps(
+    store: JsonlStore, jumps: tuple[int, ...]
+) -> None:
+    """Neither more calls than a rate allows, nor fewer, and none that took less than no time."""
+    world = World()
+    write = world.tools()["write"]
+    settings: dict[str, Any] = {"store": store, "policy": Policy.parse(RATE)}
+    with Session("job", **settings, _clock=Host(0, jumps).clock()) as session:
+        for number in range(5):
+            write(number)
+        with pytest.raises(Blocked) as refused:
+            write(5)
+    assert refused.value.verdict_code == "limit_rate"
+    assert world.effects == [0, 1, 2, 3, 4]
+    events = check_events(store.read(session.run_id).data, session.run_id)
+    assert all(event.get("duration", 0) < 60_000_000 for event in events)
