@@ -5,6 +5,7 @@ call of the system that changes a file, and inside of each write. What is left i
 """
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterator
 from hashlib import sha256
@@ -114,7 +115,7 @@ class Cutter:
                 0, 1, len(data) // 2, len(data) - 1
             )  # fmt: skip
             for size in sorted({each for each in some if 0 <= each < len(data)}):
-                self._place(lambda size=size: write(descriptor, data[:size], *offset))
+                self._place(functools.partial(write, descriptor, data[:size], *offset))
             return write(descriptor, data, *offset)
 
         return written

@@ -2,15 +2,20 @@
 
 import functools
 import logging
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rollcage import RunInUse, Session, StoreError, TraceCorrupt, compensate, tool, undo_run
 from rollcage.step.driver import Clock
-from rollcage.store import JsonlStore
+from rollcage.store import JsonlStore, newest_run
+from rollcage.store.index import Index
+from rollcage.store.mark import Mark
 from rollcage.trace.reader import ended
 
 box: set[int] = set()
@@ -298,3 +303,119 @@ def test_an_index_that_can_not_be_read_says_so(store: JsonlStore) -> None:
     with pytest.raises(StoreError, match="EISDIR"), Session("job", store=store):
         pytest.fail("it was entered")
     index(store).rmdir()
+
+
+# --- the newest run of a job, without a look at the others ---------------------------------------
+
+
+def test_opening_a_session_looks_at_no_other_job(
+    store: JsonlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished(store, 1, name="other")
+    broken_off(store, 2)
+    finished(store, 3, name="another")  # by now the index was looked through
+
+    def looked(*_: Any, **__: Any) -> Any:
+        raise AssertionError("it looked through all runs")
+
+    for name in ("runs", "_look", "_whole"):
+        monkeypatch.setattr(Index, name, looked)
+    with Session("job", store=store) as resumed:
+        assert put(2) == 2
+    with Session("new", store=store) as first:
+        put(4)
+    with Session("other", store=store) as again:
+        put(5)
+    assert (resumed.stats.hits, first.stats.hits, again.stats.hits) == (1, 0, 0)
+
+
+names = st.sampled_from(["job", "other", 'a "name":"job"', "jo", "b\\", "Zoë", "Zoe\u0308", ""])
+began = st.tuples(
+    names,
+    st.sampled_from(["record", "resume", "offline"]),
+    st.sampled_from([None, "ab" * 32]),
+    st.sampled_from([None, "ok", "error"]),
+)
+
+
+@given(st.lists(began, max_size=8))
+def test_it_is_the_newest_of_all(runs: list[tuple[str, str, str | None, str | None]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        store = JsonlStore(folder)
+        of_job: dict[tuple[str, str | None], str] = {}
+        for number, (name, mode, of, status) in enumerate(runs):
+            run = f"01890000-0000-7000-8000-{number:012x}"
+            source = of_job.get((name, of)) if mode == "resume" else None
+            started = {
+                "event": "run.started", "run": run, "name": name, "mode": mode, "source": source,
+                "time": 1000 - number,
+            }  # fmt: skip
+            with store.opening():
+                writer = store.create(started | ({"input": {"digest": of}} if of else {}))
+            if status:
+                writer.append({"event": "run.finished", "time": 1, "status": status, "steps": 0})
+                writer.attest(status)
+            writer.close()
+            of_job[name, of] = run
+        with store.opening():
+            for name in ("job", "other", 'a "name":"job"', "jo", "b\\", "Zoë", "", "none"):
+                for of in (None, "ab" * 32):
+                    assert store.newest(name, of) == newest_run(store.runs(), name, of)
+
+
+def add_a_line(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"garbage\n")
+
+
+def overwrite(path: Path) -> None:
+    data = path.read_bytes()
+    with path.open("r+b") as file:
+        file.write(b"\0" * (len(data) - 1))
+
+
+def lose_the_mark(path: Path) -> None:
+    path.with_suffix(".mark").unlink()
+    overwrite(path)
+
+
+@pytest.mark.parametrize("change", [add_a_line, overwrite, Path.unlink, lose_the_mark])
+def test_whoever_else_changes_the_index_is_noticed(
+    store: JsonlStore, change: Callable[[Path], None]
+) -> None:
+    broken_off(store, 1)
+    finished(store, 2, name="other")
+    change(index(store))
+    with Session("job", store=store) as session:
+        assert put(1) == 1
+    assert session.stats.hits == 1
+
+
+def test_after_a_power_cut_it_is_looked_through(
+    store: JsonlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk may hold an older index, and an older mark that fits it."""
+    finished(store, 2, name="other")
+    older = {p: p.read_bytes() for p in (index(store), index(store).with_suffix(".mark"))}
+    broken_off(store, 1)
+    for path, data in older.items():
+        path.write_bytes(data)
+    Mark(index(store)).set(Mark(index(store)).now())
+    monkeypatch.setattr("rollcage.store.mark._started", lambda: "another start")
+    with Session("job", store=store) as session:
+        assert put(1) == 1
+    assert session.stats.hits == 1
+
+
+def test_a_trace_that_was_put_there_by_hand_is_found_by_repair(
+    store: JsonlStore, tmp_path: Path
+) -> None:
+    elsewhere = JsonlStore(tmp_path / "elsewhere")
+    run = broken_off(elsewhere, 1)
+    finished(store, 2, name="other")
+    path = elsewhere.root / "runs" / f"{run}.jsonl"
+    path.rename(store.root / "runs" / path.name)
+    assert store.repair().lost == (run,)
+    with Session("job", store=store) as session:
+        assert put(1) == 1
+    assert session.stats.hits == 1

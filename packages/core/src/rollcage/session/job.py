@@ -52,12 +52,11 @@ class Job:
             RunNotFound: there is none, and the mode needs one.
             RunAbandoned: it was set aside, and the mode would resume it.
         """
-        runs = store.runs()
-        found = newest_run(runs, self.name, self.input)
+        found = store.newest(self.name, self.input)
         if found is None:
             if self.replay in ("auto", "continue"):
                 return None
-            raise RunNotFound(self._none(runs))
+            raise RunNotFound(self._none(store.runs()))
         if found.status == "abandoned" and self.replay in ("auto", "continue"):
             return None
         if found.status == "ok" and self.replay == "auto":

@@ -24,6 +24,8 @@ import orjson
 
 from rollcage.errors import StoreError, TraceCorrupt, TraceUnwritable
 from rollcage.store import disk
+from rollcage.store.jobs import newest_run
+from rollcage.store.mark import Mark
 from rollcage.store.protocol import RunInfo, is_run_id
 from rollcage.trace.reader import ended, read_events, split_tail
 
@@ -67,6 +69,7 @@ class Index:
     def __init__(self, path: Path, folder: Path) -> None:
         self.path = path
         self._folder = folder
+        self._mark = Mark(path)  # fits where it was looked through, and nobody else changed it
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -86,10 +89,35 @@ class Index:
             )
         return [self._info(run, each) for run, each in self._whole(known).items()]
 
+    def newest(self, name: str, of: str | None) -> RunInfo | None:
+        """The newest run of a job, as `newest_run` finds it; without a look at the others.
+
+        No run stands before one that it builds on, so that the last of a job is a leaf.
+        """
+        if not (name.isascii() and self._mark.fits()):
+            return newest_run(self.runs(), name, of)
+        data, wanted = self._data(), b'"name":' + orjson.dumps(name)
+        at = len(data)
+        while (at := data.rfind(wanted, 0, at)) >= 0:
+            for run, known in _parse(_line_at(data, at))[0].items():
+                start = known.started or {}
+                own = start.get("name") == name and start.get("input") == of
+                if own and start["mode"] in ("record", "resume"):
+                    return self._info(run, self._known(data, run))
+        return None
+
     def known(self, run: str) -> Known:
         """The lines of one run, for `info`."""
-        known, _ = _parse(self._data(), only=run)
-        return known.get(run) or Known()
+        return self._known(self._data(), run)
+
+    @staticmethod
+    def _known(data: bytes, run: str) -> Known:
+        lines: list[bytes] = []
+        wanted, at = run.encode(), 0
+        while (at := data.find(wanted, at)) >= 0:
+            lines.append(_line_at(data, at))
+            at = data.find(b"\n", at) + 1 or len(data)
+        return _parse(b"".join(lines))[0].get(run) or Known()
 
     def info(self, run: str, found: Known, trace: bytes) -> RunInfo | None:
         """What is known of one run, whose whole lines are `trace`, read behind those here."""
@@ -178,9 +206,19 @@ class Index:
 
     # --- writing ---------------------------------------------------------------------------------
 
-    def began(self, started: Mapping[str, Any], *, durable: bool) -> None:
+    def begins(self) -> bytes:
+        """A run is about to begin: until that is noted, nobody takes this for all that there is.
+
+        Returns:
+            For `began`: by what it is known that nothing else was.
+        """
+        mark = self._mark.now() if self._mark.fits() else b""
+        self._mark.set(b"")
+        return mark
+
+    def began(self, started: Mapping[str, Any], mark: bytes, *, durable: bool) -> None:
         """Note a run, by its `run.started`; `durable` waits until that is on the disk."""
-        self._append(_line(started), durable=durable)
+        self._append(_line(started), mark, durable=durable)
 
     def attest(self, run: str, status: str, end: tuple[int, int, bytes], *, durable: bool) -> None:
         """Note how a run ended, and with how many lines and bytes, and which hash.
@@ -191,9 +229,10 @@ class Index:
         line = {"run": run, "status": status, "count": count, "head": head.hex(), "size": size}
         self._append(line, durable=durable)
 
-    def _append(self, line: dict[str, Any], *, durable: bool = False) -> None:
+    def _append(self, line: dict[str, Any], mark: bytes = b"", *, durable: bool) -> None:
         try:
             with disk.locked(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND) as index:
+                whole = mark == self._mark.now() if mark else self._mark.fits()
                 size = os.fstat(index).st_size
                 if size and os.pread(index, 1, size - 1) != b"\n":
                     # Torn by a writer that was killed. What it would have told, its trace tells.
@@ -201,8 +240,15 @@ class Index:
                 disk.write(index, orjson.dumps(line) + b"\n")
                 if durable:
                     os.fsync(index)
+                if whole:
+                    self._mark.set(self._mark.now())
         except OSError as error:
             raise TraceUnwritable(f"{self.path} can't be written: {disk.said(error)}") from error
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it was looked through, and nobody but its writers changed it since."""
+        return self._mark.fits()
 
     def repair(self, *, thorough: bool = False) -> Repair:
         """Write anew what is lost or damaged, where anything is. The caller has the store's lock.
@@ -215,14 +261,17 @@ class Index:
                 here: nobody can tell whose it is.
             TraceUnwritable: it can't be written.
         """
+        mark = self._mark.now()  # first: it is none of what is added behind this
         found, anew = self._look(thorough=thorough)
         if anew is None:
+            self._mark.set(mark)
             return found
         try:
             with disk.locked(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND):
                 again, anew = self._look(thorough=thorough)  # live runs note their ends meanwhile
                 if anew is not None:
                     disk.replace(self.path, anew, part=self.path.with_name("index.jsonl.part"))
+                    self._mark.set(self._mark.now())
         except OSError as error:
             raise TraceUnwritable(f"{self.path} can't be written: {disk.said(error)}") from error
         return again
@@ -263,14 +312,16 @@ def _lines(known: Known) -> Iterable[bytes]:
     return (orjson.dumps(line) + b"\n" for line in (known.started, known.ended) if line)
 
 
-def _parse(data: bytes, *, only: str | None = None) -> tuple[dict[str, Known], tuple[int, ...]]:
-    """What the index says of each run, or `only` of one; the numbers of lines that say nothing."""
+def _line_at(data: bytes, at: int) -> bytes:
+    """The whole line in which this place is; nothing where it has no end."""
+    return data[data.rfind(b"\n", 0, at) + 1 : data.find(b"\n", at) + 1]
+
+
+def _parse(data: bytes) -> tuple[dict[str, Known], tuple[int, ...]]:
+    """What lines of the index say of each run; the numbers of those that say nothing."""
     known: dict[str, Known] = {}
     damaged: list[int] = []
-    wanted = b"" if only is None else only.encode()
     for number, line in enumerate(data.split(b"\n")[:-1], start=1):
-        if wanted not in line:
-            continue
         try:
             _take(known, orjson.loads(line))
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):

@@ -4,6 +4,7 @@
 
     .rollcage/
     ├── index.jsonl         what runs there are; a finished one's count and head
+    ├── index.mark          by which it is known that nobody else has changed it
     ├── lock                held while a session opens
     ├── registry.jsonl      what became of each tool (see `rollcage.Registry`); its end
     ├── registry.head       is attested here
@@ -93,8 +94,12 @@ class JsonlStore(TraceFile):
     def runs(self) -> list[RunInfo]:
         return self._index.runs()
 
+    def newest(self, name: str, of: str | None) -> RunInfo | None:
+        return self._index.newest(name, of)
+
     def read(self, run: str) -> RunTrace:
-        known = self._index.known(run)  # first: what is counted here, the trace has by then
+        self._path(run)  # or it is no run's id
+        known = self._index.known(run)  # first: what is counted there, the trace has by then
         trace = super().read(run)
         where = str(self.root / "runs" / f"{run}.jsonl")
         info = self._index.info(run, known, trace.data)
@@ -102,6 +107,8 @@ class JsonlStore(TraceFile):
 
     def _mend(self) -> None:
         """Write the index anew where it is damaged or lost: it is derived, and stops nobody."""
+        if self._index.is_whole:
+            return
         try:
             found = self._index.repair()
         except TraceUnwritable as error:
@@ -131,6 +138,7 @@ class JsonlStore(TraceFile):
 
     def create(self, started: dict[str, Any]) -> JsonlWriter:
         self._make()
+        mark = self._index.begins()
         path = self._path(started["run"])
         descriptor = open_locked(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND)
         try:
@@ -144,7 +152,7 @@ class JsonlStore(TraceFile):
             if writer.durable:
                 writer.sync()
                 disk.sync_folder(self._folder)
-            self._index.began(started, durable=writer.durable)
+            self._index.began(started, mark, durable=writer.durable)
         except BaseException:
             writer.close()
             path.unlink(missing_ok=True)  # nothing has run in it
