@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, SecretStr
 from rollcage import (
+    ArgumentsInvalid,
     Blocked,
     CaptureFailed,
     Compensation,
@@ -296,3 +297,12 @@ def test_without_the_library_no_session_is_made(
             open_session()
     finally:
         secrets._loaded.cache_clear()
+
+
+def test_a_call_that_was_refused_tells_none(open_session: Any, written: Any) -> None:
+    with open_session() as session:
+        with pytest.raises(ArgumentsInvalid):
+            session.call(make, count=f"key {AWS}")
+        session.refused("no_such_tool", {"text": [AWS], "password": "hunter2"})
+    assert AWS not in written()
+    assert "hunter2" not in written()

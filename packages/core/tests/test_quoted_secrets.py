@@ -15,6 +15,7 @@ import pytest
 from rollcage import (
     Approval,
     ApprovalRequired,
+    ArgumentsInvalid,
     Blocked,
     CaptureFailed,
     NotReplayable,
@@ -333,3 +334,15 @@ def test_a_word_of_the_trace_itself_breaks_no_trace(tmp_path: Path, events: Any)
             login(word)
             post({"password": 1})
     assert len(events(session.run_id)) > 20  # and the fixture has checked each of them
+
+
+def test_in_calls_that_were_refused(tmp_path: Path, clean: Any) -> None:
+    with Session("job", store=tmp_path) as session:
+        login(SECRET, PIN)
+        with pytest.raises(ArgumentsInvalid):
+            session.call(post, body=SECRET, more=[{SECRET: PIN}])
+        with pytest.raises(ArgumentsInvalid):
+            session.call(post, **{SECRET: 1})
+        asked = {"$rollcage": "secret", "value": SECRET, "deep": (SECRET, PIN)}
+        session.refused("no_such_tool", asked, reason=f"there is none for {SECRET}")
+    clean()

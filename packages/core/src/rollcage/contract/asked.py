@@ -9,7 +9,7 @@ import orjson
 
 from rollcage.contract.contract import Contract
 from rollcage.fingerprint.identity import jcs
-from rollcage.values.codec import TAG, Seal, encode_result, tagged
+from rollcage.values.codec import TAG, Seal, encode_result, hidden, tagged
 
 __all__ = ["as_asked", "secret_names"]
 
@@ -22,11 +22,12 @@ def as_asked(
     A secret one is its HMAC; what has no encoding is told by its type alone.
     """
     try:
-        shown = {name: _shown(each, seal, name in secret) for name, each in arguments.items()}
+        shown: Any = {name: _shown(each, seal, name in secret) for name, each in arguments.items()}
         if all(isinstance(name, str) for name in shown) and TAG not in shown:
             orjson.dumps(shown)
-            return shown
-        return cast("dict[str, Any]", encode_result(shown, seal).value)
+        else:
+            shown = encode_result(shown, seal).value
+        return cast("dict[str, Any]", hidden(shown, seal).value)
     except (TypeError, ValueError, RecursionError):  # too deep for JSON, or for us
         return {TAG: "opaque", "type": "builtins.dict", "value": None}
 
