@@ -56,6 +56,8 @@ class _Checkpoints:
         # when somebody looked first; what is run here after that is asked for, or left out.
         self.parents: dict[tuple[str, str, str], str] = {}
         self.kept: dict[tuple[str, str, str], frozenset[str]] = {}
+        # Supersteps whose checkpoint was never stored, by thread and graph: they are run again.
+        self.lost: dict[tuple[str, str, str], bool] = {}
 
     def here(self) -> _Place | None:
         """Where the graph stands whose node this is; None outside of one with a checkpointer."""
@@ -69,7 +71,8 @@ class _Checkpoints:
         at: Any = given.get("checkpoint_map")
         namespace = str(given.get("checkpoint_ns") or "")
         levels = _levels(namespace, at) if is_object(at) else ()
-        return _Place(self, saver, str(thread), namespace, levels) if levels else None
+        step = (config.get("metadata") or {}).get("langgraph_step", 0)
+        return _Place(self, saver, str(thread), namespace, levels, step) if levels else None
 
 
 class _Place:
@@ -82,22 +85,26 @@ class _Place:
         thread: str,
         namespace: str,
         at: Sequence[_Level],
+        step: int,
     ) -> None:
         self.conversation = thread
-        self.checkpoint = f"{namespace}@{','.join(level.checkpoint for level in at)}"
+        self.checkpoint = f"{namespace}@{','.join(level.checkpoint for level in at)}#{step}"
         # A task of the functional API is called by another one: they are no superstep.
         called = len(at) > 1 and at[-1].checkpoint == at[-2].checkpoint
         self.at_once = "" if called else f"{at[-1].graph}@{at[-1].checkpoint}"
         self._memory = memory
         self._saver = saver
         self._at = at
+        self._step = str(step)
 
     def is_beside(self, checkpoint: str) -> bool:
         """Whether a place is in another task of the same superstep."""
         namespace, _, at = checkpoint.rpartition("@")
         for own, its in zip(self._at, _read(namespace, at), strict=False):
             if own != its:
-                return (own.graph, own.checkpoint) == (its.graph, its.checkpoint)
+                lost = self._memory.lost.get((self.conversation, its.graph, its.checkpoint))
+                same = own.checkpoint == its.checkpoint or bool(lost and self._step == _step(at))
+                return same and own.graph == its.graph
         return False
 
     def held(self, places: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
@@ -137,6 +144,7 @@ class _Place:
             elif thread != self.conversation:
                 ahead.add(thread)
             elif recorded[0].checkpoint != self._at[0].checkpoint:
+                yield from self._look_for(recorded[0])
                 return  # of a superstep that is still to come, and so is all that was behind it
 
     def _is_done(self, thread: str, recorded: Sequence[_Level]) -> Looking:
@@ -161,6 +169,13 @@ class _Place:
             if its.task.rpartition(":")[2] in (yield from self._kept(thread, its)):
                 return True
         return False
+
+    def _look_for(self, level: _Level) -> Generator[RunnableConfig, Stored, None]:
+        """Find out whether a checkpoint was stored at all."""
+        place = self.conversation, level.graph, level.checkpoint
+        if place not in self._memory.lost:
+            stored = yield _config(*place)
+            self._memory.lost[place] = stored is None
 
     def _kept(
         self, thread: str, level: _Level
@@ -225,9 +240,16 @@ def _read(namespace: str, at: str) -> Sequence[_Level]:
     return _of_graphs(
         [
             _Level(graph, checkpoint, task)
-            for (graph, task), checkpoint in zip(tasks, at.split(","), strict=False)
+            for (graph, task), checkpoint in zip(
+                tasks, at.partition("#")[0].split(","), strict=False
+            )
         ]
     )
+
+
+def _step(at: str) -> str:
+    """The number of the superstep that a recorded place is in."""
+    return at.partition("#")[2]
 
 
 def _tasks(namespace: str) -> list[tuple[str, str]]:
