@@ -164,7 +164,9 @@ class Parameters:
                 bound = self._bind_model(schema, raw, seal)
             else:
                 bound = self._bind_schema(schema, raw, seal)
-            return self._without_secrets(bound, seal) if isinstance(seal, Hiding) else bound
+            if isinstance(seal, Hiding) and not seal.idle:
+                return self._without_secrets(bound, seal)
+            return bound
         except RecursionError:
             raise ArgumentsInvalid(f"{self._tool}: its arguments are nested too deep") from None
         except (rfc8785.CanonicalizationError, pydantic_core.PydanticSerializationError) as error:

@@ -53,13 +53,11 @@ class Quotes:
     """
 
     def __init__(self) -> None:
+        self.any = False  # whether there is one at all
         self._known: OrderedDict[str, tuple[_Quote, ...]] = OrderedDict()
         self._lengths: dict[str, tuple[int, ...]] = {}  # of the anchors that begin like this
         self._anchors: dict[str, tuple[_Quote, ...]] = {}
         self._lock = threading.Lock()
-
-    def __bool__(self) -> bool:
-        return bool(self._known)
 
     def add(self, secret: str, kind: str = DECLARED) -> None:
         """Remember a secret."""
@@ -69,6 +67,7 @@ class Quotes:
         quotes = tuple(_Quote(text, kind, secret, whole) for text in _written(secret))
         with self._lock:
             self._known[secret] = quotes
+            self.any = True
             for each in quotes:
                 anchor = each.text[:_ANCHOR]
                 alike = (each, *self._anchors.get(anchor, ()))[:_ALIKE]

@@ -47,14 +47,14 @@ class Sealing(Hiding):
         self._quotes = other._quotes
 
     @property
-    def _idle(self) -> bool:
-        """Whether there is nothing to look for."""
-        return not self._quotes
+    def idle(self) -> bool:
+        """See `Hiding`."""
+        return not self._quotes.any
 
     def hide(self, encoded: Any, names: Collection[str] = ()) -> Hidden:
         """An encoded value without the secrets in it, and where which were."""
         found: list[str] = []
-        if self._idle:
+        if self.idle:
             return Hidden(encoded, found)
         if names and not any(each not in names and self._is_quoted(each) for each in encoded):
             kept = {k: self._named(k, v, f"$.{k}", found) for k, v in encoded.items()}
@@ -63,7 +63,7 @@ class Sealing(Hiding):
 
     def event(self, event: dict[str, Any]) -> dict[str, Any]:
         """An event without the secrets in its own words: reasons, verdicts, errors."""
-        if self._idle:
+        if self.idle:
             return event
         return {
             name: self._words(value) if name in _TEXTS else value for name, value in event.items()
@@ -84,7 +84,7 @@ class Sealing(Hiding):
 
     def verdict(self, verdict: Verdict) -> Verdict:
         """A verdict that quotes no secret."""
-        if self._idle:
+        if self.idle:
             return verdict
         return dataclasses.replace(
             verdict,
@@ -171,7 +171,8 @@ class Detecting(Sealing):
         super().__init__(seal)
 
     @property
-    def _idle(self) -> bool:
+    def idle(self) -> bool:
+        """See `Hiding`: credentials may be anywhere."""
         return False
 
     def _text(self, text: str, path: str, found: list[str]) -> str:

@@ -288,7 +288,9 @@ def _outcome(
     if encoded is None:
         outcome |= recorded(contract, value, setting.seal, setting.types_of(contract))
         encoded = orjson.dumps(outcome)
-    shown = _without_secrets(outcome, seal) if isinstance(seal, Hiding) else outcome
+    shown = (
+        _without_secrets(outcome, seal) if isinstance(seal, Hiding) and not seal.idle else outcome
+    )
     return (outcome, encoded) if shown is outcome else (shown, orjson.dumps(shown))
 
 

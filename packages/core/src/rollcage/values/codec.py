@@ -90,6 +90,11 @@ class Hiding:
         """See `Seal`."""
         raise NotImplementedError
 
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to look for, so that nobody has to ask."""
+        raise NotImplementedError
+
     def hide(self, encoded: Any, names: Collection[str] = ()) -> Hidden:
         """An encoded value without the secrets in it. `names` are those of declared parameters."""
         raise NotImplementedError
@@ -100,7 +105,9 @@ def hidden(encoded: Any, seal: Seal, names: Collection[str] = ()) -> Hidden:
 
     `names` are those of its members that were declared: they are no secrets.
     """
-    return seal.hide(encoded, names) if isinstance(seal, Hiding) else Hidden(encoded, [])
+    if isinstance(seal, Hiding) and not seal.idle:
+        return seal.hide(encoded, names)
+    return Hidden(encoded, [])
 
 
 def survey(value: Any, reserved: str | None = TAG) -> int:  # noqa: C901, PLR0912 - each value of each call goes through here: fewer calls, more branches
