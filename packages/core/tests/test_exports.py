@@ -39,9 +39,9 @@ TRACE = [
     "json_schema", "read_events", "register_native", "seal_line", "split_tail", "tail_of",
 ]  # fmt: skip
 STORE = [
-    "JsonlStore", "Lock", "Reader", "Repair", "RunInfo", "RunTrace", "StopOrder", "Store",
-    "TraceFile", "Writer", "check_attested", "is_run_id", "job_name", "newest_run", "open_trace",
-    "store_option",
+    "DEFAULT_NAME", "JsonlStore", "Lock", "Reader", "Repair", "RunInfo", "RunTrace", "StopOrder",
+    "Store", "TraceFile", "Writer", "check_attested", "is_linked", "is_run_id", "is_store",
+    "is_store_file", "job_name", "newest_run", "open_trace", "store_option",
 ]  # fmt: skip
 
 

@@ -55,7 +55,7 @@ class PathRefused(ToolboxError):
 
     Codes: `path_absolute`, `path_parent`, `path_empty`, `path_name`, `path_encoded`,
     `path_unicode`, `path_too_long`, `path_reserved`; of what is there: `path_symlink`,
-    `path_hard_link`, `path_special`, `path_case`.
+    `path_hard_link`, `path_special`, `path_case`, `path_store`.
     """
 
     code = "path_refused"

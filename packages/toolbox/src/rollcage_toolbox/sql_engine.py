@@ -10,6 +10,7 @@ import contextlib
 import datetime as dt
 import decimal
 import json
+import os
 import sqlite3
 import time
 import uuid
@@ -19,6 +20,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 from urllib.parse import quote
 
 import sqlalchemy as sa
+from rollcage.store import is_store, is_store_file
 from sqlalchemy import exc, pool
 
 from rollcage_toolbox.errors import ToolboxError
@@ -100,6 +102,7 @@ def opened(url: str | sa.URL, seconds: float) -> sa.Engine:
     if not parsed.database or parsed.database == ":memory:" or "mode=memory" in parsed.database:
         raise ValueError("a database in memory is gone with its process: nothing could be undone")
     place = Path(parsed.database).absolute()
+    _check_no_store(place)
 
     def connect() -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -110,6 +113,18 @@ def opened(url: str | sa.URL, seconds: float) -> sa.Engine:
 
     # A connection each: none is left open, and none can be in another's transaction.
     return sa.create_engine(parsed, creator=connect, poolclass=pool.NullPool)
+
+
+def _check_no_store(place: Path) -> None:
+    """Refuse a file of a store: who writes it forges what people have approved.
+
+    Raises:
+        ValueError: it is one.
+    """
+    real = Path(os.path.realpath(place))
+    for above in real.parents:
+        if is_store_file(real.relative_to(above).parts[0]) and is_store(None, str(above)):
+            raise ValueError(f"{place} is in Rollcage's own store ({above}): no tool touches that")
 
 
 def dialect_of(engine: sa.Engine, tables: Collection[str] | None) -> Dialect:
@@ -203,6 +218,7 @@ class Sqlite:
 
     @contextlib.contextmanager
     def _transaction(self, begin: str) -> Generator[sa.Connection]:
+        _check_no_store(Path(self._engine.url.database or ""))  # one that was made since, or a link
         with _failures_named(), self._engine.connect() as plain:
             connection = plain.execution_options(isolation_level="AUTOCOMMIT")
             connection.exec_driver_sql(begin)  # by hand: the driver's own comes too late

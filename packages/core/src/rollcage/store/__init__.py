@@ -3,6 +3,7 @@
 from rollcage.store.index import Repair
 from rollcage.store.jobs import job_name, newest_run, store_option
 from rollcage.store.jsonl import JsonlStore, open_trace
+from rollcage.store.layout import DEFAULT_NAME, is_linked, is_store, is_store_file
 from rollcage.store.protocol import (
     Lock,
     Reader,
@@ -17,6 +18,7 @@ from rollcage.store.protocol import (
 from rollcage.store.tracefile import TraceFile
 
 __all__ = [
+    "DEFAULT_NAME",
     "JsonlStore",
     "Lock",
     "Reader",
@@ -28,7 +30,10 @@ __all__ = [
     "TraceFile",
     "Writer",
     "check_attested",
+    "is_linked",
     "is_run_id",
+    "is_store",
+    "is_store_file",
     "job_name",
     "newest_run",
     "open_trace",

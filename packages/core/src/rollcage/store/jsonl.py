@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rollcage.errors import RunNotFound, StoreError, TraceUnwritable
-from rollcage.store import disk
+from rollcage.store import disk, layout
 from rollcage.store.approvals import ApprovalFiles
 from rollcage.store.chained import ChainedFile
 from rollcage.store.control import give_order, lift_order
@@ -55,6 +55,7 @@ class JsonlStore(TraceFile):
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
         self._at = self.root.absolute()  # whatever the process's folder comes to be
+        layout.known.add(str(self._at))
         super().__init__(self._at / "runs")
         self._index = Index(self._at / "index.jsonl", self._folder)
         self._approvals = ApprovalFiles(self._at / "approvals")

@@ -11,6 +11,8 @@ import re
 import unicodedata
 from typing import Final
 
+from rollcage.store import DEFAULT_NAME
+
 from rollcage_toolbox.errors import PathRefused
 
 __all__ = ["TEMPORARY", "canonical", "folded", "parts", "usable"]
@@ -98,6 +100,8 @@ def _check(name: str, path: str) -> None:
         raise PathRefused(f"{path!r}: {name!r} is percent-encoded", "path_encoded")
     if len(name.encode()) > _LONGEST_NAME:
         raise PathRefused(f"a name has at most {_LONGEST_NAME} bytes", "path_too_long")
+    if name.casefold() == DEFAULT_NAME:
+        raise PathRefused(f"{path!r}: {DEFAULT_NAME} is Rollcage's own store", "path_store")
     if name.casefold().startswith(TEMPORARY):
         raise PathRefused(
             f"{path!r}: names like {TEMPORARY}* are for unfinished files", "path_reserved"

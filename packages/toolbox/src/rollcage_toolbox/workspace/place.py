@@ -19,11 +19,13 @@ import unicodedata
 from collections.abc import Iterator
 from typing import Final
 
+from rollcage.store import is_linked, is_store, is_store_file
+
 from rollcage_toolbox.errors import LimitExceeded, PathRefused
 from rollcage_toolbox.workspace.images import ABSENT, Image, Settings, dir_image, file_image
 from rollcage_toolbox.workspace.names import TEMPORARY, folded
 
-__all__ = ["Place", "enter", "remove_tree", "sweep"]
+__all__ = ["Place", "enter", "in_store", "refuse_store", "remove_tree", "sweep"]
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -63,6 +65,7 @@ def enter(fd: int, name: str, path: str) -> int:
         raise NotADirectoryError(errno.ENOTDIR, "not a directory", path) from None
     try:
         _refuse_inexact(fd, name, os.fstat(inner), path)
+        refuse_store(fd, name, path)
     except BaseException:
         os.close(inner)
         raise
@@ -100,6 +103,8 @@ class Place:
             return None
         _refuse_special(found, self.path)
         _refuse_inexact(self.fd, self.name, found, self.path)
+        if stat.S_ISDIR(found.st_mode):
+            refuse_store(self.fd, self.name, self.path)
         return found
 
     @contextlib.contextmanager
@@ -128,6 +133,8 @@ class Place:
     def _sound(self, status: os.stat_result, *, reading: bool) -> os.stat_result:
         if not stat.S_ISREG(status.st_mode):
             raise _refusal("no regular file", self.path, "path_special")
+        if status.st_nlink > 1 and is_linked(status):
+            raise _refusal("another name of a store's file", self.path, "path_store")
         if status.st_nlink > 1 and not (reading and self.settings.read_hard_links):
             raise _refusal("a file with a second name (hard link)", self.path, "path_hard_link")
         if status.st_mode & _PRIVILEGED and not reading:
@@ -339,6 +346,33 @@ def remove_tree(fd: int, name: str) -> None:
 
 def _refusal(what: str, path: str, code: str) -> PathRefused:
     return PathRefused(f"{path!r} is {what}: tools of a workspace do not touch it", code)
+
+
+def refuse_store(fd: int, name: str, path: str) -> None:
+    """Refuse a directory that is a store, and what is a store's own or would make one.
+
+    A store holds the key by which secrets and approvals are told: an agent that reads it can forge
+    what people have said.
+    """
+    own = is_store_file(name) and is_store(fd, with_name=name)
+    if own or is_store(fd, name):
+        raise _refusal("Rollcage's own store, or in it", path, "path_store")
+
+
+def in_store(fd: int) -> bool:
+    """Whether an open directory is one of a store's own folders, or in one."""
+    below, above = os.fstat(fd), ""
+    for _ in range(3):
+        above += "../"
+        for own in ("runs", "blobs", "approvals"):
+            try:
+                found = os.stat(f"{above}{own}", dir_fd=fd, follow_symlinks=False)
+            except OSError:
+                continue
+            if os.path.samestat(found, below) and is_store(fd, above.removesuffix("/")):
+                return True
+        below = os.stat(above, dir_fd=fd)
+    return False
 
 
 def _refuse_special(status: os.stat_result, path: str) -> None:

@@ -8,10 +8,12 @@ import stat
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from rollcage_toolbox.errors import LimitExceeded
+from rollcage.store import is_store, is_store_file
+
+from rollcage_toolbox.errors import LimitExceeded, PathRefused
 from rollcage_toolbox.workspace.images import ABSENT, Image, Images, Settings, dir_image
 from rollcage_toolbox.workspace.names import TEMPORARY, parts, usable
-from rollcage_toolbox.workspace.place import Place, enter, sweep
+from rollcage_toolbox.workspace.place import Place, enter, in_store, refuse_store, sweep
 
 __all__ = ["Found", "Tree"]
 
@@ -37,6 +39,8 @@ class Tree:
     @contextlib.contextmanager
     def directory(self, names: tuple[str, ...]) -> Iterator[int]:
         """The directory at the end of these names, opened."""
+        if in_store(self.fd):
+            raise PathRefused("the workspace's folder is a part of a store", "path_store")
         fd = os.dup(self.fd)
         try:
             for depth, name in enumerate(names, 1):
@@ -52,6 +56,7 @@ class Tree:
         """A place in the folder; the directory that it is in must be there."""
         *above, name = parts(path)
         with self.directory(tuple(above)) as fd:
+            refuse_store(fd, name, path)
             yield Place(fd, name, path, self.settings)
 
     def image(self, path: str, *, reading: bool = False) -> Image:
@@ -99,7 +104,10 @@ class Tree:
                 yield found
 
     def _walk(self, fd: int, above: str, depth: int) -> Iterator[Found]:
+        own = is_store(fd)
         for name in self.listing(fd):
+            if own and is_store_file(name):
+                continue
             try:
                 status = os.stat(name, dir_fd=fd, follow_symlinks=False)
             except FileNotFoundError:
@@ -113,6 +121,10 @@ class Tree:
                     inner = enter(fd, name, path)
                 except (FileNotFoundError, NotADirectoryError):
                     continue
+                except PathRefused as refused:
+                    if refused.code != "path_store":
+                        raise
+                    continue  # it is met, and never entered
                 try:
                     yield from self._walk(inner, f"{path}/", depth + 1)
                 finally:

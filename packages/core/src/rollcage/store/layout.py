@@ -1,0 +1,83 @@
+"""How a store that is a directory is told from any other, by what is in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+from pathlib import Path
+from typing import Final
+
+__all__ = ["DEFAULT_NAME", "is_linked", "is_store", "is_store_file", "known"]
+
+DEFAULT_NAME: Final = ".rollcage"
+"""What the store of a session is called that was given none."""
+
+_FILES: Final = frozenset({"index.jsonl", "lock", "key", "registry.jsonl", "registry.head"})
+_FOLDERS: Final = frozenset({"runs", "blobs", "approvals"})
+_OF_RUN: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\.")
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def is_store_file(name: str) -> bool:
+    """Whether a file or folder that is called so in a store is the store's own."""
+    shape = name.casefold()
+    return any(shape == own or shape.startswith(f"{own}.") for own in _FILES | _FOLDERS)
+
+
+known: Final[set[str]] = set()
+"""The folders of the stores that this process has opened."""
+
+
+def is_linked(status: os.stat_result) -> bool:
+    """Whether a file is one of a known store's own, by whichever of its names (hard links)."""
+    for folder in list(known):
+        for own in _FILES:
+            try:
+                found = Path(folder, own).lstat()
+            except OSError:
+                continue
+            if os.path.samestat(found, status):
+                return True
+    return False
+
+
+def is_store(fd: int | None, name: str = ".", *, with_name: str = "") -> bool:
+    """Whether a directory is a store, or was made to look like one.
+
+    Args:
+        fd: an open directory; None: `name` is a whole path.
+        name: of the directory, in that one.
+        with_name: a file that is about to be made in it, and counts as if it was there.
+    """
+
+    def there(own: str, kind: int) -> bool:
+        if with_name.casefold() == own:
+            return True
+        try:
+            found = os.stat(f"{name}/{own}", dir_fd=fd, follow_symlinks=False)
+        except OSError:
+            return False
+        return stat.S_IFMT(found.st_mode) == kind
+
+    if there("registry.jsonl", stat.S_IFREG) and there("registry.head", stat.S_IFREG):
+        return True
+    if not there("runs", stat.S_IFDIR) or not any(there(own, stat.S_IFREG) for own in _FILES):
+        return False
+    return _holds_runs(fd, f"{name}/runs")
+
+
+def _holds_runs(fd: int | None, name: str) -> bool:
+    """Whether a folder called `runs` is a store's: new and empty, or with the files of a run."""
+    if fd is not None:  # which directory the name is in, for a session that watches
+        sys.audit("rollcage.dir_fd", fd)
+    try:
+        runs = os.open(name, _DIRECTORY, dir_fd=fd)
+    except OSError:
+        return True  # nobody can tell
+    try:
+        names = os.listdir(runs)  # noqa: PTH208 - of a descriptor
+    finally:
+        os.close(runs)
+    return not names or any(_OF_RUN.match(each) for each in names)

@@ -1,0 +1,189 @@
+"""No tool touches a store: not its key, not its traces, by whichever way."""
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rollcage
+import sqlalchemy as sa
+from rollcage import Session, tool
+from rollcage.errors import CaptureFailed
+from rollcage.store import JsonlStore
+from rollcage_toolbox import PathRefused, Workspace
+from rollcage_toolbox.sql import Database
+
+
+@tool(effect="write", secret=["pin"])
+def unlock(pin: str) -> str:
+    return "open"
+
+
+def store_at(path: Path) -> Path:
+    """A store with a finished run in it."""
+    with Session("job", store=path):
+        unlock("1234")
+    assert (path / "key").is_file()
+    return path
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def workspace(here: Path) -> Iterator[Workspace]:
+    with Workspace(here, read_hard_links=True) as workspace:
+        yield workspace
+
+
+def refused(call: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    with pytest.raises(PathRefused) as error:
+        call(*args, **kwargs)
+    assert error.value.code == "path_store"
+
+
+def every_way(workspace: Workspace, at: str) -> None:
+    """Each tool that could read or change a store at a path."""
+    run = next(Path(at, "runs").glob("*.jsonl")).name
+    for name in ("key", "index.jsonl", "lock", f"runs/{run}", "registry.jsonl"):
+        path = f"{at}/{name}"
+        refused(workspace.read_file, path)
+        refused(workspace.hash_file, path)
+        refused(workspace.write_file, path, "forged", overwrite=True)
+        refused(workspace.append_file, path, "forged")
+        refused(workspace.delete_file, path)
+        refused(workspace.copy_file, path, "stolen")
+        refused(workspace.move_file, path, "stolen")
+    workspace.write_file("mine.txt", "mine", overwrite=True)
+    refused(workspace.copy_file, "mine.txt", f"{at}/key", overwrite=True)
+    refused(workspace.move_file, "mine.txt", f"{at}/key", overwrite=True)
+    refused(workspace.list_dir, at)
+    refused(workspace.make_dir, f"{at}/approvals")
+    refused(workspace.delete_dir, at)
+    refused(workspace.archive, at, "all.zip")
+    assert [each for each in workspace.find_files("**") if each.startswith(f"{at}/")] == []
+
+
+def test_the_default_store_beside_the_agent(workspace: Workspace) -> None:
+    store_at(Path(".rollcage"))
+    every_way(workspace, ".rollcage")
+    kinds = {entry["name"]: entry["kind"] for entry in workspace.list_dir(".")}
+    assert kinds[".rollcage"] == "refused"
+
+
+def test_inside_of_a_session_an_agent_does_not_get_the_key(workspace: Workspace) -> None:
+    store_at(Path(".rollcage"))
+    with Session("agent") as session:
+        refused(workspace.read_file, ".rollcage/key")
+        with pytest.raises(CaptureFailed, match="store"):
+            workspace.write_file(".rollcage/approvals/x.decision.json", "{}")
+        assert session.stats.misses == 1  # the read; the write could not even be prepared
+    with Session("strict", enforce="strict", replay="off"):
+        refused(workspace.read_file, ".rollcage/key")
+        workspace.write_file("notes.txt", "hello")
+
+
+def test_one_of_any_name_and_one_that_is_made_later(workspace: Workspace) -> None:
+    store_at(Path("deep/er/evidence"))
+    every_way(workspace, "deep/er/evidence")
+    refused(workspace.archive, "deep", "all.zip")
+    assert workspace.list_dir("deep")[0]["name"] == "er"
+    assert workspace.list_dir("deep/er")[0]["kind"] == "refused"
+
+
+def test_the_folder_above_it_is_renamed(workspace: Workspace) -> None:
+    store_at(Path("before/store"))
+    Path("before").rename("after")
+    every_way(workspace, "after/store")
+
+
+def test_before_its_first_run_and_with_parts_of_it_lost(workspace: Workspace) -> None:
+    for index, lost in enumerate(("index.jsonl", "key", "lock")):
+        at = store_at(Path(f"store{index}"))
+        (at / lost).unlink()
+        refused(workspace.list_dir, str(at))
+        refused(workspace.write_file, f"{at}/{lost}", "forged")
+    Path("new/runs").mkdir(parents=True)
+    Path("new/lock").touch()
+    refused(workspace.write_file, "new/key", "mine")
+
+
+def test_the_agent_can_not_make_the_default_one_first(workspace: Workspace) -> None:
+    refused(workspace.make_dir, ".rollcage")
+    refused(workspace.write_file, ".Rollcage", "x")
+
+
+def test_by_links(workspace: Workspace) -> None:
+    store = store_at(Path("../elsewhere").resolve() / Path.cwd().name)
+    Path("link").symlink_to(store)
+    Path("key-link").symlink_to(store / "key")
+    os.link(store / "key", "hard")
+    for path in ("link/key", "key-link"):
+        with pytest.raises((PathRefused, NotADirectoryError)):
+            workspace.read_file(path)
+    refused(workspace.read_file, "hard")
+    refused(workspace.write_file, "hard", "forged", overwrite=True)
+
+
+@pytest.mark.parametrize("inside", ["runs", "blobs", "blobs/ab"])
+def test_a_workspace_in_a_store(inside: str) -> None:
+    store = store_at(Path("store"))
+    (store / inside).mkdir(parents=True, exist_ok=True)
+    with Workspace(store / inside) as workspace:
+        refused(workspace.list_dir, ".")
+        refused(workspace.write_file, "x", "y")
+
+
+def test_a_workspace_that_is_a_store_too(workspace: Workspace) -> None:
+    store_at(Path())
+    for name in ("key", "index.jsonl", "lock"):
+        refused(workspace.read_file, name)
+        refused(workspace.delete_file, name)
+    refused(workspace.list_dir, "runs")
+    workspace.write_file("notes.txt", "hello")
+    assert workspace.read_file("notes.txt") == "hello"
+    assert workspace.find_files("**") == ["notes.txt"]
+
+
+def test_a_folder_that_only_looks_like_one_is_let_be(workspace: Workspace) -> None:
+    Path("experiments/runs/first").mkdir(parents=True)
+    Path("experiments/index.jsonl").write_text("{}\n")
+    workspace.write_file("experiments/runs/first/log.txt", "fine")
+    assert workspace.read_file("experiments/index.jsonl") == "{}\n"
+
+
+def test_sql_does_not_open_its_files() -> None:
+    store = store_at(Path("store"))
+    Path("link").symlink_to(store)
+    for place in (store / "lock", store / "runs" / "x.db", Path("link/lock")):
+        with pytest.raises(ValueError, match="no tool touches"):
+            Database(f"sqlite:///{place}")
+        database = Database(sa.create_engine(f"sqlite:///{place}"))
+        with pytest.raises(ValueError, match="no tool touches"):
+            database.query("SELECT 1")
+
+
+def test_sql_does_not_open_a_file_of_a_store_that_was_made_since() -> None:
+    folder = Path("data")
+    (folder / "runs").mkdir(parents=True)
+    sqlite3.connect(folder / "key").close()
+    (folder / "key").touch()
+    (folder / "runs" / "notes").touch()
+    database = Database(f"sqlite:///{folder}/key")
+    (folder / "runs" / "notes").unlink()
+    store_at(Path("other"))
+    (folder / "runs").rmdir()
+    Path("other/runs").rename(folder / "runs")
+    with pytest.raises(ValueError, match="no tool touches"):
+        database.query("SELECT 1")
+
+
+def test_what_reads_a_store_by_right_still_does() -> None:
+    store = store_at(Path("store"))
+    assert len(JsonlStore(store).runs()) == 1
+    assert rollcage.store.is_store(None, str(store))
