@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from autogen_agentchat.agents import AssistantAgent
+from autogen_agentchat.conditions import MaxMessageTermination
+from autogen_agentchat.teams import Swarm
 from autogen_core import CancellationToken, FunctionCall, Image
 from autogen_core.models import CreateResult, RequestUsage
 from autogen_core.tools import (
@@ -22,7 +25,7 @@ from autogen_core.tools import (
 )
 from PIL import Image as Pictures
 from pydantic import BaseModel
-from rollcage import Contract, ContractError, Halt, SessionHalted
+from rollcage import Blocked, Contract, ContractError, Halt, SessionHalted, Verdict
 from rollcage_autogen import RollcageWorkbench, guard_tools
 
 PARAMETERS: ParametersSchema = {
@@ -453,3 +456,66 @@ async def test_arguments_that_are_no_json_are_on_record(lab: Any, within: Any) -
     (line,) = [e for e in lab.events(session) if e["event"] == "call.refused"]
     assert (line["name"], line["code"]) == ("send", "arguments_invalid")
     assert line["args"] == {"arguments": '{"text": '}
+
+
+# --- tools that come later -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["given", "inside"])
+async def test_a_tool_that_a_static_workbench_gets_later_is_guarded(
+    lab: Any, within: Any, where: str
+) -> None:
+    sent: list[str] = []
+
+    def early(text: str) -> str:
+        return "early"
+
+    def late(text: str) -> str:
+        sent.append(text)
+        return "late"
+
+    given: Any = StaticStreamWorkbench([FunctionTool(early, description="Early.")])
+    no_late = lambda step: Verdict.deny("too late") if step.name == "late" else None  # noqa: E731
+    for rules in ([no_late], []):
+        async with lab.session(rules=rules, replay="off") as session:
+            bench = RollcageWorkbench(given, session)
+            holder = given if where == "given" else bench._inner
+            holder._tools.append(FunctionTool(late, description="Late."))
+            client = lab.client([("late", {"text": "x"})], "end")
+            await within(lab.agent(client, session, workbench=bench).run(task="Go."))
+            given._tools[1:] = []
+        assert [step["name"] for step in lab.steps(session)] == ["late"]
+        assert sent == ([] if rules else ["x"])
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["handed off to", "got later"])
+async def test_bare_tools_end_their_agent_where_a_session_refuses_them(
+    lab: Any, within: Any, late: bool
+) -> None:
+    sent: list[str] = []
+
+    def send(text: str) -> str:
+        sent.append(text)
+        return "sent"
+
+    bare = FunctionTool(send, description="Send a text.")
+    async with lab.session(unguarded="refuse") as session:
+        script = [[("send", {"text": "a"})], "end"]
+        if late:
+            other = FunctionTool(lambda: "ok", name="other", description="Do nothing.")
+            tools = guard_tools([other], session)
+            agent: Any = AssistantAgent("clerk", lab.client(*script), tools=tools)
+            agent._workbench[0]._tools.insert(0, bare)
+            running: Any = agent
+        else:
+            first = lab.agent(
+                lab.client([("transfer_to_second", {})]), session, name="first",
+                handoffs=["second"],
+            )  # fmt: skip
+            second = lab.agent(lab.client(*script), session, name="second", tools=[bare])
+            running = Swarm([first, second], termination_condition=MaxMessageTermination(6))
+        with pytest.raises((Blocked, RuntimeError), match="no session guards"):
+            await within(running.run(task="Go."))
+    assert sent == []
+    (line,) = [e for e in lab.events(session) if e["event"] == "call.refused"]
+    assert (line["name"], line["code"]) == ("send", "unguarded")

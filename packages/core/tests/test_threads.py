@@ -9,8 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import pytest
-from rollcage import Session, UnguardedCallWarning, UnknownOutcome, current_step, tool
+from rollcage import (
+    Blocked,
+    Session,
+    SessionError,
+    UnguardedCallWarning,
+    UnknownOutcome,
+    current_step,
+    tool,
+)
 from rollcage.store import JsonlStore
+from rollcage.trace import check_events
 
 Events = Callable[[str], list[dict[str, Any]]]
 
@@ -455,3 +464,50 @@ async def test_tasks_keep_the_session_they_were_started_in(store: JsonlStore) ->
         return session.stats.calls
 
     assert await asyncio.gather(*(work(f"job {n}") for n in range(4))) == [10] * 4
+
+
+# --- past every session --------------------------------------------------------------------------
+
+
+def test_an_unguarded_call_in_a_bare_thread_is_refused_where_that_is_said(
+    store: JsonlStore,
+) -> None:
+    ran: list[str] = []
+
+    @tool(effect="write")
+    def send(text: str) -> None:
+        ran.append(text)
+
+    @tool(effect="write")
+    async def asend(text: str) -> None:
+        ran.append(text)
+
+    def astart() -> None:
+        asyncio.run(asend("b"))
+
+    with Session("job", store=store, unguarded="refuse") as session:
+        for call in (lambda: send("a"), astart):
+            with ThreadPoolExecutor(1) as pool, pytest.raises(Blocked) as refused:
+                pool.submit(call).result()
+            assert refused.value.verdict_code == "unguarded"
+        assert ran == []
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(contextvars.copy_context().run, send, "c").result()
+        assert (session.stats.calls, session.stats.refused) == (1, 2)
+    trace = store.read(session.run_id)
+    lines = [e for e in check_events(trace.data, trace.where) if e["event"] == "call.refused"]
+    assert [(e["name"], e["code"]) for e in lines] == [
+        ("send", "unguarded"),
+        ("asend", "unguarded"),
+    ]
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(send, "d").result()  # no session is open
+    assert ran == ["c", "d"]
+    with (
+        Session("warns", store=store),
+        ThreadPoolExecutor(1) as pool,
+        pytest.warns(UnguardedCallWarning),
+    ):
+        pool.submit(send, "e").result()
+    with pytest.raises(SessionError, match="unguarded="):
+        Session("job", store=store, unguarded="maybe")  # type: ignore[arg-type]

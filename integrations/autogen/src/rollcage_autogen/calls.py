@@ -20,13 +20,14 @@ from typing import Any, Final, Literal
 from autogen_core import MessageHandlerContext
 from autogen_core.models import CreateResult
 from rollcage import Session
-from rollcage.adapter import is_object, step_here
-from rollcage.errors import ArgumentsInvalid, SessionHalted
+from rollcage.adapter import guarded_contract, is_object, step_here
+from rollcage.errors import ArgumentsInvalid, Blocked, SessionHalted
 
 __all__ = [
     "agent_name",
     "answered",
     "before_question",
+    "check_guarded",
     "check_halted",
     "lister",
     "note_missing",
@@ -130,9 +131,13 @@ def note_missing(session: Session, holder: object, listed: Container[str] | None
 def _frame_of_call() -> FrameType | None:
     """The agent's own frame, where it looks for the tool of a call."""
     agents = sys.modules.get("autogen_agentchat.agents")
-    wanted = None if agents is None else _code(agents, "_execute_tool_call")
+    return _frame_of(None if agents is None else _code(agents, "_execute_tool_call"))
+
+
+def _frame_of(wanted: CodeType | None) -> FrameType | None:
+    """The frame around in which this code runs."""
     frame = inspect.currentframe()
-    for _ in range(_FRAMES + 1):
+    for _ in range(_FRAMES + 3):
         if frame is None or wanted is None:
             return None
         if frame.f_code is wanted:
@@ -177,7 +182,37 @@ def before_question(session: Session) -> None:
         SessionHalted: nothing runs in this session any more; raised in the agent's own task.
     """
     check_halted(session)
+    check_guarded(session)
     _turn.set(_Turn(step_here(), None))
+
+
+def check_guarded(session: Session) -> None:
+    """End the agent around where it has tools that nobody guards, and the session refuses those.
+
+    It was handed the conversation by another one, say; or got tools after it was made.
+
+    Raises:
+        Blocked: it has; raised in the agent's own task, before its model is asked.
+    """
+    if session.unguarded != "refuse":
+        return
+    agents = sys.modules.get("autogen_agentchat.agents")
+    frame = _frame_of(None if agents is None else _code(agents, "_call_llm"))
+    benches: Any = () if frame is None else frame.f_locals.get("workbench") or ()
+    for bench in benches:
+        if isinstance(getattr(bench, "session", None), Session):
+            continue  # it guards what it has
+        tools: Any = getattr(bench, "_tools", None)
+        bare = [bench] if tools is None else [t for t in tools if guarded_contract(t) is None]
+        if bare:
+            name = str(getattr(bare[0], "name", type(bare[0]).__name__))
+            reason = (
+                f"the agent {agent_name() or 'around'} has {name}, which no session guards, while "
+                f'one with unguarded="refuse" is open: pass its tools through guard_tools, its '
+                f"workbench through RollcageWorkbench"
+            )
+            session.refused(name, {}, reason=reason, code="unguarded")
+            raise Blocked(reason, rule="", code="unguarded")
 
 
 def check_halted(session: Session) -> None:

@@ -18,7 +18,7 @@ from rollcage.adapter import Running, is_object, model_contract, swapped
 from rollcage.errors import ContractError
 
 from rollcage_autogen.answers import answer_of, whole
-from rollcage_autogen.calls import agent_name, answered
+from rollcage_autogen.calls import agent_name, answered, check_guarded
 from rollcage_autogen.replay_model import ReplayModel
 from rollcage_autogen.requests import canonical_request
 
@@ -76,7 +76,9 @@ class _ModelGuard:
 
         Raises:
             CancelledError: the call's token was cancelled: the agent ends as it would have.
+            Blocked: the agent has tools that nobody guards, and the session refuses those.
         """
+        check_guarded(self.session)
         token = options.get("cancellation_token")
         if token is not None and token.is_cancelled():
             raise asyncio.CancelledError

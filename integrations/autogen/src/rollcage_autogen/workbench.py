@@ -36,7 +36,7 @@ from rollcage.errors import ContractError
 
 from rollcage_autogen.calls import before_question, lister, note_missing, placed
 from rollcage_autogen.endings import cancelled, instead_of
-from rollcage_autogen.tools import guard_tools
+from rollcage_autogen.tools import guard_tools, guarding
 from rollcage_autogen.values import Piece, last_piece, register_messages
 
 __all__ = ["RollcageWorkbench", "ToolFailed"]
@@ -99,14 +99,30 @@ class RollcageWorkbench(StaticStreamWorkbench):
         self._listed: dict[str, ToolSchema] = {}
         self._contracts: dict[str, tuple[ToolSchema, Contract]] = {}
         self._static = _is_static(workbench)
+        self._given = workbench
         self._inner: Any = workbench
         if self._static:
             tools = _tools_of(workbench)
             guarded = guard_tools(tools, session, effects=effects, contracts=contracts)
             self._inner = copy.copy(workbench)
             self._inner._tools = guarded  # noqa: SLF001 - protected, and no other way
+            self._seen = {id(tool): tool for tool in tools}
 
     # --- its tools -------------------------------------------------------------------------------
+
+    def _guard_later(self) -> None:
+        """Guard the tools that a static workbench was given since; so is one that is put in here.
+
+        Raises:
+            ToolRefused: the session's facade does not give one of them.
+        """
+        own: list[Any] = self._inner._tools  # noqa: SLF001 - protected, and no other way
+        late = [tool for tool in _tools_of(self._given) if id(tool) not in self._seen]
+        bare = [tool for tool in own if guarding(tool) is not self.session]
+        if not late and not bare:
+            return
+        self._seen |= {id(tool): tool for tool in late}
+        own[:] = guard_tools([*own, *(t for t in late if t not in own)], self.session)
 
     async def list_tools(self) -> list[ToolSchema]:
         """The tools of the workbench.
@@ -118,6 +134,8 @@ class RollcageWorkbench(StaticStreamWorkbench):
         purpose = lister()
         if purpose == "question":
             before_question(self.session)
+        if self._static:
+            self._guard_later()
         try:
             schemas: list[ToolSchema] = await self._inner.list_tools()
         except Exception:
@@ -183,6 +201,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
             if token.is_cancelled():
                 raise cancelled(name)
             if self._static:
+                self._guard_later()
                 self._note_missing(name, arguments, call_id)
                 result: ToolResult = await self._inner.call_tool(name, arguments, token, call_id)
                 return result
@@ -248,6 +267,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
             return self._inner.call_tool_stream(name, arguments, token, call_id)
 
         if self._static:
+            self._guard_later()
             self._note_missing(name, arguments, call_id)
             return inside(arguments)
         contract = await self._contract(name)

@@ -12,7 +12,6 @@ from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
 from rollcage.contract.contract import Contract, Effect, OnMiss, Source
 from rollcage.contract.drift import OnDrift
 from rollcage.errors import ArgumentsInvalid, Blocked, ContractError, UnguardedCallWarning
-from rollcage.gate import Facade
 from rollcage.session.scope import Guard, here
 from rollcage.undo.compensation import declared_tools
 
@@ -28,8 +27,8 @@ __all__ = [
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-open_sessions: Final[dict[int, Facade | None]] = {}
-"""The sessions of this process that are open, by `id`, with their facades."""
+open_sessions: Final[dict[int, Guard]] = {}
+"""The sessions of this process that are open, by `id`."""
 
 
 class Declared(TypedDict, total=False):
@@ -184,7 +183,8 @@ def _check_facades(contract: Contract) -> None:
     Raises:
         Blocked: the tool does not run.
     """
-    for facade in list(open_sessions.values()):
+    for session in list(open_sessions.values()):
+        facade = session.facade
         refused = None if facade is None else facade.check(contract, contract.function)
         if refused is not None:
             raise Blocked(
@@ -195,12 +195,30 @@ def _check_facades(contract: Contract) -> None:
             )
 
 
+def _check_unguarded(contract: Contract) -> None:
+    """Refuse a tool while a session is open that lets none run unguarded.
+
+    Raises:
+        Blocked: the tool does not run.
+    """
+    for session in list(open_sessions.values()):
+        if session.unguarded == "refuse":
+            reason = (
+                f"{contract.name} was called in a thread or task that knows no session, while one "
+                f'with unguarded="refuse" is open: start the thread with '
+                f"contextvars.copy_context().run, or call through the session"
+            )
+            session.refused(contract, {}, reason=reason, code="unguarded")
+            raise Blocked(reason, rule="", code="unguarded")
+
+
 def _session_here(contract: Contract) -> Guard | None:
     scope = here()
     if scope is not None:
         return scope.session
     if open_sessions:
         _check_facades(contract)
+        _check_unguarded(contract)
         warnings.warn(
             f"{contract.name} was called in a thread or task that knows no session, while sessions "
             f"are open in this process: it runs unguarded. Start the thread with "

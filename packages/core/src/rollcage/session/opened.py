@@ -61,6 +61,7 @@ from rollcage.session.scope import (
     Lent,
     Nesting,
     Scope,
+    Unguarded,
     around,
     enter_body,
     enter_watched,
@@ -115,6 +116,7 @@ class Opened:
         retry_failed: bool | None = None,
         enforce: Enforce = "off",
         strict: bool = False,
+        unguarded: Unguarded = "warn",
         tools: Mapping[str, ToolSource] | Iterable[ToolSource] | None = None,
         facade: str | None = None,
         secrets: Literal["declared", "detected"] = "declared",
@@ -130,6 +132,7 @@ class Opened:
         _check("durability", durability, ("os", "disk"))
         _check("on_divergence", on_divergence, ("halt", "warn", "undo"))
         _check("enforce", enforce, ("off", "report", "strict"))
+        _check("unguarded", unguarded, ("warn", "refuse"))
         _check("secrets", secrets, ("declared", "detected"))
         if source is not None and replay == "off":
             raise SessionError('replay="off" records afresh: it takes no source')
@@ -152,6 +155,7 @@ class Opened:
         self._retry_failed = retry_failed
         self._enforce: Enforce = enforce
         self._strict = strict
+        self.unguarded: Unguarded = unguarded
         self._clock = _clock
         self._found: Source | None = None
         self._driver: Driver | None = None
@@ -191,7 +195,7 @@ class Opened:
             self._gate.close()
             self._release()
             raise
-        open_sessions[id(self)] = self._facade
+        open_sessions[id(self)] = self._guard
         self.nesting.enter(self._guard)
         return half_undone
 

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
 from contextvars import ContextVar, Token
-from typing import Any, NamedTuple, Protocol, TypeVar, overload
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, overload
 
 from rollcage.contract.contract import Contract
 from rollcage.contract.permissions import Enforce, grants_of
@@ -21,9 +21,12 @@ from rollcage.step.watch import Watch, install
 
 __all__ = [
     "Asked", "Branch", "CurrentStep", "Guard", "InScope", "Lent", "Nesting", "Scope", "TurnHandle",
-    "around", "asked", "asking", "call_id_here", "current_step", "enter_body", "enter_watched",
-    "here", "step_here",
+    "Unguarded", "around", "asked", "asking", "call_id_here", "current_step", "enter_body",
+    "enter_watched", "here", "step_here",
 ]  # fmt: skip
+
+Unguarded = Literal["warn", "refuse"]
+"""What becomes of a tool that is called past every session while one is open."""
 
 R = TypeVar("R")
 
@@ -33,6 +36,7 @@ class Guard(Protocol):
 
     root: str
     nesting: Nesting
+    unguarded: Unguarded
 
     @property
     def facade(self) -> Facade | None:

@@ -102,6 +102,9 @@ class Session(Undoable):
             `PermissionUndeclared`. It is defence in depth, no sandbox.
         strict: arguments that would have to be coerced are refused, of every tool: `"3"` for an
             int. By default a tool's own schema says what it makes of them. See `Contract`.
+        unguarded: what becomes of a tool that is called past every session while this one is open,
+            in a thread that knows none, say: `"warn"` (`UnguardedCallWarning`), or `"refuse"`
+            (`Blocked`, with the code `unguarded`). Adapters refuse by it what they see unguarded.
         tools: the tools that undo plans name, where they are not those of this process: functions
             declared with `@rollcage.tool`, and contracts of a framework's tools.
         facade: what the agent gets of the store's registry of tools (see `rollcage.Registry`), as
