@@ -25,7 +25,15 @@ from autogen_core.tools import (
 )
 from PIL import Image as Pictures
 from pydantic import BaseModel
-from rollcage import Blocked, Contract, ContractError, Halt, SessionHalted, Verdict
+from rollcage import (
+    Blocked,
+    Contract,
+    ContractError,
+    Halt,
+    SessionHalted,
+    UnknownOutcome,
+    Verdict,
+)
 from rollcage_autogen import RollcageWorkbench, guard_tools
 
 PARAMETERS: ParametersSchema = {
@@ -389,6 +397,26 @@ async def test_an_mcp_servers_tools_are_guarded(
         ("note: missing argument 'line'", True),
     ]
     assert notes.read_text(encoding="utf-8") == "- a\n* a\n"
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["silent", "gone"])
+async def test_an_mcp_server_that_does_not_answer_leaves_a_write_unknown(
+    lab: Any, tmp_path: Path, within: Any, dies: bool
+) -> None:
+    from autogen_ext.tools.mcp import McpWorkbench, StdioServerParams
+
+    notes = tmp_path / "notes.txt"
+    arguments = [SERVER, str(notes)]
+    params = StdioServerParams(command=sys.executable, args=arguments, read_timeout_seconds=4)
+    script = [[("vanish", {"line": "a", "dies": dies})], [("note", {"line": "b"})], "end"]
+    for _ in range(2):
+        with pytest.raises(UnknownOutcome):
+            async with McpWorkbench(params) as mcp, lab.session() as session:
+                bench = RollcageWorkbench(mcp, session)
+                await within(
+                    lab.agent(lab.client(*script), session, workbench=bench).run(task="Go.")
+                )
+    assert notes.read_text(encoding="utf-8") == "- a\n"
 
 
 async def test_mcp_tools_without_a_workbench_give_their_content_back(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
+from contextvars import ContextVar
 from typing import Any, Final
 
 from autogen_core import CancellationToken
@@ -213,8 +214,9 @@ class RollcageWorkbench(StaticStreamWorkbench):
                 return _text_result(name, said, is_error=True)
 
             async def body(arguments: Any) -> Any:
-                given = await self._inner.call_tool(name, arguments, token, call_id)
-                return _checked([Piece(given)] if self._streams else given)
+                with _hearing(self._inner) as errors:
+                    given = await self._inner.call_tool(name, arguments, token, call_id)
+                return _checked([Piece(given)] if self._streams else given, errors)
 
             with placed(self.session, call_id or ""):
                 value = await self.session.arun(
@@ -277,9 +279,10 @@ class RollcageWorkbench(StaticStreamWorkbench):
             raise ContractError(f"Tool {name} not found.")
 
         async def body(arguments: Any) -> AsyncIterator[Piece]:
-            async with contextlib.aclosing(inside(arguments)) as given:
-                async for each in given:
-                    yield _checked(Piece(each))
+            with _hearing(self._inner) as errors:
+                async with contextlib.aclosing(inside(arguments)) as given:
+                    async for each in given:
+                        yield _checked(Piece(each), errors)
 
         with placed(self.session, call_id or ""):
             return self.session.astream(
@@ -359,12 +362,48 @@ def _tools_of(workbench: Any) -> list[Any]:
     return list(workbench._tools)  # noqa: SLF001 - protected, and no other way
 
 
-def _checked(value: Any) -> Any:
+def _checked(value: Any, errors: list[BaseException]) -> Any:
     """What a workbench gave; an error result is a failure, as any other tool's."""
     given = last_piece([value] if isinstance(value, Piece) else value)
     if isinstance(given, ToolResult) and given.is_error:
-        raise ToolFailed(given)
+        raise ToolFailed(given) from (errors[0] if errors else None)
     return value
+
+
+_heard: Final[ContextVar[list[BaseException] | None]] = ContextVar(
+    "rollcage_autogen_heard", default=None
+)
+
+
+@contextlib.contextmanager
+def _hearing(workbench: Any) -> Generator[list[BaseException]]:
+    """The errors of a workbench's call: it answers with their texts alone.
+
+    From a text nobody can tell a lost connection from a server's own refusal.
+    """
+    formatted: Any = getattr(workbench, "_format_errors", None)
+    if callable(formatted) and not isinstance(formatted, _Telling):
+        workbench._format_errors = _Telling(formatted)  # noqa: SLF001 - protected, and no other way
+    errors: list[BaseException] = []
+    token = _heard.set(errors)
+    try:
+        yield errors
+    finally:
+        with contextlib.suppress(ValueError):  # a stream that is closed elsewhere
+            _heard.reset(token)
+
+
+class _Telling:
+    """A workbench's own `_format_errors`, which tells the call around it what it was given."""
+
+    def __init__(self, formatted: Callable[[Any], str]) -> None:
+        self._formatted = formatted
+
+    def __call__(self, error: Any) -> str:
+        heard = _heard.get()
+        if heard is not None and isinstance(error, BaseException):
+            heard.append(error)
+        return self._formatted(error)
 
 
 def _result(name: str, value: Any) -> ToolResult:
