@@ -531,7 +531,7 @@ async def test_bare_tools_end_their_agent_where_a_session_refuses_them(
         script = [[("send", {"text": "a"})], "end"]
         if late:
             other = FunctionTool(lambda: "ok", name="other", description="Do nothing.")
-            tools = guard_tools([other], session)
+            tools: Any = guard_tools([other], session)
             agent: Any = AssistantAgent("clerk", lab.client(*script), tools=tools)
             agent._workbench[0]._tools.insert(0, bare)
             running: Any = agent

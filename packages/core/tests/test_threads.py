@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pytest
 from rollcage import (
     Blocked,
+    ReplayMiss,
     Session,
     SessionError,
     UnguardedCallWarning,
@@ -511,3 +512,36 @@ def test_an_unguarded_call_in_a_bare_thread_is_refused_where_that_is_said(
         pool.submit(send, "e").result()
     with pytest.raises(SessionError, match="unguarded="):
         Session("job", store=store, unguarded="maybe")  # type: ignore[arg-type]
+
+
+def test_a_miss_in_a_bare_thread_says_how_to_give_calls_their_places(store: JsonlStore) -> None:
+    def run(order: str, **how: Any) -> list[str]:
+        with Session("job", store=store, **how) as session:
+            put = session.tool(effect="write", name="put")(_upper)
+            with ThreadPoolExecutor(1) as pool:
+                return list(pool.map(put, order))
+
+    run("ab")
+    with pytest.raises(ReplayMiss, match=r"with turn\.slot\(i\)"):
+        run("ba", replay="offline")
+    assert run("ab", replay="offline") == ["A", "B"]
+
+
+def test_with_their_places_calls_of_a_thread_pool_replay_in_any_order(store: JsonlStore) -> None:
+    def run(order: list[int], **how: Any) -> dict[int, str]:
+        with Session("placed", store=store, **how) as session:
+            put = session.tool(effect="write", name="put")(_upper)
+            with session.turn() as turn, ThreadPoolExecutor(2) as pool:
+
+                def one(slot: int) -> tuple[int, str]:
+                    with turn.slot(slot):
+                        return slot, put("abcdef"[slot])
+
+                return dict(pool.map(one, order))
+
+    first = run(list(range(6)))
+    assert run([5, 3, 1, 0, 2, 4], replay="offline") == first
+
+
+def _upper(text: str) -> str:
+    return text.upper()

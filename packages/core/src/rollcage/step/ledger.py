@@ -6,6 +6,7 @@ session's lock around each call, and appends the events that it gives back befor
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -518,6 +519,12 @@ class Ledger:
         if arrival.call.kind == "model" and asked:
             answers = "the one recorded answer" if asked == 1 else f"all {asked} recorded answers"
             said = f"{answers} to this very request had been given before; it was asked once more"
+        if arrival.call.turn is None and threading.current_thread() is not threading.main_thread():
+            said += (
+                ". It was called in a thread, and threads have no order that a replay could "
+                "follow: give each call its place, with `with session.turn() as turn:` and in "
+                "the thread `with turn.slot(i):`, or each thread a branch, `session.branch(name)`"
+            )
         error = ReplayMiss(f"no recorded step for {contract.name}: {said}")
         raise _Refused(error, halts=on_miss == "fail")
 
