@@ -14,7 +14,9 @@ __all__ = ["DEFAULT_NAME", "is_linked", "is_store", "is_store_file", "known"]
 DEFAULT_NAME: Final = ".rollcage"
 """What the store of a session is called that was given none."""
 
-_FILES: Final = frozenset({"index.jsonl", "lock", "key", "registry.jsonl", "registry.head"})
+_FILES: Final = frozenset(
+    {"index.jsonl", "index.mark", "lock", "key", "registry.jsonl", "registry.head"}
+)
 _FOLDERS: Final = frozenset({"runs", "blobs", "approvals"})
 _OF_RUN: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\.")
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
