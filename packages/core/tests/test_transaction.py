@@ -227,16 +227,32 @@ def test_what_can_not_be_taken_back_halts(store: JsonlStore, files: Any, disk: P
     assert content(disk) == {}
 
 
-def test_a_block_with_a_write_of_unknown_outcome(store: JsonlStore, files: Any, disk: Path) -> None:
+def test_a_block_with_a_write_of_unknown_outcome_goes_on_in_a_resume(
+    store: JsonlStore, files: Any, disk: Path
+) -> None:
+    lost = [True]
+
     @tool(effect="write", observe=files.observe, undo=files.restore)
     def cut(path: str) -> None:
-        raise TimeoutError
+        if lost.pop():
+            raise TimeoutError
 
-    opened = Session("job", store=store)
-    with pytest.raises(UnknownOutcome), opened as session, session.transaction():
-        put(files, disk, "a")
-        cut(path=str(disk / "b"))
-    assert content(disk) == {}, "a look showed that it had not happened: all is taken back"
+    def block(session: Session, *, raises: bool = False) -> None:
+        with session.transaction():
+            put(files, disk, "a")
+            cut(path=str(disk / "b"))
+            if raises:
+                raise Broken
+
+    with pytest.raises(UnknownOutcome), Session("job", store=store) as session:
+        block(session)
+    assert content(disk) == {"a": "a"}, "the block has not failed: it is resumed"
+    lost[:] = [False]
+    with Session("job", store=store) as session:
+        with pytest.raises(Broken):
+            block(session, raises=True)
+        assert session.stats.hits == 1, "a look shows what was lost, which runs again"
+    assert content(disk) == {}
 
 
 def test_a_block_in_a_session_that_was_stopped(store: JsonlStore, files: Any, disk: Path) -> None:
@@ -245,7 +261,7 @@ def test_a_block_in_a_session_that_was_stopped(store: JsonlStore, files: Any, di
             put(files, disk, "a")
             session.halt(TraceUnwritable("the disk is full"))
             raise Broken
-        assert "could not be taken back whole" in caught.value.__notes__[0]
+        assert "stays as it is" in caught.value.__notes__[0]
     assert content(disk) == {"a": "a"}
 
 

@@ -376,7 +376,7 @@ def test_a_stream_that_broke_off(store: JsonlStore, events: Events) -> None:
     assert status(events(session.run_id)) == ["unknown"]
 
 
-def test_a_transaction_takes_back_what_is_known(store: JsonlStore) -> None:
+def test_a_transaction_stays_as_it_is_until_that_is_known(store: JsonlStore) -> None:
     server = Server("closed")
     world: list[str] = []
 
@@ -397,11 +397,12 @@ def test_a_transaction_takes_back_what_is_known(store: JsonlStore) -> None:
         put("x")
         order(server.url)
     server.close()
-    assert world == []
-    with pytest.raises(Halt), Session("a", store=store):
+    assert world == ["x"]
+    with pytest.raises(Halt), Session("a", store=store) as session, session.transaction():
         put("x")
         order(server.url)
     assert len(server.performed) == 1
+    assert world == ["x"], "it was given back"
 
 
 async def test_a_late_end_says_no_more_than_the_call(store: JsonlStore, events: Events) -> None:

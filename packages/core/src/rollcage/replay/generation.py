@@ -7,13 +7,13 @@ came behind it. Nothing here does I/O.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, cast
 
 from rollcage.contract.drift import flaw_of, raised
 from rollcage.replay.path import DECIDED, UNKNOWN, UNKNOWN_DIGEST, Entry
 
-__all__ = ["Generation", "Origin", "Undone", "branches_below"]
+__all__ = ["Generation", "Origin", "Undone", "around", "branches_below"]
 
 _TURNS: Final = 1 << 40  # turns of one generation: more than any run has
 _STATUSES: Final = frozenset({"ok", "error", "unknown", "not_started"})
@@ -141,7 +141,8 @@ class Generation:
             entry.digest, entry.resolved = event["linked"], entry.digest
         _put_undo(entry, event)
         origin = entry.run, entry.step
-        entry.undone = origin in self.undone.done
+        known = self.older.get(origin)  # it is told as it was, though what it did is gone
+        entry.undone = origin in self.undone.done or (known is not None and known.undone)
         self.replays[origin] = entry
         self._replace(entry, origin, undone=True)  # of a branch that is told as it was
 
@@ -151,8 +152,11 @@ class Generation:
         self.joins[entry.name] = entry
         if "origin" in event:
             entry.run, entry.step, entry.turn = event["origin"]
-            self.older.pop((entry.run, entry.step), None)
-        elif "leaves" in event:
+            known = self.older.pop((entry.run, entry.step), None)
+            entry.undone = known is not None and known.undone
+        elif entry.branch in self.of_branch:
+            self._begun_anew(entry.branch)
+        if "leaves" in event:
             self.left[entry.branch] = entry.position, entry.group
 
     def _undo(self, event: dict[str, Any]) -> bool:
@@ -186,10 +190,26 @@ class Generation:
             self.older.pop((run, step), None)
 
     def _begun_anew(self, branch: str) -> None:
-        """A branch is run again from where it was taken back: what that was is told no longer."""
-        self.undone.rolled.discard(branch)
-        for each in self.of_branch.pop(branch, ()):
-            each.past = each.past or each.undone
+        """A branch is run again from where it was taken back: what that was is told no longer.
+
+        With all that was taken back in one with it.
+        """
+        names, rolled = {branch}, self.undone.rolled
+        branch = _outermost(branch, rolled)
+        gone = [each.era for each in self.of_branch.get(branch, ()) if each.undone]
+        if branch in rolled:
+            names |= branches_below(branch, self.older.values()) or set()
+        elif gone and rolled:  # an undo of it was cut off: it is run again from there on
+            forks = (name for name in rolled if name.rpartition("/")[0] == branch)
+            for fork in [name for name in forks if not name.startswith("#") or "/" in name]:
+                eras = [each.era for each in self.of_branch.get(fork, ())]
+                if not eras or max(eras) >= min(gone):
+                    names |= branches_below(fork, self.older.values()) or set()
+        rolled -= names
+        for name in names:
+            for each in self.of_branch.pop(name, ()):
+                nothing = each.undone or (each.abandoned and not each.has_effect)
+                each.past = each.past or nothing
 
     def _replace(self, entry: Entry, older: tuple[str, int], *, undone: bool = False) -> None:
         """A step that stands in the place of an older one."""
@@ -282,11 +302,31 @@ class Generation:
         entry = self.older.get(origin) or self.replays.get(origin)
         if entry is None and origin[0] == self.run:
             entry = self.by_step.get(origin[1])
-        while entry is not None and not entry.undone:  # None: of a run that is not read
+        if entry is None or entry.undone:  # None: of a run that is not read
+            return
+        bodies = [each for each in around(entry, self._bodies()) if each.is_settled]
+        while entry is not None and not entry.undone:
             entry.undone = True
             first = self.cuts.get(entry.branch, entry.position)
             self.cuts[entry.branch] = min(first, entry.position)
             entry = self.joins.get(entry.branch)  # it came back with what is gone: nor does that
+        for body in bodies:  # it had ended with what is gone
+            _let_go(body)
+            self.cuts[body.branch] = min(self.cuts.get(body.branch, body.position), body.position)
+
+    def _bodies(self) -> dict[str, Entry]:
+        """The steps by their fingerprints."""
+        return {e.fingerprint: e for e in (*self.older.values(), *self.entries)}
+
+    def _take_back_calls(self) -> None:
+        """What the body of a step had called is taken back with it: its plan stands for that."""
+        if not self.undone.done:
+            return
+        bodies = self._bodies()
+        taken = {f for f, e in bodies.items() if e.undone and (e.run, e.step) in self.undone.done}
+        for entry in (*self.older.values(), *self.entries):
+            if any(outer.fingerprint in taken for outer in around(entry, bodies)):
+                entry.undone, entry.abandoned = True, False
 
     def _cut(self) -> None:
         """Let go what was recorded so far behind the steps that were taken back."""
@@ -302,16 +342,34 @@ class Generation:
         """What was recorded so far behind step `to`, or in a branch, holds no longer."""
         self._cut()
         names = self._below(branch)
-        self.undone.rolled |= names or set()
-        self._let_go(
-            lambda entry: (names is None or entry.branch in names) and entry.number > to,
-            self.entries,
-            [],
-        )
+        if names is None:
+            self._forget_blocks(to)
+        else:
+            self.undone.rolled |= names
+        bodies = self._bodies()
+        kept = {e.fingerprint for e in self.entries if e.number <= to and e.is_settled}
+
+        def behind(entry: Entry) -> bool:
+            if names is not None and entry.branch not in names:
+                return False
+            return not any(outer.fingerprint in kept for outer in around(entry, bodies))
+
+        self._let_go(lambda entry: entry.number > to and behind(entry), self.entries, [])
         # What this run never came to lies behind all that it did.
-        self._let_go(
-            lambda entry: names is None or entry.branch in names, [], list(self.older.values())
-        )
+        self._let_go(behind, [], list(self.older.values()))
+
+    def _forget_blocks(self, to: int) -> None:
+        """What was taken back whole behind step `to` is told no longer: the run stops before it."""
+        own = {entry.branch for entry in self.entries}
+        behind = {entry.branch for entry in self.entries if entry.number > to}
+        behind |= {entry.branch for entry in self.older.values() if entry.branch not in own}
+        rolled = self.undone.rolled
+        tops = {_outermost(name, rolled) for name in behind & rolled}
+        gone = {name for name in rolled if _outermost(name, rolled) in tops}
+        rolled -= gone
+        for entry in (*self.entries, *self.older.values()):
+            if entry.branch in gone and entry.undone:
+                entry.past = True
 
     def _below(self, branch: str) -> set[str] | None:
         """The names of a branch, of those forked off it, and of the calls inside; None for all."""
@@ -326,11 +384,7 @@ class Generation:
                 continue
             if entry.kind == "tool" and entry.effect == "pure":
                 continue
-            writes = entry.kind == "tool" and entry.effect == "write"
-            if (writes and entry.has_effect) or entry.half_done:
-                entry.abandoned = True
-            else:
-                entry.undone = True  # it changed nothing of its own
+            _let_go(entry)
 
     def merged(self) -> list[Entry]:
         """This trace's steps, then what the older ones left and still holds."""
@@ -347,6 +401,7 @@ class Generation:
         for entry in self.entries:
             if entry.kind != "model" and entry.status != "blocked":
                 last[entry.branch] = max(last.get(entry.branch, 0), entry.group)
+        self._take_back_calls()
         for entry in self.older.values():
             left = self.left.get(entry.branch)
             gone = left is not None and entry.effect != "pure" and entry.kind == "tool"
@@ -359,6 +414,22 @@ class Generation:
             if not gone or entry.has_effect or entry.undone or entry.half_done:
                 self.entries.append(entry)
         return self.entries
+
+
+def _outermost(branch: str, rolled: set[str]) -> str:
+    """The block that a branch was taken back with."""
+    while (outer := branch.rpartition("/")[0]) in rolled:
+        branch = outer
+    return branch
+
+
+def _let_go(entry: Entry) -> None:
+    """A step holds no longer: its effect, if it has one of its own, is left behind."""
+    writes = entry.kind == "tool" and entry.effect == "write"
+    if (writes and entry.has_effect) or entry.half_done:
+        entry.abandoned = True
+    else:
+        entry.undone = True
 
 
 def _labels(said: object) -> tuple[str, ...]:
@@ -388,6 +459,20 @@ def _decided(event: dict[str, Any]) -> dict[str, Any]:
     if "asked" in said:
         bytes.fromhex(said["asked"])
     return said
+
+
+def around(entry: Entry, bodies: Mapping[str, Entry]) -> Iterator[Entry]:
+    """The steps in whose bodies a step was called, from the innermost on.
+
+    `bodies` are steps by their fingerprints.
+    """
+    branch = entry.branch
+    while branch.startswith("#"):
+        outer = bodies.get(branch[1:65])
+        if outer is None:
+            return
+        yield outer
+        branch = outer.branch
 
 
 def branches_below(branch: str, entries: Iterable[Entry]) -> set[str] | None:

@@ -13,6 +13,7 @@ paths of a whole lineage of traces. Nothing here does I/O.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from itertools import accumulate, islice
@@ -93,6 +94,11 @@ class Entry:
         changes = self.effect in ("write", "scope") and self.status in ("ok", "unknown")
         return changes and not self.undone
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether its body has ended."""
+        return self.status in ("ok", "error")
+
     def is_edit_of(self, key: str) -> bool:
         """Whether it is what an approver made of a call of this key."""
         return self.decided is not None and self.decided.get("asked") == key != self.key
@@ -121,6 +127,7 @@ class Path:
         self._heads: dict[str, int] = {}
         self._remaining: dict[int, int] = {}
         self._fingerprints: set[str] | None = None
+        self._reached: list[int] | None = None  # by position, the latest turn up to there
         for entry in entries:
             if entry.past or (entry.undone and not taken_back):
                 entry.used = True
@@ -198,6 +205,16 @@ class Path:
             return None
         same = (e for e in self._queues.get(key, ()) if not e.used and e.checkpoint == checkpoint)
         return next(same, None)
+
+    def position_at(self, era: int) -> int:
+        """The first position that anything of a later turn than `era` stands at."""
+        if self._reached is None:
+            latest = [0] * self.length
+            for entry in self.entries:
+                if self.advances(entry) and entry.position < self.length:
+                    latest[entry.position] = max(latest[entry.position], entry.era)
+            self._reached = list(accumulate(latest, max))
+        return bisect_right(self._reached, era)
 
     def holds(self, fingerprint: str) -> bool:
         """Whether a step of this fingerprint is recorded here, taken or not."""

@@ -14,7 +14,7 @@ from rollcage.replay.generation import Generation, Undone
 from rollcage.replay.path import Entry, Path
 from rollcage.trace.reader import read_events
 
-__all__ = ["Lineage", "Recording", "load", "read", "undo_paths"]
+__all__ = ["Lineage", "Recording", "is_fork", "load", "read", "undo_paths"]
 
 
 class Recording:
@@ -23,16 +23,20 @@ class Recording:
     Attributes:
         paths: by branch.
         entries: all of them, in their order.
+        forks: by branch, the branches that were forked off it.
         pure: by key; holds in any world, any number of times.
         models: by key; in any world, once each, first in first out: those used are at the end.
+        rolled: the branches that were taken back whole.
         half_undone: the steps whose undo began and did not come to an end.
     """
 
     def __init__(self) -> None:
         self.paths: dict[str, Path] = {}
         self.entries: list[Entry] = []
+        self.forks: dict[str, list[str]] = {}
         self.pure: dict[str, Entry] = {}
         self.models: dict[str, deque[Entry]] = {}
+        self.rolled: set[str] = set()
         self.run_settings: dict[str, Any] = {}
         self.half_undone: tuple[Entry, ...] = ()
 
@@ -121,13 +125,19 @@ def load(
     recording.run_settings = settings
     recording.half_undone = whole.half_undone
     recording.entries = entries
+    recording.rolled = whole.undone.rolled
     strict = settings.get("chain") == "all"
     branches: dict[str, list[Entry]] = {}
     for entry in entries:
         branches.setdefault(entry.branch, []).append(entry)
-    for steps in branches.values():
-        _mark_frontier(steps, retry_failed=retry_failed)
-    told = _told_as_it_was(branches, whole.undone.rolled, offline=offline)
+    went_on = _went_on(branches)
+    joined = {e.name for e in entries if e.kind == "branch" and not (e.undone or e.abandoned)}
+    for name, steps in branches.items():
+        if name in joined and retry_failed is None:
+            continue  # whoever worked there has gone on
+        _mark_frontier(steps, retry_failed=retry_failed, went_on=went_on.get(name))
+    recording.forks = _forks(branches)
+    told = _told_as_it_was(branches, recording.forks, whole.undone.rolled, offline=offline)
     for entry in entries:
         if entry.past or (entry.undone and entry.branch not in told):
             continue
@@ -154,8 +164,25 @@ def load(
     return recording
 
 
+def is_fork(branch: str) -> bool:
+    """Whether a branch was forked off another one: not the first one, nor that of a body."""
+    return "/" in branch or (branch != "" and not branch.startswith("#"))
+
+
+def _forks(branches: Iterable[str]) -> dict[str, list[str]]:
+    """By branch, those that were forked off it."""
+    forks: dict[str, list[str]] = {}
+    for branch in filter(is_fork, branches):
+        forks.setdefault(branch.rpartition("/")[0], []).append(branch)
+    return forks
+
+
 def _told_as_it_was(
-    branches: dict[str, list[Entry]], rolled: set[str], *, offline: bool
+    branches: dict[str, list[Entry]],
+    forks: dict[str, list[str]],
+    rolled: set[str],
+    *,
+    offline: bool,
 ) -> set[str]:
     """The branches that were taken back whole, and that the agent has left behind by then.
 
@@ -163,21 +190,27 @@ def _told_as_it_was(
     after is run again, in whole.
     """
     told: set[str] = set()
-    for branch in sorted(rolled & branches.keys(), key=lambda name: name.count("/")):
-        steps = [entry for entry in branches[branch] if not entry.past]
+    for branch in rolled:
         parent = branch.rpartition("/")[0]
+        if is_fork(branch) and parent in rolled:
+            continue  # it is one with that
+        block = {branch, *(each for each in rolled if each.startswith(f"{branch}/"))}
+        steps = [entry for each in block for entry in branches.get(each, ()) if not entry.past]
         last = max((entry.era for entry in steps), default=0)
+        beside = [parent, *(each for each in forks.get(parent, ()) if each != branch)]
         went_on = any(
             entry.era > last
             and entry.kind != "model"
             and entry.status != "blocked"
+            and not _is_pure(entry)
             and not entry.abandoned
-            and (not entry.undone or parent in told)
-            for entry in branches.get(parent, ())
+            and not entry.undone
+            for each in (beside if is_fork(branch) else ())
+            for entry in branches.get(each, ())
         )
         if (offline or went_on) and not any(entry.has_effect for entry in steps):
-            told.add(branch)
-    inside = {f"#{entry.fingerprint}" for branch in told for entry in branches[branch]}
+            told |= block
+    inside = {f"#{e.fingerprint}" for each in told for e in branches.get(each, ())}
     return told | (inside & rolled)
 
 
@@ -203,25 +236,49 @@ def _is_pure(entry: Entry) -> bool:
     return entry.kind == "tool" and entry.effect == "pure" and entry.status != "blocked"
 
 
-def _mark_frontier(steps: list[Entry], *, retry_failed: bool | None) -> None:
-    """Mark the steps that no tool call of a later turn, or of their own slot, came after."""
+def _mark_frontier(
+    steps: list[Entry], *, retry_failed: bool | None, went_on: int | None = None
+) -> None:
+    """Mark the steps that no tool call of a later turn, or of their own slot, came after.
+
+    `went_on` is the last turn of what was forked off their branch, if anything was. A pure step of
+    an older trace says nothing: it holds anywhere, wherever it stands among what is left of that.
+    """
     if retry_failed is not None:
         for entry in steps:
             entry.frontier = retry_failed
         return
     last: int | None = None
+    pure: list[tuple[int, int]] = []  # the pure steps so far: their traces, and their turns
     seats: set[int] = set()
     for entry in reversed(steps):
         if entry.status == "blocked" or entry.abandoned or entry.undone:
             continue
         if entry.kind == "model":
-            entry.frontier = last is None
-        elif entry.kind == "tool":
-            if last is not None and entry.era != last:
-                break
-            last = entry.era
-            entry.frontier = entry.seat not in seats  # else it was retried in its own slot
-            seats.add(entry.seat)
+            entry.frontier = last is None and not pure
+            continue
+        if last is not None and entry.era != last:
+            break
+        later = any(made >= entry.generation and era != entry.era for made, era in pure)
+        later = later or (went_on is not None and went_on > entry.era)
+        entry.frontier = not later and entry.seat not in seats  # else: retried in its own slot
+        if _is_pure(entry):
+            pure.append((entry.generation, entry.era))
+            continue
+        last = entry.era
+        seats.add(entry.seat)
+
+
+def _went_on(branches: dict[str, list[Entry]]) -> dict[str, int]:
+    """By branch, the last turn of what was forked off it and changed something."""
+    last: dict[str, int] = {}
+    for branch, steps in branches.items():
+        name = branch
+        turn = max((e.era for e in steps if e.has_effect and not e.abandoned), default=None)
+        while turn is not None and is_fork(name):
+            name = name.rpartition("/")[0]  # what it was forked off
+            last[name] = max(last.get(name, 0), turn)
+    return last
 
 
 def _with_ends(steps: list[Entry]) -> list[Entry]:

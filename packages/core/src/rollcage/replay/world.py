@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+
 from rollcage.fingerprint.identity import fingerprint, next_world
 from rollcage.replay.path import Entry, Path
 
@@ -14,7 +16,7 @@ class Turn:
     Slots are given in order of arrival, unless a call brings its own.
     """
 
-    __slots__ = ("number", "slots", "starts", "worlds")
+    __slots__ = ("asking", "number", "slots", "starts", "worlds")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -22,12 +24,24 @@ class Turn:
         # by branch: its position, and its recorded path's, when the turn's first call arrived
         self.starts: dict[str, tuple[int, int]] = {}
         self.worlds: dict[str, bytes] = {}  # by branch: the world that it was in by then
+        # By slot: a call whose probe is being asked; the later slots wait until that is known.
+        self.asking: dict[int, Future[None]] = {}
 
     def take_slot(self, wanted: int | None) -> int:
         """The slot of the next call."""
         slot = self.slots if wanted is None else wanted
         self.slots = max(self.slots, slot + 1)
         return slot
+
+    def before(self, slot: int) -> Future[None] | None:
+        """What a call of this slot has to wait for, if anything."""
+        return next((asked for at, asked in self.asking.items() if at < slot), None)
+
+    def asked(self, slot: int) -> None:
+        """What a probe was asked for is known, or never will be: let later slots go on."""
+        future = self.asking.pop(slot, None)
+        if future is not None:
+            future.set_result(None)
 
 
 class Place:
@@ -59,6 +73,7 @@ class Branch:
         self.name = name
         self.path = path
         self.following = path is not None
+        self.forked_at = 0  # the position of the branch that it was forked off, by then
         self.closer: Turn | None = None  # the turn that left the path: its other calls may follow
         self.position = 0 if path is None else path.position
         self.world = world

@@ -161,7 +161,7 @@ class Opened:
         self._driver: Driver | None = None
         self._locks: list[Lock] = []
         self._turns: dict[Any, Turn] = {}
-        self._ended: OrderedDict[Any, Returned | Raised] = OrderedDict()
+        self._ended: OrderedDict[int, dict[Any, Returned | Raised]] = OrderedDict()  # by turn
         self._key: bytes | None = None
         self._seal = (Detecting if secrets == "detected" else Sealing)(self._hmac)
         self._setting: Setting | None = None

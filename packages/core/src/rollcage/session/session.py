@@ -54,7 +54,7 @@ __all__ = ["Session"]
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
-_REMEMBERED: Final = 256  # outcomes of placed calls, for a framework that repeats them
+_REMEMBERED: Final = 256  # turns whose calls a framework may repeat, however many those are
 _NOTHING_ELSE: Final = Instead()  # what a framework's body comes to, where its adapter says nothing
 _NOT_MADE: Final = (ArgumentsInvalid, Blocked, Halt, SessionError)
 
@@ -378,15 +378,17 @@ class Session(Undoable):
     def _only_once(self, call: Call, flow: Flow, *, failed: bool) -> Flow:
         """Give a call that its turn and slot name its outcome again, where it is made again."""
         assert call.turn is not None
-        place = call.branch, call.turn.number, call.slot, call.key
-        ended = self._ended.get(place)
+        turns, turn = self._ended, call.turn.number
+        place = call.branch, call.slot, call.key
+        ended = turns[turn].get(place) if turn in turns else None
         if ended is not None and self._active().ledger.halted is None:
             return ended
         answer = yield from flow
         if isinstance(answer, Returned) or _stays(call, answer.error, failed=failed):
-            self._ended[place] = answer
-            while len(self._ended) > _REMEMBERED:
-                self._ended.popitem(last=False)
+            turns.setdefault(turn, {})[place] = answer
+            turns.move_to_end(turn)
+            while len(turns) > _REMEMBERED:
+                turns.popitem(last=False)
         return answer
 
     # --- where calls stand -----------------------------------------------------------------------

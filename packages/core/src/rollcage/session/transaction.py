@@ -1,4 +1,8 @@
-"""A block whose effects are taken back when it raises."""
+"""A block whose effects are taken back when it raises.
+
+A session that was halted takes nothing back: a resume goes on in the middle of the block. One that
+was told to stop, or may have been, does: whoever stops a run wants no half of a transaction.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Protocol
 
-from rollcage.errors import RollcageError, UndoIncomplete
+from rollcage.errors import ControlLost, RollcageError, RunStopped, UndoIncomplete
 from rollcage.session.scope import Branch
 from rollcage.store.jobs import store_option
 from rollcage.store.protocol import Store
@@ -97,13 +101,20 @@ class Transaction:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        """Leave the branch; whether it is to be taken back."""
+        """Leave the branch; whether it is to be taken back now."""
         try:
             self._manager.__exit__(kind, error, traceback)
         except BaseException as raised:
             if raised is not error:
                 raise
-        return error is not None
+        if error is None:
+            return False
+        halted = self._session.halted
+        if halted is None or isinstance(halted, (ControlLost, RunStopped)):
+            return True
+        # The run is to be resumed: what was done stays until then.
+        error.add_note(f"the transaction {self._name} stays as it is: the session was halted")
+        return False
 
     def _tell(self, error: BaseException, what: UndoReport | Exception) -> None:
         """Where something is left, say so with the error that goes on, and halt the session."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any, Literal, NamedTuple
 
 import orjson
@@ -260,17 +261,20 @@ class Need(NamedTuple):
         what: somebody has to `approve` it; the recorded run went on with other arguments, which an
             approver had put in their place (`edit`); the recorded step is unknown and its tool may
             `tell` what became of it; recorded effects are to be taken back first (`undo`); the
-            states that it will change have to be kept (`capture`).
+            states that it will change have to be kept (`capture`); an earlier slot of its turn is
+            being probed, and it has to `wait` for that.
         entry: the recorded step that stands for it, if any.
         orphans: the effects to take back.
         asked: how the call stands, for whoever has to approve it.
+        until: what it waits for.
     """
 
-    what: Literal["approve", "edit", "tell", "undo", "capture"]
+    what: Literal["approve", "edit", "tell", "undo", "capture", "wait"]
     arrival: Arrival
     entry: Entry | None = None
     orphans: tuple[Entry, ...] = ()
     asked: Asked | None = None
+    until: Future[None] | None = None
 
 
 class Admission(NamedTuple):

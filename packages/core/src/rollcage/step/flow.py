@@ -6,8 +6,10 @@ cancellation included, can be mistaken for an event of the flow itself.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future
 from hashlib import sha256
 from typing import Any, Final, assert_never
 
@@ -36,6 +38,7 @@ from rollcage.step.capture import (
 from rollcage.step.halts import unknown
 from rollcage.step.requests import (
     Admit,
+    Consult,
     Effect,
     Execute,
     Flow,
@@ -180,6 +183,16 @@ def _prepared(
     call: Call, verdict: Verdict, need: Need, setting: Setting, *, waits: bool
 ) -> Generator[Effect, Any, Admission]:
     """Do what has to be done first, then place the call anew: it may run now, or is refused."""
+    turn, slot = need.arrival.turn, need.arrival.slot
+    try:
+        return (yield from _made_ready(call, verdict, need, setting, waits=waits))
+    finally:
+        turn.asked(slot)
+
+
+def _made_ready(
+    call: Call, verdict: Verdict, need: Need, setting: Setting, *, waits: bool
+) -> Generator[Effect, Any, Admission]:
     while True:
         stopped: BaseException | None = None
         match need.what:
@@ -205,6 +218,9 @@ def _prepared(
                     stopped = halt
             case "capture":
                 stopped = yield from capture(call, need.entry, setting)
+            case "wait":
+                assert need.until is not None
+                stopped = yield from _waited(need.until, waits=waits)
             case _:
                 assert_never(need.what)
         if stopped is not None:
@@ -213,6 +229,13 @@ def _prepared(
         if admission.need is None:
             return admission
         need = admission.need
+
+
+def _waited(until: Future[None], *, waits: bool) -> Generator[Effect, Any, BaseException | None]:
+    """Wait for what another call of the turn finds out; an interrupt, where that came first."""
+    shielded = lambda: asyncio.shield(asyncio.wrap_future(until))  # noqa: E731 - made in the loop
+    answer = yield Consult(shielded if waits else until.result, "the wait for a slot", here=True)
+    return answer.error if isinstance(answer, Raised) else None
 
 
 def _told(

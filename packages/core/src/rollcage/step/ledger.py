@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -36,7 +37,7 @@ from rollcage.gate import Verdict, untimely
 from rollcage.replay.ahead import Ahead, Histories, Standing, family
 from rollcage.replay.ahead import Place as Spot
 from rollcage.replay.path import UNKNOWN_DIGEST, Entry, Path, nearest
-from rollcage.replay.recording import Recording
+from rollcage.replay.recording import Recording, is_fork
 from rollcage.replay.world import Branch, Place, Turn, union
 from rollcage.step import journal
 from rollcage.step.call import Admission, Arrival, Call, Need, Stats, Step, Told
@@ -129,9 +130,10 @@ class Ledger:
         path = self._undo_paths.get(name)
         if self._recording is not None and path is None:
             path = self._recording.paths.get(name) or Path([], strict=self._strict)
-            if name and follows and path.entries:
+            first = next((each for each in path.entries if each.position == 0), None)
+            if name and follows and first is not None:
                 # Where it was forked inside a batch, the recorded world says how much was done.
-                world = bytes.fromhex(path.entries[0].world)
+                world = bytes.fromhex(first.world)
         branch = Branch(name, world, path)
         branch.following = branch.following and follows
         self._branches[name] = branch
@@ -152,12 +154,19 @@ class Ledger:
     def fork(self, parent: str, name: str, turn: Turn | None) -> str:
         """Start a branch off another one; its full name."""
         branch = self._branches[parent]
-        branch.arrive(turn or self.new_turn())
+        turn = turn or self.new_turn()
+        branch.arrive(turn)
         count = branch.forks.get(name, 0) + 1
         branch.forks[name] = count
         own = name if count == 1 else f"{name}#{count}"
         full = f"{parent}/{own}" if parent else own
-        self._open_branch(full, branch_world(branch.world, own), follows=branch.following)
+        follows = branch.may_follow(turn)  # other calls of the turn may have left the path by now
+        fork = self._open_branch(full, branch_world(branch.world, own), follows=follows)
+        fork.forked_at = branch.position
+        if branch.path is not None and fork.path is not None and fork.path.entries:
+            # It stood beside what came back to the other branch behind its own first step.
+            began = min(entry.era for entry in fork.path.entries)
+            fork.forked_at = min(fork.forked_at, branch.path.position_at(began))
         return full
 
     def join(self, parent: str, name: str, turn: Turn | None, now: int) -> Event | None:
@@ -166,9 +175,6 @@ class Ledger:
         final = child.final_world()
         if final is None:
             return None
-        if child.path is not None and child.path.taken_back:
-            self.halted = Diverged(_TAKEN_BACK.format(name), ())
-            raise self.halted
         turn = turn or self.new_turn()
         start = branch.arrive(turn)[1]
         slot = turn.take_slot(None)
@@ -178,16 +184,36 @@ class Ledger:
             entry = path.find(key.hex(), start, slot)
             if entry is not None and entry.digest != final.hex():
                 entry = None
-        leaves = entry is None and branch.leave_path(turn)
+        if entry is None and child.path is not None and child.path.taken_back:
+            self.halted = Diverged(_TAKEN_BACK.format(name), ())
+            raise self.halted
+        # What is recorded of branches that were open beside it was recorded before this one came
+        # back, and still holds.
+        others = path is not None and any(each.kind == "branch" for each in path.left())
+        beside = entry is None and (others or self._open_beside(name))
+        leaves = entry is None and not beside and branch.leave_path(turn)
         place = branch.place(turn, slot, key)
+        place.since = min(place.since, child.forked_at)
+        if entry is not None:
+            assert path is not None
+            if branch.following:
+                place = union(place, entry)
+            place.fingerprint = bytes.fromhex(entry.fingerprint)
+            path.take(entry)
         event = journal.joined(self._number(), name, branch, place, key, final=final, now=now)
         if leaves:
             event["leaves"] = True
-        if path is not None and entry is not None:
-            path.take(entry)
+        if entry is not None:
             event["origin"] = [entry.run, entry.step, entry.turn]
         branch.replayed_write(turn, place.position, link(place.fingerprint, final))
         return event
+
+    def _open_beside(self, name: str) -> bool:
+        """Whether effects are recorded, and not taken yet, of branches forked off the same one."""
+        if self._recording is None:
+            return False
+        paths, siblings = self._recording.paths, self._recording.forks.get(name.rpartition("/")[0])
+        return any(paths[other].ahead for other in siblings or () if other != name)
 
     def _turn_of(self, call: Call, branch: Branch) -> Turn:
         """A call without a turn has one of its own, or that of the writes it overlaps with."""
@@ -239,13 +265,10 @@ class Ledger:
             arrival.look()
             branch, turn = arrival.branch, arrival.turn
         try:
-            if verdict.decision == "deny" and self._mode != "offline":
-                refusal = Blocked(verdict.message, rule=verdict.rule, code=verdict.code)
-                raise _Refused(refusal, halts=False)
-            if call.refused is not None:
-                raise _Refused(call.refused, halts=False)
-            if call.approved is not None:
-                _check_approval(arrival)
+            self._check_gate(arrival)
+            until = turn.before(arrival.slot) if turn.asking and arrival.placed else None
+            if until is not None:
+                return Admission(None, need=Need("wait", arrival, until=until))
             start = branch.arrive(turn)[1] if arrival.placed else 0
             entry = self._match(arrival, start)
             contract = arrival.contract
@@ -263,6 +286,17 @@ class Ledger:
             return self._go(arrival)
         except _Refused as refused:
             return self._refuse(arrival, refused)
+
+    def _check_gate(self, arrival: Arrival) -> None:
+        """Refuse a call that is denied, that can't be prepared, or whose approval is void."""
+        call, verdict = arrival.call, arrival.verdict
+        if verdict.decision == "deny" and self._mode != "offline":
+            refusal = Blocked(verdict.message, rule=verdict.rule, code=verdict.code)
+            raise _Refused(refusal, halts=False)
+        if call.refused is not None:
+            raise _Refused(call.refused, halts=False)
+        if call.approved is not None:
+            _check_approval(arrival)
 
     def stops(self, call: Call) -> bool:
         """Whether a halted session refuses this call too; an undo may go on where it was safe."""
@@ -327,6 +361,7 @@ class Ledger:
             self._check_miss(arrival)
         elif entry.status == "unknown" and self._live and contract.effect == "write":
             if call.told is None and _can_tell(contract, entry):
+                arrival.turn.asking.setdefault(arrival.slot, Future())
                 return Need("tell", arrival, entry)
             if call.told is not None and call.told.happened:
                 _believe(entry, call.told)
@@ -608,13 +643,16 @@ class Ledger:
         """
         if self._recording is None:
             return []
-        around = {name, name.rpartition("/")[0]}
+        paths, forks = self._recording.paths, self._recording.forks
+        around = [name]
+        if is_fork(name) and name not in paths:
+            around.append(name.rpartition("/")[0])
         return [
             entry
-            for other, path in self._recording.paths.items()
-            if path.ahead and other not in self._branches and not other.startswith("#")
-            if other.rpartition("/")[0] in around
-            for entry in path.left()
+            for parent in around
+            for other in forks.get(parent, ())
+            if paths[other].ahead and other not in self._branches and not other.startswith("#")
+            for entry in paths[other].left()
         ]
 
     def _check_orphans(self, arrival: Arrival, orphans: list[Entry]) -> Event:
@@ -625,6 +663,9 @@ class Ledger:
         if self._on_divergence != "warn":
             recorded = arrival.branch.path.entries if arrival.branch.path is not None else ()
             raise _Refused(diverged(arrival.call, orphans, recorded, self._run, self._at))
+        for entry in orphans:
+            if entry.status == "unknown" and entry.effect == "write":  # it may be this very call
+                raise _Refused(unknown(entry.run, entry.step, entry.name, self._at))
         for entry in orphans:
             self._recording.paths[entry.branch].acknowledge(entry)
         return {"orphans": [[e.run, e.step] for e in orphans]}
@@ -744,8 +785,7 @@ class Ledger:
 
     def is_taken_back(self, branch: str) -> bool:
         """Whether all that is told of this branch was taken back when it ran."""
-        path = self._recording.paths.get(branch) if self._recording is not None else None
-        return path is not None and path.taken_back
+        return self._recording is not None and branch in self._recording.rolled
 
     def rewind(self) -> None:
         """What is recorded holds no longer: the world is not the one that it was recorded in."""

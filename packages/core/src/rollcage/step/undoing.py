@@ -35,7 +35,16 @@ from rollcage.undo.compensation import (
     differing,
     digests_of,
 )
-from rollcage.undo.undo import InDoubt, Task, UndoneStep, UndoPlan, UndoReport, assess, targets
+from rollcage.undo.undo import (
+    InDoubt,
+    Task,
+    UndoneStep,
+    UndoPlan,
+    UndoReport,
+    assess,
+    targets,
+    without_calls,
+)
 from rollcage.values.decoding import decode
 
 __all__ = ["Host", "Order", "plan_steps", "take_back", "undo_steps"]
@@ -179,6 +188,7 @@ def _looked_at(
         untouched = entry.status == "error" and task.after is not None and task.after == task.was
         if not untouched and (entry.status != "error" or task.plan or task.was):
             tasks.append(task)
+    tasks = without_calls(tasks, lineage.entries)
     assess(tasks, order.in_doubt)
     return tasks, lineage
 

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from rollcage.contract.contract import Contract
-from rollcage.replay.generation import Origin, branches_below
+from rollcage.replay.generation import Origin, around, branches_below
 from rollcage.replay.path import Entry
 from rollcage.replay.recording import Lineage
 from rollcage.undo.compensation import Digests, PlannedCall, Tool, differing, digests_of
 
 __all__ = [
     "InDoubt", "PlannedStep", "State", "Status", "Task", "UndoPlan", "UndoReport", "UndoneStep",
-    "assess", "targets",
+    "assess", "targets", "without_calls",
 ]  # fmt: skip
 
 Status = Literal["verified", "compensated", "conflict", "irreversible", "unknown", "failed"]
@@ -217,7 +217,8 @@ def targets(
 
     Args:
         lineage: what the traces tell.
-        to: the newest run's step behind which they are; 0: all.
+        to: the newest run's step behind which they are; 0: all. What the body of a step that stays
+            had called stays with it, once that step has ended.
         branch: only those in it, and below.
         only: these, and what is below them.
     """
@@ -232,12 +233,18 @@ def targets(
         if names is None or entry.branch in names
         if wanted is None or (entry.run, entry.step) in wanted
     ]
-    by_fingerprint = {entry.fingerprint: entry for entry in lineage.entries}
+    bodies = {entry.fingerprint: entry for entry in lineage.entries}
+    kept = {e.fingerprint for e in lineage.entries if e.generation == newest and e.number <= to}
+    chosen = {entry.fingerprint for entry in found}
     inside = {entry.branch for entry in lineage.entries}
     found = [
         entry
         for entry in found
-        if not _stood_for(entry, by_fingerprint)
+        if not any(
+            (outer.fingerprint in kept and outer.is_settled)
+            or ((outer.undone or outer.fingerprint in chosen) and _stands_for_its_calls(outer))
+            for outer in around(entry, bodies)
+        )
         # What a scope did is in its branch; it stands for it only where that branch is gone.
         if entry.effect != "scope"
         or (entry.run not in lineage.runs and f"#{entry.fingerprint}" not in inside)
@@ -275,17 +282,23 @@ def _origins_below(only: Iterable[Entry], entries: Sequence[Entry]) -> set[Origi
     return found | {(entry.run, entry.step) for entry in entries if entry.branch in names}
 
 
-def _stood_for(entry: Entry, by_fingerprint: Mapping[str, Entry]) -> bool:
-    """Whether the plan of a step whose body made this one stands for it."""
-    branch = entry.branch
-    while branch.startswith("#"):
-        outer = by_fingerprint.get(branch[1:65])
-        if outer is None:
-            return False
-        if outer.effect == "write" and (outer.undo or {}).get("reversible"):
-            return True
-        branch = outer.branch
-    return False
+def _stands_for_its_calls(entry: Entry) -> bool:
+    """Whether the plan of a step takes back what its body has called, too."""
+    known = entry.status != "unknown"  # else that is only known of it by its probe
+    return known and entry.effect == "write" and bool((entry.undo or {}).get("reversible"))
+
+
+def without_calls(tasks: Sequence[Task], entries: Iterable[Entry]) -> list[Task]:
+    """Leave out what was called by a step whose probe says that it happened: its plan has that."""
+    happened = {t.entry.fingerprint for t in tasks if t.happened and t.plan is not None}
+    if not happened:
+        return list(tasks)
+    bodies = {entry.fingerprint: entry for entry in entries}
+    return [
+        task
+        for task in tasks
+        if not any(outer.fingerprint in happened for outer in around(task.entry, bodies))
+    ]
 
 
 # --- whether they may be -------------------------------------------------------------------------

@@ -1,0 +1,473 @@
+"""Programs for the laws of cut, undone and shuffled runs, the world that they change, and a lab.
+
+A *program* is what an agent does, whatever it is told: calls alone and in turns, calls inside of
+calls, branches, transactions that come back or are taken back. A `World` is what its writes have
+done, outside of any trace. A `Lab` runs a program in a store until it is through, as an operator
+does who says truthfully what became of each step that nobody else can tell of; it can go back to
+the moment behind any line of a trace, with the world as it was then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+import shutil
+from collections import Counter
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import orjson
+from rollcage import (
+    DidNotHappen,
+    Halt,
+    Happened,
+    Session,
+    SessionHalted,
+    UnknownOutcome,
+    compensate,
+    current_step,
+    tool,
+)
+from rollcage.store import JsonlStore
+
+ATTEMPTS = 30  # how often a program is resumed before it counts as halted for ever
+
+
+@dataclasses.dataclass(frozen=True)
+class Op:
+    """One call. `does`: work, fail, or get lost once, before its effect or after it."""
+
+    tool: str  # write, plain (no probe), read, pure, model, outer, scope
+    arg: int = 0
+    does: str = "work"
+    inner: tuple[Node, ...] = ()  # what the body of an outer or a scope calls
+
+
+@dataclasses.dataclass(frozen=True)
+class Turn:
+    """Calls that were issued together."""
+
+    nodes: tuple[Node, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Branches:
+    """Agents that run at once, each in a branch of its own."""
+
+    lines: tuple[tuple[Node, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A transaction; one that `raises` is taken back."""
+
+    nodes: tuple[Node, ...]
+    raises: bool = False
+
+
+Node = Op | Turn | Branches | Block
+At = tuple[str, int]  # a run and one of its steps
+Program = tuple[Node, ...]
+
+
+class TakenBack(Exception):
+    """What a transaction raises to be taken back."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Deed:
+    """An effect, or what took one back: which step did it, when, and what it was."""
+
+    run: str
+    step: int
+    line: int  # of its run's trace, behind which it was done
+    token: str  # what the call gave; its label before the #
+    sign: int  # 1, or -1 where it takes another one back
+
+    @property
+    def label(self) -> str:
+        return self.token.partition("#")[0]
+
+
+class World:
+    """What was done out there, in order."""
+
+    def __init__(
+        self,
+        deeds: Iterable[Deed] = (),
+        lost: Iterable[str] = (),
+        results: Mapping[str, str] | None = None,
+    ) -> None:
+        self.deeds = list(deeds)
+        self.lost = set(lost)  # the idempotency keys of calls that got lost once
+        self.results = dict(results or {})  # what each call gave, by its idempotency key
+
+    @property
+    def effects(self) -> Counter[str]:
+        """What stands, by label, and how often."""
+        standing = Counter[str]()
+        for deed in self.deeds:
+            standing[deed.label] += deed.sign
+        return +standing
+
+    @property
+    def standing(self) -> Counter[str]:
+        """What stands, by token: more than once, if something was performed twice."""
+        standing = Counter[str]()
+        for deed in self.deeds:
+            standing[deed.token] += deed.sign
+        return +standing
+
+    def result(self, key: str) -> str | None:
+        """What the call of this idempotency key gave, if it was performed and stands."""
+        stands = any(token.endswith(f"#{key}") for token in self.standing)
+        return self.results[key] if stands else None
+
+
+class Tools:
+    """The tools of a lab, on its present world."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.ran: list[str] = []  # bodies that ran, by label
+        self.by_name = self._make()
+
+    def _deed(self, token: str, sign: int) -> None:
+        step = current_step()
+        assert step is not None
+        line = self.lab.path(step.run).read_bytes().count(b"\n")
+        self.lab.world.deeds.append(Deed(step.run, step.number, line, token, sign))
+
+    def body(self, label: str, does: str, inside: Iterable[str] = ()) -> str:
+        """What the body of a write does, behind the calls `inside` of it."""
+        self.ran.append(label)
+        step = current_step()
+        assert step is not None
+        key = step.idempotency_key
+        lose = does.startswith("lose") and key not in self.lab.world.lost
+        if lose:
+            self.lab.world.lost.add(key)
+        if does == "fail":
+            raise ValueError(f"{label} failed")
+        if lose and does == "lose before":
+            raise TimeoutError
+        token = f"{label}#{key}"
+        self.lab.world.results[key] = result = " ".join([token, *inside])
+        self._deed(token, 1)
+        if lose:
+            raise TimeoutError
+        return result
+
+    def look(self, label: str, does: str) -> str:
+        """What the body of a read, a pure call or a model does."""
+        self.ran.append(label)
+        if does == "fail":
+            raise ValueError(f"{label} failed")
+        return label
+
+    def _make(self) -> dict[str, Any]:
+        tools = self
+
+        @tool(effect="write", name="take_back", idempotent=True)
+        async def take_back(token: str) -> None:
+            if tools.lab.world.standing[token]:
+                tools._deed(token, -1)
+
+        def undo(result: str) -> Any:
+            return [compensate(take_back, token=token) for token in result.split()]
+
+        def probe(key: str) -> Any:
+            result = tools.lab.world.result(key)
+            return DidNotHappen() if result is None else Happened(result)
+
+        @tool(effect="write", undo=undo, probe=probe)
+        async def write(arg: int, does: str) -> str:
+            await asyncio.sleep(0)
+            return tools.body(f"write-{arg}", does)
+
+        @tool(effect="write", undo=undo)
+        async def plain(arg: int, does: str) -> str:
+            await asyncio.sleep(0)
+            return tools.body(f"plain-{arg}", does)
+
+        @tool(effect="read")
+        async def read(arg: int, does: str) -> str:
+            await asyncio.sleep(0)
+            return tools.look(f"read-{arg}", does)
+
+        @tool(effect="pure")
+        async def pure(arg: int, does: str) -> str:
+            return tools.look(f"pure-{arg}", does)
+
+        async def aprobe(key: str) -> Any:
+            await asyncio.sleep(0)
+            return probe(key)
+
+        @tool(effect="write", undo=undo, probe=aprobe)
+        async def outer(arg: int, does: str, inner: str) -> str:
+            with _collecting() as given:
+                await tools.lab.nodes(tools.lab.inner[inner])
+            return tools.body(f"outer-{arg}", does, " ".join(given).split())
+
+        @tool(effect="scope")
+        async def scope(arg: int, does: str, inner: str) -> str:
+            with _collecting() as given:
+                await tools.lab.nodes(tools.lab.inner[inner])
+            tools.look(f"scope-{arg}", does)
+            return " ".join(given)
+
+        named: tuple[Any, ...] = (write, plain, read, pure, outer, scope, take_back)
+        return {each.__rollcage_contract__.name: each for each in named}
+
+
+class Lab:
+    """A store, a world, and a program that is run there."""
+
+    def __init__(self, root: Path, world: World | None = None, shuffle: int | None = None) -> None:
+        self.root = root
+        self.shuffle = shuffle  # the seed of the order in which calls of a turn come; None: as told
+        self.world = world or World()
+        self.tools = Tools(self)
+        self.inner: dict[str, tuple[Node, ...]] = {}
+        self.session: Session | None = None
+        self.given: list[str] = []
+        self.newest = ""  # the run that was written last
+
+    def path(self, run: str) -> Path:
+        return self.root / "runs" / f"{run}.jsonl"
+
+    @property
+    def store(self) -> JsonlStore:
+        return JsonlStore(self.root)
+
+    # --- running ---------------------------------------------------------------------------------
+
+    async def nodes(self, nodes: Iterable[Node]) -> None:
+        for node in nodes:
+            await self.node(node)
+
+    async def node(self, node: Node) -> None:
+        session = self.session
+        assert session is not None
+        match node:
+            case Op():
+                await self.op(node)
+            case Turn(nodes):
+                with session.turn() as turn:
+
+                    async def placed(slot: int, each: Node) -> None:
+                        _slot.set(slot)  # of this task alone
+                        with turn.slot(slot):
+                            await self.node(each)
+
+                    await _at_once([placed(slot, each) for slot, each in self.order(nodes)])
+            case Branches(lines):
+
+                async def line(number: int, nodes: tuple[Node, ...]) -> None:
+                    with session.branch(f"b{number}"):
+                        await self.nodes(nodes)
+
+                await _at_once([line(number, nodes) for number, nodes in self.order(lines)])
+            case Block(nodes, raises):
+                try:
+                    async with session.transaction(f"t{_slot.get()}"):
+                        await self.nodes(nodes)
+                        if raises:
+                            raise TakenBack
+                except TakenBack:
+                    pass
+
+    def order(self, each: Iterable[Any]) -> Iterable[tuple[int, Any]]:
+        """In which order those that are issued together come."""
+        placed = list(enumerate(each))
+        if self.shuffle is not None:
+            self.shuffle += 1
+            random.Random(self.shuffle).shuffle(placed)  # noqa: S311 - a reproducible order
+        return placed
+
+    async def op(self, op: Op) -> None:
+        arguments: dict[str, Any] = {"arg": op.arg, "does": op.does}
+        if op.tool in ("outer", "scope"):
+            name = sha256(repr(op.inner).encode()).hexdigest()[:8]
+            self.inner[name] = op.inner
+            arguments["inner"] = name
+        try:
+            given = await self.tools.by_name[op.tool](**arguments)
+        except ValueError:
+            return
+        if op.tool in ("write", "plain", "outer", "scope"):
+            _given.get().append(given)
+        if current_step() is None:
+            self.given.append(str(given))
+
+    def once(self, program: Program, **how: Any) -> str:
+        """Run or resume a program in one session; the run. Raises what ends the session."""
+
+        async def main() -> str:
+            self.session = session = Session("job", store=self.root, **how)
+            self.given = []
+            async with session:
+                self.newest = session.run_id
+                with _collecting():
+                    await self.nodes(program)
+                self.given.sort()
+            return session.run_id
+
+        return asyncio.run(main())
+
+    def through(self, program: Program, **how: Any) -> str:
+        """Run or resume a program until it is through; say what became of lost steps."""
+        for _ in range(ATTEMPTS):
+            try:
+                return self.once(program, **how)
+            except UnknownOutcome as unknown:
+                self.resolve(unknown.run, unknown.step)
+        raise AssertionError("the program is resumed for ever")
+
+    def resolve(self, run: str, step: int) -> None:
+        """Say what became of a step of unknown outcome."""
+        trace = self.store.read(run)
+        done = next((d for d in self.world.deeds if (d.run, d.step) == (run, step)), None)
+        status: dict[str, Any] = {"status": "not_started"}
+        if done is not None:
+            key = done.token.partition("#")[2]
+            status = {"status": "ok", "value": self.world.results[key]}
+        writer = self.store.reopen(run)
+        try:
+            writer.append(
+                {
+                    "event": "step.resolved", "time": 0, "step": step, "by": "operator",
+                    "outcome": status, "digest": sha256(orjson.dumps(status)).hexdigest(),
+                }
+            )  # fmt: skip
+            if trace.info is not None and trace.info.status is not None:
+                writer.attest(trace.info.status)
+        finally:
+            writer.close()
+
+    # --- going back ------------------------------------------------------------------------------
+
+    def runs(self) -> list[str]:
+        return [info.run for info in self.store.runs()]
+
+    def lines(self, run: str) -> int:
+        """How many lines of a run there are at whose end the job is not done."""
+        lines = self.path(run).read_bytes().splitlines()
+        done = (n for n, line in enumerate(lines) if b'"run.finished"' in line and b'"ok"' in line)
+        return next(done, len(lines))
+
+    def worlds(self, run: str, line: int) -> Iterator[World]:
+        """The worlds that may have been there when its process died behind a line of a run.
+
+        What was done behind an earlier line is done; of what was done behind this one, any of the
+        first may be.
+        """
+        runs = self.runs()
+        before = set(runs[: runs.index(run)])
+        done = [
+            d for d in self.world.deeds if d.run in before or (d.run, d.line < line) == (run, True)
+        ]
+        flying = [d for d in self.world.deeds if d.run == run and d.line == line]
+        for count in range(len(flying) + 1):
+            yield World([*done, *flying[:count]], self.world.lost, self.world.results)
+
+    def kept(self, run: str, to: int) -> Counter[str]:
+        """What an undo of the newest run to one of its steps leaves standing: the obvious way.
+
+        What a step up to that one has done, now or in the run that it was replayed from, and what
+        the bodies of such steps have called, if they have ended.
+        """
+        above: dict[At, At | None] = {}  # the step in whose body each one was called
+        later: dict[At, At] = {}  # what stands in the place of each in a later run
+        ended: set[At] = set()
+        for each in self.runs():
+            for event in self.events(each):
+                at = each, event.get("step", 0)
+                if event["event"] in ("step.started", "step.replayed"):
+                    inside = event.get("parent")
+                    above[at] = None if inside is None else (each, inside)
+                    before = event.get("origin") or event.get("supersedes")
+                    if before is not None and before[0] != each:
+                        later[before[0], before[1]] = at
+                if event.get("outcome", {}).get("status") in ("ok", "error"):
+                    ended.add(at)
+
+        def stays(deed: At) -> bool:
+            at: At | None = deed
+            own = True
+            while at is not None:
+                while at in later:
+                    at = later[at]
+                if at[0] == run and at[1] <= to and (own or at in ended):
+                    return True
+                at, own = above[at], False
+            return False
+
+        standing = self.world.standing
+        deeds = [deed for deed in self.world.deeds if deed.sign > 0 and standing[deed.token]]
+        return Counter(deed.label for deed in deeds if stays((deed.run, deed.step)))
+
+    def events(self, run: str) -> list[dict[str, Any]]:
+        return [orjson.loads(line) for line in self.path(run).read_bytes().splitlines()]
+
+    def resolve_all(self) -> None:
+        """Say what became of each step of the newest run that nobody has heard of since."""
+        run = self.runs()[-1]
+        open_: dict[int, str] = {}
+        for event in self.events(run):
+            if event["event"] == "step.started":
+                open_[event["step"]] = event["name"]
+            elif event.get("outcome", {}).get("status", "unknown") != "unknown":
+                open_.pop(event["step"], None)
+        for step, name in open_.items():
+            if name in ("write", "plain", "outer"):
+                self.resolve(run, step)
+
+    def back(self, run: str, line: int, root: Path, world: World) -> Lab:
+        """A lab in `root` as it was when the process died behind a line of a run.
+
+        Without an index: a store makes it again from the traces.
+        """
+        shutil.rmtree(root, ignore_errors=True)
+        runs = self.runs()
+        kept = set(runs[: runs.index(run)])
+        (root / "runs").mkdir(parents=True)
+        if (self.root / "key").exists():
+            shutil.copy(self.root / "key", root / "key")
+        if (self.root / "blobs").exists():
+            shutil.copytree(self.root / "blobs", root / "blobs")
+        for each in kept:
+            shutil.copy(self.path(each), root / "runs")
+        lines = self.path(run).read_bytes().splitlines(keepends=True)
+        (root / "runs" / f"{run}.jsonl").write_bytes(b"".join(lines[:line]))
+        return type(self)(root, world)
+
+
+_given: ContextVar[list[str]] = ContextVar("given")
+_slot: ContextVar[int] = ContextVar("slot", default=0)
+
+
+@contextmanager
+def _collecting() -> Iterator[list[str]]:
+    """What the writes inside of the block give."""
+    given: list[str] = []
+    token = _given.set(given)
+    try:
+        yield given
+    finally:
+        _given.reset(token)
+
+
+async def _at_once(calls: list[Awaitable[None]]) -> None:
+    """All of them at once; when all have ended, what the first of them raised."""
+    ended = await asyncio.gather(*calls, return_exceptions=True)
+    raised = [each for each in ended if isinstance(each, BaseException)]
+    raised.sort(key=lambda error: isinstance(error, SessionHalted))
+    halts = [each for each in raised if isinstance(each, Halt)]
+    for each in halts or raised:
+        raise each

@@ -1,0 +1,27 @@
+"""Random programs, for the laws."""
+
+from hypothesis import strategies as st
+from programs import Block, Branches, Node, Op, Program, Turn
+
+ops: st.SearchStrategy[Op] = st.builds(
+    Op,
+    tool=st.sampled_from(["write", "write", "plain", "read", "pure"]),
+    arg=st.integers(0, 1),  # few, so that many calls are identical
+    does=st.sampled_from(["work"] * 5 + ["fail", "lose before", "lose after"]),
+)
+
+
+def _deeper(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
+    some = st.lists(inner, min_size=1, max_size=3).map(tuple)
+    nested = st.builds(
+        Op, tool=st.sampled_from(["outer", "scope"]), arg=st.integers(0, 1), inner=some
+    )
+    block = st.builds(Block, some, st.booleans())
+    together = st.lists(st.one_of(ops, nested, block), min_size=1, max_size=3).map(tuple)
+    lines = st.lists(some, min_size=1, max_size=2).map(tuple)
+    return st.one_of(nested, st.builds(Turn, together), st.builds(Branches, lines), block)
+
+
+nodes: st.SearchStrategy[Node] = st.recursive(ops, _deeper, max_leaves=6)
+programs: st.SearchStrategy[Program] = st.lists(nodes, min_size=1, max_size=4).map(tuple)
+seeds = st.integers(0, 2**32 - 1)

@@ -1,0 +1,101 @@
+"""Laws 8 to 10: runs that are cut, undone, and shuffled, with all that programs are made of."""
+
+import asyncio
+import random
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from programs import Lab, Program, World
+from rollcage import aundo_run
+from strategies import programs, seeds
+
+pytestmark = [pytest.mark.law, pytest.mark.slow]
+
+CUTS = 6  # of each program's traces, in one case
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    root = Path(tempfile.mkdtemp(prefix="rollcage-cuts-"))
+    try:
+        yield root
+    finally:
+        shutil.rmtree(root)
+
+
+def cuts(lab: Lab, chance: random.Random) -> Iterator[tuple[str, int, World]]:
+    """Some of the moments at which the process of a lab may have died."""
+    moments = [
+        (run, line, world)
+        for run in lab.runs()
+        for line in range(1, lab.lines(run) + 1)
+        for world in lab.worlds(run, line)
+    ]
+    yield from chance.sample(moments, min(CUTS, len(moments)))
+
+
+def assert_through(lab: Lab, program: Program, effects: Counter[str]) -> None:
+    """Resumed until it is through, a job has done what it does uncut: nothing lost or doubled."""
+    lab.through(program)
+    assert lab.world.effects == effects
+    assert all(count == 1 for count in lab.world.standing.values())
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(programs, seeds)
+def test_8_a_cut_trace_is_resumed_to_the_same_world(program: Program, seed: int) -> None:
+    chance = random.Random(seed)  # noqa: S311 - reproducible moments
+    with folder() as root:
+        lab = Lab(root / "whole")
+        lab.through(program)
+        effects = lab.world.effects
+        for run, line, world in cuts(lab, chance):
+            cut = lab.back(run, line, root / "cut", world)
+            assert_through(cut, program, effects)
+            last = cut.runs()[-1]
+            behind = chance.randint(1, cut.lines(last))
+            there = chance.choice(list(cut.worlds(last, behind)))
+            assert_through(cut.back(last, behind, root / "again", there), program, effects)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(programs, seeds)
+def test_9_an_undo_to_any_step_then_a_resume(program: Program, seed: int) -> None:
+    chance = random.Random(seed)  # noqa: S311 - reproducible moments
+    with folder() as root:
+        lab = Lab(root / "whole")
+        lab.through(program)
+        effects = lab.world.effects
+        for run, line, world in cuts(lab, chance):
+            cut = lab.back(run, line, root / "cut", world)
+            if chance.random() < 0.5:  # a run that builds on another one
+                cut.through(program)
+            cut.resolve_all()
+            newest = cut.runs()[-1]
+            to = chance.randint(1, max(1, *(e.get("step", 1) for e in cut.events(newest))))
+            kept = cut.kept(newest, to)
+            tools = list(cut.tools.by_name.values())
+            report = asyncio.run(aundo_run(cut.root, newest, to=to, tools=tools))
+            assert report.complete, str(report)
+            assert cut.world.effects == kept
+            assert_through(cut, program, effects)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(programs, seeds)
+def test_10_calls_come_in_any_order_within_their_turn(program: Program, seed: int) -> None:
+    with folder() as root:
+        lab = Lab(root)
+        lab.through(program)
+        given_back, ran = lab.given, len(lab.tools.ran)
+        for generation in range(1, 4):
+            lab.shuffle = seed + 1000 * generation
+            lab.once(program, replay="offline", source=lab.path(lab.newest))
+            assert lab.given == given_back
+            assert len(lab.tools.ran) == ran
