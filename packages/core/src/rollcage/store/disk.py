@@ -128,9 +128,16 @@ def add(path: Path, data: bytes) -> None:
 
 
 def write(descriptor: int, data: bytes) -> None:
-    """Write all of it."""
+    """Write all of it.
+
+    Raises:
+        OSError: the file system takes no more of it.
+    """
     while data:
-        data = data[os.write(descriptor, data) :]
+        written = os.write(descriptor, data)
+        if not written:
+            raise OSError(errno.EIO, "a short write")
+        data = data[written:]
 
 
 def sync_folder(folder: Path) -> None:

@@ -318,12 +318,18 @@ def _line_at(data: bytes, at: int) -> bytes:
 
 
 def _parse(data: bytes) -> tuple[dict[str, Known], tuple[int, ...]]:
-    """What lines of the index say of each run; the numbers of those that say nothing."""
+    """What lines of the index say of each run; the numbers of those that are not as they should be.
+
+    That is also one that somebody else has spelled otherwise: `newest` looks for our bytes.
+    """
     known: dict[str, Known] = {}
     damaged: list[int] = []
     for number, line in enumerate(data.split(b"\n")[:-1], start=1):
         try:
-            _take(known, orjson.loads(line))
+            said = orjson.loads(line)
+            _take(known, said)
+            if orjson.dumps(said) != line:
+                damaged.append(number)
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
             damaged.append(number)
     return known, tuple(damaged)
