@@ -130,14 +130,12 @@ def load(
     branches: dict[str, list[Entry]] = {}
     for entry in entries:
         branches.setdefault(entry.branch, []).append(entry)
-    went_on = _went_on(branches)
-    joined = {e.name for e in entries if e.kind == "branch" and not (e.undone or e.abandoned)}
-    for name, steps in branches.items():
-        if name in joined and retry_failed is None:
-            continue  # whoever worked there has gone on
-        _mark_frontier(steps, retry_failed=retry_failed, went_on=went_on.get(name))
+    _mark_frontiers(branches, retry_failed=retry_failed)
     recording.forks = _forks(branches)
     told = _told_as_it_was(branches, recording.forks, whole.undone.rolled, offline=offline)
+    for branch in told:
+        for entry in branches.get(branch, ()):
+            entry.frontier = False
     for entry in entries:
         if entry.past or (entry.undone and entry.branch not in told):
             continue
@@ -162,6 +160,17 @@ def load(
             taken_back=branch in told,
         )
     return recording
+
+
+def _mark_frontiers(branches: dict[str, list[Entry]], *, retry_failed: bool | None) -> None:
+    """Mark in each branch the steps that nothing came after."""
+    went_on = _went_on(branches)
+    every = [entry for steps in branches.values() for entry in steps if entry.kind == "branch"]
+    joined = {entry.name for entry in every if not (entry.undone or entry.abandoned)}
+    for name, steps in branches.items():
+        if name in joined and retry_failed is None:
+            continue  # whoever worked there has gone on
+        _mark_frontier(steps, retry_failed=retry_failed, went_on=went_on.get(name))
 
 
 def is_fork(branch: str) -> bool:
