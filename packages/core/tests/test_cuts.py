@@ -17,7 +17,7 @@ from strategies import programs, seeds
 
 pytestmark = [pytest.mark.law, pytest.mark.slow]
 
-CUTS = 6  # of each program's traces, in one case
+CUTS = 3  # of each program's traces, in one case
 
 
 @contextmanager
