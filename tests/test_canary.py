@@ -1,7 +1,7 @@
 """Canaries: an agent meets credentials of many kinds everywhere, and none of them is ever written.
 
-Every byte is looked at: the store (traces, blobs, index, requests for approval), the reports in
-each format, and what each command prints.
+Every byte is looked at: the store (traces, blobs, index, requests for approval), the warnings,
+the reports in each format, and what each command prints.
 """
 
 import base64
@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 import pytest
@@ -22,6 +22,8 @@ from rollcage import (
     Blocked,
     CaptureFailed,
     Compensation,
+    NotReplayable,
+    NotReplayableWarning,
     Session,
     Verdict,
     compensate,
@@ -196,20 +198,28 @@ def rollcage(tmp_path: Path) -> Command:
     return run
 
 
+async def careless_run(store: Path, replay: Literal["off", "resume"], runs: list[str]) -> None:
+    async with Session(
+        "careless", store=store, replay=replay, secrets="detected", rules=[rule],
+        approver=approver, on_divergence="warn",
+    ) as session:  # fmt: skip
+        runs.append(session.run_id)
+        await agent(session)
+        raise RuntimeError(f"the agent died with {GITHUB}")
+
+
 async def test_no_credential_is_ever_written(tmp_path: Path, rollcage: Command) -> None:
     store = tmp_path / "store"
     runs: list[str] = []
-    for replay in ("off", "resume"):
-        with contextlib.suppress(Exception):  # a resume may halt, at a result that was not kept
-            async with Session(
-                "careless", store=store, replay=replay, secrets="detected", rules=[rule],
-                approver=approver, on_divergence="warn",
-            ) as session:  # fmt: skip
-                runs.append(session.run_id)
-                await agent(session)
-                if replay == "off":
-                    raise RuntimeError(f"the agent died with {GITHUB}")
-    assert len(runs) == 2
+    with (
+        pytest.warns(NotReplayableWarning) as warned,
+        pytest.raises(RuntimeError, match="the agent died"),
+    ):
+        await careless_run(store, "off", runs)
+    for warning in warned:
+        assert leaks(str(warning.message).encode()) == []
+    with pytest.raises(NotReplayable):  # it halts at a result that was not kept
+        await careless_run(store, "resume", runs)
     with contextlib.suppress(Exception):  # the second run builds on the first
         undo_run(store, runs[0])
     undo_run(store, runs[1])
@@ -246,10 +256,9 @@ async def test_a_report_of_a_run_that_did_not_look_for_them_shows_none(
     tmp_path: Path, rollcage: Command
 ) -> None:
     """What the detector knows is taken out of the reports of any run."""
-    with contextlib.suppress(Exception):
-        async with Session(
-            "careless", store=tmp_path / "store", rules=[rule], approver=approver
-        ) as session:
+    session = Session("careless", store=tmp_path / "store", rules=[rule], approver=approver)
+    async with session:
+        with pytest.warns(NotReplayableWarning):
             await agent(session)
     known = {name: CANARIES[name] for name in CANARIES if name.startswith(("a key", "a token"))}
     known |= {name: CANARIES[name] for name in ("a web token", "a private key")}

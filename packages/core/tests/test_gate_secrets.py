@@ -3,6 +3,7 @@
 import itertools
 import re
 import socket
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -250,6 +251,23 @@ def test_nothing_is_asked_of_the_network(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     for credential in FOUND.values():
         assert detect(credential)
+
+
+def test_the_warnings_of_the_program_are_still_shown() -> None:
+    program = (
+        "import warnings; from rollcage.gate import detect; detect('a'); warnings.warn('hear')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert b"UserWarning: hear" in done.stderr
+
+
+def test_a_program_that_logs_its_warnings_goes_on_to() -> None:
+    program = (
+        "import logging, warnings; logging.basicConfig(); logging.captureWarnings(True); "
+        "from rollcage.gate import detect; detect('a'); warnings.warn('hear')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stderr.startswith(b"WARNING:py.warnings:")
 
 
 def test_without_the_library_the_error_says_what_to_install(

@@ -11,9 +11,12 @@ What looks merely random (hashes, ids, compressed data) is no finding: a trace i
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import logging
 import re
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
@@ -147,7 +150,19 @@ def _load() -> _Detector:
         return _loaded()
 
 
+@contextlib.contextmanager
+def _warnings_stay() -> Iterator[None]:
+    """The log of detect-secrets turns the warnings of the whole program into records of its own."""
+    shown = warnings.showwarning
+    try:
+        yield
+    finally:
+        if warnings.showwarning is not shown:
+            logging.captureWarnings(False)
+
+
 @functools.cache
+@_warnings_stay()
 def _loaded() -> _Detector:
     try:
         from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
