@@ -153,7 +153,7 @@ def drawn_fault(calls: Sequence[Op], chance: random.Random) -> Fault:
     return Fault(
         at=at,
         when=chance.choice(["agent", "before", "middle", "behind"]),
-        error=chance.choice([Injected, Injected, OSError, TimeoutError, KeyError]),
+        error=chance.choice([Injected, OSError, KeyError, TimeoutError, ConnectionResetError]),
         depth=chance.randrange(6),
         wire=chance.choice(["refused", "lost", "broken", "silent"]),
     )

@@ -185,12 +185,12 @@ def _run(order: tuple[int, int, int, str, float, int]) -> Ended:
         if do == "undo" and not _runs(place):
             code = FINISHED  # killed before there was anything
             break
-    ended = _Judged(place, before, done, do, code, mail)
+    ended = Judged(place, before, done, do, code, mail)
     wrong = ended.wrong()
     if code == FINISHED and do == "undo" and not wrong and number % 4 == 0 and _runs(place):
         counts["resumed behind their undo"] += 1  # the save point is loaded: on from there
         code = _child(place, job, "work", Moment())
-        wrong = _Judged(place, before, done, "work", code, mail).wrong()
+        wrong = Judged(place, before, done, "work", code, mail).wrong()
     assert code is not None  # the last one is spared
     counts[_WORDS[code, way]] += 1
     counts["unknown outcomes listed"] += len(ended.listed) if code == LISTED else 0
@@ -237,7 +237,7 @@ def _undoing(place: Place) -> bool:
     return bool(marks) and marks[-1].startswith("undo.")
 
 
-class _Judged:
+class Judged:
     """What is wrong with how a run ended."""
 
     def __init__(
@@ -263,13 +263,17 @@ class _Judged:
         """Each violation, in words."""
         if self.code not in (FINISHED, LISTED):
             return [f"{self.do} exited with {self.code}: {self.said}"]
-        found = [*self._unreported(), *self._twice(), *self._lost()]
+        found = self.of_bodies()
         if self.code == FINISHED:
             found += self._state()
             found += [f"left unlisted: {line}" for line in self._in_doubt()]
         else:
             found += self._listing()
         return found
+
+    def of_bodies(self) -> list[str]:
+        """What ran unreported or twice, and what was lost."""
+        return [*self._unreported(), *self._twice(), *self._lost()]
 
     def _state(self) -> Iterable[str]:
         """All done, or all undone."""

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -37,7 +37,7 @@ class Fault:
     Attributes:
         at: the number of the call, from 0; `agent`: right before it, out of the agent's own code.
         when: `middle`: at the `depth`-th thing that its body does to files or rows, or on the wire.
-        error: `TimeoutError` is one that leaves the outcome open.
+        error: `TimeoutError` and `ConnectionResetError` leave the outcome open.
     """
 
     at: int
@@ -46,6 +46,17 @@ class Fault:
     depth: int
     wire: str  # how the service fails, in the middle of a post
     came: bool = False
+
+    def leaves_unknown(self, *, posts: bool) -> bool | None:
+        """Whether nobody can tell behind it what was done; None: as the tool, or the wire, has it.
+
+        Args:
+            posts: the call goes to the service.
+        """
+        if self.when == "agent":
+            return False
+        unknown = self.error in (TimeoutError, ConnectionResetError)
+        return None if self.when == "middle" and (posts or unknown) else unknown
 
     def come(self) -> None:
         """Be raised."""
@@ -110,31 +121,34 @@ class Ledger:
             assert step is not None
             line = f"{step.run} {step.number} {step.idempotency_key} {name}"
             os.write(self._fd, f"{line} {_BEGIN}\n".encode())
-            armed = None if fault is None or fault.at != now.get() else fault
-            result = body(**arguments) if armed is None else _failing(armed, place, body, arguments)
-            os.write(self._fd, f"{line} {_END}\n".encode())
-            return result
+
+            def made() -> Any:
+                result = body(**arguments)
+                os.write(self._fd, f"{line} {_END}\n".encode())
+                return result
+
+            if fault is None or fault.at != now.get():
+                return made()
+            return _failing(fault, place, made, posts="url" in arguments)
 
         tool.__dict__["__wrapped__"] = noted
 
 
-def _failing(
-    fault: Fault, place: Place, body: Callable[..., Any], arguments: Mapping[str, Any]
-) -> Any:
+def _failing(fault: Fault, place: Place, made: Callable[[], Any], *, posts: bool) -> Any:
     if fault.when == "before":
         fault.come()
-    if fault.when == "middle" and "url" in arguments:
+    if fault.when == "middle" and posts:
         service.arm(place.port, place.namespace, fault.wire)
         fault.came = True
-        return body(**arguments)
+        return made()
     if fault.when == "middle":
         token = _middle.set([fault, fault.depth])
         try:
-            body(**arguments)
+            made()
         finally:
             _middle.reset(token)
     else:
-        body(**arguments)
+        made()
     return fault.come()
 
 

@@ -1,7 +1,8 @@
 """Rollback chaos: runs in one transaction each, half of which fail somewhere.
 
 A failed run must leave what was there before, a clean one what the model says: by what the harness
-itself finds, whatever any report says.
+itself finds, whatever any report says. A run that was halted, since nobody could tell what an error
+left, takes nothing back by itself: it is taken back by `undo_run`, or resumed and then does all.
 """
 
 from __future__ import annotations
@@ -15,15 +16,19 @@ import tempfile
 import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from rollcage import Session
+from rollcage import Session, UnknownOutcome, undo_run
+from rollcage.store import JsonlStore
 
 from tests.chaos import service
 from tests.chaos.agent import Agent, calls_of, drawn_fault
+from tests.chaos.crash import Judged
 from tests.chaos.faults import Fault, Ledger, lines_of, watch
 from tests.chaos.place import Place
 from tests.chaos.work import Part, Planner
+
+Way = Literal["clean", "rolled back", "undone", "resumed"]
 
 
 @dataclasses.dataclass
@@ -32,6 +37,7 @@ class Ended:
 
     number: int
     fault: str  # when and at which tool; empty: it ran clean
+    way: Way  # `undone`, `resumed`: what was done about a halt
     wrong: str  # a violation
     tools: dict[str, int]
     undone: dict[str, int]  # by status
@@ -59,7 +65,9 @@ def rollback(*, runs: int, at_once: int, seed: int) -> tuple[dict[str, Any], lis
         "at once": at_once,
         "seed": seed,
         "injected": len(faults),
-        "restored": sum(not each.wrong for each in faults),
+        "restored": sum(not each.wrong and each.way != "resumed" for each in faults),
+        "restored, by undo_run": sum(not each.wrong and each.way == "undone" for each in faults),
+        "resumed, all done": sum(not each.wrong and each.way == "resumed" for each in faults),
         "clean": len(clean),
         "kept": sum(not each.wrong for each in clean),
         "injected, by where": dict(sorted(injected.items())),
@@ -83,12 +91,25 @@ def _run(order: tuple[int, int, int, str]) -> Ended:
     place = Place(Path(folder, str(number)), port)
     place.fill()
     before = place.digest()
-    said = _carried_out(place, plan, fault, waits=chance.random() < 0.4)
-    after = place.digest()
-    wrong = _wrong(fault, before, after, planner.world.digest(), said)
+    waits, resumes = chance.random() < 0.4, chance.random() < 0.5
+    way: Way = "clean" if fault is None else "rolled back"
+    error = _carried_out(place, plan, fault, waits=waits)
+    wrong = _unplanned(fault, plan, error)
+    if fault is not None and isinstance(error, UnknownOutcome):
+        way = "resumed" if resumes else "undone"
+        wrong = wrong or (_resumed(place, plan, waits=waits) if resumes else _taken_back(place))
+    done = way in ("clean", "resumed")
+    wanted = planner.world.digest() if done else before
+    wrong = wrong or _differs(wanted, place.digest(), done=done)
+    if not wrong:
+        judged = Judged(place, before, wanted, "work" if done else "undo", None, mail=True)
+        wrong = "\n".join(judged.of_bodies())
+    if wrong:
+        told = "".join(traceback.format_exception(error))
+        wrong = f"{fault}, {way}\n{wrong}\n{told}"
     tools = collections.Counter(each.tool for each in lines_of(place.ledger) if each.began)
     where = "" if fault is None else f"{fault.when}: {calls_of(plan)[fault.at].tool}"
-    ended = Ended(number, where, wrong, dict(tools), _undone(place))
+    ended = Ended(number, where, way, wrong, dict(tools), _undone(place))
     place.remove()
     return ended
 
@@ -99,8 +120,10 @@ def _tellable(fault: Fault, plan: tuple[Part, ...]) -> None:
         fault.when = "agent"
 
 
-def _carried_out(place: Place, plan: tuple[Part, ...], fault: Fault | None, *, waits: bool) -> str:
-    """Do what is planned; the error that ended it, in words."""
+def _carried_out(
+    place: Place, plan: tuple[Part, ...], fault: Fault | None, *, waits: bool
+) -> Exception | None:
+    """Do what is planned; the error that ended it."""
     tools = place.tools()
     ledger = Ledger(place.ledger)
     for tool in tools.values():
@@ -108,34 +131,58 @@ def _carried_out(place: Place, plan: tuple[Part, ...], fault: Fault | None, *, w
     try:
         with Session("chaos", store=place.store, tools=tools) as session:
             Agent(session, place, tools, waits=waits, fault=fault).run(plan, whole=True)
-    except Exception:  # noqa: BLE001 - judged by what is there
-        return traceback.format_exc()
+    except Exception as error:  # noqa: BLE001 - judged by what is there
+        return error
     finally:
         ledger.close()
-    return ""
+    return None
 
 
-def _wrong(
-    fault: Fault | None,
-    before: dict[str, Any],
-    after: dict[str, Any],
-    end: dict[str, Any],
-    said: str,
-) -> str:
-    if fault is None:
-        wanted = end
-        after["tables"].pop("receipts", None)
-        if said:
-            return f"it ran into an error that nobody planned\n{said}"
-    else:
-        wanted = before
-        if not fault.came or not said:
-            return f"the fault never came: {fault}"
-    differs = [what for what in wanted if wanted[what] != after[what]]
-    if not differs:
+def _resumed(place: Place, plan: tuple[Part, ...], *, waits: bool) -> str:
+    """Go on behind a halt, with nothing that fails: each call in doubt can be looked at."""
+    error = _carried_out(place, plan, None, waits=waits)
+    if error is None:
         return ""
-    told = "\n".join(f"  {w}: wanted {wanted[w]}\n  {w}: there is {after[w]}" for w in differs)
-    return f"{fault}\n{told}\n{said}"
+    return "it could not be resumed:\n" + "".join(traceback.format_exception(error))
+
+
+def _taken_back(place: Place) -> str:
+    """Undo a run that was halted."""
+    tools = place.tools()
+    ledger = Ledger(place.ledger)
+    for tool in tools.values():
+        ledger.instrument(tool, place, None)
+    try:
+        report = undo_run(place.store, JsonlStore(place.store).runs()[-1].run, tools=tools)
+    finally:
+        ledger.close()
+    return "" if report.complete else f"it could not be taken back whole: {report}"
+
+
+def _unplanned(fault: Fault | None, plan: tuple[Part, ...], error: Exception | None) -> str:
+    """What is wrong with the error that ended a run."""
+    if fault is None:
+        return "" if error is None else "it ran into an error that nobody planned"
+    if not fault.came or error is None:
+        return "the fault never came"
+    posts = calls_of(plan)[fault.at].tool.endswith("_post")
+    unknown = fault.leaves_unknown(posts=posts)
+    if unknown is None or unknown == isinstance(error, UnknownOutcome):
+        return ""
+    if unknown:
+        return "nobody can tell what it left, and the run was not halted"
+    return "it was halted, though it is known that the call failed"
+
+
+def _differs(wanted: dict[str, Any], there: dict[str, Any], *, done: bool) -> str:
+    """What is not there as it must be."""
+    if done:
+        there["tables"].pop("receipts", None)
+    return "\n".join(
+        f"  {what}: wanted {wanted[what]}\n  {what}: there is {there[what]}"
+        for what in wanted
+        if wanted[what] != there[what]
+    )
 
 
 def _undone(place: Place) -> dict[str, int]:
