@@ -199,17 +199,24 @@ class Generation:
         gone = [each.era for each in self.of_branch.get(branch, ()) if each.undone]
         if branch in rolled:
             names |= branches_below(branch, self.older.values()) or set()
-        elif gone and rolled:  # an undo of it was cut off: it is run again from there on
-            forks = (name for name in rolled if name.rpartition("/")[0] == branch)
-            for fork in [name for name in forks if not name.startswith("#") or "/" in name]:
-                eras = [each.era for each in self.of_branch.get(fork, ())]
-                if not eras or max(eras) >= min(gone):
-                    names |= branches_below(fork, self.older.values()) or set()
+        elif gone:  # an undo of it was cut off: it is run again from there on, with its forks
+            names |= self._forked_behind(branch, min(gone))
         rolled -= names
         for name in names:
             for each in self.of_branch.pop(name, ()):
                 nothing = each.undone or (each.abandoned and not each.has_effect)
-                each.past = each.past or nothing
+                failed = name != branch and each.status == "error"
+                each.past = each.past or nothing or failed
+
+    def _forked_behind(self, branch: str, era: int) -> set[str]:
+        """The branches that were forked off this one, or those, behind a turn."""
+        inside = f"{branch}/" if branch else ""
+        return {
+            name
+            for name, steps in self.of_branch.items()
+            if name.startswith(inside) and name != branch and ("/" in name or name[:1] != "#")
+            if min(each.era for each in steps) >= era
+        }
 
     def _replace(self, entry: Entry, older: tuple[str, int], *, undone: bool = False) -> None:
         """A step that stands in the place of an older one."""
