@@ -1,6 +1,7 @@
 """Laws 8 to 10: runs that are cut, undone, and shuffled, with all that programs are made of."""
 
 import asyncio
+import os
 import random
 import shutil
 import tempfile
@@ -17,6 +18,12 @@ from strategies import programs, seeds
 
 pytestmark = [pytest.mark.law, pytest.mark.slow]
 
+# The same cases in each run of CI, for a case is a hundred sessions; `nox -s laws` tries new ones.
+LAW = settings(
+    derandomize=os.environ.get("HYPOTHESIS_PROFILE") != "laws",
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 CUTS = 3  # of each program's traces, in one case
 
 
@@ -47,7 +54,7 @@ def assert_through(lab: Lab, program: Program, effects: Counter[str]) -> None:
     assert all(count == 1 for count in lab.world.standing.values())
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@LAW
 @given(programs, seeds)
 def test_8_a_cut_trace_is_resumed_to_the_same_world(program: Program, seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311 - reproducible moments
@@ -64,7 +71,7 @@ def test_8_a_cut_trace_is_resumed_to_the_same_world(program: Program, seed: int)
             assert_through(cut.back(last, behind, root / "again", there), program, effects)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@LAW
 @given(programs, seeds)
 def test_9_an_undo_to_any_step_then_a_resume(program: Program, seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311 - reproducible moments
@@ -87,7 +94,7 @@ def test_9_an_undo_to_any_step_then_a_resume(program: Program, seed: int) -> Non
             assert_through(cut, program, effects)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@LAW
 @given(programs, seeds)
 def test_10_calls_come_in_any_order_within_their_turn(program: Program, seed: int) -> None:
     with folder() as root:
