@@ -69,7 +69,7 @@ def test_the_version(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["nonsense"], ["show"], ["runs", "--nonsense"], ["resolve", "x", "none"]]
+    "arguments", [["nonsense"], ["diff", "one"], ["runs", "--nonsense"], ["resolve", "x", "none"]]
 )
 def test_bad_usage(cli: Cli, arguments: list[str]) -> None:
     result = cli(*arguments)
