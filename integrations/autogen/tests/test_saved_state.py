@@ -124,6 +124,6 @@ async def test_a_halt_in_a_saved_state_is_no_answer(
     with pytest.raises(Halt, match="never ran"):
         async with lab.session() as session:
             agent = agent_of(lab, session, calls("a"), calls("b"), "done")
-            await agent.load_state(state)
+            await agent.load_state(state)  # pyright: ignore[reportPossiblyUnboundVariable] - what the block raises, the block itself expects
             await within(agent.run())
     assert WRITTEN == ["a"]  # and nobody was told that it was done

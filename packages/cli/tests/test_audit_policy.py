@@ -28,7 +28,7 @@ def send(to: str) -> str:
 
 @tool(effect="read", on_drift="report")
 def count(to: str) -> int:
-    return f"many {to}"  # type: ignore[return-value] # it breaks what it says
+    return f"many {to}"  # type: ignore[return-value] # it breaks what it says  # pyright: ignore[reportReturnType] - wrong on purpose
 
 
 def policy(decision: str, mode: str = "enforce", name: str = "mine") -> Policy:

@@ -145,7 +145,7 @@ def test_a_rule_changes_nothing_of_what_it_is_shown(
 
 def test_a_rule_can_not_put_another_argument_in_its_place(store: JsonlStore) -> None:
     def meddling(view: StepView) -> None:
-        view.args["mail"] = "mallory"  # type: ignore[index] # that is what it tries
+        view.args["mail"] = "mallory"  # type: ignore[index] # that is what it tries  # pyright: ignore[reportIndexIssue] - wrong on purpose
 
     with Session("mail", store=store, rules=[meddling]) as session, pytest.raises(Blocked):
         session.call(send, mail="ann")

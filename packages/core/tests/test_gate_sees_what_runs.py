@@ -202,7 +202,7 @@ def test_a_model_with_a_key_of_ours_comes_back_as_a_result(store: JsonlStore) ->
     with Session("mail", store=store) as session:
         again = session.call(fetch)
         assert session.stats.hits == 1
-    assert again == first
+    assert again == first  # pyright: ignore[reportPossiblyUnboundVariable] - what the block raises, the block itself expects
     assert again.model_dump() == {"to": "eve", "$rollcage": "secret", "value": 1}
     assert runs == [1]
 

@@ -77,7 +77,7 @@ def test_chunks_come_as_they_are_made_and_are_given_back_with_their_types(tmp_pa
 async def test_async_generators_are_streams_too(tmp_path: Path) -> None:
     for mode, ran in (("off", ["tick 0", "tick 1"] * 2), ("offline", [])):
         did.clear()
-        with Session("job", store=tmp_path, replay=mode) as session:  # type: ignore[arg-type]
+        with Session("job", store=tmp_path, replay=mode) as session:  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - wrong on purpose
             assert [each async for each in ticks(2)] == [0, 1]
             assert [each async for each in session.call(ticks, count=2)] == [0, 1]
         assert did == ran
@@ -94,7 +94,7 @@ def test_a_read_that_was_left_early_gives_what_was_taken_and_no_more(tmp_path: P
     with Session("job", store=tmp_path):
         stream = rows(3)
         next(stream)
-        stream.close()  # type: ignore[attr-defined]  # a generator's
+        stream.close()  # type: ignore[attr-defined]  # a generator's  # pyright: ignore[reportAttributeAccessIssue] - wrong on purpose
     with (
         pytest.raises(NotReplayable, match="not read any further than this"),
         Session("job", store=tmp_path, replay="offline"),
@@ -111,7 +111,7 @@ def test_a_write_that_was_left_early_is_of_unknown_outcome(tmp_path: Path) -> No
     ):
         stream = send(["a", "b"])
         next(stream)
-        stream.close()  # type: ignore[attr-defined]  # a generator's
+        stream.close()  # type: ignore[attr-defined]  # a generator's  # pyright: ignore[reportAttributeAccessIssue] - wrong on purpose
 
 
 def test_a_stream_stands_in_its_branch_and_is_taken_back_by_its_chunks(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_stream_stands_in_its_branch_and_is_taken_back_by_its_chunks(tmp_path:
 def test_what_a_stream_breaks_of_its_output_is_told_at_its_end(tmp_path: Path) -> None:
     @tool(effect="read", on_drift="error")
     def numbers() -> Iterator[int]:
-        yield "1"  # type: ignore[misc]  # the mistake
+        yield "1"  # type: ignore[misc]  # the mistake  # pyright: ignore[reportReturnType] - wrong on purpose
 
     with Session("job", store=tmp_path), pytest.raises(OutputDrift, match=r"at \$\[0\]"):
         list(numbers())

@@ -49,11 +49,11 @@ def test_arguments_that_do_not_pass(store: JsonlStore, events: Events) -> None:
     with Session("job", store=store) as session:
         put("a")
         with pytest.raises(ArgumentsInvalid):
-            put(what=3, often="three")  # type: ignore[arg-type]
+            put(what=3, often="three")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - wrong on purpose
         with pytest.raises(ArgumentsInvalid):
             session.call(put, what="a", why=None)
         with pytest.raises(TypeError):
-            put("a", 1, "more")  # type: ignore[call-arg]
+            put("a", 1, "more")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue] - wrong on purpose
         put("b")
         assert (session.stats.refused, session.stats.calls) == (3, 2)
     wrong, unknown, many = lines(events(session.run_id))
@@ -106,11 +106,11 @@ def test_what_has_no_encoding_is_named_by_its_path(store: JsonlStore, events: Ev
 def test_secrets_stay_off_the_disk(store: JsonlStore, events: Events) -> None:
     with Session("job", store=store) as session:
         with pytest.raises(ArgumentsInvalid):
-            unlock(door="x", pin="hunter2")  # type: ignore[arg-type]
+            unlock(door="x", pin="hunter2")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - wrong on purpose
         with pytest.raises(ArgumentsInvalid):
-            enter(login={"user": "ann", "password": "hunter2"}, door="x")  # type: ignore[arg-type]
+            enter(login={"user": "ann", "password": "hunter2"}, door="x")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - wrong on purpose
         with pytest.raises(ArgumentsInvalid):
-            unlock(door=1, pin=["hunter2"])  # type: ignore[arg-type]
+            unlock(door=1, pin=["hunter2"])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - wrong on purpose
     assert b"hunter2" not in store.read(session.run_id).data
     first, second, third = lines(events(session.run_id))
     assert first["args"]["pin"]["$rollcage"] == "secret"
@@ -120,7 +120,7 @@ def test_secrets_stay_off_the_disk(store: JsonlStore, events: Events) -> None:
 
 def test_large_arguments_are_kept_beside_the_trace(store: JsonlStore, events: Events) -> None:
     with Session("job", store=store) as session, pytest.raises(ArgumentsInvalid):
-        put(what="x" * 100_000, often="y")  # type: ignore[arg-type]
+        put(what="x" * 100_000, often="y")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - wrong on purpose
     (line,) = lines(events(session.run_id))
     digest = line["args"]["what"]["sha256"]
     assert orjson.loads(store.get_blob(digest)) == "x" * 100_000
@@ -135,7 +135,7 @@ def test_a_replay_neither_needs_nor_counts_it(
             put("a")
             if how.pop("guesses", True):
                 with pytest.raises(ArgumentsInvalid):
-                    put(what=None)  # type: ignore[arg-type]
+                    put(what=None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - wrong on purpose
             put("b")
         return session
 
@@ -159,7 +159,7 @@ def test_in_the_body_of_a_tool(store: JsonlStore, events: Events) -> None:
     @tool(effect="scope")
     def agent() -> str:
         try:
-            put(what=1)  # type: ignore[arg-type]
+            put(what=1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - wrong on purpose
         except ArgumentsInvalid:
             return put("b")
         return "?"
@@ -176,7 +176,7 @@ def test_threads_write_whole_lines(store: JsonlStore, events: Events) -> None:
 
             async def guess() -> None:
                 with pytest.raises(ArgumentsInvalid):
-                    await asyncio.to_thread(put, what=1)  # type: ignore[arg-type]
+                    await asyncio.to_thread(put, what=1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - wrong on purpose
 
             await asyncio.gather(*(guess() for _ in range(20)))
             assert session.stats.refused == 20

@@ -139,7 +139,7 @@ def test_what_has_no_form_as_data_can_not_be_registered() -> None:
     with pytest.raises(ContractError, match=r"Handle can't be registered.*register_native"):
         Session("job", types=[Handle])
     with pytest.raises(ContractError, match="no class"):
-        Session("job", types=[Handle()])  # type: ignore[list-item]  # a mistake
+        Session("job", types=[Handle()])  # type: ignore[list-item]  # a mistake  # pyright: ignore[reportArgumentType] - wrong on purpose
 
 
 def test_what_is_registered_for_the_process_comes_back_in_each_session(
@@ -386,7 +386,7 @@ def test_a_write_that_can_not_come_back_is_said_at_the_call_by_a_warning(tmp_pat
     ):
         lock("a")
     assert caught[0].filename == __file__
-    assert caught[0].message.tool == "lock"  # type: ignore[union-attr]
+    assert caught[0].message.tool == "lock"  # type: ignore[union-attr]  # pyright: ignore[reportAttributeAccessIssue] - wrong on purpose
 
 
 async def test_it_is_said_at_the_call_of_an_async_tool_too(tmp_path: Path) -> None:

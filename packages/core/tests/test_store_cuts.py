@@ -53,7 +53,7 @@ def numbers() -> list[int]:
 
 @tool(effect="write", name="cuts.take")
 def take(number: int) -> None:
-    builtin.unlink(here[0] / str(number))
+    builtin.unlink(here[0] / str(number))  # pyright: ignore[reportAttributeAccessIssue] - wrong on purpose
 
 
 @tool(
@@ -63,7 +63,7 @@ def take(number: int) -> None:
     undo=lambda args: [compensate(take, number=args["number"])],
 )
 def put(number: int) -> int:
-    os.close(builtin.open(here[0] / str(number), os.O_CREAT | os.O_EXCL))  # or it is done twice
+    os.close(builtin.open(here[0] / str(number), os.O_CREAT | os.O_EXCL))  # or it is done twice  # pyright: ignore[reportAttributeAccessIssue] - wrong on purpose
     return number
 
 
@@ -136,7 +136,7 @@ def cut(store: JsonlStore, program: Program, at: int | None, *, every_byte: bool
         try:
             cutter = Cutter(at, every_byte=every_byte)
             program(store)
-            builtin.write(into, str(cutter.places).encode())
+            builtin.write(into, str(cutter.places).encode())  # pyright: ignore[reportAttributeAccessIssue] - wrong on purpose
             status = ENDED
         finally:
             os._exit(status)

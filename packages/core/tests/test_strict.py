@@ -127,9 +127,9 @@ def test_a_secret_is_not_told(store: JsonlStore) -> None:
     def unlock(pin: list[int], key: SecretStr) -> None: ...
 
     with Session("job", store=store) as session:
-        unlock(pin=[1], key="k")  # type: ignore[arg-type]
+        unlock(pin=[1], key="k")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - wrong on purpose
         with pytest.raises(ArgumentsInvalid) as refused:
-            unlock(pin=["777000777000"], key="k")  # type: ignore[list-item, arg-type]
+            unlock(pin=["777000777000"], key="k")  # type: ignore[list-item, arg-type]  # pyright: ignore[reportArgumentType] - wrong on purpose
     assert "777000777000" not in str(refused.value)
     assert b"777000777000" not in store.read(session.run_id).data
 

@@ -511,7 +511,7 @@ def test_an_unguarded_call_in_a_bare_thread_is_refused_where_that_is_said(
     ):
         pool.submit(send, "e").result()
     with pytest.raises(SessionError, match="unguarded="):
-        Session("job", store=store, unguarded="maybe")  # type: ignore[arg-type]
+        Session("job", store=store, unguarded="maybe")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - wrong on purpose
 
 
 def test_a_miss_in_a_bare_thread_says_how_to_give_calls_their_places(store: JsonlStore) -> None:

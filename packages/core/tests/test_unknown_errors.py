@@ -213,7 +213,7 @@ async def test_an_async_write_that_nobody_answered_is_not_made_again(
         async with Session("a", store=store):
             await order(server.url)
     assert len(server.performed) == 1
-    assert status(events(one.run_id)) == ["unknown"]
+    assert status(events(one.run_id)) == ["unknown"]  # pyright: ignore[reportPossiblyUnboundVariable] - what the block raises, the block itself expects
 
 
 @pytest.mark.parametrize("client", [*SYNC[:-1], *ASYNC])
@@ -424,7 +424,7 @@ async def test_a_late_end_says_no_more_than_the_call(store: JsonlStore, events: 
                 await task
             go.set()
             await asyncio.to_thread(lambda: None)
-    assert "step.resolved" not in [e["event"] for e in events(session.run_id)]
+    assert "step.resolved" not in [e["event"] for e in events(session.run_id)]  # pyright: ignore[reportPossiblyUnboundVariable] - what the block raises, the block itself expects
 
 
 # --- each library's own --------------------------------------------------------------------------

@@ -214,14 +214,14 @@ class _Guard:
     @contextlib.contextmanager
     def recorded(self, args: Any) -> Generator[None]:
         """Put a call on record that AutoGen refuses for its arguments, before its body."""
-        with asking(args if isinstance(args, Mapping) else None) as asked:
+        with asking(args if isinstance(args, Mapping) else None) as asked:  # pyright: ignore[reportUnknownArgumentType] - a framework's own data
             try:
                 yield
             except Exception as error:
                 if not asked.reached and isinstance(error, (pydantic.ValidationError, TypeError)):
-                    given = args if isinstance(args, Mapping) else {"arguments": args}
+                    given = args if isinstance(args, Mapping) else {"arguments": args}  # pyright: ignore[reportUnknownVariableType] - a framework's own data
                     with self._placed():
-                        self.session.refused(self.contract, given, reason=type(error).__name__)
+                        self.session.refused(self.contract, given, reason=type(error).__name__)  # pyright: ignore[reportUnknownArgumentType] - a framework's own data
                 raise
 
     def _called(self) -> _Call | None:

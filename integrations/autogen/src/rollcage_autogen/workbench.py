@@ -383,7 +383,7 @@ def _hearing(workbench: Any) -> Generator[list[BaseException]]:
     """
     formatted: Any = getattr(workbench, "_format_errors", None)
     if callable(formatted) and not isinstance(formatted, _Telling):
-        workbench._format_errors = _Telling(formatted)  # noqa: SLF001 - protected, and no other way
+        workbench._format_errors = _Telling(formatted)  # noqa: SLF001 - protected, and no other way  # pyright: ignore[reportArgumentType] - known to mypy
     errors: list[BaseException] = []
     token = _heard.set(errors)
     try:

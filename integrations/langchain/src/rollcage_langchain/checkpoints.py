@@ -72,7 +72,7 @@ class _Checkpoints:
         namespace = str(given.get("checkpoint_ns") or "")
         levels = _levels(namespace, at) if is_object(at) else ()
         step = (config.get("metadata") or {}).get("langgraph_step", 0)
-        return _Place(self, saver, str(thread), namespace, levels, step) if levels else None
+        return _Place(self, saver, str(thread), namespace, levels, step) if levels else None  # pyright: ignore[reportUnknownArgumentType] - a framework's own data
 
 
 class _Place:
@@ -222,7 +222,7 @@ def _next(looking: Generator[RunnableConfig, Stored, None], found: Stored) -> Ru
 
 
 def _id(config: RunnableConfig | None) -> str:
-    return "" if config is None else str(config["configurable"].get("checkpoint_id") or "")
+    return "" if config is None else str(config["configurable"].get("checkpoint_id") or "")  # pyright: ignore[reportTypedDictNotRequiredAccess] - known to mypy
 
 
 # --- places --------------------------------------------------------------------------------------

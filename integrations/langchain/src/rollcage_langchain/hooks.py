@@ -104,8 +104,8 @@ class Hook:
         with self.ending(request.tool_call["id"] or ""):
             try:
                 guarded, placed = self._placed(request)
-                with placed, self._recorded(guarded) as answered:
-                    return answered(handler(guarded))
+                with placed, self._recorded(guarded) as answered:  # pyright: ignore[reportUnknownVariableType] - a framework's own data
+                    return answered(handler(guarded))  # pyright: ignore[reportUnknownVariableType] - a framework's own data
             except REFUSED as error:
                 return _refusal(request, error)
 
@@ -116,8 +116,8 @@ class Hook:
         with self.ending(request.tool_call["id"] or ""):
             try:
                 guarded, placed = self._placed(request)
-                with placed, self._recorded(guarded) as answered:
-                    return answered(await handler(guarded))
+                with placed, self._recorded(guarded) as answered:  # pyright: ignore[reportUnknownVariableType] - a framework's own data
+                    return answered(await handler(guarded))  # pyright: ignore[reportUnknownVariableType] - a framework's own data
             except REFUSED as error:
                 return _refusal(request, error)
 
@@ -172,7 +172,7 @@ class Hook:
             tool_call=request.tool_call,
             tool=request.tool,
             state=request.state,
-            runtime=request.runtime,
+            runtime=request.runtime,  # pyright: ignore[reportUnknownMemberType] - a framework's own data
         )
         self.session.seen({"": _answered(_messages(request.state, self._messages_key))})
         turn, slot = _turn_and_slot(request, self._messages_key)

@@ -279,7 +279,7 @@ def _fingerprint_of(event: Event) -> str:
 def _parts(event: Event) -> Iterable[Any]:
     """Where an event holds values."""
     yield event.get("args")
-    yield (event.get("input") or {}).get("value")
+    yield (event.get("input") or {}).get("value")  # pyright: ignore[reportUnknownMemberType] - a framework's own data
     yield event.get("before")
     for call in event.get("plan") or ():
         yield call.get("args")

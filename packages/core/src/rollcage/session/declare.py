@@ -113,7 +113,7 @@ def declared_contracts() -> Iterator[Contract]:
     """The contracts of the tools that this process has declared."""
     for named in list(declared_tools.values()):
         for made in list(named.values()):
-            found = contract_of(made())  # type: ignore[arg-type] # None has no contract either
+            found = contract_of(made())  # type: ignore[arg-type] # None has no contract either  # pyright: ignore[reportArgumentType] - known to mypy
             if found is not None:
                 yield found
 

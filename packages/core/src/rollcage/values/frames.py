@@ -203,7 +203,7 @@ def _index_of(encoded: Mapping[str, Any], back: Back) -> Any:
     array = _array_of(value, back)
     index = pd.Index(array, dtype=array.dtype, name=name)
     freq = encoded.get("freq")
-    return index if freq is None else type(index)(index, freq=freq, name=name)
+    return index if freq is None else type(index)(index, freq=freq, name=name)  # pyright: ignore[reportCallIssue] - known to mypy
 
 
 def _array_of(encoded: Mapping[str, Any], back: Back) -> Any:
