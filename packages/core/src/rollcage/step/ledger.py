@@ -189,9 +189,7 @@ class Ledger:
             raise self.halted
         # What is recorded of branches that were open beside it was recorded before this one came
         # back, and still holds.
-        others = path is not None and any(each.kind == "branch" for each in path.left())
-        beside = entry is None and (others or self._open_beside(name))
-        leaves = entry is None and not beside and branch.leave_path(turn)
+        leaves = entry is None and not self._open_beside(name, path) and branch.leave_path(turn)
         place = branch.place(turn, slot, key)
         place.since = min(place.since, child.forked_at)
         if entry is not None:
@@ -208,10 +206,15 @@ class Ledger:
         branch.replayed_write(turn, place.position, link(place.fingerprint, final))
         return event
 
-    def _open_beside(self, name: str) -> bool:
-        """Whether effects are recorded, and not taken yet, of branches forked off the same one."""
+    def _open_beside(self, name: str, path: Path | None) -> bool:
+        """Whether effects are recorded, and not taken yet, of branches forked off the same one.
+
+        Or of how they came back, in the `path` of that one.
+        """
         if self._recording is None:
             return False
+        if path is not None and path.ahead and any(e.kind == "branch" for e in path.left()):
+            return True
         paths, siblings = self._recording.paths, self._recording.forks.get(name.rpartition("/")[0])
         return any(paths[other].ahead for other in siblings or () if other != name)
 
