@@ -3,16 +3,12 @@
 import asyncio
 import os
 import random
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from programs import Lab, Program, World
+from programs import Lab, Program, World, folder
 from rollcage import aundo_run
 from strategies import programs, seeds
 
@@ -25,15 +21,6 @@ LAW = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 CUTS = 3  # of each program's traces, in one case
-
-
-@contextmanager
-def folder() -> Iterator[Path]:
-    root = Path(tempfile.mkdtemp(prefix="rollcage-cuts-"))
-    try:
-        yield root
-    finally:
-        shutil.rmtree(root)
 
 
 def cuts(lab: Lab, chance: random.Random) -> Iterator[tuple[str, int, World]]:

@@ -8,13 +8,11 @@ import asyncio
 import itertools
 import os
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from programs import Branches, Lab, Node, Op, Program, World
+from programs import Branches, Lab, Node, Op, Program, World, folder
 from rollcage import aundo_run
 
 pytestmark = [pytest.mark.law, pytest.mark.slow]
@@ -79,8 +77,7 @@ def undone(lab: Lab, to: int) -> None:
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_small_program_with_every_cut_and_every_undo(part: int) -> None:
-    root = Path(tempfile.mkdtemp(prefix="rollcage-exhaustive-"))
-    try:
+    with folder() as root:
         for program in programs()[part::PARTS]:
             lab = Lab(root / "whole")
             lab.through(program)
@@ -97,8 +94,6 @@ def test_every_small_program_with_every_cut_and_every_undo(part: int) -> None:
                     undone(again, to)
                     assert_through(again, program, effects)
             shutil.rmtree(root / "whole")
-    finally:
-        shutil.rmtree(root)
 
 
 def test_there_is_one_of_each() -> None:

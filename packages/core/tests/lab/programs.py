@@ -13,6 +13,7 @@ import asyncio
 import dataclasses
 import random
 import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -223,6 +224,17 @@ class Tools:
 
         named: tuple[Any, ...] = (write, plain, read, pure, outer, scope, take_back)
         return {each.__rollcage_contract__.name: each for each in named}
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """A folder for labs, in memory where there is such a place: a case waits for no disk."""
+    memory = Path("/dev/shm")  # noqa: S108 - made by mkdtemp, for this user alone
+    root = Path(tempfile.mkdtemp(prefix="rollcage-lab-", dir=memory if memory.is_dir() else None))
+    try:
+        yield root
+    finally:
+        shutil.rmtree(root)
 
 
 class Lab:
