@@ -38,7 +38,7 @@ def untaken(args: Any) -> list[Compensation]:
     return [compensate(unsend, to=args["to"])]
 
 
-@tool
+@tool(name="gate.unsend")
 def unsend(to: str) -> None:
     ran.append(f"unsend {to}")
 
@@ -202,7 +202,7 @@ def test_the_outer_policy_holds_when_the_outer_session_is_left_first(store: Json
 def test_an_undo_inside_is_decided_too(store: JsonlStore) -> None:
     with Session("job", store=store) as job:
         send("ann")
-    no = policy('[[rules]]\nid = "no"\ndecision = "deny"\nreason = "no"\ntools = ["unsend"]\n')
+    no = policy('[[rules]]\nid = "no"\ndecision = "deny"\nreason = "no"\ntools = ["gate.unsend"]\n')
     with Session("outer", store=store, policy=no):
         assert not undo_run(store, job.run_id).complete
     assert ran == ["ann"]

@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import settings
 from rollcage import (
     GovernanceError,
     Registry,
@@ -144,7 +145,8 @@ def cut(store: JsonlStore, program: Program, at: int | None, *, every_byte: bool
     with os.fdopen(out, "rb") as said:
         places = said.read()
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status == (ENDED if at is None else CUT), (at, status)
+    # A line that holds a time is not always as long: the last place may lie beyond the end.
+    assert status == ENDED if at is None else status in (CUT, ENDED), (at, status)
     return int(places or 0)
 
 
@@ -255,7 +257,8 @@ def each_cut(
 
     places = cut(fresh("whole"), program, None, every_byte=every_byte)
     assert places > 10
-    for at in range(places):
+    step = max(1, places // (2 * settings().max_examples)) if every_byte else 1
+    for at in range(0, places, step):
         store = fresh(str(at))
         cut(store, program, at, every_byte=every_byte)
         yield store
@@ -271,9 +274,11 @@ def test_a_job_is_done_once(tmp_path: Path, before: Program, program: Program) -
     check_jobs(tmp_path, before, program, every_byte=False)
 
 
+@pytest.mark.law
 @pytest.mark.slow
 @pytest.mark.parametrize(("before", "program"), JOBS)
 def test_at_every_byte(tmp_path: Path, before: Program, program: Program) -> None:
+    """In CI at some hundred of them, evenly spread; at each with `nox -s laws`."""
     check_jobs(tmp_path, before, program, every_byte=True)
 
 

@@ -102,6 +102,7 @@ BERLIN = ZoneInfo("Europe/Berlin")
 FRAME = pd.DataFrame(
     {
         "text": ["x", None],
+        "kept": pd.array(["x", None], dtype=pd.StringDtype("python", na_value=np.nan)),
         "number": [1, 2],
         "kind": pd.Categorical(["u", "v"], ordered=True),
         "when": pd.date_range("2020", periods=2, tz=BERLIN),

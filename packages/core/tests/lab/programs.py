@@ -174,7 +174,7 @@ class Tools:
     def _make(self) -> dict[str, Any]:
         tools = self
 
-        @tool(effect="write", name="take_back", idempotent=True)
+        @tool(effect="write", name="lab.take_back", idempotent=True)
         async def take_back(token: str) -> None:
             if tools.lab.world.standing[token]:
                 tools._deed(token, -1)
@@ -322,7 +322,8 @@ class Lab:
         """Run or resume a program in one session; the run. Raises what ends the session."""
 
         async def main() -> str:
-            self.session = session = Session("job", store=self.root, **how)
+            tools = self.tools.by_name.values()  # not those of other tests that have these names
+            self.session = session = Session("job", store=self.root, tools=tools, **how)
             self.given = []
             async with session:
                 self.newest = session.run_id

@@ -206,9 +206,9 @@ def _known(
 ) -> Generator[Effect, Any, None]:
     """Fill in all that can be known of a task before anything is changed."""
     entry, undo = task.entry, task.entry.undo or {}
-    task.contract = _contract_of(entry, setting, needed="before" in undo)
+    task.contract, missing = _contract_of(entry, setting, needed="before" in undo)
     if task.contract is None and entry.status == "unknown":
-        task.reason = "nobody can tell whether it happened, and its tool is not here to be asked"
+        task.reason = f"its outcome is unknown, and its probe can't be asked: {missing}"
     if task.contract is not None:
         args = yield from revived(entry.args)
         task.values = task.contract.bind(arguments_of(args), setting.seal).values
@@ -223,7 +223,7 @@ def _known(
     elif entry.status == "error" and data is None and undo.get("reversible"):
         data = yield from _planned_of_failed(task, lineage, setting)
     elif data is None and undo.get("reversible") and "plan" not in undo:
-        data = yield from _planned_now(task, setting)
+        data = yield from _planned_now(task, setting, missing)
     if data is not None and task.happened is not False:
         task.plan = tuple(PlannedCall(each["name"], each["version"], each["args"]) for each in data)
         for each in task.plan:
@@ -235,20 +235,20 @@ def _known(
         task.now = yield from _now(task, setting)
 
 
-def _contract_of(entry: Entry, setting: Setting, *, needed: bool) -> Contract | None:
-    """The contract of a step's own tool; needed where it observes what it changes."""
+def _contract_of(entry: Entry, setting: Setting, *, needed: bool) -> tuple[Contract | None, str]:
+    """The contract of a step's own tool, or why there is none; needed where it observes."""
     try:
         tool = setting.tools.find(entry.name, entry.version)
         setting.allow(tool)
-    except (ToolMissing, ToolRefused):
+    except (ToolMissing, ToolRefused) as error:
         if needed:
             raise
-        return None
+        return None, str(error)
     contract = tool.contract
     if needed and contract.observe is None:
         said = f"tool {entry.name!r} observed what it changes, and declares no observe any more"
         raise ToolMissing(said, entry.name)
-    return contract
+    return contract, ""
 
 
 def _asked(
@@ -311,12 +311,12 @@ def _resolved(step: int, told: Told) -> dict[str, Any]:
 
 
 def _planned_now(
-    task: Task, setting: Setting
+    task: Task, setting: Setting, missing: str
 ) -> Generator[Effect, Any, list[dict[str, Any]] | None]:
     """Plan a step that could not be planned when it ended."""
     entry, contract = task.entry, task.contract
     if contract is None or contract.undo is None or entry.status != "ok":
-        task.reason = "its plan was not made, and its tool is not here"
+        task.reason = f"its plan was not made: {missing or 'its tool declares no undo now'}"
         return None
     states = yield from revived((entry.undo or {}).get("before") or {})
     value = yield from revived({"value": entry.outcome.get("value")})

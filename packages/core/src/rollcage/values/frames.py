@@ -82,6 +82,13 @@ def _column(array: Any, inner: Inner) -> Any:
     import pandas as pd
 
     dtype = array.dtype
+    if isinstance(dtype, pd.StringDtype):  # first: one kept in Python is an array of NumPy's too
+        return {
+            "kind": "text",
+            "storage": dtype.storage,
+            "missing": "NA" if dtype.na_value is pd.NA else "nan",
+            "value": [None if gone else inner(each, "") for each, gone in _with_gaps(array)],
+        }
     if isinstance(dtype, np.dtype) or isinstance(array, pd.arrays.NumpyExtensionArray):
         return inner(np.asarray(array), "")
     if isinstance(dtype, pd.DatetimeTZDtype):
@@ -93,13 +100,6 @@ def _column(array: Any, inner: Inner) -> Any:
             "ordered": bool(dtype.ordered),
             "categories": _index(dtype.categories, inner),
             "value": inner(np.asarray(array.codes), ""),
-        }
-    if isinstance(dtype, pd.StringDtype):
-        return {
-            "kind": "text",
-            "storage": dtype.storage,
-            "missing": "NA" if dtype.na_value is pd.NA else "nan",
-            "value": [None if gone else inner(each, "") for each, gone in _with_gaps(array)],
         }
     if dtype.name in _masked():
         return {
