@@ -650,3 +650,44 @@ def test_the_process_goes_on_as_before_outside_of_bodies(store: JsonlStore, outs
         (outside / "x").touch()
         subprocess.run(["true"], check=True)
     assert (outside / "x").exists()
+
+
+# --- relative roots ------------------------------------------------------------------------------
+
+
+def read_here() -> str:
+    return Path("file").read_text()
+
+
+def test_a_relative_root_starts_where_the_session_was_opened(
+    store: JsonlStore, inside: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in (inside, outside):  # each session its own: nothing is left of the one before
+        monkeypatch.chdir(folder)
+        run(store, read_here, "fs:read:.")
+        with pytest.raises(PermissionUndeclared, match=str((folder.parent / "elsewhere").name)):
+            run(store, lambda: Path("../elsewhere").read_text(), "fs:read:.")
+
+
+def test_a_change_of_directory_moves_no_root_of_an_open_session(
+    store: JsonlStore, inside: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contract = Contract.of(lambda: None, name="tool", permissions=["fs:read:."])
+    monkeypatch.chdir(inside)
+    with Session("job", store=store, enforce="strict") as session:
+        os.chdir(outside)  # before the first body, and so before any root was looked at
+        session.run(contract, {}, (inside / "file").read_text)
+        with pytest.raises(PermissionUndeclared, match=str(outside)):
+            session.run(contract, {}, read_here)
+        os.chdir(inside)
+        assert session.run(contract, {}, read_here) == "text"
+
+
+def test_a_link_that_leads_elsewhere_since_counts_in_the_next_session(
+    store: JsonlStore, inside: Path, outside: Path, tmp_path: Path
+) -> None:
+    link = tmp_path / "link"
+    for folder in (inside, outside):
+        link.unlink(missing_ok=True)
+        link.symlink_to(folder)
+        run(store, (folder / "file").read_text, f"fs:read:{link}")

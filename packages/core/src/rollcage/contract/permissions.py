@@ -12,7 +12,7 @@ Any other word covers nothing: it is for policies.
 """
 
 # Paths are texts here: they are compared as the system spells them.
-# ruff: noqa: PTH100, PTH111, PTH119
+# ruff: noqa: PTH100, PTH111, PTH118, PTH119
 
 from __future__ import annotations
 
@@ -117,17 +117,16 @@ def _is_below(path: str, root: str) -> bool:
     return (os.path.normcase(path) + os.sep).startswith(root)
 
 
-def grants_of(permissions: Iterable[str]) -> Grants:
+def grants_of(permissions: Iterable[str], base: str = "") -> Grants:
     """What permissions cover.
+
+    Args:
+        permissions: as a contract declares them.
+        base: the directory that relative paths start from; by default the current one.
 
     Raises:
         ContractError: one that begins as those above do, and can't be read.
     """
-    return _grants(tuple(permissions))
-
-
-@functools.lru_cache(maxsize=1024)
-def _grants(permissions: tuple[str, ...]) -> Grants:
     roots: dict[str, list[str] | None] = {"read": [], "write": []}
     hosts: list[Host] | None = []
     sockets: list[str] | None = []
@@ -135,18 +134,18 @@ def _grants(permissions: tuple[str, ...]) -> Grants:
     for word in permissions:
         kind, colon, rest = word.partition(":")
         if colon and not rest and kind in ("fs", "net", "process"):
-            raise ContractError(f"permission {word!r} names nothing behind its colon")
+            raise ContractError(f"permission {word!r} names nothing after its colon")
         if kind == "fs":
             access, named, root = rest.partition(":")
             known = roots.get(access)
             if named and not root:
                 raise ContractError(f"permission {word!r} names no path")
             if access in roots and known is not None:
-                roots[access] = [*known, _rooted(root)] if root else None
+                roots[access] = [*known, _rooted(root, base)] if root else None
         elif kind == "net":
             scheme, named, path = rest.partition(":")
             if scheme == "unix":
-                sockets = None if not named or sockets is None else [*sockets, _rooted(path)]
+                sockets = None if not named or sockets is None else [*sockets, _rooted(path, base)]
             elif rest in ("", "*"):
                 hosts = sockets = None
             elif hosts is not None:
@@ -165,9 +164,10 @@ def _grants(permissions: tuple[str, ...]) -> Grants:
     )
 
 
-def _rooted(path: str) -> str:
-    """A root as it was declared; `/srv/**` is `/srv`."""
-    return os.path.abspath(os.path.expanduser(path.removesuffix("**") or os.sep))
+def _rooted(path: str, base: str) -> str:
+    """A root as it was declared, from a directory on; `/srv/**` is `/srv`."""
+    root = os.path.expanduser(path.removesuffix("**") or os.sep)
+    return os.path.abspath(os.path.join(base, root))
 
 
 def _host(word: str, text: str) -> Host:

@@ -12,12 +12,13 @@ import tempfile
 from collections import OrderedDict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from hashlib import sha256
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import orjson
 
-from rollcage.contract.permissions import Enforce
+from rollcage.contract.permissions import Enforce, grants_of
 from rollcage.errors import (
     PolicyInvalid,
     RunNotFound,
@@ -310,7 +311,9 @@ class Opened:
         writer = self._kept.create(started)
         enter = functools.partial(enter_body, self._guard)
         if self._enforce != "off":
-            enter = functools.partial(enter_watched, self._enforce, self._guard)
+            grants = functools.partial(grants_of, base=str(Path.cwd()))
+            grants = functools.lru_cache(maxsize=1024)(grants)
+            enter = functools.partial(enter_watched, self._enforce, grants, self._guard)
         self._driver = Driver(
             self._ledger(source.mode, None if half_undone else recording),
             writer,

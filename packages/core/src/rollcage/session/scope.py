@@ -9,7 +9,7 @@ from contextvars import ContextVar, Token
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar, overload
 
 from rollcage.contract.contract import Contract
-from rollcage.contract.permissions import Enforce, grants_of
+from rollcage.contract.permissions import Enforce, Grants
 from rollcage.fingerprint.identity import idempotency_key
 from rollcage.gate import Ask, Facade, Sealing
 from rollcage.replay.generation import Origin
@@ -284,7 +284,12 @@ def enter_body(session: Guard, step: Step) -> Token[Scope | None]:
     return around.set(Scope(session, agent=step.call.agent, branch=step.branch.name, step=step))
 
 
-def enter_watched(enforce: Enforce, session: Guard, step: Step) -> Token[Scope | None]:
+def enter_watched(
+    enforce: Enforce,
+    grants_of: Callable[[tuple[str, ...]], Grants],
+    session: Guard,
+    step: Step,
+) -> Token[Scope | None]:
     """`enter_body`, and hold what the body does to the permissions that its tool declares."""
     contract = step.call.contract
     if contract.permissions and step.watch is None:  # a stream is entered for each chunk
