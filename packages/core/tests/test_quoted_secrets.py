@@ -22,6 +22,7 @@ from rollcage import (
     QueueApprover,
     Registry,
     Session,
+    SessionError,
     Verdict,
     compensate,
     tool,
@@ -346,3 +347,102 @@ def test_in_calls_that_were_refused(tmp_path: Path, clean: Any) -> None:
         asked = {"$rollcage": "secret", "value": SECRET, "deep": (SECRET, PIN)}
         session.refused("no_such_tool", asked, reason=f"there is none for {SECRET}")
     clean()
+
+
+# --- names, which are identities -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("place", "what"),
+    [
+        ({"agent": f"for {SECRET}"}, "its agent"),
+        ({"call_id": f"call-{PIN}-1"}, "its call id"),
+        ({"conversation": SECRET}, "its conversation"),
+    ],
+)
+def test_a_call_whose_names_quote_one_is_refused(
+    tmp_path: Path, clean: Any, events: Any, place: dict[str, Any], what: str
+) -> None:
+    with Session("job", store=tmp_path / "store") as session:
+        login(SECRET, PIN)
+        with (
+            session.place(turn=1, slot=0, **place),
+            pytest.raises(Blocked, match=f"post was not called: .*{what}.* declared secret") as no,
+        ):
+            post("hello")
+        with session.place(turn=1, slot=0, agent="ann", call_id="call-1", conversation="first"):
+            post("hello")
+    assert ran == ["login", "post"]
+    assert no.value.verdict_code == "secret_in_name"
+    (refused,) = [e for e in events(session.run_id) if e["event"] == "call.refused"]
+    assert (refused["name"], refused["code"]) == ("post", "secret_in_name")
+    clean()
+
+
+@tool(secret="password")
+def sign_in(password: str) -> None:
+    ran.append("sign_in")
+
+
+def test_an_agent_that_was_recorded_first_keeps_its_name(tmp_path: Path) -> None:
+    hits = 0
+    for _ in range(2):
+        session = Session("job", store=tmp_path)
+        with contextlib.suppress(InterruptedError), session:
+            with session.place(agent="researcher"):
+                post("before")
+            with session.place(agent="researcher"):
+                sign_in("researcher")
+            with session.place(agent="researcher"):
+                post("after")
+            raise InterruptedError
+        hits = session.stats.hits
+    assert ran == ["post", "sign_in", "post"]
+    assert hits == 3
+
+
+def test_a_tool_that_is_asked_for_by_one_is_on_record_without_it(
+    tmp_path: Path, clean: Any, events: Any
+) -> None:
+    with Session("job", store=tmp_path / "store") as session:
+        login(SECRET, PIN)
+        with session.place(agent=SECRET):
+            session.refused(f"call_{PIN}", {}, call_id=f"id-{PIN}")
+    (refused,) = [e for e in events(session.run_id) if e["event"] == "call.refused"]
+    assert refused["name"].startswith("call_<secret ")
+    clean()
+
+
+def test_a_branch_and_a_session_are_not_named_by_one(tmp_path: Path, clean: Any) -> None:
+    with Session("job", store=tmp_path) as session:
+        login(SECRET, PIN)
+        with (
+            pytest.raises(SessionError, match="branch quotes a declared"),
+            session.branch(str(PIN)),
+        ):
+            pytest.fail("it was opened")
+        with (
+            pytest.raises(SessionError, match="session quotes a declared"),
+            inner(tmp_path, SECRET),
+        ):
+            pytest.fail("it was opened")
+        with inner(tmp_path, "inner", input={"with": SECRET}, said=f"use {PIN}"):
+            post("hello")
+        with session.branch("next"):
+            post("hello")
+    clean()
+
+
+def inner(store: Path, name: str, **settings: Any) -> Session:
+    return Session(name, store=store, **settings)
+
+
+def test_ids_that_were_only_detected_as_credentials_stay(tmp_path: Path, events: Any) -> None:
+    pytest.importorskip("detect_secrets")
+    key = "AKIA" + "Z7Q2M4T6X1B3N5P8"
+    with Session("job", store=tmp_path / "store", secrets="detected") as session:
+        post({"key": key})
+        with session.place(agent="ann", call_id=f"call_{key}"):
+            post("hello")
+    called = [e.get("call_id") for e in events(session.run_id) if e["event"] == "step.started"]
+    assert called == [None, f"call_{key}"]

@@ -1,4 +1,4 @@
-"""The name of a session that was given none: that of the script which runs."""
+"""Names: of a session that was given none, and of calls, which may quote no secret."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from rollcage.errors import SessionError
+from rollcage.gate import Sealing
+from rollcage.step.call import Call
 
-__all__ = ["name_of_script"]
+__all__ = ["Names", "name_of_script"]
 
 _log: Final = logging.getLogger("rollcage")
 
@@ -43,3 +45,31 @@ def _installed() -> set[Path]:
     """Where programs are that run what users wrote: pytest, ipython, uvicorn."""
     kinds = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
     return {Path(sysconfig.get_path(kind)).resolve() for kind in kinds}
+
+
+class Names:
+    """Finds names of calls that quote a declared secret.
+
+    Names are identities: replaced, they would match nothing at replay; as they are, the secret
+    would be on the disk. So such a call is refused. An agent or a conversation that was recorded
+    before its name became a secret keeps it: there is nothing left to protect.
+    """
+
+    def __init__(self, seal: Sealing) -> None:
+        self._seal = seal
+        self._recorded: set[str] = set()
+
+    def keep(self, name: str) -> None:
+        """A name that the trace holds."""
+        if name:
+            self._recorded.add(name)
+
+    def quoting(self, call: Call) -> str:
+        """What quotes a secret of a call that is about to be recorded; empty where nothing does."""
+        for what, name in (("its agent", call.agent), ("its conversation", call.conversation)):
+            if name and name not in self._recorded:
+                if self._seal.is_quoted_by(name):
+                    return f"the name of {what}"
+                self._recorded.add(name)
+        quoted = call.call_id and self._seal.is_quoted_by(call.call_id)
+        return "its call id" if quoted else ""

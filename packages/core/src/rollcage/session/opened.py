@@ -56,7 +56,7 @@ from rollcage.session.lineage import (
     read_traces,
     take_source,
 )
-from rollcage.session.naming import name_of_script
+from rollcage.session.naming import Names, name_of_script
 from rollcage.session.scope import (
     Guard,
     Lent,
@@ -165,6 +165,7 @@ class Opened:
         self._ended: OrderedDict[int, dict[Any, Returned | Raised]] = OrderedDict()  # by turn
         self._key: bytes | None = None
         self._seal = (Detecting if secrets == "detected" else Sealing)(self._hmac)
+        self._names = Names(self._seal)
         self._setting: Setting | None = None
         self._memory: Memory | None = None
         self._tools = Tools(tools)
@@ -184,6 +185,12 @@ class Opened:
         outer = here()
         lent = self._lent = None if outer is None else outer.session.lend(outer)
         if lent is not None:
+            self._seal.share(lent.seal)
+            if self._seal.is_quoted_by(self.name):
+                raise SessionError(
+                    "the name of the session quotes a declared secret of the session around it, "
+                    "and names are written to the trace as they are: use one without the secret"
+                )
             self._gate.nest(lent.above)
         try:
             try:
@@ -311,8 +318,8 @@ class Opened:
         writer = self._kept.create(started)
         enter = functools.partial(enter_body, self._guard)
         if self._enforce != "off":
-            grants = functools.partial(grants_of, base=str(Path.cwd()))
-            grants = functools.lru_cache(maxsize=1024)(grants)
+            based = functools.partial(grants_of, base=str(Path.cwd()))
+            grants = functools.lru_cache(maxsize=1024)(based)
             enter = functools.partial(enter_watched, self._enforce, grants, self._guard)
         self._driver = Driver(
             self._ledger(source.mode, None if half_undone else recording),
@@ -363,7 +370,6 @@ class Opened:
         """What the flows of this session share."""
         driver = self._active()
         if self._lent is not None:
-            self._seal.share(self._lent.seal)
             driver.around = self._lent.driver
         driver.hide = self._seal.event
         return Setting(

@@ -56,6 +56,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _REMEMBERED: Final = 256  # turns whose calls a framework may repeat, however many those are
 _NOTHING_ELSE: Final = Instead()  # what a framework's body comes to, where its adapter says nothing
+_NAMED: Final = "secret_in_name"
 _NOT_MADE: Final = (ArgumentsInvalid, Blocked, Halt, SessionError)
 
 
@@ -301,6 +302,7 @@ class Session(Undoable):
             instead=_NOTHING_ELSE if instead is None and contract.framework else instead,
             raw=arguments if contract.framework else None,
         )
+        self._check_names(call, raw, kind)
         setting = self._setting
         if setting is None:
             self._active()
@@ -319,6 +321,23 @@ class Session(Undoable):
         if scope.once is None or verdict.decision == "deny":
             return flow
         return self._only_once(call, flow, failed=scope.once)
+
+    def _check_names(
+        self, call: Call, raw: Mapping[str, Any], kind: Literal["tool", "model"]
+    ) -> None:
+        """Refuse a call whose agent, id or conversation quotes a declared secret.
+
+        Raises:
+            Blocked: one does; nothing happened.
+        """
+        what = self._names.quoting(call)
+        if what:
+            reason = (
+                f"{call.contract.name} was not called: {what} quotes a declared secret, and names "
+                f"are written to the trace as they are. Use one without the secret."
+            )
+            self.refused(call.contract, raw, reason=reason, code=_NAMED, kind=kind)
+            raise Blocked(reason, rule="", code=_NAMED)
 
     def refused(
         self,
@@ -352,7 +371,7 @@ class Session(Undoable):
         contract = None if isinstance(tool, str) else tool
         known = [contract] if contract is not None else [*declared_contracts()]
         hidden = frozenset[str]().union(*map(secret_names, known))
-        named = contract.name if contract is not None else writable(str(tool))
+        named = self._seal.hide_in_name(writable(tool)) if isinstance(tool, str) else tool.name
         if contract is not None and not code:
             said = contract.takes.why_not(arguments, self._seal)
             reason, code = said or reason, ArgumentsInvalid.code if said else "refused"
@@ -367,8 +386,8 @@ class Session(Undoable):
             branch=scope.branch,
             turn=scope.turn,
             slot=scope.slot,
-            agent=scope.agent,
-            call_id=writable(call_id) or scope.call_id,
+            agent=self._seal.hide_in_name(scope.agent),
+            call_id=self._seal.hide_in_name(writable(call_id) or scope.call_id),
             parent=scope.step,
         )
         driver.run(on_record(event))
@@ -413,10 +432,15 @@ class Session(Undoable):
         """A world of its own for the calls inside, forked here and joined at the end.
 
         Raises:
-            SessionError: the name is empty or holds one of `/ #`.
+            SessionError: the name is empty, holds one of `/ #` or quotes a declared secret.
         """
         if not name or set(name) & set("/#"):
             raise SessionError(f"{name!r} can't name a branch: it is empty or holds / or #")
+        if self._seal.is_quoted_by(name):
+            raise SessionError(
+                "the name of a branch quotes a declared secret, and names are written to the trace "
+                "as they are: use one without the secret"
+            )
         driver = self._active()
         here = self._here()
         driver.check_process()
@@ -566,6 +590,7 @@ class Session(Undoable):
             ):
                 driver.append(event)
                 entries.append((event["step"], entry))
+                self._names.keep(entry.agent)
         for number, entry in entries:
             driver.run(kept(entry))
             self._gate.remember(number, entry)
