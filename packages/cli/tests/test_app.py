@@ -5,6 +5,7 @@ import pty
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,30 @@ def _read(descriptor: int) -> bytes:
         return os.read(descriptor, 65536)
     except OSError:  # Linux: the other side is closed
         return b""
+
+
+def test_only_the_command_that_is_asked_for_is_imported() -> None:
+    code = """
+        import sys
+        from rollcage_cli.app import main
+
+        assert main(["--version"]) == 0
+        waited = [name for name in sys.modules if name.split(".")[0] in ("pydantic", "rich")]
+        assert not waited, waited
+        assert main(["abandon", "--help"]) == 0
+        others = {"rollcage_cli.audit", "rollcage_cli.demo", "rollcage_cli.policy"}
+        assert "rollcage_cli.abandon" in sys.modules and not others & sys.modules.keys()
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_command_that_is_misspelled_is_told_its_neighbours(cli: Cli) -> None:
+    result = cli("verfiy")
+    assert result.code == 2
+    assert "Did you mean 'verify'?" in result.err
 
 
 def test_every_command_has_a_short_help(cli: Cli) -> None:

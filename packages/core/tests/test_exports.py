@@ -113,6 +113,7 @@ def test_importing_brings_in_no_framework_and_builds_no_model_of_events(python: 
         """
         import sys
         import rollcage
+        from rollcage import Session, tool
 
         heavy = ("langchain", "langgraph", "autogen", "crewai", "cel", "typer", "rich", "httpx",
                  "sqlalchemy", "opentelemetry", "zoneinfo", "rollcage_cli", "rollcage_langchain")
@@ -120,15 +121,35 @@ def test_importing_brings_in_no_framework_and_builds_no_model_of_events(python: 
         assert not loaded, loaded
         assert "rollcage.trace.models" not in sys.modules
 
-        @rollcage.tool
+        @tool
         def write(what: str, at: float = 1.0) -> dict[str, int]:
             return {what: 1}
 
         for _ in range(2):
-            with rollcage.Session("job", store="store", replay="resume" if _ else "off") as session:
+            with Session("job", store="store", replay="resume" if _ else "off") as session:
                 assert session.call(write, what="a") == {"a": 1}
         assert session.stats.hits == 1
         assert "rollcage.trace.models" not in sys.modules  # nor does recording or replaying
+        """
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_name_is_imported_when_it_is_asked_for(python: Any) -> None:
+    done = python(
+        """
+        import sys
+        import rollcage
+
+        loaded = {name for name in sys.modules if name.startswith("rollcage")}
+        assert loaded == {"rollcage", "rollcage.errors"}, loaded
+        assert rollcage.Session is sys.modules["rollcage.session.session"].Session
+        try:
+            rollcage.Sesion
+        except AttributeError as error:
+            assert "Sesion" in str(error)
+        else:
+            raise SystemExit("what is misspelled was found")
         """
     )
     assert done.returncode == 0, done.stderr
@@ -145,7 +166,7 @@ def test_core_needs_only_its_own_libraries(python: Any) -> None:
         import pydantic, pydantic.networks, orjson, rfc8785
         pydantic.create_model("Warm", x=(int, 1))
         before = roots()
-        import rollcage
+        from rollcage import *
         print(*sorted(roots() - before - set(sys.stdlib_module_names)))
         """
     )

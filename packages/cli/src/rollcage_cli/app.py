@@ -10,41 +10,74 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Sequence
-from importlib import metadata
-from typing import Annotated
+from importlib import import_module, metadata
+from typing import Annotated, Any, Final
 
 import typer
-from rich.text import Text
 from rollcage.errors import RollcageError
+from typer.core import TyperGroup
+from typer.main import get_group
 
-from rollcage_cli.abandon import abandon
-from rollcage_cli.approvals import approvals, approve, reject, respond
-from rollcage_cli.audit import audit
-from rollcage_cli.demo import demo
-from rollcage_cli.diff import diff
 from rollcage_cli.errors import FAILED, OK, exit_code
-from rollcage_cli.export import export
 from rollcage_cli.options import OFF
-from rollcage_cli.output import console, print_json, visible
-from rollcage_cli.policy import policy
-from rollcage_cli.registry import tools
-from rollcage_cli.repair import repair
-from rollcage_cli.resolve import resolve
-from rollcage_cli.runs import runs
-from rollcage_cli.show import show
-from rollcage_cli.stop import stop
-from rollcage_cli.undo import undo
-from rollcage_cli.verify import verify
 
 __all__ = ["main", "rollcage"]
 
-_EXIT_CODES = (
+# Where each command is. One is imported when it is asked for: nobody waits for the others.
+_COMMANDS: Final = {
+    "demo": "rollcage_cli.demo",
+    "runs": "rollcage_cli.runs",
+    "show": "rollcage_cli.show",
+    "verify": "rollcage_cli.verify",
+    "diff": "rollcage_cli.diff",
+    "audit": "rollcage_cli.audit",
+    "stop": "rollcage_cli.stop",
+    "resolve": "rollcage_cli.resolve",
+    "undo": "rollcage_cli.undo",
+    "abandon": "rollcage_cli.abandon",
+    "export": "rollcage_cli.export",
+    "repair": "rollcage_cli.repair",
+    "approvals": "rollcage_cli.approvals",
+    "approve": "rollcage_cli.approvals",
+    "reject": "rollcage_cli.approvals",
+    "respond": "rollcage_cli.approvals",
+    "tools": "rollcage_cli.registry",
+    "policy": "rollcage_cli.policy",
+}
+_EXIT_CODES: Final = (
     "Exit codes: 0 done, 1 a difference, 2 bad request or not found, 3 a trace is damaged, "
     "4 a run is in use, 5 anything else."
 )
+_INTERRUPTED: Final = 130
+
+
+class _Commands(TyperGroup):
+    """The commands by name; all of them for the help, and to name the one that was meant."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - Typer gives it
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        for name in [cmd_name] if cmd_name in _COMMANDS else _COMMANDS:
+            if name not in self.commands:
+                self.commands[name] = _imported(name)
+        return super().get_command(ctx, cmd_name)
+
+
+def _imported(name: str) -> Any:
+    """A command, or a group of them, as Typer runs it."""
+    found = getattr(import_module(_COMMANDS[name]), name)
+    around = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+    if isinstance(found, typer.Typer):
+        around.add_typer(found)
+    else:
+        around.command(name)(found)
+    return get_group(around).commands[name]
+
 
 rollcage = typer.Typer(
     name="rollcage",
+    cls=_Commands,
     help="Look at the runs of AI agents: what ran, what was replayed, what nobody can tell.",
     epilog=_EXIT_CODES,
     no_args_is_help=True,
@@ -52,27 +85,6 @@ rollcage = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (
-    demo,
-    runs,
-    show,
-    verify,
-    diff,
-    audit,
-    stop,
-    resolve,
-    undo,
-    abandon,
-    export,
-    repair,
-    approvals,
-    approve,
-    reject,
-    respond,
-):
-    rollcage.command()(_command)
-rollcage.add_typer(tools)
-rollcage.add_typer(policy)
 
 
 def _version(wanted: bool) -> None:  # noqa: FBT001 - Typer calls it with the flag
@@ -105,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as end:  # how Typer ends, its own errors told
         return end.code if isinstance(end.code, int) else FAILED
     except KeyboardInterrupt:
-        return 130
+        return _INTERRUPTED
     except Exception as error:
         if len(words) < len(given):
             raise
@@ -116,6 +128,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _tell(error: Exception, *, as_json: bool) -> None:
     """One error on stderr: for people a line, for machines an object."""
+    from rich.text import Text  # a tenth of a second, which only an error waits for
+
+    from rollcage_cli.output import console, print_json, visible
+
     expected = isinstance(error, RollcageError)
     code = error.code if isinstance(error, RollcageError) else "unexpected"
     message = str(error) if expected else f"{type(error).__name__}: {error}"

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rollcage.gate import person
 
 from rollcage_cli.errors import UsageError
 
@@ -69,6 +68,8 @@ def who(by: str | None, *, required: bool = True) -> str:
     Raises:
         UsageError: that is no name of a person.
     """
+    from rollcage.gate import person  # most commands name nobody, and don't wait for the gate
+
     try:
         return person(this_user() if by is None else by)
     except ValueError as error:

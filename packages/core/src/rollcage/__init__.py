@@ -15,9 +15,9 @@
 Run it again after a crash: what happened is given back from the trace, the rest runs.
 """
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
-from rollcage.contract.contract import Contract
 from rollcage.errors import (
     ApprovalCorrupt,
     ApprovalInvalid,
@@ -61,31 +61,38 @@ from rollcage.errors import (
     UnguardedCallWarning,
     UnknownOutcome,
 )
-from rollcage.gate import (
-    Approval,
-    ApprovalRequest,
-    Approver,
-    ConsoleApprover,
-    Facade,
-    QueueApprover,
-    Registry,
-    Response,
-    Rule,
-    StepView,
-    Verdict,
-)
-from rollcage.session.abandon import abandon_run
-from rollcage.session.declare import tool
-from rollcage.session.finished import aplan_undo, aundo_run, plan_undo, undo_run
-from rollcage.session.scope import CurrentStep, current_step
-from rollcage.session.session import Session
-from rollcage.step.call import Stats
-from rollcage.undo.compensation import Compensation, DidNotHappen, Happened, PlannedCall, compensate
-from rollcage.undo.undo import PlannedStep, UndoneStep, UndoPlan, UndoReport
-from rollcage.values.registered import register
 
 if TYPE_CHECKING:
-    from rollcage.gate import Policy
+    from rollcage.contract.contract import Contract
+    from rollcage.gate import (
+        Approval,
+        ApprovalRequest,
+        Approver,
+        ConsoleApprover,
+        Facade,
+        Policy,
+        QueueApprover,
+        Registry,
+        Response,
+        Rule,
+        StepView,
+        Verdict,
+    )
+    from rollcage.session.abandon import abandon_run
+    from rollcage.session.declare import tool
+    from rollcage.session.finished import aplan_undo, aundo_run, plan_undo, undo_run
+    from rollcage.session.scope import CurrentStep, current_step
+    from rollcage.session.session import Session
+    from rollcage.step.call import Stats
+    from rollcage.undo.compensation import (
+        Compensation,
+        DidNotHappen,
+        Happened,
+        PlannedCall,
+        compensate,
+    )
+    from rollcage.undo.undo import PlannedStep, UndoneStep, UndoPlan, UndoReport
+    from rollcage.values.registered import register
 
 __all__ = [
     "Approval",
@@ -164,11 +171,47 @@ __all__ = [
     "undo_run",
 ]
 
+_LATE: Final = {
+    "Contract": "contract.contract",
+    "Approval": "gate",
+    "ApprovalRequest": "gate",
+    "Approver": "gate",
+    "ConsoleApprover": "gate",
+    "Facade": "gate",
+    "Policy": "gate",
+    "QueueApprover": "gate",
+    "Registry": "gate",
+    "Response": "gate",
+    "Rule": "gate",
+    "StepView": "gate",
+    "Verdict": "gate",
+    "abandon_run": "session.abandon",
+    "tool": "session.declare",
+    "aplan_undo": "session.finished",
+    "aundo_run": "session.finished",
+    "plan_undo": "session.finished",
+    "undo_run": "session.finished",
+    "CurrentStep": "session.scope",
+    "current_step": "session.scope",
+    "Session": "session.session",
+    "Stats": "step.call",
+    "Compensation": "undo.compensation",
+    "DidNotHappen": "undo.compensation",
+    "Happened": "undo.compensation",
+    "PlannedCall": "undo.compensation",
+    "compensate": "undo.compensation",
+    "PlannedStep": "undo.undo",
+    "UndoneStep": "undo.undo",
+    "UndoPlan": "undo.undo",
+    "UndoReport": "undo.undo",
+    "register": "values.registered",
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name != "Policy":  # whoever has none does not wait for it
+    module = _LATE.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from rollcage.gate import Policy
-
-    globals()[name] = Policy
-    return Policy
+    found = getattr(import_module(f"{__name__}.{module}"), name)
+    globals()[name] = found
+    return found
