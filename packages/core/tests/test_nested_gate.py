@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import dataclasses
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from rollcage import (
     Approval,
     ApprovalRequest,
     ApprovalRequired,
+    ArgumentsInvalid,
     Blocked,
     Compensation,
     Policy,
@@ -432,3 +434,197 @@ def test_two_levels_of_folders_with_a_policy_file(tmp_path: Path, store: JsonlSt
     with Session("outer", store=store, policy=path), Session("inner", store=store, policy=path):
         assert blocked("eve")
         assert not blocked("ann")
+
+
+# --- what else an inner session takes over -------------------------------------------------------
+
+
+@tool
+def count(number: int) -> int:
+    return number
+
+
+def refuses(value: Any) -> bool:
+    try:
+        count(value)
+    except ArgumentsInvalid:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("by_policy", [False, True])
+def test_strict_around_is_strict_inside(store: JsonlStore, by_policy: bool) -> None:
+    strict: dict[str, Any] = {"strict": True}
+    if by_policy:
+        strict = {"policy": policy(more="strict = true\n")}
+    with (
+        Session("outer", store=store, **strict),
+        Session("inner", store=store, strict=False),
+        Session("third", store=store),
+    ):
+        assert refuses("3")
+        assert not refuses(3)
+    with Session("loose", store=store):
+        with Session("inner", store=store, replay="off", **strict):
+            assert refuses("3")
+        assert not refuses("3")  # stricter inside, but there alone
+
+
+@dataclasses.dataclass
+class Parcel:
+    to: str
+
+
+@dataclasses.dataclass
+class Letter:
+    to: str
+
+
+def test_the_types_of_both_come_back_inside(store: JsonlStore) -> None:
+    @tool(effect="read", returns=Any)
+    def inbox() -> Any:
+        return [Parcel("ann"), Letter("bob")]
+
+    for hits in range(2):
+        with (
+            Session("outer", store=store, replay="off", types=[Parcel]),
+            Session("inner", store=store, replay="continue", types=[Letter]) as inner,
+        ):
+            assert inbox() == [Parcel("ann"), Letter("bob")]
+            assert inner.stats.hits == hits
+
+
+def test_bodies_are_held_and_credentials_found_inside_as_around(
+    store: JsonlStore, events: Any
+) -> None:
+    @tool(effect="read")
+    def size(text: str) -> int:
+        return len(text)
+
+    settings: dict[str, Any] = {"enforce": "report", "secrets": "detected"}
+    with Session("outer", store=store, **settings), Session("inner", store=store) as inner:
+        assert size("AKIA" + "IOSFODNN7EXAMPLQ") == 20
+    with (
+        Session("outer", store=store, replay="off", enforce="report"),
+        Session("strict", store=store, enforce="strict") as strict,
+    ):
+        pass
+    started = events(inner.run_id)[0]
+    assert (started["enforce"], started["secrets"]) == ("report", "detected")
+    assert b"AKIA" not in store.read(inner.run_id).data
+    assert events(strict.run_id)[0]["enforce"] == "strict"
+
+
+# --- a call of the outer session that is made inside ---------------------------------------------
+
+
+def outer_blocks(outer: Session, to: str) -> bool:
+    try:
+        outer.call(send, to=to)
+    except Blocked:
+        return True
+    return False
+
+
+def test_a_call_of_the_outer_session_is_decided_by_both(
+    outer: Session, store: JsonlStore, events: Any
+) -> None:
+    bound = outer.tool(send)
+    with Session("inner", store=store, policy=policy(rule("deny", "args.to == 'ann'"), more=TWO)):
+        assert outer_blocks(outer, "eve")
+        assert outer_blocks(outer, "ann")
+        with pytest.raises(Blocked):
+            bound("ann")
+        with Session("third", store=store):
+            assert outer_blocks(outer, "ann")
+            with outer.branch("other"):
+                assert outer_blocks(outer, "ann")
+        assert not outer_blocks(outer, "bob")
+        assert not outer_blocks(outer, "carl")
+        assert outer_blocks(outer, "dora")  # the limit inside counts it
+    assert not outer_blocks(outer, "ann")
+    assert ran == ["bob", "carl", "ann"]
+    assert [e["args"]["to"] for e in events(outer.run_id) if e["event"] == "step.started"] == ran
+
+
+async def test_so_is_what_the_body_of_such_a_call_calls(outer: Session, store: JsonlStore) -> None:
+    @tool(effect="scope")
+    def delegate(whom: str) -> bool:
+        return blocked(whom)
+
+    @tool(effect="scope")
+    async def delegate_later(whom: str) -> bool:
+        return await asyncio.to_thread(blocked, whom)
+
+    not_ann = rule("deny", "has(args.to) && args.to == 'ann'")
+    with Session("inner", store=store, policy=policy(not_ann)):
+        assert outer.call(delegate, whom="ann")
+        assert await outer.acall(delegate_later, whom="ann")
+        assert not outer.call(delegate, whom="bob")
+    assert not outer.call(delegate, whom="ann")
+
+
+def test_what_takes_a_step_of_the_outer_run_back_is_too(store: JsonlStore) -> None:
+    no = policy('[[rules]]\nid = "no"\ndecision = "deny"\nreason = "no"\ntools = ["gate.unsend"]\n')
+    with Session("outer", store=store) as outer:
+        send("ann")
+        with Session("inner", store=store, policy=no):
+            assert not outer.undo().complete
+        assert ran == ["ann"]
+        assert outer.undo().complete
+    assert ran == ["ann", "unsend ann"]
+
+
+def test_who_is_asked_about_it_and_by_whose_terms(store: JsonlStore) -> None:
+    asked: list[str] = []
+    inner = policy(
+        rule("ask", "args.to in ['bob', 'carl']"), more='[approval]\napprovers = ["ann", "dora"]\n'
+    )
+    with (
+        Session("outer", store=store, policy=policy(ASK_BOB), approver=yes("ann", asked)) as outer,
+        Session("inner", store=store, policy=inner, approver=yes("dora", asked)),
+    ):
+        outer.call(send, to="bob")
+        outer.call(send, to="carl")
+    assert asked == ["ann", "dora"]
+    with (
+        Session("other", store=store, approver=yes("eve", asked)) as outer,
+        Session("inner", store=store, replay="off", policy=inner),
+    ):
+        assert outer_blocks(outer, "carl")  # the policy inside does not name her
+    assert ran == ["bob", "carl"]
+
+
+def test_nothing_of_the_outer_session_runs_where_the_inner_one_was_halted(
+    outer: Session, store: JsonlStore
+) -> None:
+    with pytest.raises(ApprovalRequired), Session("inner", store=store, policy=policy(ASK_BOB)):
+        with pytest.raises(ApprovalRequired):
+            send("bob")
+        with pytest.raises(SessionHalted, match="inside of this one"):
+            outer.call(send, to="ann")
+    assert outer.halted is None
+    with pytest.raises(RunStopped), Session("second", store=store) as inner:
+        store.stop(StopOrder(inner.run_id, "ann", "enough", 7))
+        with pytest.raises(SessionHalted):
+            outer.call(send, to="ann")
+    assert ran == []
+    outer.call(send, to="ann")
+    store.lift(inner.run_id)
+
+
+def test_it_stands_in_the_body_that_has_opened_the_inner_session(store: JsonlStore) -> None:
+    """A resume that gives that body's step back asks for what it called no more."""
+
+    @tool(effect="write")
+    def both() -> None:
+        with Session("inner", store=store, replay="off"):
+            job.call(send, to="ann")
+
+    with pytest.raises(KeyError), Session("job", store=store) as job:
+        both()
+        raise KeyError
+    with Session("job", store=store) as job:
+        both()
+    assert ran == ["ann"]
+    assert [info.status for info in store.runs() if info.run == job.run_id] == ["ok"]

@@ -67,6 +67,7 @@ from rollcage.session.scope import (
     enter_body,
     enter_watched,
     here,
+    scope_of,
 )
 from rollcage.step.call import Call, Stats
 from rollcage.step.capture import LARGE, Setting
@@ -91,6 +92,8 @@ __all__ = ["Opened", "writable"]
 
 
 _log: Final = logging.getLogger("rollcage")
+
+ENFORCED: Final[tuple[Enforce, ...]] = ("off", "report", "strict")  # each stricter than the last
 
 
 class Opened:
@@ -132,7 +135,7 @@ class Opened:
         _check("chain", chain, ("effects", "all"))
         _check("durability", durability, ("os", "disk"))
         _check("on_divergence", on_divergence, ("halt", "warn", "undo"))
-        _check("enforce", enforce, ("off", "report", "strict"))
+        _check("enforce", enforce, ENFORCED)
         _check("unguarded", unguarded, ("warn", "refuse"))
         _check("secrets", secrets, ("declared", "detected"))
         if source is not None and replay == "off":
@@ -146,7 +149,9 @@ class Opened:
         self._source = source
         self._given = input
         self._within = microseconds(resume_within)
-        self._gate = Gate(name, policy=policy, rules=rules, said=said, clock=_clock.monotonic)
+        self._gate = Gate(
+            name, policy=policy, rules=rules, said=said, strict=strict, clock=_clock.monotonic
+        )
         self._ask = None if approver is None else Ask(approver)
         self._actor = _person(actor) if actor else ""
         self._chain: Literal["effects", "all"] = chain
@@ -155,7 +160,6 @@ class Opened:
         self._seed = seed
         self._retry_failed = retry_failed
         self._enforce: Enforce = enforce
-        self._strict = strict
         self.unguarded: Unguarded = unguarded
         self._clock = _clock
         self._found: Source | None = None
@@ -185,13 +189,7 @@ class Opened:
         outer = here()
         lent = self._lent = None if outer is None else outer.session.lend(outer)
         if lent is not None:
-            self._seal.share(lent.seal)
-            if self._seal.is_quoted_by(self.name):
-                raise SessionError(
-                    "the name of the session quotes a declared secret of the session around it, "
-                    "and names are written to the trace as they are: use one without the secret"
-                )
-            self._gate.nest(lent.above)
+            self._take_over(lent)
         try:
             try:
                 with self.store.opening():
@@ -207,6 +205,20 @@ class Opened:
         self.nesting.enter(self._guard)
         return half_undone
 
+    def _take_over(self, lent: Lent) -> None:
+        """Add what the session around says to what this one does: nothing becomes looser by it."""
+        if isinstance(lent.seal, Detecting) and not isinstance(self._seal, Detecting):
+            self._seal = Detecting(self._hmac)
+        self._seal.share(lent.seal)
+        if self._seal.is_quoted_by(self.name):
+            raise SessionError(
+                "the name of the session quotes a declared secret of the session around it, "
+                "and names are written to the trace as they are: use one without the secret"
+            )
+        self._gate.nest(lent.above)
+        self._types = Types((), self._types, lent.types)
+        self._enforce = max(self._enforce, lent.enforce, key=ENFORCED.index)
+
     def _sealed_words(self, words: tuple[str, ...]) -> Any:
         """What the user said, as the trace may hold it; kept as a blob where it is long."""
         said = [writable(str(each)) for each in self._seal.hide(list(words)).value]
@@ -221,7 +233,7 @@ class Opened:
         """What a session takes over that is entered at this place of this one."""
         step = 0 if scope.step is None else scope.step.number
         above = Above(self._gate, scope.ask or self._ask, self._terms, step)
-        return Lent(above, self._active(), self._seal)
+        return Lent(above, self._active(), self._seal, self._types, self._enforce)
 
     def __exit__(
         self,
@@ -379,7 +391,7 @@ class Opened:
             self._tools,
             self._take_back,
             self._decide,
-            self._terms,
+            self._terms_here,
             self._allow,
             self._types,
             store_option(self.store),
@@ -388,8 +400,21 @@ class Opened:
     def _terms(self) -> Terms:
         return self._gate.terms(self._actor or self.name)
 
+    def _terms_here(self) -> Terms:
+        inside = scope_of(self._guard).inside
+        return self._terms() if inside is None else inside.above.terms()
+
+    def _deciding(self, scope: Scope) -> Gate:
+        """What decides on a call: that of a session inside of this one asks this one's, too."""
+        return self._gate if scope.inside is None else scope.inside.above.gate
+
+    def _asked(self, scope: Scope) -> Ask | None:
+        """Who is asked to approve a call, unless it is for a session around to say."""
+        inside = None if scope.inside is None else scope.inside.above.ask
+        return inside or scope.ask or self._ask
+
     def _decide(self, call: Call) -> Verdict:
-        verdict = self._gate.decide(call)
+        verdict = self._deciding(scope_of(self._guard)).decide(call)
         try:
             return self._seal.verdict(verdict)
         except Exception as error:  # noqa: BLE001 - what it says may hold a secret

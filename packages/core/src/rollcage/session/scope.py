@@ -18,11 +18,12 @@ from rollcage.step.call import Step
 from rollcage.step.driver import Driver
 from rollcage.step.gating import Above
 from rollcage.step.watch import Watch, install
+from rollcage.values.registered import Types
 
 __all__ = [
     "Asked", "Branch", "CurrentStep", "Guard", "InScope", "Lent", "Nesting", "Scope", "TurnHandle",
     "Unguarded", "around", "asked", "asking", "call_id_here", "current_step", "enter_body",
-    "enter_watched", "here", "step_here",
+    "enter_watched", "here", "scope_of", "step_here",
 ]  # fmt: skip
 
 Unguarded = Literal["warn", "refuse"]
@@ -97,12 +98,17 @@ class Lent(NamedTuple):
     Attributes:
         above: what decides on each call, too.
         driver: whose halt, and whose orders to stop, hold as well.
-        seal: what is declared a secret in one is quoted in the other.
+        seal: what is declared a secret in one is quoted in the other; credentials are detected in
+            both.
+        types: values of these come back as themselves, too.
+        enforce: bodies are held to their permissions at least like this.
     """
 
     above: Above
     driver: Driver
     seal: Sealing
+    types: Types
+    enforce: Enforce
 
 
 @dataclasses.dataclass(slots=True, eq=False)  # frozen, it would take four times as long to make
@@ -119,6 +125,7 @@ class Scope:
     step: Step | None = None
     once: bool | None = None  # turn and slot say which call it is; True: a failed one included
     ask: Ask | None = None
+    inside: Lent | None = None  # of the innermost session around the call that is in this one
 
     @property
     def undoes(self) -> Origin | None:
@@ -228,6 +235,25 @@ def _not_left(scope: Scope | None) -> Scope | None:
     return None
 
 
+def scope_of(session: Guard) -> Scope:
+    """Where a call of `session` stands in this context.
+
+    One that is made in a session inside of that stands where the inner one was entered, and the
+    inner one has a say in it.
+    """
+    scope, inside = here(), None
+    if scope is not None and scope.session is session:
+        return scope
+    while scope is not None and scope.session is not session:
+        inside = inside or scope.inside or scope.session.lend(scope)
+        scope = scope.session.nesting.outer
+    if scope is None:
+        return Scope(session)
+    if scope.once is not None:  # turn and slot are those of another call
+        return Scope(session, scope.branch, agent=scope.agent, step=scope.step, inside=inside)
+    return dataclasses.replace(scope, call_id="", inside=inside)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class CurrentStep:
     """The step whose body is running.
@@ -281,7 +307,9 @@ def call_id_here() -> str:
 
 def enter_body(session: Guard, step: Step) -> Token[Scope | None]:
     """Make `step` the one whose body is running in its session; `around.reset` ends that."""
-    return around.set(Scope(session, agent=step.call.agent, branch=step.branch.name, step=step))
+    inside = scope_of(session).inside
+    agent, branch = step.call.agent, step.branch.name
+    return around.set(Scope(session, agent=agent, branch=branch, step=step, inside=inside))
 
 
 def enter_watched(

@@ -40,7 +40,7 @@ from rollcage.session.declare import (
     tool,
 )
 from rollcage.session.opened import writable
-from rollcage.session.scope import Branch, InScope, Scope, TurnHandle, around, asked
+from rollcage.session.scope import Branch, InScope, Scope, TurnHandle, asked, scope_of
 from rollcage.session.undoable import Undoable
 from rollcage.step import journal
 from rollcage.step.call import Call
@@ -262,10 +262,8 @@ class Session(Undoable):
         waits: bool = False,
         streamed: bool = False,
     ) -> Flow:
-        scope = around.get()
-        if scope is None or scope.session is not self:
-            scope = Scope(self)
-        gate, refused = self._gate, None
+        scope = self._here()
+        gate, refused = self._deciding(scope), None
         if gate.asks:
             self._active().check_process()  # before a lock that another process may hold
             refused = gate.refuses(contract, body, kind=kind, undo=scope.undoes is not None)
@@ -276,8 +274,7 @@ class Session(Undoable):
         if gate.facade is None or refused is None:
             try:
                 bound = contract.takes.bind(arguments, self._seal)
-                strict = contract.strict or self._strict or gate.strict
-                if strict and kind == "tool" and scope.undoes is None:
+                if (contract.strict or gate.strict) and kind == "tool" and scope.undoes is None:
                     contract.takes.check_strict(raw)
             except ArgumentsInvalid as error:
                 self.refused(contract, raw, reason=str(error), code=error.code, kind=kind)
@@ -297,12 +294,14 @@ class Session(Undoable):
             conversation=scope.conversation,
             standing=None if self._memory is None else self._memory.here(),
             parent=step,
-            ask=scope.ask or self._ask,
+            ask=self._asked(scope),
             undoes=scope.undoes,
             instead=_NOTHING_ELSE if instead is None and contract.framework else instead,
             raw=arguments if contract.framework else None,
         )
         self._check_names(call, raw, kind)
+        if scope.inside is not None and (halted := scope.inside.driver.refuses(call)) is not None:
+            raise halted
         setting = self._setting
         if setting is None:
             self._active()
@@ -314,7 +313,7 @@ class Session(Undoable):
                 run_step, body=body, setting=setting, read=answer, waits=waits
             )
             verdict = refused or self._decide(call)
-            flow = gate.flow(call, verdict, start, streamed=streamed)
+            flow = gate.flow(call, verdict, start, self.run_id, streamed=streamed)
         else:
             verdict = ALLOWED
             flow = run_step(call, verdict, body, setting, read=answer, waits=waits)
@@ -413,8 +412,7 @@ class Session(Undoable):
     # --- where calls stand -----------------------------------------------------------------------
 
     def _here(self) -> Scope:
-        scope = around.get()
-        return scope if scope is not None and scope.session is self else Scope(self)
+        return scope_of(self)
 
     @contextlib.contextmanager
     def turn(self) -> Generator[TurnHandle]:

@@ -13,7 +13,7 @@ from rollcage.replay.generation import Origin
 from rollcage.replay.path import Entry
 from rollcage.replay.recording import load
 from rollcage.session.opened import Opened
-from rollcage.session.scope import around
+from rollcage.session.scope import Scope, scope_of
 from rollcage.session.transaction import Transacting, Transaction
 from rollcage.step.call import Call
 from rollcage.step.requests import Effect, Flow, Returned
@@ -140,8 +140,8 @@ class Undoable(Opened):
             if self._active().ledger.is_taken_back(order.branch):
                 return _nothing_left(order)
             raise SessionError(f"replay={self._replay!r} changes nothing, so it undoes nothing")
-        scope = around.get()
-        if not order.branch and scope is not None and scope.session is self._guard and scope.step:
+        scope = scope_of(self._guard)
+        if not order.branch and scope.step is not None:
             raise SessionError(f"{scope.step.call.contract.name} can't undo the run that it is in")
         return undo_steps(order, self._setting, self)
 
@@ -161,7 +161,8 @@ class Undoable(Opened):
         """A compensating call, and what the rules say of it; for an undo."""
         self._allow(tool)
         bound = tool.contract.bind(arguments, self._seal)
-        call = Call("tool", tool.contract, bound, branch=branch, ask=self._ask, undoes=origin)
+        ask = self._asked(Scope(self._guard, inside=scope_of(self._guard).inside))
+        call = Call("tool", tool.contract, bound, branch=branch, ask=ask, undoes=origin)
         return call, self._decide(call)
 
 

@@ -219,6 +219,18 @@ class Driver:
             return Raised(SessionError("the session was left before this call began"), began=False)
         return None
 
+    def refuses(self, call: Call) -> SessionHalted | None:
+        """Why a call of the session around must not be made from inside of this one."""
+        with self.lock:
+            if not self.closed:
+                self._look_for_stop(call)
+        halted = self.ledger.halted
+        if halted is None or not self.ledger.stops(call):
+            return None
+        error = SessionHalted(f"the session inside of this one was halted: {halted}")
+        error.__cause__ = halted
+        return error
+
     def _execute(self, effect: Execute) -> Returned | Raised:
         refused = self.refusal(effect.step)
         if refused is not None:

@@ -99,6 +99,7 @@ class Gate:
         policy: the policy, or the file that it is in.
         rules: rules in Python, beside it.
         said: the user's own words, for conditions that ask what was `named`.
+        strict: refuse arguments that would have to be coerced.
         clock: monotonic time in ns.
 
     Raises:
@@ -112,9 +113,11 @@ class Gate:
         policy: Policy | str | os.PathLike[str] | None,
         rules: Sequence[Rule],
         said: str | Sequence[str] | None,
+        strict: bool,
         clock: Callable[[], int],
     ) -> None:
         self.job = job
+        self._strict = strict
         self.rules = tuple(rules)
         self.policy = policy = _policy(policy)
         self.facade: Facade | None = None
@@ -229,9 +232,10 @@ class Gate:
 
     @property
     def strict(self) -> bool:
-        """Whether the policy refuses arguments that would have to be coerced."""
+        """Whether arguments that would have to be coerced are refused, here or around."""
         policy = self.policy
-        return policy is not None and policy.strict and policy.mode == "enforce"
+        own = policy is not None and policy.strict and policy.mode == "enforce"
+        return own or self._strict or (self._above is not None and self._above.gate.strict)
 
     # --- a call ----------------------------------------------------------------------------------
 
@@ -303,11 +307,12 @@ class Gate:
         call: Call,
         verdict: Verdict,
         start: Start,
+        run: str,
         *,
         streamed: bool,
     ) -> Flow:
-        """The flow of a call, with what is counted and noted around it."""
-        flow = self.counted(call, verdict, start, self.run_id)
+        """The flow of a call of `run`, with what is counted and noted around it."""
+        flow = self.counted(call, verdict, start, run)
         if self.labels is None or call.undoes is not None:
             return flow
         return labelled(flow, call, self.labels, streamed=streamed)
