@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from rollcage.session.scope import CurrentStep, current_step
     from rollcage.session.session import Session
     from rollcage.step.call import Stats
+    from rollcage.step.observing import Observer, StepEvent
     from rollcage.undo.compensation import (
         Compensation,
         DidNotHappen,
@@ -121,6 +122,7 @@ __all__ = [
     "Happened",
     "NotReplayable",
     "NotReplayableWarning",
+    "Observer",
     "OutputDrift",
     "PermissionUndeclared",
     "PlannedCall",
@@ -145,6 +147,7 @@ __all__ = [
     "SessionHalted",
     "SourceMissing",
     "Stats",
+    "StepEvent",
     "StepView",
     "StoreError",
     "StoreReadOnly",
@@ -195,6 +198,8 @@ _LATE: Final = {
     "current_step": "session.scope",
     "Session": "session.session",
     "Stats": "step.call",
+    "Observer": "step.observing",
+    "StepEvent": "step.observing",
     "Compensation": "undo.compensation",
     "DidNotHappen": "undo.compensation",
     "Happened": "undo.compensation",

@@ -16,6 +16,7 @@ from rollcage.session.scope import around, enter_body
 from rollcage.session.session import Session
 from rollcage.step.driver import Driver
 from rollcage.step.ledger import Ledger
+from rollcage.step.observing import Observer
 from rollcage.step.undoing import Order, plan_steps
 from rollcage.store.jobs import store_option
 from rollcage.store.jsonl import JsonlStore
@@ -42,6 +43,7 @@ def undo_run(
     policy: Policy | str | os.PathLike[str] | None = None,
     rules: Sequence[Rule] = (),
     approver: Approver | None = None,
+    observers: Iterable[Observer] = (),
     in_doubt: InDoubt = "list",
     durability: Literal["os", "disk"] = "os",
 ) -> UndoReport:
@@ -59,6 +61,7 @@ def undo_run(
         policy: what decides on each compensating call, or the file that it is in.
         rules: each compensating call is shown to each of them too.
         approver: decides where a rule asks.
+        observers: each is told what becomes of each step, as in `Session`.
         in_doubt: what is done with a step of which nobody can tell whether it happened: `"list"`
             it, or `"restore"` what was before, where its plan was made by then.
         durability: as in `Session`.
@@ -70,7 +73,7 @@ def undo_run(
         SessionError: it can't be done, another run builds on it, say; nothing was changed.
     """
     order = Order(run, _step(to), in_doubt=in_doubt)
-    with _Reopened(store, run, tools, policy, rules, approver, durability) as reopened:
+    with _Reopened(store, run, tools, policy, rules, approver, observers, durability) as reopened:
         return reopened.carry_out(order)
 
 
@@ -83,12 +86,15 @@ async def aundo_run(
     policy: Policy | str | os.PathLike[str] | None = None,
     rules: Sequence[Rule] = (),
     approver: Approver | None = None,
+    observers: Iterable[Observer] = (),
     in_doubt: InDoubt = "list",
     durability: Literal["os", "disk"] = "os",
 ) -> UndoReport:
     """`undo_run` for async tools, or sync ones in threads."""
     order = Order(run, _step(to), in_doubt=in_doubt, is_async=True)
-    async with _Reopened(store, run, tools, policy, rules, approver, durability) as reopened:
+    async with _Reopened(
+        store, run, tools, policy, rules, approver, observers, durability
+    ) as reopened:
         return await reopened.acarry_out(order)
 
 
@@ -138,6 +144,7 @@ class _Dead(Session):
         policy: Policy | str | os.PathLike[str] | None = None,
         rules: Sequence[Rule] = (),
         approver: Approver | None = None,
+        observers: Iterable[Observer] = (),
         durability: Literal["os", "disk"] = "os",
     ) -> None:
         super().__init__(
@@ -147,6 +154,7 @@ class _Dead(Session):
             policy=policy,
             rules=rules,
             approver=approver,
+            observers=observers,
             durability=durability,
             tools=tools,
         )
@@ -182,7 +190,15 @@ class _Dead(Session):
         )
         enter = functools.partial(enter_body, self)
         self._driver = Driver(
-            ledger, writer, self.store, self.store, self._clock, enter, around.reset, self._recall
+            ledger,
+            writer,
+            self.store,
+            self.store,
+            self._clock,
+            enter,
+            around.reset,
+            self._recall,
+            self._told(),
         )
         if settings.get("secrets") == "detected":
             self._seal = Detecting(self._hmac)

@@ -74,6 +74,7 @@ from rollcage.step.capture import LARGE, Setting
 from rollcage.step.driver import Clock, Driver
 from rollcage.step.gating import Above, Gate, failed
 from rollcage.step.ledger import Ledger, Mode, OnDivergence
+from rollcage.step.observing import Observer
 from rollcage.step.requests import Effect, Raised, Returned
 from rollcage.store.jobs import job_name, store_option
 from rollcage.store.jsonl import JsonlStore
@@ -110,6 +111,7 @@ class Opened:
         resume_within: dt.timedelta | float | None = None,
         policy: Policy | str | os.PathLike[str] | None = None,
         rules: Sequence[Rule] = (),
+        observers: Iterable[Observer] = (),
         said: str | Sequence[str] | None = None,
         approver: Approver | None = None,
         actor: str = "",
@@ -154,6 +156,7 @@ class Opened:
         )
         self._ask = None if approver is None else Ask(approver)
         self._actor = _person(actor) if actor else ""
+        self._observers = tuple(observers)
         self._chain: Literal["effects", "all"] = chain
         self._durable = durability == "disk"
         self._on_divergence: OnDivergence = on_divergence
@@ -311,7 +314,7 @@ class Opened:
         if given is not None:
             started["input"] = given
         if self._gate.policy is not None:
-            started["policy"] = _told(self._gate.policy)
+            started["policy"] = _policy_data(self._gate.policy)
         if self._gate.words:
             started["said"] = self._sealed_words(self._gate.words)
         if self._lent is not None:
@@ -342,6 +345,7 @@ class Opened:
             enter,
             around.reset,
             self._recall,
+            self._told(),
         )
         self._gate.open(self.run_id, self._facade)
         self._setting = self._share()
@@ -364,6 +368,11 @@ class Opened:
         )
         self._gate.counted_by(ledger.stats)
         return ledger
+
+    def _told(self) -> tuple[Observer, ...]:
+        """Who is told of each step: this session's observers, and those of the one around."""
+        around_it = None if self._lent is None else self._lent.driver.observing
+        return self._observers + (() if around_it is None else around_it.observers)
 
     @property
     def _guard(self) -> Guard:
@@ -524,7 +533,7 @@ class Opened:
         driver.check_process()
         event: dict[str, Any] = {"event": "policy.loaded"}
         try:
-            event["policy"] = _told(self._gate.reload(policy))
+            event["policy"] = _policy_data(self._gate.reload(policy))
         except (PolicyInvalid, SessionError, OSError) as error:
             event["error"] = encode_exception(error, self._seal)
             raise
@@ -603,7 +612,7 @@ class Opened:
         return traces
 
 
-def _told(policy: Policy) -> dict[str, str]:
+def _policy_data(policy: Policy) -> dict[str, str]:
     """What the trace holds of a policy."""
     return {"name": policy.name, "digest": policy.digest, "mode": policy.mode}
 

@@ -85,6 +85,8 @@ class Session(Undoable):
             (TOML or YAML) that it is in.
         rules: see `rollcage.Rule`; each call is shown to each of them too, and what is stricter
             counts.
+        observers: each is told what becomes of each step, after it was written: see
+            `rollcage.StepEvent`. Those of a session around this one are told as well.
         said: what the user said, for conditions that ask whether they `named` something; it is
             recorded, so that such a decision can be checked again.
         approver: see `rollcage.Approver`; decides where a rule asks. Without one, the session

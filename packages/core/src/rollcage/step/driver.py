@@ -11,10 +11,10 @@ import inspect
 import os
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Mapping
 from hashlib import sha256
 from types import CoroutineType
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 import orjson
 
@@ -32,6 +32,7 @@ from rollcage.replay.recording import Lineage
 from rollcage.step import journal
 from rollcage.step.call import Admission, Call, Step
 from rollcage.step.ledger import Ledger
+from rollcage.step.observing import Observer, Observing
 from rollcage.step.requests import (
     Admit,
     Consult,
@@ -56,6 +57,8 @@ from rollcage.store.protocol import Reader, Store, Writer
 
 __all__ = ["Clock", "Driver", "aconsult", "caught", "unwrap"]
 
+_NOTHING: Final[Mapping[str, Any]] = {}
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Clock:
@@ -70,7 +73,7 @@ class Driver:
     """Performs the effects of one session's flows.
 
     `enter` and `leave` are called around a body, in its own context, with its step. `recall` reads
-    what the session's run and its lineage hold.
+    what the session's run and its lineage hold. `observers` are told of what is written.
     """
 
     def __init__(
@@ -83,10 +86,13 @@ class Driver:
         enter: Callable[[Step], contextvars.Token[Any]],
         leave: Callable[[contextvars.Token[Any]], None],
         recall: Callable[[], Lineage],
+        observers: Iterable[Observer] = (),
     ) -> None:
         self.ledger = ledger
         self.writer = writer
-        self.lock = threading.Lock()
+        observing = Observing(writer.run, observers)
+        self.observing = observing if observing.observers else None
+        self.lock = self.observing or threading.Lock()
         self.closed = False
         self.around: Driver | None = None  # that of the session around: its orders hold here
         self.hide: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # credentials in words
@@ -306,13 +312,13 @@ class Driver:
                 return self._resolve(effect)
             case Stop(error=error):
                 return self._stop(error)
-            case Note(event=event):
+            case Note(event=event, name=name):
                 event.setdefault("time", self._clock.wall() // 1000)
                 with self.lock:
                     if self.closed:
                         raise SessionError("the session was left; open another one to go on")
                     self.ledger.stats.drifted += "drift" in event
-                    return self.append(event)
+                    return self.append(event, event.get("outcome", _NOTHING), name)
             case PutBlob(digest=digest, data=data):
                 return self._halting(self.store.put_blob, digest, data)
             case GetBlob(digest=digest):
@@ -343,7 +349,7 @@ class Driver:
             )
             event, step = admission.event, admission.step
             if event is not None and (step is None or admission.entry is None):
-                self.append(event)
+                self.append(event, event.get("outcome", _NOTHING))
         if step is not None:
             step.began = self._clock.monotonic()
         return admission
@@ -411,7 +417,7 @@ class Driver:
                     f"step {step.number} ended after its session was left; its outcome is not "
                     f"recorded"
                 )
-            self.append(event)
+            self.append(event, effect.outcome)
             self.ledger.written(step)
 
     def _stop(self, error: Exception) -> None:
@@ -432,16 +438,28 @@ class Driver:
         }
         with self.lock:
             if not self.closed:
-                self.append(event)
+                self.append(event, effect.outcome)
 
-    def append(self, event: dict[str, Any]) -> None:
-        """Write an event; a failure halts the session. The caller has the lock."""
+    def append(
+        self, event: dict[str, Any], outcome: Mapping[str, Any] = _NOTHING, name: str = ""
+    ) -> None:
+        """Write an event; a failure halts the session. The caller has the lock.
+
+        Args:
+            event: what is written.
+            outcome: the step's, where the event has one, for observers.
+            name: the step's, where the event has none, for observers.
+        """
+        if self.hide is not None:
+            event = self.hide(event)
         try:
-            self.writer.append(event if self.hide is None else self.hide(event))
+            self.writer.append(event)
         except Halt as error:
             if self.ledger.halted is None:
                 self.ledger.halted = error
             raise
+        if self.observing is not None:
+            self.observing.note(event, outcome, name)
 
     def _halting(self, action: Callable[..., None], *arguments: Any) -> None:
         try:

@@ -121,9 +121,10 @@ class Stop:
 
 @dataclasses.dataclass(slots=True)
 class Note:
-    """Write an event as it is."""
+    """Write an event as it is; `name` says to observers which step's, where it does not."""
 
     event: dict[str, Any]
+    name: str = ""
 
 
 @dataclasses.dataclass(slots=True)

@@ -108,7 +108,7 @@ def undo_steps(order: Order, setting: Setting, host: Host) -> Flow:
             if task.state == "conflict"
         ]
         for each in stopped:  # nothing is changed at all
-            yield Note(_finished(each))
+            yield Note(_finished(each), each.name)
         done = stopped or (yield from _carried_out(tasks, lineage, order, setting, host))
     except _Refused as why:
         return Raised(why.error)
@@ -128,7 +128,7 @@ def _carried_out(
     done: list[UndoneStep] = []
     for task in tasks:
         each = yield from _undone(task, setting, host)
-        yield Note(_finished(each))
+        yield Note(_finished(each), each.name)
         done.append(each)
         if each.status in ("verified", "compensated"):
             yield _taken_back(*task.origin)
@@ -275,7 +275,7 @@ def _asked(
     elif not isinstance(said, DidNotHappen):
         return None
     if tell and entry.run == lineage.runs[-1] and told.outcome is not None:
-        yield Note(_resolved(entry.step, told))
+        yield Note(_resolved(entry.step, told), entry.name)
     return (told.undo or {}).get("plan")
 
 

@@ -1,0 +1,178 @@
+"""What observers are told: each thing that became of a step, after it was written.
+
+They are told outside of the session's lock, by the thread or task that wrote it. What an observer
+does changes nothing of the run: an error of its own is logged, and that observer misses that event.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Literal
+
+import orjson
+
+__all__ = ["Happening", "Observer", "Observing", "StepEvent"]
+
+_log: Final = logging.getLogger("rollcage")
+
+Happening = Literal["started", "settled", "replayed", "blocked", "asked", "undone"]
+"""What became of a step: its body is about to run, its outcome is recorded, a recorded step stands
+for it, it was refused, somebody has to approve it, it was taken back (or that failed)."""
+
+_HAPPENINGS: Final[Mapping[str, Happening]] = {
+    "step.started": "started",
+    "step.finished": "settled",
+    "step.resolved": "settled",
+    "step.replayed": "replayed",
+    "step.blocked": "blocked",
+    "approval.requested": "asked",
+    "undo.finished": "undone",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepEvent:
+    """What an observer is told: one thing that became of one step.
+
+    Attributes:
+        what: see `Happening`.
+        run: the run's id; that of a session inside of the observed one has its own.
+        step: its number in that run; 0 of what is `asked`: a call gets its number afterwards.
+        time: when it was written, in µs since 1970.
+        kind: `tool` or `model`; empty where a step of another run was undone.
+        name: of the tool or model.
+        effect: what the tool declares; empty where the trace does not say it here.
+        agent: who made the call, where the framework tells.
+        branch: the branch of the run; empty for the main one.
+        parent: the step whose body made the call.
+        call_id: the framework's id of the call.
+        status: `ok`, `error`, `unknown` or `not_started` of what is settled or replayed; how the
+            undo of what is undone ended (see `UndoneStep`); else empty.
+        duration: of what is settled or replayed, in µs, as the run had it that performed it.
+        usage: the tokens that a model call used, where it says so.
+        verdict: the decision, reason, code and rule, where something was said of the call.
+        origin: of what is replayed or undone: the run and step that performed it.
+    """
+
+    what: Happening
+    run: str
+    step: int
+    time: int
+    kind: str = ""
+    name: str = ""
+    effect: str = ""
+    agent: str = ""
+    branch: str = ""
+    parent: int | None = None
+    call_id: str = ""
+    status: str = ""
+    duration: int | None = None
+    usage: Mapping[str, int] | None = None
+    verdict: Mapping[str, Any] | None = None
+    origin: tuple[str, int] | None = None
+    _written: Mapping[str, Any] = dataclasses.field(
+        default_factory=dict[str, Any], repr=False, compare=False
+    )
+
+    def data(self) -> dict[str, Any]:
+        """The event as the trace holds it: arguments, outcome and all; secrets are sealed."""
+        written: dict[str, Any] = orjson.loads(orjson.dumps(self._written))
+        return written
+
+
+Observer = Callable[[StepEvent], object]
+"""Is told of what becomes of each step. Quick, sync, from any thread; what it gives is ignored."""
+
+
+class Observing:
+    """The lock of a run with observers, who are told when it is given back.
+
+    Args:
+        run: the run's id.
+        observers: in the order in which they are told.
+    """
+
+    __slots__ = ("_lock", "_noted", "_open", "_run", "observers")
+
+    def __init__(self, run: str, observers: Iterable[Observer]) -> None:
+        self.observers = tuple(observers)
+        self._run = run
+        self._lock = threading.Lock()
+        self._noted: list[StepEvent] = []
+        self._open: dict[int, dict[str, Any]] = {}  # by step, who and what it is until it has ended
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        noted, self._noted = self._noted, []
+        self._lock.release()
+        for each in noted:
+            self._tell(each)
+
+    def note(self, event: Mapping[str, Any], outcome: Mapping[str, Any], name: str) -> None:
+        """An event was written; the caller has the lock.
+
+        Args:
+            event: as it was written.
+            outcome: the step's, where it has one.
+            name: of the step that it is about, where the event does not say that.
+        """
+        what = _HAPPENINGS.get(event["event"])
+        if what is None:
+            return
+        about, step = self._about(what, event, outcome, name)
+        undone = what == "undone"
+        origin = event.get("of" if undone else "origin")
+        usage, verdict = outcome.get("usage"), event.get("verdict")
+        told = StepEvent(
+            what,
+            self._run,
+            step,
+            event["time"],
+            status=event["status"] if undone else outcome.get("status", ""),
+            duration=event.get("duration"),
+            usage=None if usage is None else dict(usage),
+            verdict=None if verdict is None else dict(verdict),
+            origin=None if origin is None else (origin[0], origin[1]),
+            _written=event,
+            **about,
+        )
+        self._noted.append(told)
+
+    def _about(
+        self, what: Happening, event: Mapping[str, Any], outcome: Mapping[str, Any], name: str
+    ) -> tuple[dict[str, Any], int]:
+        """Which step it is about: what a step's end does not say, its start has said."""
+        if what == "undone":
+            run, step = event["of"]
+            return {"name": name}, step if run == self._run else 0
+        step = event.get("step", 0)
+        if what == "settled":
+            about = self._open.pop(step, None) or {"name": name}
+            if outcome.get("status") == "unknown":
+                self._open[step] = about  # somebody may say yet what became of it
+            return about, step
+        about = {field: event[field] for field in _ABOUT if field in event}
+        if what == "started":
+            self._open[step] = about
+        return about, step
+
+    def _tell(self, event: StepEvent) -> None:
+        for observer in self.observers:
+            try:
+                observer(event)
+            except Exception:  # noqa: BLE001 - whatever it is, the run goes on
+                _log.exception(
+                    "an observer failed on %s of %s (step %d of run %s)",
+                    event.what,
+                    event.name,
+                    event.step,
+                    event.run,
+                )
+
+
+_ABOUT: Final = ("kind", "name", "effect", "agent", "branch", "parent", "call_id")
