@@ -226,6 +226,47 @@ def test_an_inner_session_that_waits_does_not_pause_the_one_around_it(store: Jso
     assert status(store, outer.run_id) == "ok"
 
 
+def test_a_paused_run_waits_until_something_is_asked_for(store: JsonlStore, events: Events) -> None:
+    with Session("job", store=store) as session:
+        write(1)
+        session.pause("ann is to answer")
+    for _ in range(2):
+        with Session("job", store=store) as idle:
+            assert idle.paused == "ann is to answer"
+        last = events(idle.run_id)[-1]
+        assert (last["status"], last["reason"]) == ("paused", "ann is to answer")
+    with Session("job", store=store) as later:
+        assert [write(n) for n in (1, 2)] == [1, 2]
+        assert later.paused is None
+    assert (done, later.root, status(store, later.run_id)) == ([1, 2], session.run_id, "ok")
+
+
+def test_a_run_that_waits_for_an_approval_goes_on_waiting_for_it(
+    store: JsonlStore, events: Events
+) -> None:
+    with pytest.raises(ApprovalRequired), Session("job", store=store, rules=[ask]):
+        write(3)
+    with Session("job", store=store) as idle:
+        pass
+    last = events(idle.run_id)[-1]
+    assert (last["status"], last["reason"]) == ("paused", "an approval")
+
+
+def test_a_paused_run_that_was_taken_back_waits_no_more(store: JsonlStore) -> None:
+    with Session("job", store=store) as session:
+        write(1)
+        session.pause("ann is to answer")
+    undo_run(store, session.run_id, tools=[write, unwrite])
+    with Session("job", store=store) as idle:
+        assert idle.paused is None
+    with Session("job", store=store) as paused:
+        write(1)
+        paused.pause("ann is to answer")
+    with Session("job", store=store) as told:
+        told.go_on()
+    assert (status(store, idle.run_id), status(store, told.run_id)) == ("ok", "partial")
+
+
 def test_only_an_entered_session_can_be_paused(store: JsonlStore) -> None:
     with pytest.raises(SessionError, match="not entered"):
         Session("job", store=store).pause("ann is to answer")

@@ -76,10 +76,20 @@ class Memory:
     def __init__(self, *done: str) -> None:
         self.done = frozenset(done)
         self.node = ""
+        self.pause: str | None = None
 
     def here(self) -> Standing | None:
         """Where the framework stands."""
         return Standing(self.node, self.done) if self.node else None
+
+    def waits(self) -> str | None:
+        """What the framework waits for."""
+        return self.pause
+
+    async def awaits(self) -> str | None:
+        """The same."""
+        await asyncio.sleep(0)
+        return self.pause
 
     @contextlib.contextmanager
     def at(self, node: str) -> Iterator[None]:
@@ -124,6 +134,78 @@ def test_the_world_moves_on_as_if_they_had_been_asked_for(tmp_path: Path) -> Non
     worlds = {e["args"]["text"]: e["world"] for e in whole if e.get("name") == "write"}
     assert {e["args"]["text"]: e["world"] for e in own if e.get("name") == "write"} == worlds
     assert own[-1]["status"] == "ok"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_framework_that_waits_as_the_session_is_left_pauses_the_run(
+    tmp_path: Path, *, is_async: bool
+) -> None:
+    memory = Memory()
+    memory.pause = "ann's answer"
+
+    def run(session: Session) -> None:
+        session.follow(memory)
+        with memory.at("a"):
+            write(text="a")
+
+    async def arun(session: Session) -> None:
+        async with session:
+            run(session)
+
+    session = Session("job", store=tmp_path)
+    if is_async:
+        asyncio.run(arun(session))
+    else:
+        with session:
+            run(session)
+    last = events(tmp_path, session)[-1]
+    assert (last["status"], last["reason"]) == ("paused", "ann's answer")
+    with Session("job", store=tmp_path) as later:
+        memory.pause = None
+        run(later)
+    assert (later.root, DONE) == (session.run_id, ["a"])
+    assert events(tmp_path, later)[-1]["status"] == "ok"
+
+
+def test_what_a_session_says_itself_counts_more_than_its_memory(tmp_path: Path) -> None:
+    memory = Memory()
+    memory.pause = "ann's answer"
+    with Session("said", store=tmp_path) as session:
+        session.follow(memory)
+        session.pause("bob's answer")
+    assert events(tmp_path, session)[-1]["reason"] == "bob's answer"
+    failed = Session("failed", store=tmp_path)
+    with pytest.raises(PowerCutError), failed:
+        failed.follow(memory)
+        raise PowerCutError
+    assert events(tmp_path, failed)[-1]["status"] == "error"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_memory_that_cannot_be_asked_ends_no_session_well(
+    tmp_path: Path, *, is_async: bool
+) -> None:
+    class Broken(Memory):
+        def waits(self) -> str | None:
+            raise PowerCutError
+
+        async def awaits(self) -> str | None:
+            return self.waits()
+
+    async def arun(session: Session) -> None:
+        async with session:
+            session.follow(Broken())
+
+    session = Session("job", store=tmp_path)
+    with pytest.raises(PowerCutError):
+        if is_async:
+            asyncio.run(arun(session))
+        else:
+            with session:
+                session.follow(Broken())
+    assert events(tmp_path, session)[-1]["status"] == "error"
+    with Session("job", store=tmp_path):  # its lock was given back
+        pass
 
 
 def test_where_the_memory_lags_behind_the_rest_is_asked_for(tmp_path: Path) -> None:

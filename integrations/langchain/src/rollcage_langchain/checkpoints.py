@@ -5,14 +5,20 @@ guarded call stands in a task of a superstep, which runs from one checkpoint; th
 the path of those, from the outermost graph inwards. What was done in a superstep is held once a
 later checkpoint descends from its own; of the superstep that is run again, what was done by those
 tasks whose writes the checkpointer has kept.
+
+As the session is left, each thread that it went on with is looked at: where a task of its latest
+checkpoint was interrupted and has not ended since, the run is paused.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import weakref
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
@@ -20,10 +26,13 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from rollcage import Session
 from rollcage.adapter import is_object
 
-__all__ = ["follow_checkpoints"]
+__all__ = ["Checkpoints", "follow_checkpoints", "followed"]
+
+_log: Final = logging.getLogger("rollcage")
 
 _CHECKPOINTER: Final = "__pregel_checkpointer"  # by this key nested graphs get it; a test holds it
-_UNFINISHED: Final = frozenset({"__error__", "__interrupt__", "__resume__", "__scheduled__"})
+_INTERRUPT: Final = "__interrupt__"
+_UNFINISHED: Final = frozenset({"__error__", _INTERRUPT, "__resume__", "__scheduled__"})
 
 Stored = CheckpointTuple | None
 Looking = Generator[RunnableConfig, Stored, bool]
@@ -37,7 +46,13 @@ def follow_checkpoints(session: Session) -> None:
     `guard_model`, `RollcageMiddleware` and `tool_node_wrappers` do so themselves; it is for graphs
     whose nodes call functions declared with `@rollcage.tool`, or `session.call`, and nothing else.
     """
-    session.follow(_Checkpoints())
+    session.follow(followed(session))
+
+
+def followed(session: Session) -> Checkpoints:
+    """What a session knows of its graphs' checkpoints."""
+    found = _FOLLOWED.get(session)
+    return _FOLLOWED.setdefault(session, Checkpoints(session)) if found is None else found
 
 
 class _Level(NamedTuple):
@@ -48,10 +63,16 @@ class _Level(NamedTuple):
     task: str  # its name and id
 
 
-class _Checkpoints:
-    """What the checkpointers hold that the graphs of one session run with."""
+class Checkpoints:
+    """What the checkpointers hold that the graphs of one session run with.
 
-    def __init__(self) -> None:
+    It is what `Session.follow` takes: see `rollcage.adapter.Memory`.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = weakref.ref(session)
+        self._threads: dict[tuple[str, int], _Thread] = {}  # by name and checkpointer
+        self._interrupted: set[str] = set()  # guarded calls, by their ids
         # By thread, graph and checkpoint: the one before it, and the tasks whose writes were kept
         # when somebody looked first; what is run here after that is asked for, or left out.
         self.parents: dict[tuple[str, str, str], str] = {}
@@ -68,11 +89,103 @@ class _Checkpoints:
         saver, thread = given.get(_CHECKPOINTER), given.get("thread_id")
         if not isinstance(saver, BaseCheckpointSaver) or thread is None:
             return None
+        self.goes_on(str(thread), saver)
         at: Any = given.get("checkpoint_map")
         namespace = str(given.get("checkpoint_ns") or "")
         levels = _levels(namespace, at) if is_object(at) else ()
         step = (config.get("metadata") or {}).get("langgraph_step", 0)
         return _Place(self, saver, str(thread), namespace, levels, step) if levels else None  # pyright: ignore[reportUnknownArgumentType] - a framework's own data
+
+    def goes_on(self, thread: str, saver: BaseCheckpointSaver[Any]) -> None:
+        """A graph goes on with a thread, or the job's recording has steps of it."""
+        if (place := (thread, id(saver))) not in self._threads:
+            self._threads[place] = _Thread(thread, saver)
+
+    # --- what waits ------------------------------------------------------------------------------
+
+    def interrupted(self, call: str) -> None:
+        """A guarded call (its id; of a model, an empty one) has interrupted its graph."""
+        self._interrupted.add(call)
+        if (session := self._session()) is not None:
+            session.pause("the graph was interrupted")
+
+    def came_back(self, call: str) -> None:
+        """A guarded call has ended: it waits no longer, if it did."""
+        if call in self._interrupted:
+            self._interrupted.remove(call)
+            self._none_waits()
+
+    def _none_waits(self) -> None:
+        session = self._session()
+        if not self._interrupted and session is not None:
+            session.go_on()
+
+    def waits(self) -> str | None:
+        """Which threads wait for an answer, as the session is left."""
+        return self._said([each.waits() for each in self._threads.values()])
+
+    async def awaits(self) -> str | None:
+        """The same with checkpointers that are awaited."""
+        return self._said([await each.awaits() for each in self._threads.values()])
+
+    def _said(self, found: Sequence[bool | None]) -> str | None:
+        waiting = [
+            repr(each.name)
+            for each, waits in zip(self._threads.values(), found, strict=True)
+            if waits
+        ]
+        if waiting:
+            return f"an answer to the interrupt of LangGraph's thread {', '.join(waiting)}"
+        if self._interrupted and None not in found:  # an answer never came, and none is waited for
+            self._interrupted.clear()
+            self._none_waits()
+        return None
+
+
+_FOLLOWED: Final[WeakKeyDictionary[Session, Checkpoints]] = WeakKeyDictionary()
+
+
+class _Thread(NamedTuple):
+    """A thread of a checkpointer's."""
+
+    name: str
+    saver: BaseCheckpointSaver[Any]
+
+    def waits(self) -> bool | None:
+        """Whether a task of it was interrupted and has not ended since; None: nobody can tell."""
+        loop: Any = getattr(self.saver, "loop", None)
+        try:
+            if isinstance(loop, asyncio.AbstractEventLoop) and not loop.is_running():
+                raise asyncio.InvalidStateError("its event loop has stopped")
+            return _waits(self.saver.get_tuple(_config(self.name, "")))
+        except Exception as error:  # noqa: BLE001 - of whatever stores it
+            return self._unreadable(error)
+
+    async def awaits(self) -> bool | None:
+        """The same with a checkpointer that is awaited."""
+        try:
+            return _waits(await self.saver.aget_tuple(_config(self.name, "")))
+        except NotImplementedError:  # it is sync
+            return self.waits()
+        except Exception as error:  # noqa: BLE001 - of whatever stores it
+            return self._unreadable(error)
+
+    def _unreadable(self, error: Exception) -> None:
+        _log.warning(
+            "whether LangGraph's thread %r waits for an answer can't be read as the session is "
+            "left, so its run does not end paused: close the checkpointer after the session, and "
+            "leave the session of an async one by `async with`: %s (%s)",
+            self.name,
+            type(self.saver).__name__,
+            repr(error),
+        )
+
+
+def _waits(stored: Stored) -> bool:
+    """Whether a task of a checkpoint was interrupted, and has not ended since."""
+    writes = (stored.pending_writes or ()) if stored is not None else ()
+    asked = {task for task, channel, _ in writes if channel == _INTERRUPT}
+    return not asked <= {task for task, channel, _ in writes if channel not in _UNFINISHED}
 
 
 class _Place:
@@ -80,7 +193,7 @@ class _Place:
 
     def __init__(
         self,
-        memory: _Checkpoints,
+        memory: Checkpoints,
         saver: BaseCheckpointSaver[Any],
         thread: str,
         namespace: str,
@@ -131,6 +244,9 @@ class _Place:
     def _held(
         self, places: Iterable[tuple[str, str]], done: list[tuple[str, str]]
     ) -> Generator[RunnableConfig, Stored, None]:
+        places = [*places]
+        for thread in {thread for thread, _ in places}:
+            self._memory.goes_on(thread, self._saver)
         for each in self._at:  # before anything is run from here
             yield from self._kept(self.conversation, each)
         ahead: set[str] = set()  # threads whose next recorded step is still to come

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Any, TypeVar
 
 import pydantic
 from langchain_core.messages import AIMessage, ToolMessage
@@ -28,15 +27,13 @@ from rollcage.adapter import (
 from rollcage.errors import ContractError, SessionHalted
 
 from rollcage_langchain.approvals import INTERRUPT
-from rollcage_langchain.checkpoints import follow_checkpoints
+from rollcage_langchain.checkpoints import follow_checkpoints, followed
 from rollcage_langchain.tools import guard_tools, guarding
 
 __all__ = ["Answer", "Hook", "agent_name", "tool_node_wrappers"]
 
 Answer = ToolMessage | Command[Any]
 T = TypeVar("T")
-
-_WAITING: Final[WeakKeyDictionary[Session, set[str]]] = WeakKeyDictionary()  # the calls that do
 
 
 def tool_node_wrappers(
@@ -92,6 +89,7 @@ class Hook:
     ) -> None:
         follow_checkpoints(session)
         self.session = session
+        self._checkpoints = followed(session)
         self._ask = INTERRUPT if interrupt else None
         self._effects = effects or {}
         self._contracts = contracts or {}
@@ -124,6 +122,7 @@ class Hook:
     @contextlib.contextmanager
     def asked(self, messages: Iterable[Any]) -> Generator[None]:
         """Around a call of the model, which is shown these messages."""
+        self._checkpoints.here()  # its thread may come to be interrupted behind this
         with self.ending(""):
             self.session.seen({"": _answered(messages)})
             with self.session.place(agent=agent_name()):
@@ -138,7 +137,6 @@ class Hook:
         graph inside of a tool raises at once, so that the tool's step is not taken for finished.
         Where the call itself interrupts the graph, to wait for somebody, the run is paused.
         """
-        waiting = _WAITING.setdefault(self.session, set())
         self._check_halted()
         try:
             yield
@@ -148,13 +146,9 @@ class Hook:
             raise GraphInterrupt from error
         except GraphInterrupt as interrupt:
             if interrupt.args[0]:
-                waiting.add(call)
-                self.session.pause("the graph was interrupted")
+                self._checkpoints.interrupted(call)
             raise
-        if call in waiting:
-            waiting.remove(call)
-            if not waiting:
-                self.session.go_on()
+        self._checkpoints.came_back(call)
         self._check_halted()  # by this call, and whoever called it has swallowed that
 
     def _check_halted(self) -> None:

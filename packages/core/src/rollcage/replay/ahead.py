@@ -72,6 +72,17 @@ class Memory(Protocol):
         """Where the framework stands in this context; None outside of it, or without a memory."""
         ...
 
+    def waits(self) -> str | None:
+        """What the framework waits for, in a few words, as the session is left; None: nothing.
+
+        Asked where the session ends well: what waits, ends it `paused`.
+        """
+        ...
+
+    async def awaits(self) -> str | None:
+        """The same, where the session is left in asyncio."""
+        ...
+
 
 def family(branch: str) -> str:
     """The step inside of whose body a branch is, as the name of that body's own; empty: of none."""

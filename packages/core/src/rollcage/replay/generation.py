@@ -23,7 +23,6 @@ _JOIN: Final[dict[str, Any]] = {
 
 _NO_STEPS: Final = frozenset(
     {
-        "run.finished",
         "run.stopped",
         "call.refused",
         "run.abandoned",
@@ -87,6 +86,7 @@ class Generation:
         self.left: dict[str, tuple[int, int]] = {}
         self.settings: dict[str, Any] = {}
         self.run = ""
+        self.waits = ""  # for what, where it ended like that and was not taken back since
         # Reads, pure and model calls that just run again: the new ones stand in their places.
         self.unfinished: dict[tuple[str, str], deque[tuple[str, int]]] = {}
         self.of_branch: dict[str, list[Entry]] = {}  # older ones, until it is written to
@@ -120,8 +120,10 @@ class Generation:
             self._joined(event)
         elif kind == "run.started":
             self.settings, self.run = event, event["run"]
-        elif kind not in _NO_STEPS and not self._undo(event):
-            raise ValueError(f"no event is called {kind!r}")
+        elif kind == "run.finished":
+            self.waits = _waits(event)
+        elif kind not in _NO_STEPS:
+            self._undo(event)
 
     def _resolved(self, event: dict[str, Any]) -> None:
         entry = self.by_step[event["step"]]
@@ -159,17 +161,17 @@ class Generation:
         if "leaves" in event:
             self.left[entry.branch] = entry.position, entry.group
 
-    def _undo(self, event: dict[str, Any]) -> bool:
-        """Take an event of an undo in; False where it is none."""
+    def _undo(self, event: dict[str, Any]) -> None:
+        """Take an event of an undo in. Raises ValueError where it is none."""
         kind = event["event"]
         if kind in ("undo.started", "undo.finished"):
+            self.waits = ""
             if self.undone.read(event):
                 self._take_back((event["of"][0], event["of"][1]))
-            return True
-        if kind == "run.rewound":
+        elif kind == "run.rewound":
             self._rewind(event["to"], event.get("branch", ""))
-            return True
-        return False
+        else:
+            raise ValueError(f"no event is called {kind!r}")
 
     def _started(self, event: dict[str, Any]) -> None:
         entry = self._entry(event)
@@ -450,6 +452,11 @@ def _labels(said: object) -> tuple[str, ...]:
 
 
 _OF_UNDO: Final = ("before", "plan", "after", "reversible")
+
+
+def _waits(event: dict[str, Any]) -> str:
+    """For what a run waits that ends with this event; empty: for nothing."""
+    return str(event.get("reason") or "an approval") if event["status"] == "paused" else ""
 
 
 def _put_undo(entry: Entry, event: dict[str, Any]) -> None:

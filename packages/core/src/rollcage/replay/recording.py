@@ -28,6 +28,7 @@ class Recording:
         models: by key; in any world, once each, first in first out: those used are at the end.
         rolled: the branches that were taken back whole.
         half_undone: the steps whose undo began and did not come to an end.
+        waits: for what the newest run waits, where it ended paused; else empty.
     """
 
     def __init__(self) -> None:
@@ -39,6 +40,7 @@ class Recording:
         self.rolled: set[str] = set()
         self.run_settings: dict[str, Any] = {}
         self.half_undone: tuple[Entry, ...] = ()
+        self.waits = ""
 
     def next_answer(self, key: str) -> Entry | None:
         """The next recorded step of a model call; None where all of them were given."""
@@ -70,6 +72,7 @@ class Lineage(NamedTuple):
     settings: dict[str, Any]  # of the newest run
     last_step: int  # of the newest run, and its last turn
     last_turn: int
+    waits: str  # see `Recording`
 
     @property
     def half_undone(self) -> tuple[Entry, ...]:
@@ -93,6 +96,7 @@ def read(lineage: Iterable[tuple[str, bytes]]) -> Lineage:
     undone = Undone()
     runs: list[str] = []
     steps = turns = 0
+    waits = ""
     for number, (where, data) in enumerate(lineage):
         generation = Generation(number, {(e.run, e.step): e for e in entries}, undone)
         steps = turns = 0
@@ -107,7 +111,8 @@ def read(lineage: Iterable[tuple[str, bytes]]) -> Lineage:
                 raise TraceCorrupt(where, line, f"not an event of this format: {error!r}") from None
         entries, settings = generation.merged(), generation.settings
         runs.append(generation.run)
-    return Lineage(entries, undone, runs, settings, steps, turns)
+        waits = generation.waits
+    return Lineage(entries, undone, runs, settings, steps, turns, waits)
 
 
 def load(
@@ -124,6 +129,7 @@ def load(
     recording = Recording()
     recording.run_settings = settings
     recording.half_undone = whole.half_undone
+    recording.waits = whole.waits
     recording.entries = entries
     recording.rolled = whole.undone.rolled
     strict = settings.get("chain") == "all"

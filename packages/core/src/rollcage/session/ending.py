@@ -33,7 +33,7 @@ def ending(ledger: Ledger, error: BaseException | None, left: Sequence[Entry]) -
         return "paused" if isinstance(ledger.halted, ApprovalRequired) else "halted"
     if error is not None:
         return "error"
-    if ledger.paused is not None:
+    if ledger.waits is not None:
         return "paused"
     return "partial" if left else "ok"
 

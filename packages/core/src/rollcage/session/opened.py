@@ -244,6 +244,25 @@ class Opened:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        try:
+            if (memory := self._asked_at_end(error)) is not None:
+                self._take_pause(memory.waits())
+        except BaseException as instead:
+            self._leave(instead)
+            raise
+        self._leave(error)
+
+    def _asked_at_end(self, error: BaseException | None) -> Memory | None:
+        """The memory of a framework that may wait for something; None where that is no matter."""
+        driver = self._active()
+        ends = error is not None or driver.ledger.halted is not None or driver.writer.forked
+        return None if ends else self._memory
+
+    def _take_pause(self, waits: str | None) -> None:
+        if waits is not None and not self._active().ledger.paused:
+            self.pause(waits)
+
+    def _leave(self, error: BaseException | None) -> None:
         driver = self._active()
         self.nesting.leave()
         open_sessions.pop(id(self), None)
@@ -454,7 +473,7 @@ class Opened:
         if cause is not None:
             event["error"] = encode_exception(cause, self._seal)
         elif status == "paused":
-            event["reason"] = ledger.paused
+            event["reason"] = ledger.waits
         with driver.lock:
             driver.closed = True  # first: nothing comes behind this line, from whichever thread
             driver.writer.append(event if driver.hide is None else driver.hide(event))
@@ -553,8 +572,11 @@ class Opened:
 
     @property
     def paused(self) -> str | None:
-        """What the run waits for, as `pause` was told; None while it does not."""
-        return self._active().ledger.paused
+        """What the run waits for, as `pause` was told; None while it does not.
+
+        One that goes on with a paused run waits for the same until a call is made.
+        """
+        return self._active().ledger.waits
 
     def pause(self, reason: str) -> None:
         """The run waits for something outside: a person's answer, an interrupt, a signal.
@@ -566,17 +588,17 @@ class Opened:
         Args:
             reason: what it waits for, in a few words; it is recorded as it stands.
         """
-        self._wait_for(writable(reason) or "paused")
-
-    def go_on(self) -> None:
-        """What the run waited for is there; without a `pause`, this changes nothing."""
-        self._wait_for(None)
-
-    def _wait_for(self, reason: str | None) -> None:
         driver = self._active()
         driver.check_process()
         with driver.lock:
-            driver.ledger.paused = reason
+            driver.ledger.paused = writable(reason) or "paused"
+
+    def go_on(self) -> None:
+        """What the run waited for is there; without a `pause`, this changes nothing."""
+        driver = self._active()
+        driver.check_process()
+        with driver.lock:
+            driver.ledger.go_on()
 
     def recorded_answers(self, agent: str | None = None) -> tuple[str, list[Answer]]:
         """The run that this session replays, and what the model answered in it, in order.

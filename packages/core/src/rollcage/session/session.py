@@ -521,8 +521,9 @@ class Session(Undoable):
 
         A framework with a checkpointer goes on by itself where it was, and never asks for what came
         before. Recorded steps that its memory holds as done are *seen*: they are used up in their
-        order, as if they had been asked for, and the world moves on with them. A session follows
-        one memory: the first that it is told of.
+        order, as if they had been asked for, and the world moves on with them. Where the memory
+        says at the end that the framework waits for something, the run is `paused`. A session
+        follows one memory: the first that it is told of.
         """
         self._memory = self._memory or memory
 

@@ -37,7 +37,7 @@ class Undoable(Opened):
             try:
                 self._finished_undo(self._active().run(self._rest_of_undo(half_undone)))
             except BaseException as error:
-                self.__exit__(type(error), error, error.__traceback__)
+                self._leave(error)
                 raise
         return self
 
@@ -48,7 +48,7 @@ class Undoable(Opened):
                 flow = self._rest_of_undo(half_undone, is_async=True)
                 self._finished_undo(await self._active().arun(flow, is_async=True))
             except BaseException as error:
-                self.__exit__(type(error), error, error.__traceback__)
+                self._leave(error)
                 raise
         return self
 
@@ -58,7 +58,13 @@ class Undoable(Opened):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.__exit__(kind, error, traceback)
+        try:
+            if (memory := self._asked_at_end(error)) is not None:
+                self._take_pause(await memory.awaits())
+        except BaseException as instead:
+            self._leave(instead)
+            raise
+        self._leave(error)
 
     def _rest_of_undo(self, half_undone: tuple[Entry, ...], *, is_async: bool = False) -> Flow:
         """Go on with an undo of the source that was cut off: it holds neither half nor whole."""

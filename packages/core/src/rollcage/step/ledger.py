@@ -84,7 +84,8 @@ class Ledger:
     ) -> None:
         self.stats = Stats()
         self.halted: BaseException | None = None
-        self.paused: str | None = None  # what the run waits for
+        self.paused = ""  # what the run waits for, as the session was told
+        self._waited = "" if recording is None or mode != "resume" else recording.waits
         self._run = run
         self._at = at  # what a command line needs to find the store
         self._mode: Mode = mode
@@ -111,6 +112,15 @@ class Ledger:
     def counted(self) -> tuple[int, int]:
         """How many steps and turns the run has."""
         return self._steps, self._turns
+
+    @property
+    def waits(self) -> str | None:
+        """What the run waits for; what its source waited for, as long as it has no step."""
+        return self.paused or (self._waited if not self._steps else "") or None
+
+    def go_on(self) -> None:
+        """What the run waited for is there."""
+        self.paused = self._waited = ""
 
     # --- branches and turns ----------------------------------------------------------------------
 
