@@ -15,7 +15,7 @@ from rollcage import (
     compensate,
     tool,
 )
-from rollcage.store import JsonlStore
+from rollcage.store import JsonlStore, store_option
 
 Events = Callable[[str], list[dict[str, Any]]]
 
@@ -118,8 +118,9 @@ def test_a_block_that_was_told_as_it_was_can_take_no_other_way(
         raise KeyError
     there = effects(disk)
     session = Session("job", store=store, on_divergence=policy)
-    with pytest.raises(Diverged, match="the run went on behind that"), session:
+    with pytest.raises(Diverged, match="the run went on after it") as raised, session:
         job_with_a_block(session, files, disk, way=way)
+    assert f"rollcage undo {session.run_id}{store_option(store)}. " in str(raised.value)
     assert effects(disk) == there, "what it had done before is not there: nothing new may come"
 
 

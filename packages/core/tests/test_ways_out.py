@@ -159,3 +159,25 @@ def test_a_transaction_that_can_not_be_taken_back_says_where_to_look(store: Json
     halted = session.halted
     assert f"rollcage undo {session.run_id} --store {store.root} --plan" in str(halted)
     assert not undo_run(store, session.run_id, tools=[file]).complete
+
+
+def test_where_not_all_could_be_taken_back_it_says_what_is_left_and_each_way_on(
+    tmp_path: Path,
+) -> None:
+    store = JsonlStore(tmp_path / "elsewhere")
+    crashed(store, lambda: send("ann"), lambda: file("a"))
+    session = Session("job", store=store, on_divergence="undo")
+    with pytest.raises(Diverged) as raised, session:
+        send("bob")
+    assert done == ["ann", "a"]
+    said, at = str(raised.value), store_option(store)
+    assert "its tool declares no undo" in said
+    assert "send(to='bob'" in said
+    for command in (f"undo {session.run_id}{at} --plan.", f"undo {session.run_id}{at}.",
+                    f"show {session.run_id}{at}.", f"abandon {session.run_id}{at},"):  # fmt: skip
+        assert f"rollcage {command}" in said
+    assert [step for _, step in raised.value.orphans] == [1, 2]
+    abandon_run(store, session.run_id)
+    with Session("job", store=store, on_divergence="undo"):
+        send("bob")
+    assert done == ["ann", "a", "bob"]

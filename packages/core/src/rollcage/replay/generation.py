@@ -188,8 +188,23 @@ class Generation:
             self._begun_anew(entry.branch)
         if "leaves" in event:
             self.left[entry.branch] = entry.position, entry.group
-        for run, step in event.get("orphans") or ():  # said and accepted: not listed again
-            self.older.pop((run, step), None)
+        for run, step in event.get("orphans") or ():
+            self._accept(run, step, by=(entry.run, entry.step))
+
+    def _accept(self, run: str, step: int, *, by: Origin) -> None:
+        """An effect was left behind on purpose, by that write: only an undo asks for it any more.
+
+        Where a branch had come back, so was all that was done in it.
+        """
+        orphan = self.older.get((run, step))
+        if orphan is None:
+            return
+        names: set[str] = set()
+        if orphan.kind == "branch":
+            names = branches_below(orphan.name, self.older.values()) or names
+        for each in self.older.values():
+            if each is orphan or each.branch in names:
+                each.abandoned, each.accepted = True, by
 
     def _begun_anew(self, branch: str) -> None:
         """A branch is run again from where it was taken back: what that was is told no longer.
@@ -272,7 +287,7 @@ class Generation:
         entry.past = False
         entry.resolved = None
         entry.labels = ()
-        entry.undo = entry.undoes = entry.decided = None
+        entry.undo = entry.undoes = entry.decided = entry.accepted = None
         if "approval" in event or "asked" in event:
             entry.decided = _decided(event)
         if "undoes" in event:

@@ -36,8 +36,8 @@ class Entry:
     """A recorded step, as a candidate. `run`, `step` and `turn` say where it first ran."""
 
     __slots__ = (
-        "abandoned", "agent", "args", "branch", "call_id", "checkpoint", "conversation", "decided",
-        "digest", "duration", "effect", "end", "era", "fingerprint", "flaw", "frontier",
+        "abandoned", "accepted", "agent", "args", "branch", "call_id", "checkpoint", "conversation",
+        "decided", "digest", "duration", "effect", "end", "era", "fingerprint", "flaw", "frontier",
         "generation", "group", "joined", "key", "kind", "labels", "name", "number", "outcome",
         "past", "position", "probed", "resolved", "run", "seat", "since", "slot", "status", "step",
         "turn", "undo", "undoes", "undone", "used", "version", "world",
@@ -78,6 +78,7 @@ class Entry:
     frontier: bool  # no later tool call in its branch, but for other slots of its turn
     used: bool
     abandoned: bool  # a later run of the lineage left the path before it: an orphan, no candidate
+    accepted: tuple[str, int] | None  # the write (run, step) that was let leave it behind, for good
     number: int  # its own in the trace where it was read last
     generation: int  # which trace of the lineage that is, from 0 for the oldest
     undo: dict[str, Any] | None  # what stands of its undo: before, plan, after, reversible

@@ -124,7 +124,7 @@ def load(
         TraceCorrupt: a line that breaks the chain, or is no event of this format.
     """
     whole = read(lineage)
-    entries = [entry for entry in whole.entries if entry.undoes is None]
+    entries = [e for e in whole.entries if e.undoes is None and e.accepted is None]
     settings = whole.settings
     recording = Recording()
     recording.run_settings = settings

@@ -423,6 +423,7 @@ class Opened:
             self._allow,
             self._types,
             store_option(self.store),
+            self.run_id,
         )
 
     def _terms(self) -> Terms:

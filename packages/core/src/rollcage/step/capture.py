@@ -73,6 +73,7 @@ class Setting:
         allow: refuses a tool that was not approved to take something back: it raises.
         types: that recorded values come back as, of any tool.
         at: what a command line needs to find the store.
+        run: the session's own.
     """
 
     seal: Seal
@@ -85,6 +86,7 @@ class Setting:
     allow: Callable[[Tool], None] = lambda _: None
     types: Types = REGISTERED
     at: str = ""
+    run: str = ""
 
     def types_of(self, contract: Contract) -> Types:
         """The types that recorded values of this tool come back as."""

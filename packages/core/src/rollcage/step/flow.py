@@ -17,7 +17,7 @@ import orjson
 
 from rollcage.contract.contract import Contract
 from rollcage.contract.drift import as_error, raised
-from rollcage.errors import Diverged, Halt, NotReplayable, SessionHalted
+from rollcage.errors import Halt, NotReplayable, SessionHalted
 from rollcage.fingerprint.identity import idempotency_key
 from rollcage.gate import Verdict
 from rollcage.replay.path import UNKNOWN, Entry
@@ -35,7 +35,7 @@ from rollcage.step.capture import (
     revived,
     settled_marks,
 )
-from rollcage.step.halts import unknown
+from rollcage.step.halts import diverged, unknown
 from rollcage.step.requests import (
     Admit,
     Consult,
@@ -208,12 +208,7 @@ def _made_ready(
             case "undo":
                 left = yield from setting.take_back(need.orphans, waits)
                 if left:
-                    origins = tuple((e.run, e.step) for e in need.orphans)
-                    halt = Diverged(
-                        f"a new write would leave recorded effects behind, and they could not all "
-                        f"be taken back: {left}",
-                        origins,
-                    )
+                    halt = diverged(need.arrival, need.orphans, setting.run, setting.at, left=left)
                     yield Stop(halt)
                     stopped = halt
             case "capture":

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rollcage.errors import Diverged, Halt, UnknownOutcome
 from rollcage.replay.path import Entry, described, nearest
-from rollcage.step.call import Call
+from rollcage.step.call import Arrival
 
-__all__ = ["contradicted", "diverged", "unknown"]
+__all__ = ["contradicted", "diverged", "taken_back", "unknown"]
 
 
 def unknown(run: str, step: int, name: str, at: str, *, why: str = "") -> UnknownOutcome:
@@ -29,19 +29,30 @@ def unknown(run: str, step: int, name: str, at: str, *, why: str = "") -> Unknow
     )
 
 
+def _ways_on(run: str, at: str) -> str:
+    """What can be done with a run that goes another way than what is recorded."""
+    return (
+        f"Look at what was done: rollcage show {run}{at}. Take it back: rollcage undo {run}{at}. "
+        f"Or leave it as it is and begin afresh: rollcage abandon {run}{at}, or "
+        f'replay="off" for this once'
+    )
+
+
 def diverged(
-    call: Call, orphans: Sequence[Entry], recorded: Iterable[Entry], run: str, at: str
+    arrival: Arrival, orphans: Sequence[Entry], run: str, at: str, *, left: str = ""
 ) -> Diverged:
     """A new write would leave recorded effects behind.
 
     Args:
-        call: the new write.
+        arrival: the new write.
         orphans: what it would leave behind.
-        recorded: all that it might have been meant for.
         run: the session's own.
         at: what a command line needs to find the store.
+        left: what of them could not be taken back, in words; empty where that was not tried.
     """
-    contract, args = call.contract, call.compared
+    contract, args = arrival.contract, arrival.call.compared
+    path = arrival.branch.path
+    recorded = () if path is None else path.entries
     listed = ", ".join(f"step {e.step} ({e.name})" for e in orphans[:5])
     more = f" and {len(orphans) - 5} more" if len(orphans) > 5 else ""
     near = nearest(orphans, contract.name, contract.version, args)
@@ -55,13 +66,32 @@ def diverged(
             f" The nearest recorded call is step {entry.step}, {described(entry.name, was)}; it "
             f"differs in {differs}."
         )
+    tried = ""
+    if left:
+        tried = (
+            f" They could not all be taken back:\n{left}\nWhere that can be mended, the next "
+            f"session goes on with it; what it would do: rollcage undo {run}{at} --plan."
+        )
     return Diverged(
         f"a new write, {described(contract.name, args)}, would leave recorded effects behind: "
-        f"{listed}{more} of run {orphans[0].run}.{like} Where the job works on something else by "
-        f"now, give each its own input: Session(name, input=...). Look at what was done: rollcage "
-        f"show {run}{at}. Take it back: rollcage undo {run}{at}. Or leave it as it is and begin "
-        f'afresh: rollcage abandon {run}{at}, or replay="off" for this once',
+        f"{listed}{more} of run {orphans[0].run}.{like}{tried} Where the job works on something "
+        f"else by now, give each its own input: Session(name, input=...). {_ways_on(run, at)}",
         tuple((e.run, e.step) for e in orphans),
+    )
+
+
+def taken_back(branch: str, run: str, at: str) -> Diverged:
+    """A branch whose effects were taken back, and that the run has left behind, goes another way.
+
+    Args:
+        branch: its name.
+        run: the session's own.
+        at: what a command line needs to find the store.
+    """
+    return Diverged(
+        f"what {branch} did was taken back, and the run went on after it: it can only be told as "
+        f"it was, and now it goes another way. {_ways_on(run, at)}",
+        (),
     )
 
 

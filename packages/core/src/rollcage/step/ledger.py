@@ -17,7 +17,6 @@ from rollcage.contract.drift import flaw_of, raised
 from rollcage.errors import (
     ApprovalRequired,
     Blocked,
-    Diverged,
     Halt,
     NotReplayable,
     ReplayMiss,
@@ -41,7 +40,7 @@ from rollcage.replay.recording import Recording, is_fork
 from rollcage.replay.world import Branch, Place, Turn, union
 from rollcage.step import journal
 from rollcage.step.call import Admission, Arrival, Call, Need, Stats, Step, Told
-from rollcage.step.halts import contradicted, diverged, unknown
+from rollcage.step.halts import contradicted, diverged, taken_back, unknown
 
 __all__ = ["Ledger", "Mode", "OnDivergence"]
 
@@ -49,11 +48,6 @@ Mode = Literal["record", "resume", "offline", "verify"]
 OnDivergence = Literal["halt", "warn", "undo"]
 Event = dict[str, Any]
 
-_TAKEN_BACK: Final = (
-    "what {} did was taken back, and the run went on behind that: it can only be told as it was, "
-    "and now it goes another way. Take back what came after it (rollcage undo), or leave it as it "
-    'is and begin afresh (rollcage abandon, or replay="off")'
-)
 _NOT_COMPARABLE: Final = "not comparable: recorded writes came after this read"
 
 
@@ -195,7 +189,7 @@ class Ledger:
             if entry is not None and entry.digest != final.hex():
                 entry = None
         if entry is None and child.path is not None and child.path.taken_back:
-            self.halted = Diverged(_TAKEN_BACK.format(name), ())
+            self.halted = taken_back(name, self._run, self._at)
             raise self.halted
         # What is recorded of branches that were open beside it was recorded before this one came
         # back, and still holds.
@@ -427,7 +421,7 @@ class Ledger:
             return []
         self._check_version(arrival, path)
         if path.taken_back:
-            raise _Refused(Diverged(_TAKEN_BACK.format(arrival.branch.name), ()))
+            raise _Refused(taken_back(arrival.branch.name, self._run, self._at))
         orphans = _orphans(arrival, path)
         if not path.entries:
             orphans += self._unopened(arrival.branch.name)
@@ -674,14 +668,29 @@ class Ledger:
             return {}
         self.stats.orphans += len(orphans)
         if self._on_divergence != "warn":
-            recorded = arrival.branch.path.entries if arrival.branch.path is not None else ()
-            raise _Refused(diverged(arrival.call, orphans, recorded, self._run, self._at))
+            raise _Refused(diverged(arrival, orphans, self._run, self._at))
+        inside = self._came_back_with(orphans)
+        self.stats.orphans += len(inside)
+        orphans = [*orphans, *inside]
         for entry in orphans:
             if entry.status == "unknown" and entry.effect == "write":  # it may be this very call
                 raise _Refused(unknown(entry.run, entry.step, entry.name, self._at))
         for entry in orphans:
             self._recording.paths[entry.branch].acknowledge(entry)
         return {"orphans": [[e.run, e.step] for e in orphans]}
+
+    def _came_back_with(self, joins: list[Entry]) -> list[Entry]:
+        """The recorded effects in branches whose joins these are, and below."""
+        assert self._recording is not None
+        names = {entry.name for entry in joins if entry.kind == "branch"}
+        below = tuple(f"{name}/" for name in names)
+        return [
+            entry
+            for name, path in self._recording.paths.items()
+            if path.ahead and (name in names or name.startswith(below))
+            for entry in path.left()
+            if entry not in joins
+        ]
 
     # --- what a framework's own memory holds -----------------------------------------------------
 

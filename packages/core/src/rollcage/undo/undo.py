@@ -218,18 +218,20 @@ def targets(
     Args:
         lineage: what the traces tell.
         to: the newest run's step behind which they are; 0: all. What the body of a step that stays
-            had called stays with it, once that step has ended.
+            had called stays with it, once that step has ended; and so does what it was let leave
+            behind.
         branch: only those in it, and below.
         only: these, and what is below them.
     """
     names = branches_below(branch, lineage.entries)
     newest = len(lineage.runs) - 1
+    by_origin = {(entry.run, entry.step): entry for entry in lineage.entries}
     wanted = None if only is None else _origins_below(only, lineage.entries)
     found = [
         entry
         for entry in lineage.entries
         if entry.undoes is None and not entry.undone and _may_have_changed(entry)
-        if entry.generation < newest or entry.number > to
+        if _is_behind(entry, newest, to, by_origin)
         if names is None or entry.branch in names
         if wanted is None or (entry.run, entry.step) in wanted
     ]
@@ -260,6 +262,13 @@ def targets(
         return when.get(entry.run, -1), first, entry.turn, entry.slot, entry.step
 
     return sorted(found, key=order, reverse=True)
+
+
+def _is_behind(entry: Entry, newest: int, to: int, by_origin: Mapping[Origin, Entry]) -> bool:
+    """Whether a step, or the write that left it behind, is behind step `to` of the newest run."""
+    if entry.accepted is not None:
+        entry = by_origin.get(entry.accepted, entry)
+    return entry.generation < newest or entry.number > to
 
 
 def _may_have_changed(entry: Entry) -> bool:

@@ -1,0 +1,147 @@
+"""What `on_divergence="warn"` leaves behind is still there: it can be undone as anything else."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rollcage import Session, UndoReport, UnknownOutcome, compensate, plan_undo, tool, undo_run
+from rollcage.store import JsonlStore
+
+there: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_there() -> None:
+    there.clear()
+
+
+@tool(name="accepted.take", idempotent=True)
+def take(thing: str) -> None:
+    there.remove(thing)
+
+
+@tool(name="accepted.put", undo=lambda args: [compensate("accepted.take", **args)])
+def put(thing: str) -> None:
+    there.append(thing)
+
+
+Job = Callable[[Session], None]
+
+
+def crashed(store: JsonlStore, job: Job, **how: Any) -> Session:
+    with pytest.raises(InterruptedError), Session("job", store=store, **how) as session:
+        job(session)
+        raise InterruptedError
+    return session
+
+
+def undone(store: JsonlStore, session: Session, to: int | None = None) -> UndoReport:
+    report = undo_run(store, session.run_id, to=to, tools=[put, take])
+    assert report.complete
+    return report
+
+
+def calls(*things: str) -> Job:
+    def job(_: Session) -> None:
+        for each in things:
+            put(each)
+
+    return job
+
+
+@pytest.fixture
+def warned(store: JsonlStore) -> Session:
+    crashed(store, calls("a", "b", "c"))
+    session = crashed(store, calls("a", "x", "y"), on_divergence="warn")
+    assert session.stats.orphans == 2
+    return session
+
+
+def test_all_of_it_is_taken_back_the_newest_first(store: JsonlStore, warned: Session) -> None:
+    plan = plan_undo(store, warned.run_id, tools=[put, take])
+    assert [each.args["thing"] for each in plan.steps] == ["y", "x", "c", "b", "a"]
+    undone(store, warned)
+    assert there == []
+    with Session("job", store=store) as session:
+        calls("a", "b", "c")(session)
+    assert there == ["a", "b", "c"]
+
+
+def test_an_undo_to_a_step_behind_which_it_was_left_keeps_it(
+    store: JsonlStore, warned: Session
+) -> None:
+    undone(store, warned, to=2)  # x: by then, b and c were there
+    assert there == ["a", "b", "c", "x"]
+    undone(store, warned, to=1)
+    assert there == ["a"]
+
+
+@pytest.mark.parametrize("to", [None, 1, 2])
+def test_in_later_generations_too(store: JsonlStore, warned: Session, to: int | None) -> None:
+    with Session("job", store=store) as last:
+        calls("a", "x", "y", "z")(last)
+    assert (last.stats.hits, last.stats.orphans) == (3, 0)
+    undone(store, last, to)
+    assert there == ["a", "b", "c", "x"][: {None: 0, 1: 1, 2: 4}[to]]
+    with Session("job", store=store) as last:
+        calls("a", "x")(last)
+    assert sorted(there) == {None: ["a", "x"], 1: ["a", "x"], 2: ["a", "b", "c", "x"]}[to]
+    assert last.stats.orphans == 0
+
+
+def test_from_inside_of_the_session(store: JsonlStore) -> None:
+    crashed(store, calls("a", "b"))
+    with Session("job", store=store, on_divergence="warn") as session:
+        put("x")
+        assert session.undo().complete
+    assert there == []
+
+
+def in_branch(session: Session) -> None:
+    with session.branch("agent"):
+        put("a")
+        with session.branch("helper"):
+            put("b")
+
+
+def test_what_came_back_with_a_branch_is_left_with_it(store: JsonlStore) -> None:
+    crashed(store, in_branch)
+    crashed(store, calls("x"), on_divergence="warn")
+    with Session("job", store=store) as session:
+        calls("x")(session)
+    (newest,) = [info for info in store.runs() if info.run == session.run_id]
+    assert newest.status == "ok", "nothing of it is asked for any more"
+    undone(store, session)
+    assert there == []
+
+
+def test_a_block_that_raises_takes_back_what_it_left_behind(store: JsonlStore) -> None:
+    def block(*things: str) -> Job:
+        def job(session: Session) -> None:
+            with session.transaction():
+                calls(*things)(session)
+                raise InterruptedError
+
+        return job
+
+    def cut(session: Session) -> None:
+        with session.branch("transaction"):
+            calls("a", "b")(session)
+            raise InterruptedError
+
+    crashed(store, cut)
+    crashed(store, block("x"), on_divergence="warn")
+    assert there == []
+
+
+def test_an_unknown_write_in_such_a_branch_is_not_left(store: JsonlStore) -> None:
+    @tool(effect="write")
+    def lost() -> None:
+        raise TimeoutError
+
+    job = Session("job", store=store)
+    with pytest.raises(UnknownOutcome), job, job.branch("agent"):
+        lost()
+    with pytest.raises(UnknownOutcome), Session("job", store=store, on_divergence="warn"):
+        put("x")
+    assert there == []
