@@ -28,6 +28,7 @@ from rollcage import (
     StepView,
     UnknownOutcome,
     Verdict,
+    abandon_run,
     compensate,
     tool,
 )
@@ -461,6 +462,26 @@ def test_the_key_by_which_a_checkpointer_is_handed_on(saver: InMemorySaver) -> N
     made.add_edge(START, "n")
     made.compile(checkpointer=saver).invoke({"x": 0}, CONFIG)
     assert isinstance(found[0], BaseCheckpointSaver)
+
+
+def test_a_graph_that_had_finished_makes_no_call_and_its_run_can_be_closed(
+    lab: Lab, line: Line, saver: InMemorySaver, go: Go, caplog: pytest.LogCaptureFixture
+) -> None:
+    script: list[Any] = [write("a"), "done"]
+    with pytest.raises(PowerCutError), lab.session() as first:
+        go(agent_of(lab, first, line, saver, script), QUESTION)
+        raise PowerCutError  # the graph is done, the session is not
+    with caplog.at_level("WARNING", "rollcage"), lab.session() as idle:
+        state = go(agent_of(lab, idle, line, saver, script))
+    assert state["messages"][-1].text == "done"
+    assert idle.stats.calls == 0
+    assert f"step 2 (write) of run {first.run_id}. No guarded call was made." in caplog.text
+    assert f"close it: rollcage abandon {idle.run_id}" in caplog.text
+    abandon_run(idle.store, idle.run_id)
+    with lab.session() as afresh:
+        go(agent_of(lab, afresh, line, saver, script))
+    assert afresh.root == afresh.run_id
+    assert line.written == ["a"]
 
 
 def test_histories_by_hand_are_seen_by_their_ids(lab: Lab, line: Line, go: Go) -> None:

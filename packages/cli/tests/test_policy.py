@@ -1,12 +1,14 @@
 """`rollcage policy`: a policy is begun, checked, tested, explained, and tried on recorded runs."""
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Blocked, Session
+from rollcage import Approval, ApprovalRequired, Blocked, QueueApprover, Session
+from rollcage.adapter import Ask
 from rollcage_cli.errors import CORRUPT, DIFFERENT, USAGE
 
 Cli = Callable[..., Any]
@@ -427,3 +429,71 @@ def test_an_invalid_policy_is_refused(cli: Cli, policy: Path, record: Record) ->
     for command in (["replay", policy], ["explain", policy, "latest", "1"], ["test", "tests.toml"]):
         result = cli("policy", *command)
         assert (result.code, "policy.toml, line 1: version" in result.err) == (USAGE, True)
+
+
+# --- calls that waited for an approval -----------------------------------------------------------
+
+
+def test_a_call_that_waited_for_an_approval_is_one_call(cli: Cli, tmp_path: Path) -> None:
+    path, store = tmp_path / "asking.toml", tmp_path / ".rollcage"
+    path.write_text(ASKING)
+    approver = QueueApprover(store)
+    with (
+        pytest.raises(ApprovalRequired),
+        Session("shop", store=store, policy=path, approver=approver) as session,
+    ):
+        session.call(asked, item="gold")
+    assert "1 run, 1 call, nothing changes" in cli("policy", "replay", path, "@shop").out
+    (request,) = cli("approvals", "--json").data["approvals"]
+    assert cli("approve", request["id"], "--by", "ann").code == 0
+    with Session("shop", store=store, policy=path, approver=approver) as session:
+        session.call(asked, item="gold")
+    assert "2 runs, 2 calls, nothing changes" in cli("policy", "replay", path, "@shop").out
+    audited = cli("audit", "@shop", "--format", "jsonl").out.splitlines()
+    assert json.loads(audited[-1])["entries"]["call"] == 2
+
+
+def test_a_call_that_waited_in_an_interrupt_is_counted_where_it_went_on(
+    cli: Cli, tmp_path: Path
+) -> None:
+    path, store = tmp_path / "asking.toml", tmp_path / ".rollcage"
+    path.write_text(ASKING)
+    told: list[Approval] = []
+
+    def ask(request: Any) -> Approval:
+        if not told:
+            raise _Interrupt
+        return told[0]
+
+    runs: list[str] = []
+    for _ in range(2):
+        session = Session("shop", store=store, policy=path, approver=None)
+        with contextlib.suppress(_Interrupt), session:
+            session.pause("ann is asked")
+            with session.place(ask=Ask(ask, pauses=(_Interrupt,))):
+                session.call(asked, item="gold")
+            session.go_on()
+        runs.append(session.run_id)
+        told.append(Approval(True, by="ann"))
+    for words, count in ([runs[0]], "1 run, 1 call"), (["@shop"], "2 runs, 1 call"):
+        assert count in cli("policy", "replay", path, *words).out
+    audited = cli("audit", "@shop", "--format", "jsonl").out.splitlines()
+    assert json.loads(audited[-1])["entries"]["call"] == 1
+
+
+class _Interrupt(Exception):
+    """How a framework stops its work until somebody has answered."""
+
+
+ASKING = """\
+version = 1
+[[rules]]
+id = "all"
+tools = ["*"]
+decision = "ask"
+reason = "all"
+"""
+
+
+def asked(item: str) -> str:
+    return f"sold {item}"

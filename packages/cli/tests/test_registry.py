@@ -316,3 +316,12 @@ def test_a_run_under_a_facade_is_undone_by_what_was_approved(
     assert undo(UNDO).code == 0
     assert not made.exists()
     sys.modules.pop("undotools", None)
+
+
+def test_the_next_step_names_a_store_that_is_elsewhere(cli: Cli, tmp_path: Path) -> None:
+    store = tmp_path / "other place"
+    told = cli("tools", "propose", "mytools:send", "--by", "ann", "--store", store)
+    assert f"rollcage tools approve TOOL --store '{store}'" in told.out
+    assert f"rollcage tools facade none PACK --store '{store}'" in (
+        cli("tools", "facade", "none", "--store", store).err
+    )

@@ -237,3 +237,52 @@ def test_an_audit_of_a_job_tells_of_all_that_it_was_paused_and_gone_on_with(
     assert f"Builds on {first.run_id} (paused)" in cli("show", "@job").out
     alone = cli("audit", second.run_id, "--format", "jsonl").out.splitlines()
     assert len(alone) == 3
+
+
+def test_an_audit_names_the_effects_that_were_never_asked_for(cli: Cli, store: Path) -> None:
+    first = crashed(store, lambda: send("a"), lambda: send("b"))
+    with Session("job", store=store) as half:
+        send("a")
+
+    def orphans(*words: str) -> list[dict[str, Any]]:
+        out = cli("audit", *words, "--format", "jsonl").out
+        return [each for each in map(json.loads, out.splitlines()) if each["kind"] == "orphan"]
+
+    (told,) = orphans("latest")
+    assert (told["run"], told["tool"], told["state"]) == (
+        half.run_id, "standing.send", "not_asked_for",
+    )  # fmt: skip
+    assert (told["first_ran_run"], told["first_ran_step"]) == (first, 2)
+    for form in ("table", "md", "html"):
+        out = " ".join(cli("audit", "--format", form).out.replace("\\", "").split())
+        assert f"not asked for; first ran as step 2 of run {first}" in out
+    with Session("job", store=store):  # a later run asks for it: nobody has to look at it
+        send("a")
+        send("b")
+    assert [each["state"] for each in orphans("@job")] == ["continued"]
+    assert "Needs attention" not in cli("audit").out
+
+
+# --- what a framework's own memory holds ---------------------------------------------------------
+
+
+def test_a_step_that_was_seen_is_told_from_one_that_was_asked_for(cli: Cli, store: Path) -> None:
+    session = Session("job", store=store)
+    with pytest.raises(Answer), session:
+        for text in ("a", "b"):
+            with session.place(call_id=f"call-{text}", conversation="thread"):
+                send(text)
+        raise Answer
+    with Session("job", store=store) as session:
+        session.seen({"thread": ["call-a"]})
+        with session.place(call_id="call-b", conversation="thread"):
+            send("b")
+    shown = cli("show")
+    assert [line.split()[4] for line in shown.out.splitlines() if "standing.send" in line] == [
+        "seen", "hit",
+    ]  # fmt: skip
+    assert "1 hit, 1 seen" in shown.out
+    assert cli("show", "--json").data["totals"]["states"]["seen"] == 1
+    audited = [json.loads(line) for line in cli("audit", "--format", "jsonl").out.splitlines()]
+    assert [each["state"] for each in audited if each["kind"] == "call"][-2:] == ["seen", "hit"]
+    assert "memory" in cli("resolve", "latest", "1", "--happened").err

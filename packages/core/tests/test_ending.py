@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from rollcage import (
     SessionError,
     StepView,
     Verdict,
+    abandon_run,
     compensate,
     tool,
     undo_run,
@@ -83,10 +85,41 @@ def test_what_a_partial_run_did_come_to_is_kept_too(
         write(1)
     assert status(store, half.run_id) == "partial"
     assert half.stats.orphans == 2
-    assert "never asked for 2 recorded effects: step 2 (write), step 3 (write)" in caplog.text
+    assert "never asked for 2 recorded effects: step 2 (write) of run " in caplog.text
+    assert "No guarded call" not in caplog.text
     with Session("job", store=store) as session:
         assert [write(n) for n in (1, 2, 3)] == [1, 2, 3]
     assert (session.stats.hits, done) == (3, [1, 2, 3])
+
+
+def test_a_resume_without_a_call_says_how_a_job_that_is_done_is_closed(
+    store: JsonlStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = interrupted(store, 1, 2)
+    with caplog.at_level(logging.WARNING, "rollcage"), Session("job", store=store) as idle:
+        idle.follow(Elsewhere())  # a framework's memory that nothing was run in
+    assert status(store, idle.run_id) == "partial"
+    assert f"never asked for 2 recorded effects: step 1 (write) of run {first}" in caplog.text
+    assert "No guarded call was made. They are kept, and the next session of 'job'" in caplog.text
+    (command,) = re.findall(r"rollcage (abandon [^ ]+ --store [^;]+);", caplog.text)
+    assert command == f"abandon {idle.run_id} --store {store.root}"
+    abandon_run(store, idle.run_id)  # what the command does
+    with Session("job", store=store) as afresh:
+        pass
+    assert (status(store, afresh.run_id), afresh.root, done) == ("ok", afresh.run_id, [1, 2])
+
+
+class Elsewhere:
+    """A framework's memory that is looked at from outside of everything that it holds."""
+
+    def here(self) -> None:
+        return None
+
+    def waits(self) -> None:
+        return None
+
+    async def awaits(self) -> None:
+        return None
 
 
 def test_a_partial_run_needs_what_it_builds_on(store: JsonlStore) -> None:

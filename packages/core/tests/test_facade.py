@@ -144,12 +144,12 @@ def test_what_is_approved_anew_is_given_by_the_next_facade(approve: Approve) -> 
 @pytest.mark.parametrize(
     ("step", "before", "contract"),
     [
-        ("propose MODULE:FUNCTION, and let somebody else approve", lambda r: None, LOOK),
-        ("approve look", lambda r: r.propose(LOOK, by="ann"), LOOK),
-        ("unfreeze send", lambda r: r.freeze("send", by="ann"), SEND),
-        ("activate send PACK, of a pack of agent", lambda r: r.deactivate("send", "pack", by="b"),
-         SEND),
-        ("propose MODULE:FUNCTION", lambda r: None, dataclasses.replace(SEND, version="2")),
+        ("propose MODULE:FUNCTION{at}, and let somebody else approve", lambda r: None, LOOK),
+        ("approve look{at}", lambda r: r.propose(LOOK, by="ann"), LOOK),
+        ("unfreeze send{at}", lambda r: r.freeze("send", by="ann"), SEND),
+        ("activate send PACK{at}, with a pack of agent",
+         lambda r: r.deactivate("send", "pack", by="b"), SEND),
+        ("propose MODULE:FUNCTION{at}", lambda r: None, dataclasses.replace(SEND, version="2")),
     ],
 )  # fmt: skip
 def test_the_next_step_is_said(
@@ -161,7 +161,8 @@ def test_the_next_step_is_said(
     verdict = facade.check(contract)
     assert verdict is not None
     error = facade.refusal(contract, verdict)
-    assert f"Next: rollcage tools {step}" in str(error)
+    at = f" --store {registry.where.removesuffix('/registry.jsonl')}"
+    assert f"Next: rollcage tools {step.format(at=at)}" in str(error)
     assert "by the facade 'agent'" in str(error)
     assert error.contract is contract
     assert error.verdict_code == verdict.code
@@ -194,7 +195,7 @@ def test_models_are_free_until_a_facade_has_one(approve: Approve) -> None:
     refused = facade.check(dataclasses.replace(MODEL, name="other"), kind="model")
     assert code(refused) == "tool_unapproved"
     assert refused is not None
-    assert "rollcage tools propose other --model" in str(
+    assert "rollcage tools propose other --model --store" in str(
         facade.refusal(dataclasses.replace(MODEL, name="other"), refused, kind="model")
     )
     assert code(facade.check(MODEL)) == "tool_unapproved"  # no tool of that name

@@ -17,7 +17,7 @@ from rollcage_cli.lineage import lineage_of, standing, words
 from rollcage_cli.lookup import find
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
 from rollcage_cli.output import console, counted, print_json, value_text, visible
-from rollcage_cli.steps import RunView, StepRow, view
+from rollcage_cli.steps import REPLAYED, RunView, StepRow, view
 from rollcage_cli.values import items_of, mapping_of, tag_of
 
 __all__ = ["Change", "Pair", "align", "diff"]
@@ -156,8 +156,8 @@ def _longest_increasing(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int
 
 def _without_replayed_bodies(pairs: Sequence[Pair]) -> list[Pair]:
     """Leave out what a body did whose replay in the other run stands for all of it."""
-    replayed_in_b = {p.a.step for p in pairs if p.a and p.b and p.b.state == "hit"}
-    replayed_in_a = {p.b.step for p in pairs if p.a and p.b and p.a.state == "hit"}
+    replayed_in_b = {p.a.step for p in pairs if p.a and p.b and p.b.state in REPLAYED}
+    replayed_in_a = {p.b.step for p in pairs if p.a and p.b and p.a.state in REPLAYED}
     kept: list[Pair] = []
     for pair in pairs:
         if pair.b is None and pair.a is not None and pair.a.parent in replayed_in_b:

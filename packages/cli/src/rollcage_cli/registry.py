@@ -176,7 +176,7 @@ def propose(
     for each in found:
         _print(Text(f"{visible(each.name)} is proposed by {visible(proposer)}", style="green"))
     out.print(
-        "Somebody else approves it with: rollcage tools approve TOOL"
+        f"Somebody else approves it with: rollcage tools approve TOOL{registry.option}"
         if found
         else "Nothing is new: all of them are approved or proposed as they are.",
         soft_wrap=True,

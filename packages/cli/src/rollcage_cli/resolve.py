@@ -171,6 +171,7 @@ def _said(row: StepRow) -> str:
         return f"it was resolved before, by {row.resolved_by}"
     return {
         "hit": "its recorded outcome was replayed",
+        "seen": "its recorded outcome was in the framework's own memory",
         "ran": "it ran",
         "failed": "it ran and failed",
         "blocked": "it was blocked, nothing ran",

@@ -23,13 +23,13 @@ from rollcage_cli.options import (
     StoreOption,
 )
 from rollcage_cli.output import arguments_text, console, counted, print_json, value_text, visible
-from rollcage_cli.steps import RunView, StepRow, view
+from rollcage_cli.steps import REPLAYED, RunView, StepRow, view
 
 __all__ = ["outcome_text", "show", "state_text"]
 
 _STYLES: Final = {
-    "hit": "cyan", "ran": "green", "failed": "red", "blocked": "magenta", "unknown": "bold yellow",
-    "cut_off": "yellow", "not_started": "dim",
+    "hit": "cyan", "seen": "blue", "ran": "green", "failed": "red", "blocked": "magenta",
+    "unknown": "bold yellow", "cut_off": "yellow", "not_started": "dim",
 }  # fmt: skip
 _WIDTH: Final = 40  # columns of the timeline
 _FIXED: Final = 47  # columns of the table besides the call, its arguments and its outcome
@@ -44,8 +44,9 @@ def show(
 ) -> None:
     """Show the steps of a run: of the newest, where none is given.
 
-    A step is a hit (replayed, nothing ran), ran, failed, blocked, unknown (nobody can tell whether
-    it happened: see `rollcage resolve`), cut off or not started.
+    A step is a hit (replayed, nothing ran), seen (the framework's own memory held its result, so it
+    was not asked for), ran, failed, blocked, unknown (it may have happened: see `rollcage
+    resolve`), cut off or not started.
     """
     found = find(store, run)
     trace = found.read()
@@ -148,7 +149,7 @@ def _abandoned_text(event: dict[str, Any]) -> str:
 def state_text(row: StepRow) -> Text:
     """A step's state, in its colour."""
     text = Text(row.state.replace("_", " "), style=_STYLES[row.state])
-    if row.state == "hit" and row.outcome is not None and row.outcome["status"] != "ok":
+    if row.state in REPLAYED and row.outcome is not None and row.outcome["status"] != "ok":
         text.append(f" ({row.outcome['status']})", style="red")
     if row.undone in ("verified", "compensated"):
         text.append(", undone")
@@ -253,17 +254,17 @@ def _timeline(rows: Sequence[StepRow], *, ascii_only: bool) -> Table:
 
 
 def _ran_for(row: StepRow) -> int:
-    """How long the step took in this run: a hit took nothing."""
-    return 0 if row.state == "hit" else row.duration or 0
+    """How long the step took in this run: one that was replayed took nothing."""
+    return 0 if row.state in REPLAYED else row.duration or 0
 
 
 def _bar(row: StepRow, start: int, end: int, *, ascii_only: bool) -> Text:
     scale = (_WIDTH - 1) / max(end - start, 1)
     left = round((row.time - start) * scale)
     length = max(1, round(_ran_for(row) * scale))
-    marks = {"hit": "o", "blocked": "x", "unknown": "?", "cut_off": "?"}
+    marks = {"hit": "o", "seen": "o", "blocked": "x", "unknown": "?", "cut_off": "?"}
     if not ascii_only:
-        marks |= {"hit": "◆", "blocked": "✕"}
+        marks |= {"hit": "◆", "seen": "◇", "blocked": "✕"}
     mark = marks.get(row.state, "#" if ascii_only else "━")
     bar = mark if row.state in marks else mark * min(length, _WIDTH - left)
     return Text(" " * left).append(bar, style=_STYLES[row.state])
@@ -277,7 +278,7 @@ def _sums(seen: RunView) -> Text:
             text.append(", ").append(f"{count} {state.replace('_', ' ')}", style=_STYLES[state])
     if totals.refused:
         text.append(f"; {counted(totals.refused, 'call')} refused", style="magenta")
-    if totals.states["hit"]:
+    if totals.states["hit"] or totals.states["seen"]:
         text.append(f"; saved {_duration_text(round(totals.seconds_saved * 1e6))}")
         text.append(f" and {totals.tokens_saved} tokens")
     return text

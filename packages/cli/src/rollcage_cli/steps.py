@@ -9,16 +9,19 @@ from typing import Any, Final, Literal, get_args
 from rollcage.store import RunTrace
 from rollcage.trace import check_events
 
-__all__ = ["STATES", "RefusedRow", "RunView", "State", "StepRow", "Totals", "view"]
+__all__ = ["REPLAYED", "STATES", "RefusedRow", "RunView", "State", "StepRow", "Totals", "view"]
 
-State = Literal["hit", "ran", "failed", "blocked", "unknown", "cut_off", "not_started"]
+State = Literal["hit", "seen", "ran", "failed", "blocked", "unknown", "cut_off", "not_started"]
 """What became of a step in its run.
 
-`hit`: a recorded outcome stood for it; `ran` and `failed`: it ran; `blocked`: refused; `unknown`: a
-write of which nobody can tell whether it happened; `cut_off`: a read, a model call or a scope
-without an end; `not_started`: cancelled, or resolved as such.
+`hit`: a recorded outcome was given back; `seen`: the framework's own memory held its result, so it
+was not asked for; `ran` and `failed`: it ran; `blocked`: refused; `unknown`: a write that may have
+happened or not; `cut_off`: a read, a model call or a scope without an end; `not_started`:
+cancelled, or resolved as such.
 """
 STATES: Final[tuple[State, ...]] = get_args(State)
+REPLAYED: Final = frozenset({"hit", "seen"})
+"""The states of steps that were not run: a recorded outcome stands for them."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -146,7 +149,7 @@ class RunView:
     @property
     def totals(self) -> Totals:
         """The sums."""
-        hits = [row for row in self.steps if row.state == "hit"]
+        hits = [row for row in self.steps if row.state in REPLAYED]
         return Totals(
             steps=len(self.steps),
             states={state: sum(row.state == state for row in self.steps) for state in STATES},
@@ -265,13 +268,18 @@ def _begin(event: dict[str, Any]) -> StepRow:
         orphans=event.get("orphans"),
     )
     if joined:
-        row.state = "hit" if row.origin else "ran"
+        row.state = _given(event) if row.origin else "ran"
     elif event["event"] == "step.blocked":
         row.state = "blocked"
     elif event["event"] == "step.replayed":
         row.outcome, row.duration = event["outcome"], event["duration"]
-        row.state = "unknown" if event["outcome"]["status"] == "unknown" else "hit"
+        row.state = "unknown" if event["outcome"]["status"] == "unknown" else _given(event)
     return row
+
+
+def _given(event: dict[str, Any]) -> State:
+    """How a recorded step was used up: asked for, or seen in a framework's own memory."""
+    return "seen" if event.get("seen") else "hit"
 
 
 def _end(row: StepRow, event: dict[str, Any]) -> None:

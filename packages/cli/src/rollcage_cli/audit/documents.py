@@ -19,9 +19,10 @@ from rollcage_cli.lookup import time_text
 __all__ = ["what_happened", "who_decided", "write_html", "write_markdown", "write_table"]
 
 _STYLES: Final = {
-    "hit": "cyan", "ran": "green", "failed": "red", "blocked": "magenta", "unknown": "bold yellow",
-    "pending": "bold yellow", "stopped": "bold red", "conflict": "red", "not_started": "dim",
-    "continued": "dim", "refused": "magenta",
+    "hit": "cyan", "seen": "blue", "ran": "green", "failed": "red", "blocked": "magenta",
+    "unknown": "bold yellow", "not_asked_for": "bold yellow", "pending": "bold yellow",
+    "stopped": "bold red", "conflict": "red", "not_started": "dim", "continued": "dim",
+    "refused": "magenta",
 }  # fmt: skip
 _TITLES: Final = ("time", "step", "agent", "call", "arguments", "decision", "outcome")
 _MARKS: Final = re.compile(r"([\\`*_\[\]|~#])")
@@ -36,14 +37,14 @@ def _subject(entry: Entry) -> str:
         return f"↺ {entry.tool}" if entry.undoes else entry.tool
     words = {
         "approval": "approval of", "undo": "undo of", "stop": "stop", "refused": "refused",
-        "policy": "policy", "said": "the user said",
+        "policy": "policy", "said": "the user said", "orphan": "orphaned",
     }  # fmt: skip
     return f"{words[entry.kind]} {entry.tool}".rstrip()
 
 
 def who_decided(entry: Entry) -> str:
     """The decision, by which rule, by whom."""
-    if entry.kind == "undo":
+    if entry.kind in ("undo", "orphan"):
         return ""
     parts = [entry.decision] if entry.decision else []
     if not entry.enforced:
@@ -179,7 +180,7 @@ def _print_summary(summary: Summary, out: Console) -> None:
             said = ", ".join(f"{number} {name}" for name, number in _sorted(counts))
             out.print(Text(f"{title}: {said}"), soft_wrap=True)
     if summary.open:
-        out.print(Text("To look at:", style="bold yellow"))
+        out.print(Text("Needs attention:", style="bold yellow"))
         for entry in summary.open:
             out.print(Text(f"  {_open_text(entry)}"), soft_wrap=True)
         if summary.more_open:
@@ -215,7 +216,7 @@ def write_markdown(items: Iterator[Item], summary: Summary, out: TextIO) -> None
             out.write(f"\n| {title} | calls |\n|---|---:|\n")
             out.writelines(f"| {_marked(name)} | {n} |\n" for name, n in _sorted(counts))
     if summary.open:
-        out.write("\n## To look at\n\n")
+        out.write("\n## Needs attention\n\n")
         out.writelines(f"- {_marked(_open_text(entry))}\n" for entry in summary.open)
         if summary.more_open:
             out.write(f"- and {summary.more_open} more\n")

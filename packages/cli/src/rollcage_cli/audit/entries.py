@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from rollcage_cli.audit.screen import Screen
-from rollcage_cli.steps import RefusedRow, RunView, StepRow, from_events
+from rollcage_cli.lineage import Effect
+from rollcage_cli.steps import REPLAYED, RefusedRow, RunView, StepRow, from_events
 
 __all__ = ["FIELDS", "Elsewhere", "Entry", "Head", "entries_of", "head_of", "policy_text"]
 
@@ -20,7 +21,8 @@ class Entry:
 
     Attributes:
         kind: `call`, `refused` (asked for, and never made), `approval`, `undo`, `stop`, `policy`
-            (another was loaded) or `said` (what the user said, in `args`).
+            (another was loaded), `said` (what the user said, in `args`) or `orphan` (a recorded
+            effect that a run which ended `partial` never asked for).
         time: when (Unix, µs): of a call when it began, of the others when it was told.
         run: the id of the run.
         job: the run's name.
@@ -50,7 +52,8 @@ class Entry:
         by: who approved or rejected the call, or stopped the run.
         state: what became of it: of a call as `rollcage show` says, of an approval how it was
             decided (`pending` until then, `continued` where a later run went on with it), of an
-            undo its outcome.
+            undo its outcome, of an orphan `not_asked_for`, or `continued` where a later run went
+            on from there.
         outcome: the result or the error, as one line.
         drift: how the output breaks its contract, or a fresh execution differs from the recorded.
         duration: how long the body ran (µs); None where it did not.
@@ -109,10 +112,12 @@ class Entry:
         """Whether somebody has to look at it."""
         if self.kind == "undo":
             return self.state not in ("verified", "compensated")
-        left = self.left_by is not None and self.undone not in ("verified", "compensated")
-        return self.kind == "stop" or left or self.state in ("unknown", "pending")
+        if self.undone in ("verified", "compensated") and (self.left_by or self.kind == "orphan"):
+            return False
+        return self.kind == "stop" or self.left_by is not None or self.state in _OPEN
 
 
+_OPEN: Final = frozenset({"unknown", "pending", "not_asked_for"})
 FIELDS: Final = tuple(field.name for field in dataclasses.fields(Entry))
 
 
@@ -172,11 +177,13 @@ class Elsewhere:
         undone: what became of the undo of another run's step.
         decided: the ids of the requests that were decided in any of them.
         left: the steps that a new write of another run left behind, with that write.
+        sources: the runs that later ones resume.
     """
 
     undone: dict[Step, str] = dataclasses.field(default_factory=dict[Step, str])
     decided: set[str] = dataclasses.field(default_factory=set[str])
     left: dict[Step, Step] = dataclasses.field(default_factory=dict[Step, Step])
+    sources: set[str] = dataclasses.field(default_factory=set[str])
 
     def add(self, run: str, events: Iterable[Mapping[str, Any]]) -> None:
         """Note what a run's events tell of others."""
@@ -191,7 +198,10 @@ class Elsewhere:
 
 
 def entries_of(
-    events: list[dict[str, Any]], elsewhere: Elsewhere, screen: Screen
+    events: list[dict[str, Any]],
+    elsewhere: Elsewhere,
+    screen: Screen,
+    orphans: Callable[[RunView], Iterable[Effect]],
 ) -> tuple[RunView, list[Entry]]:
     """A run and its entries.
 
@@ -199,6 +209,7 @@ def entries_of(
         events: of its trace, checked.
         elsewhere: what other runs tell of it.
         screen: takes credentials out.
+        orphans: the recorded effects that a run which ended `partial` never asked for.
     """
     seen = from_events(events)
     told = _Telling(seen, events, elsewhere, screen)
@@ -213,6 +224,8 @@ def entries_of(
         elif event["event"] == "run.stopped":
             found.append(told.stop(event))
     found += map(told.refused, seen.refused)
+    if seen.status == "partial":
+        found += map(told.orphan, orphans(seen))
     return seen, sorted(found, key=lambda entry: entry.time)
 
 
@@ -248,6 +261,7 @@ class _Telling:
         screen: Screen,
     ) -> None:
         self._started = seen.started
+        self._ended = seen.last_time
         self._requests = {e["id"]: e for e in events if e["event"] == "approval.requested"}
         loaded = [e for e in events if e["event"] == "policy.loaded"]
         self._policies = [(each["time"], _policy_of(each, screen)) for each in loaded]
@@ -334,7 +348,7 @@ class _Telling:
             state=row.state,
             outcome=self._screen.outcome(row.outcome or {}),
             drift=text(_drift_text(row)),
-            duration=None if row.state == "hit" else row.duration,
+            duration=None if row.state in REPLAYED else row.duration,
             first_ran=first,
             undoes=None if row.undoes is None else (str(row.undoes[0]), int(row.undoes[1])),
             undone=undone,
@@ -358,6 +372,19 @@ class _Telling:
             code=text(row.code),
             reason=text(row.reason),
             state="refused",
+        )
+
+    def orphan(self, effect: Effect) -> Entry:
+        at = effect.run, effect.step
+        return Entry(
+            kind="orphan",
+            time=self._ended,
+            **self._of_run,
+            tool=self._screen.text(effect.name),
+            effect="write",
+            state="continued" if self._run in self._elsewhere.sources else "not_asked_for",
+            first_ran=at,
+            undone=self._elsewhere.undone.get(at, ""),
         )
 
     def approvals(self, events: list[dict[str, Any]]) -> Iterator[Entry]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +17,10 @@ from rollcage.trace import check_events
 from rollcage_cli.audit.entries import Elsewhere, Entry, Head, entries_of, head_of
 from rollcage_cli.audit.screen import Screen
 from rollcage_cli.audit.selection import Named, Selection
+from rollcage_cli.lineage import Effect, lineage_of, standing
+from rollcage_cli.steps import RunView
 
-__all__ = ["Damaged", "Item", "Summary", "audited"]
+__all__ = ["Damaged", "Item", "Summary", "audited", "told_of_others"]
 
 _LISTED: Final = 500  # entries that are kept to be listed again at the end
 _OF_OTHERS: Final = re.compile(
@@ -130,7 +133,9 @@ def audited(
     summary.credentials = screen.found
     elsewhere = Elsewhere()
     for each in (*runs, *later):
-        elsewhere.add(each.run, _told_of_others(each))
+        elsewhere.add(each.run, told_of_others(each))
+        if each.info is not None and each.info.mode == "resume" and each.info.source:
+            elsewhere.sources.add(each.info.source)
         advance()
     for each in runs:
         summary.runs += 1
@@ -142,7 +147,8 @@ def audited(
             summary.damaged.append(damaged)
             yield damaged
         else:
-            seen, entries = entries_of(events, elsewhere, screen)
+            orphans = functools.partial(_orphans, each)
+            seen, entries = entries_of(events, elsewhere, screen, orphans)
             told = [entry for entry in entries if entry in wanted]
             if told:
                 summary.told += 1
@@ -153,6 +159,10 @@ def audited(
         advance()
 
 
+def _orphans(each: Named, seen: RunView) -> list[Effect]:
+    return standing(lineage_of(each.reader, seen)).ahead
+
+
 def _read(each: Named) -> RunTrace:
     trace = each.reader.read(each.run)
     if each.info is not None:
@@ -161,7 +171,7 @@ def _read(each: Named) -> RunTrace:
     return trace
 
 
-def _told_of_others(each: Named) -> list[dict[str, Any]]:
+def told_of_others(each: Named) -> list[dict[str, Any]]:
     """The events of a run that tell of others; these were told of before it was read."""
     try:
         data = each.reader.read(each.run).data

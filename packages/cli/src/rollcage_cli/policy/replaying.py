@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, Final
 
 import typer
@@ -18,6 +18,7 @@ from rollcage.gate import Judged, Policy, Rerun
 from rollcage.store import check_attested
 from rollcage.trace import check_events
 
+from rollcage_cli.audit.reading import told_of_others
 from rollcage_cli.audit.selection import Named, runs_of
 from rollcage_cli.errors import CORRUPT, DIFFERENT
 from rollcage_cli.options import DEFAULT_STORE, OFF, StoreOption
@@ -116,7 +117,7 @@ def replay(
     followed = track(
         meant, "replaying", console=console(error=True), transient=True, disable=not shown
     )
-    for run, item in _judged(rerun, followed, summary):
+    for run, item in _judged(rerun, meant, followed, summary):
         if isinstance(item, _Damaged):
             said_of = f"rollcage: run {item.run} can't be replayed: {item.reason}"
             console(error=True).print(visible(said_of), soft_wrap=True)
@@ -136,17 +137,27 @@ def replay(
 
 
 def _judged(
-    rerun: Rerun, meant: Iterable[Named], summary: _Summary
+    rerun: Rerun, meant: Sequence[Named], followed: Iterable[Named], summary: _Summary
 ) -> Iterator[tuple[str, Judged | _Damaged]]:
-    """Each call of each run; of a run that can't be read, that. One run is held at a time."""
-    for each in meant:
+    """Each call of each run; of a run that can't be read, that. One run is held at a time.
+
+    A call that waited for an approval, and went on in another of these runs, is one call.
+    """
+    decided = {
+        event["id"]
+        for each in meant
+        for event in told_of_others(each)
+        if event["event"] == "approval.decided"
+    }
+    for each in followed:
         summary.runs += 1
         try:
             trace = each.reader.read(each.run)
             if each.info is not None:
                 trace = dataclasses.replace(trace, info=each.info)
             check_attested(trace)
-            found = [*rerun.over(check_events(trace.data, trace.where), each.reader.get_blob)]
+            events = check_events(trace.data, trace.where)
+            found = [*rerun.over(events, each.reader.get_blob, decided=decided)]
         except RollcageError as error:
             damaged = _Damaged(each.run, error.code, str(error))
             summary.damaged.append((damaged.run, damaged.code, damaged.reason))

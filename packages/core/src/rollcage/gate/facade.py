@@ -60,6 +60,7 @@ class Facade:
         tools: by name, the digest of each tool that it gives.
         models: the same of models; None where it says nothing of models: none is in its packs.
         digest: of both (SHA-256, hex).
+        option: what a command needs to find its store: ` --store DIR`, or nothing.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Facade:
         tools: Mapping[str, str],
         models: Mapping[str, str] | None = None,
         known: Mapping[At, Governed] | None = None,
+        option: str = "",
     ) -> None:
         self.name = name
         self.tools = dict(sorted(tools.items()))
@@ -75,11 +77,12 @@ class Facade:
         self.digest = sha256(
             jcs([_FORMAT, {"tools": self.tools, "models": self.models}])
         ).hexdigest()
+        self.option = option
         self._known = dict(known or {})
         self._seen: dict[tuple[str, int], _Seen] = {}
 
     @classmethod
-    def of(cls, state: Lifecycle, name: str, where: str) -> Facade:
+    def of(cls, state: Lifecycle, name: str, where: str, option: str = "") -> Facade:
         """The facade of this name, as things stand.
 
         Raises:
@@ -90,7 +93,7 @@ class Facade:
             listed = ", ".join(sorted(state.facades)) or "none"
             raise FacadeMissing(
                 f"no facade in {where} is called {name!r}; there are: {listed}. Define it with: "
-                f"rollcage tools facade {name} PACK"
+                f"rollcage tools facade {name} PACK{option}"
             )
         pins: dict[str, dict[str, str]] = {"tool": {}, "model": {}}
         about_models = False
@@ -104,12 +107,13 @@ class Facade:
             if governed.deprecated:
                 by, why = governed.said
                 _log.warning("%s %s is deprecated by %s: %s", *at, by, why or "no reason said")
-        return cls(name, pins["tool"], pins["model"] if about_models else None, state.tools)
+        models = pins["model"] if about_models else None
+        return cls(name, pins["tool"], models, state.tools, option)
 
     @classmethod
-    def recorded(cls, data: Mapping[str, Any], state: Lifecycle) -> Facade:
+    def recorded(cls, data: Mapping[str, Any], state: Lifecycle, option: str = "") -> Facade:
         """The facade that a run was given, by its trace; `state` says what was approved else."""
-        return cls(str(data["name"]), data["tools"], data["models"], state.tools)
+        return cls(str(data["name"]), data["tools"], data["models"], state.tools, option)
 
     def as_data(self) -> dict[str, Any]:
         """The form in which a trace holds it."""
@@ -125,7 +129,8 @@ class Facade:
             models = other if one is None else one
         else:
             models = {n: pin for n, pin in one.items() if other.get(n) == pin}
-        return Facade(self.name, tools, models, {**outer._known, **self._known})
+        known = {**outer._known, **self._known}
+        return Facade(self.name, tools, models, known, self.option)
 
     def _pin(self, kind: str, name: str) -> str | None:
         return self.tools.get(name) if kind == "tool" else (self.models or {}).get(name)
@@ -204,16 +209,16 @@ class Facade:
 
     def next_step(self, name: str, code: str, *, kind: str = "tool") -> str:
         """What somebody can do for a tool that was denied with this code."""
-        model = " --model" if kind == "model" else ""
+        model, at = " --model" if kind == "model" else "", self.option
         governed = self._known.get((kind, name))
         if code == "tool_frozen":
-            return f"rollcage tools unfreeze {name}{model}"
+            return f"rollcage tools unfreeze {name}{model}{at}"
         if code == "tool_outside_facade":
-            return f"rollcage tools activate {name} PACK{model}, of a pack of {self.name}"
+            return f"rollcage tools activate {name} PACK{model}{at}, with a pack of {self.name}"
         if governed is not None and governed.proposal is not None:
-            return f"rollcage tools approve {name}{model}"
+            return f"rollcage tools approve {name}{model}{at}"
         given = f"{name}{model}" if model else "MODULE:FUNCTION"
-        return f"rollcage tools propose {given}, and let somebody else approve it"
+        return f"rollcage tools propose {given}{at}, and let somebody else approve it"
 
     # --- looking at a contract -------------------------------------------------------------------
 

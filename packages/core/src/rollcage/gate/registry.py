@@ -25,6 +25,7 @@ from rollcage.gate.lifecycle import (
 from rollcage.gate.persons import person
 from rollcage.gate.pin import described, diff, digest_of
 from rollcage.store.chained import ChainedFile, Line
+from rollcage.store.jobs import store_option
 from rollcage.store.jsonl import JsonlStore
 from rollcage.store.protocol import Store
 
@@ -52,6 +53,9 @@ class Registry:
     Args:
         store: a directory, or a store that keeps a registry.
 
+    Attributes:
+        option: what a command needs to find the store: ` --store DIR`, or nothing.
+
     Raises:
         StoreError: the store keeps none.
     """
@@ -62,6 +66,7 @@ class Registry:
         if not isinstance(store, KeepsRegistry):
             raise StoreError(f"{type(store).__name__} keeps no registry of tools")
         self._file = store.chained("registry", BEGINS)
+        self.option = store_option(store)
 
     @property
     def where(self) -> str:
@@ -104,11 +109,11 @@ class Registry:
         Raises:
             FacadeMissing: there is none of that name.
         """
-        return Facade.of(self.state(), name, self.where)
+        return Facade.of(self.state(), name, self.where, self.option)
 
     def recorded_facade(self, data: dict[str, Any]) -> Facade:
         """The facade that a run had, by its `run.started`."""
-        return Facade.recorded(data, self.state())
+        return Facade.recorded(data, self.state(), self.option)
 
     def diff(self, name: str, tool: Tool | None = None, *, kind: Kind = "tool") -> str:
         """How a tool, or else what is proposed of it, differs from what was approved, by field.
@@ -210,7 +215,7 @@ class Registry:
             raise GovernanceError(f"a facade needs a list of packs, not {packs!r}")
         event = {"facade": _said("facade", name), "packs": sorted(set(packs))}
         state = self._write("facade.defined", by, why, lambda _: event)
-        return Facade.of(state, name, self.where)
+        return Facade.of(state, name, self.where, self.option)
 
     def _moved(
         self,

@@ -8,7 +8,7 @@ in the run and that this policy lets through, and those that only it lets throug
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import orjson
@@ -101,7 +101,12 @@ class Rerun:
         self._contracts = Contracts(tools)
 
     def over(
-        self, events: Iterable[Event], get_blob: Callable[[str], bytes], *, explain: int = 0
+        self,
+        events: Iterable[Event],
+        get_blob: Callable[[str], bytes],
+        *,
+        explain: int = 0,
+        decided: Collection[str] = (),
     ) -> Iterator[Judged]:
         """What the policy says of each call of a run, in the order of the recording.
 
@@ -109,6 +114,8 @@ class Rerun:
             events: of the run's trace, checked.
             get_blob: gives a large value; StoreError where it can't.
             explain: the number of a step of which it is told what becomes of each rule.
+            decided: the ids of requests for approval that were decided in other runs, which are
+                looked at as well: their calls are counted there.
 
         Raises:
             ContractError: a call of a tool with a name that no tool can have.
@@ -118,7 +125,7 @@ class Rerun:
         words = said_in(listed[0], get_blob) if self._said is None else None
         if words is not None:
             trial = Trial(self.policy, said=words, resolver=self._resolver)
-        run = _Run(self.policy, trial, self._contracts, listed, get_blob)
+        run = _Run(self.policy, trial, self._contracts, listed, get_blob, decided)
         for event in listed:
             judged = run.take(event, explain=explain)
             if judged is not None:
@@ -141,6 +148,11 @@ class _Open:
     parent: int
 
 
+def _place(event: Event) -> tuple[Any, ...]:
+    """Which call an event is about."""
+    return event["key"], event.get("branch", ""), event["turn"], event["slot"]
+
+
 class _Run:
     """One run, as far as it was followed."""
 
@@ -151,6 +163,7 @@ class _Run:
         contracts: Contracts,
         events: list[Event],
         get_blob: Callable[[str], bytes],
+        decided: Collection[str],
     ) -> None:
         self._policy = policy
         self._trial = trial
@@ -167,8 +180,12 @@ class _Run:
         self._lost_labels = False  # whether one may have that can't be followed
         # Labels of results are recorded where something could ask for them.
         self._records_labels = bool(self._started.get("rules") or self._started.get("policy"))
-        self._pending = {e["id"] for e in events if e["event"] == "approval.requested"}
+        # A session that halts for an approval writes the call down as blocked: it is judged there.
+        blocked = {_place(e) for e in events if e["event"] == "step.blocked"}
+        asked = [e for e in events if e["event"] == "approval.requested"]
+        self._pending = {e["id"] for e in asked if _place(e) not in blocked}
         self._pending -= {e["id"] for e in events if e["event"] == "approval.decided"}
+        self._pending.difference_update(decided)
         calls = [e for e in events if e["event"] in CALLS]
         self._effects = {(e["name"], e["version"]): e["effect"] for e in calls}
 

@@ -10,7 +10,7 @@ from rollcage.replay.path import Entry
 from rollcage.step.call import Step
 from rollcage.step.ledger import Ledger
 
-__all__ = ["Status", "cut_off", "effects", "ending"]
+__all__ = ["Status", "cut_off", "ending", "partial"]
 
 Status = Literal["ok", "error", "halted", "paused", "partial"]
 """How a session was left.
@@ -49,7 +49,23 @@ def cut_off(run: str, steps: Sequence[Step]) -> UnknownOutcome:
     )
 
 
-def effects(left: Sequence[Entry]) -> str:
-    """How many recorded effects, and the first of them, for a message."""
-    named = ", ".join(f"step {entry.step} ({entry.name})" for entry in left[:5])
-    return f"{len(left)} recorded effect{'s' if len(left) > 1 else ''}: {named}"
+def partial(run: str, job: str, ledger: Ledger, left: Sequence[Entry], at: str) -> str:
+    """What is said of a run that ends while recorded effects were never asked for.
+
+    Args:
+        run: its id.
+        job: its session's name.
+        ledger: of the session.
+        left: the effects.
+        at: what a command needs to find the store: ` --store DIR`, or nothing.
+    """
+    named = ", ".join(f"step {entry.step} ({entry.name}) of run {entry.run}" for entry in left[:5])
+    more = f" and {len(left) - 5} more" if len(left) > 5 else ""
+    idle = "No guarded call was made. " if not ledger.stats.calls else ""
+    return (
+        f"run {run} ends 'partial': it never asked for {len(left)} recorded "
+        f"effect{'s' if len(left) > 1 else ''}: {named}{more}. {idle}They are kept, and the next "
+        f"session of {job!r} resumes this run. If the job is done without them (say, because the "
+        f"framework's own memory had finished it), close it: rollcage abandon {run}{at}; to take "
+        f"them back: rollcage undo {run}{at}"
+    )

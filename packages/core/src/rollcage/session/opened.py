@@ -46,7 +46,7 @@ from rollcage.replay.path import Entry
 from rollcage.replay.recording import Lineage, Recording, read
 from rollcage.replay.world import Turn
 from rollcage.session.declare import open_sessions
-from rollcage.session.ending import cut_off, effects, ending
+from rollcage.session.ending import cut_off, ending, partial
 from rollcage.session.job import Job, Replay, encode_input, microseconds
 from rollcage.session.lineage import (
     MODES,
@@ -458,12 +458,7 @@ class Opened:
         status = ending(ledger, error, left)
         if status == "partial":
             ledger.stats.orphans += len(left)
-            _log.warning(
-                "run %s never asked for %s; the next session of %r replays it",
-                self.run_id,
-                effects(left),
-                self.name,
-            )
+            _log.warning(partial(self.run_id, self.name, ledger, left, store_option(self.store)))
         cause = ledger.halted or error
         event: dict[str, Any] = {
             "event": "run.finished",
