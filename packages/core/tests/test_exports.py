@@ -36,7 +36,8 @@ ADAPTER = [
 TRACE = [
     "CHAIN_START", "FORMAT", "TAG", "Native", "Tail", "Worlds", "check_events", "decode",
     "decode_exception", "encode", "encode_exception", "encode_result", "event_adapter",
-    "json_schema", "read_events", "register_native", "seal_line", "split_tail", "tail_of",
+    "json_schema", "read_events", "register_native", "seal_line", "split_tail", "step_resolved",
+    "tail_of",
 ]  # fmt: skip
 STORE = [
     "DEFAULT_NAME", "JsonlStore", "Lock", "Reader", "Repair", "RunInfo", "RunTrace", "StopOrder",

@@ -1,5 +1,6 @@
 """The published schema is the one that traces are written to and checked by."""
 
+import ast
 import contextlib
 import warnings
 from pathlib import Path
@@ -24,7 +25,7 @@ from rollcage import (
     tool,
 )
 from rollcage.store import JsonlStore, StopOrder
-from rollcage.trace import FORMAT, json_schema
+from rollcage.trace import FORMAT, constructors, json_schema
 
 PUBLISHED = Path(__file__).parents[3] / "docs" / "schema" / "trace-event.schema.json"
 WRITE_IT = (
@@ -197,3 +198,37 @@ def test_every_event_of_the_schema_is_written_by_somebody(lines: list[dict[str, 
     known = json_schema()["discriminator"]["mapping"].keys()
     by_an_operator = {"step.resolved"}
     assert known - {line["event"] for line in lines} == by_an_operator
+
+
+# --- built in one place --------------------------------------------------------------------------
+
+
+def test_each_event_has_one_constructor_of_the_name_of_its_model() -> None:
+    names = {name.replace(".", "_") for name in events_of(json_schema())}
+    assert names | {"Event", "requested"} == {*constructors.__all__}
+
+
+def test_no_event_is_built_anywhere_else() -> None:
+    sources = Path(__file__).parents[3]
+    wrong: list[str] = []
+    for path in [
+        *sources.glob("packages/*/src/**/*.py"),
+        *sources.glob("integrations/*/src/**/*.py"),
+    ]:
+        if path.name == "constructors.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Dict):
+                keys = {key.value for key in node.keys if isinstance(key, ast.Constant)}
+                said = [v.value for v in node.values if isinstance(v, ast.Constant)]
+                if "event" in keys and any(each in EVENTS for each in said):
+                    wrong.append(f"{path}:{node.lineno}")
+    assert wrong == []
+
+
+def events_of(schema: Any) -> set[str]:
+    """The names of the events that a schema has."""
+    return {*schema["discriminator"]["mapping"]}
+
+
+EVENTS = events_of(json_schema())

@@ -10,7 +10,7 @@ import orjson
 import typer
 from rich.text import Text
 from rollcage.store import JsonlStore, RunTrace, Writer, check_attested, store_option
-from rollcage.trace import encode
+from rollcage.trace import encode, step_resolved
 
 from rollcage_cli.errors import StepNotFound, StepNotUnknown, UsageError
 from rollcage_cli.lineage import lineage_of, standing
@@ -128,9 +128,10 @@ def _append(
     row = _in_doubt(seen, trace.run, step)
     digest = sha256(orjson.dumps(outcome)).hexdigest()
     writer.append(
-        {"event": "step.resolved", "time": time_ns() // 1000, "step": step, "by": "operator",
-         "outcome": outcome, "digest": digest}
-    )  # fmt: skip
+        step_resolved(
+            time=time_ns() // 1000, step=step, by="operator", outcome=outcome, digest=digest
+        )
+    )
     writer.sync()
     status = None if trace.info is None else trace.info.status
     if status is not None:

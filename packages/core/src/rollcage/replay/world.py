@@ -61,6 +61,11 @@ class Place:
     again: int
     fingerprint: bytes
 
+    @property
+    def occurrence(self) -> list[int]:
+        """As the trace has it."""
+        return [self.rank, self.slot, self.again] if self.again else [self.rank, self.slot]
+
 
 class Branch:
     """A world line. While `following`, it moves along its recorded path; then on its own.

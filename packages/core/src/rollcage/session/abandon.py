@@ -10,6 +10,7 @@ from rollcage.session.lineage import check_newest
 from rollcage.store.jobs import store_option
 from rollcage.store.jsonl import JsonlStore
 from rollcage.store.protocol import Store, check_attested
+from rollcage.trace.constructors import run_abandoned
 from rollcage.trace.reader import read_events
 
 __all__ = ["abandon_run"]
@@ -51,7 +52,7 @@ def abandon_run(
                 )
             check_newest(own, run, "abandon")
             now = time.time_ns() // 1000
-            writer.append({"event": "run.abandoned", "time": now, "by": by, "reason": reason})
+            writer.append(run_abandoned(time=now, by=by, reason=reason))
             writer.sync()
             writer.attest("abandoned")
         finally:

@@ -79,6 +79,7 @@ from rollcage.step.requests import Effect, Raised, Returned
 from rollcage.store.jobs import job_name, store_option
 from rollcage.store.jsonl import JsonlStore
 from rollcage.store.protocol import Lock, Store
+from rollcage.trace import constructors as make
 from rollcage.trace.events import FORMAT
 from rollcage.undo.compensation import Tool, Tools, ToolSource
 from rollcage.values.answer import Answer
@@ -315,37 +316,29 @@ class Opened:
                 locks=self._locks,
             )
             self.root = str(recording.run_settings.get("root") or source.run)
-        started = {
-            "event": "run.started",
-            "time": self._clock.wall() // 1000,
-            "format": FORMAT,
-            "run": self.run_id,
-            "name": self.name,
-            "mode": source.mode,
-            "source": source.run,
-            "root": self.root,
-            "seed": self._seed,
-            "chain": self._chain,
-            "on_divergence": self._on_divergence,
-            "durability": "disk" if self._durable else "os",
-            "rules": [rule_name(rule) for rule in self._gate.rules],
-        }
-        if given is not None:
-            started["input"] = given
-        if self._gate.policy is not None:
-            started["policy"] = _policy_data(self._gate.policy)
-        if self._gate.words:
-            started["said"] = self._sealed_words(self._gate.words)
-        if self._lent is not None:
-            started["within"] = self._lent.driver.writer.run
-        if self._facade is not None:
-            started["facade"] = self._facade.as_data()
-        if self._actor:
-            started["actor"] = self._actor
-        if self._enforce != "off":
-            started["enforce"] = self._enforce
-        if isinstance(self._seal, Detecting):
-            started["secrets"] = "detected"
+        policy, words = self._gate.policy, self._gate.words
+        started = make.run_started(
+            time=self._clock.wall() // 1000,
+            format_=FORMAT,
+            run=self.run_id,
+            name=self.name,
+            mode=source.mode,
+            source=source.run,
+            root=self.root,
+            seed=self._seed,
+            chain=self._chain,
+            on_divergence=self._on_divergence,
+            durability="disk" if self._durable else "os",
+            rules=[rule_name(rule) for rule in self._gate.rules],
+            input_=given,
+            policy=None if policy is None else _policy_data(policy),
+            facade=None if self._facade is None else self._facade.as_data(),
+            actor=self._actor,
+            said=self._sealed_words(words) if words else None,
+            within="" if self._lent is None else self._lent.driver.writer.run,
+            enforce=self._enforce,
+            secrets="detected" if isinstance(self._seal, Detecting) else "declared",
+        )
         half_undone: tuple[Entry, ...] = ()
         if recording is not None and source.mode == "resume" and self._on_divergence != "warn":
             half_undone = recording.half_undone
@@ -460,16 +453,13 @@ class Opened:
             ledger.stats.orphans += len(left)
             _log.warning(partial(self.run_id, self.name, ledger, left, store_option(self.store)))
         cause = ledger.halted or error
-        event: dict[str, Any] = {
-            "event": "run.finished",
-            "time": self._clock.wall() // 1000,
-            "status": status,
-            "steps": ledger.stats.calls,
-        }
-        if cause is not None:
-            event["error"] = encode_exception(cause, self._seal)
-        elif status == "paused":
-            event["reason"] = ledger.waits
+        event = make.run_finished(
+            time=self._clock.wall() // 1000,
+            status=status,
+            steps=ledger.stats.calls,
+            error=None if cause is None else encode_exception(cause, self._seal),
+            reason=ledger.waits if status == "paused" and cause is None else None,
+        )
         with driver.lock:
             driver.closed = True  # first: nothing comes behind this line, from whichever thread
             driver.writer.append(event if driver.hide is None else driver.hide(event))
@@ -546,16 +536,16 @@ class Opened:
         """
         driver = self._active()
         driver.check_process()
-        event: dict[str, Any] = {"event": "policy.loaded"}
+        loaded = failure = None
         try:
-            event["policy"] = _policy_data(self._gate.reload(policy))
+            loaded = _policy_data(self._gate.reload(policy))
         except (PolicyInvalid, SessionError, OSError) as error:
-            event["error"] = encode_exception(error, self._seal)
+            failure = encode_exception(error, self._seal)
             raise
         finally:
-            event["time"] = self._clock.wall() // 1000
+            now = self._clock.wall() // 1000
             with driver.lock:
-                driver.append(event)
+                driver.append(make.policy_loaded(time=now, policy=loaded, error=failure))
         self._setting = self._share()
 
     def halt(self, error: Exception) -> None:

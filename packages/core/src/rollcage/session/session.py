@@ -42,12 +42,12 @@ from rollcage.session.declare import (
 from rollcage.session.opened import writable
 from rollcage.session.scope import Branch, InScope, Scope, TurnHandle, asked, scope_of
 from rollcage.session.undoable import Undoable
-from rollcage.step import journal
 from rollcage.step.call import Call
 from rollcage.step.capture import on_record
 from rollcage.step.flow import Read, kept, run_step
 from rollcage.step.requests import Flow, Returned
 from rollcage.step.streams import astream, stream
+from rollcage.trace.constructors import call_refused
 
 __all__ = ["Session"]
 
@@ -377,19 +377,19 @@ class Session(Undoable):
             said = contract.takes.why_not(arguments, self._seal)
             reason, code = said or reason, ArgumentsInvalid.code if said else "refused"
         scope = self._here()
-        event = journal.refused(
-            kind,
-            named,
+        event = call_refused(
+            kind=kind,
+            name=named,
             version="" if contract is None else contract.version,
             args=as_asked(arguments, self._seal, hidden),
             code=code or "tool_missing",
             reason=writable(reason) or f"there is no tool called {named!r}",
             branch=scope.branch,
-            turn=scope.turn,
+            turn=None if scope.turn is None else scope.turn.number,
             slot=scope.slot,
             agent=self._seal.hide_in_name(scope.agent),
             call_id=self._seal.hide_in_name(writable(call_id) or scope.call_id),
-            parent=scope.step,
+            parent=None if scope.step is None else scope.step.number,
         )
         driver.run(on_record(event))
         with driver.lock:

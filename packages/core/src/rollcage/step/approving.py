@@ -27,6 +27,7 @@ from rollcage.replay.path import Entry
 from rollcage.step.call import Call
 from rollcage.step.capture import LARGE, Setting, keep_large, revived
 from rollcage.step.requests import Consult, Effect, Note, Raised, Returned, Stop, Tell
+from rollcage.trace import constructors as make
 from rollcage.undo.compensation import holds_secret
 from rollcage.values.codec import encode_result
 from rollcage.values.copies import own_copy
@@ -135,23 +136,26 @@ def _announced(call: Call, request: ApprovalRequest) -> Generator[Effect, Any, N
     fresh: bool = yield Tell(lambda ledger: ledger.begin_asking(request.id))
     if not fresh:
         return
-    event: dict[str, Any] = {
-        **_head("approval.requested", request),
-        "kind": request.kind,
-        "name": request.name,
-        "version": call.contract.version,
-        "args": call.shown,
-        "key": request.key,
-        "turn": request.turn,
-        "slot": request.slot,
-        "verdict": request.verdict.as_data(),
-        "requested_by": request.requested_by,
-        "expires": request.expires,
-    }
-    for field in ("branch", "agent", "call_id"):
-        if getattr(request, field):
-            event[field] = getattr(request, field)
-    yield Note(event)
+    yield Note(
+        make.approval_requested(
+            id_=request.id,
+            idempotency_key=request.idempotency_key,
+            policy=request.policy,
+            kind=request.kind,
+            name=request.name,
+            version=call.contract.version,
+            args=call.shown,
+            key=request.key,
+            branch=request.branch,
+            turn=request.turn,
+            slot=request.slot,
+            agent=request.agent,
+            call_id=request.call_id,
+            verdict=request.verdict.as_data(),
+            requested_by=request.requested_by,
+            expires=request.expires,
+        )
+    )
 
 
 def _decided(
@@ -159,17 +163,16 @@ def _decided(
 ) -> Generator[Effect, Any, None]:
     """Write what became of it."""
     yield Tell(lambda ledger: ledger.end_asking(request.id))
-    said = {name: value for name, value in more.items() if value}
-    yield Note({**_head("approval.decided", request), "decision": decision, "by": by, **said})
-
-
-def _head(event: str, request: ApprovalRequest) -> dict[str, Any]:
-    return {
-        "event": event,
-        "id": request.id,
-        "idempotency_key": request.idempotency_key,
-        "policy": request.policy,
-    }
+    yield Note(
+        make.approval_decided(
+            id_=request.id,
+            idempotency_key=request.idempotency_key,
+            policy=request.policy,
+            decision=decision,
+            by=by,
+            **more,
+        )
+    )
 
 
 def _failed(error: Exception) -> Refusal:

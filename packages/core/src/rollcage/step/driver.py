@@ -29,7 +29,6 @@ from rollcage.errors import (
     TraceUnwritable,
 )
 from rollcage.replay.recording import Lineage
-from rollcage.step import journal
 from rollcage.step.call import Admission, Call, Step
 from rollcage.step.ledger import Ledger
 from rollcage.step.observing import Observer, Observing
@@ -54,6 +53,7 @@ from rollcage.step.requests import (
 )
 from rollcage.store.jobs import store_option
 from rollcage.store.protocol import Reader, Store, Writer
+from rollcage.trace import constructors as make
 
 __all__ = ["Clock", "Driver", "aconsult", "caught", "unwrap"]
 
@@ -371,8 +371,12 @@ class Driver:
             if order is not None:
                 run, store = order.run or driver.writer.run, store_option(driver.store)
                 self.ledger.halted = RunStopped(run, order.by, order.reason, store)
-                order = dataclasses.replace(order, run=run)
-                self.append(journal.stopped(order, self._clock.wall() // 1000))
+                now = self._clock.wall() // 1000
+                self.append(
+                    make.run_stopped(
+                        time=now, run=run, by=order.by, reason=order.reason, ordered=order.time
+                    )
+                )
                 return
             halted = None if driver is self else driver.ledger.halted
             if halted is not None:
@@ -427,15 +431,14 @@ class Driver:
                 self.ledger.halted = error
 
     def _resolve(self, effect: Resolve) -> None:
-        event = {
-            "event": "step.resolved",
-            "time": self._clock.wall() // 1000,
-            "step": effect.step.number,
-            "by": "body",
-            "outcome": orjson.Fragment(effect.encoded),
-            "digest": sha256(effect.encoded).hexdigest(),
-            **(effect.marks or {}),
-        }
+        event = make.step_resolved(
+            time=self._clock.wall() // 1000,
+            step=effect.step.number,
+            by="body",
+            outcome=orjson.Fragment(effect.encoded),
+            digest=sha256(effect.encoded).hexdigest(),
+            marks=effect.marks,
+        )
         with self.lock:
             if not self.closed:
                 self.append(event, effect.outcome)

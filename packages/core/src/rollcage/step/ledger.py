@@ -202,11 +202,17 @@ class Ledger:
                 place = union(place, entry)
             place.fingerprint = bytes.fromhex(entry.fingerprint)
             path.take(entry)
-        event = journal.joined(self._number(), name, branch, place, key, final=final, now=now)
-        if leaves:
-            event["leaves"] = True
-        if entry is not None:
-            event["origin"] = [entry.run, entry.step, entry.turn]
+        event = journal.joined(
+            self._number(),
+            name,
+            branch,
+            place,
+            key,
+            final=final,
+            now=now,
+            leaves=leaves,
+            entry=entry,
+        )
         branch.replayed_write(turn, place.position, link(place.fingerprint, final))
         return event
 

@@ -26,6 +26,7 @@ from rollcage.step.call import Call, Told
 from rollcage.step.capture import Setting, observed, plan_late, probed, revived
 from rollcage.step.flow import happened, run_step
 from rollcage.step.requests import Effect, Flow, Note, Raised, Recall, Returned, Sync, Tell
+from rollcage.trace import constructors as make
 from rollcage.undo.compensation import (
     DidNotHappen,
     Happened,
@@ -135,12 +136,8 @@ def _carried_out(
         elif each.status in ("failed", "conflict"):
             return done
     if order.only is None:
-        event: dict[str, Any] = {"event": "run.rewound", "to": order.to or 0}
-        if order.branch:
-            event["branch"] = order.branch
-        if any(each.status not in ("verified", "compensated") for each in done):
-            event["incomplete"] = True
-        yield Note(event)
+        incomplete = any(each.status not in ("verified", "compensated") for each in done)
+        yield Note(make.run_rewound(to=order.to or 0, branch=order.branch, incomplete=incomplete))
         if not order.branch:
             yield Tell(lambda ledger: ledger.rewind())
     return done
@@ -275,7 +272,13 @@ def _asked(
     elif not isinstance(said, DidNotHappen):
         return None
     if tell and entry.run == lineage.runs[-1] and told.outcome is not None:
-        yield Note(_resolved(entry.step, told), entry.name)
+        digest = told.digest or sha256(orjson.dumps(told.outcome)).hexdigest()
+        yield Note(
+            make.step_resolved(
+                step=entry.step, by="probe", outcome=told.outcome, digest=digest, marks=told.undo
+            ),
+            entry.name,
+        )
     return (told.undo or {}).get("plan")
 
 
@@ -300,14 +303,6 @@ def _planned_of_failed(
     told = yield from happened(contract, task.values, entry.undo, said, setting)
     plan: list[dict[str, Any]] | None = (told.undo or {}).get("plan")
     return plan
-
-
-def _resolved(step: int, told: Told) -> dict[str, Any]:
-    outcome = told.outcome
-    digest = told.digest or sha256(orjson.dumps(outcome)).hexdigest()
-    event = {"event": "step.resolved", "step": step, "by": "probe", "outcome": outcome,
-             "digest": digest}  # fmt: skip
-    return event | (told.undo or {})
 
 
 def _planned_now(
@@ -383,9 +378,8 @@ def _undone(task: Task, setting: Setting, host: Host) -> Generator[Effect, Any, 
         changed = yield from _changed_meanwhile(task, setting)
         if changed is not None:
             return changed
-    run, step = task.origin
     calls = task.calls
-    yield Note({"event": "undo.started", "of": [run, step], "calls": len(calls)})
+    yield Note(make.undo_started(of=task.origin, calls=len(calls)))
     name: str = yield Tell(lambda ledger: ledger.undo_branch(task.entry.fingerprint, task.attempt))
     for tool, values in calls:
         call, verdict = host.compensating(tool, values, name, task.origin)
@@ -438,11 +432,6 @@ def _taken_back(run: str, step: int) -> Tell:
 
 
 def _finished(each: UndoneStep) -> dict[str, Any]:
-    event: dict[str, Any] = {
-        "event": "undo.finished", "of": [each.run, each.step], "status": each.status,
-    }  # fmt: skip
-    if each.reason:
-        event["reason"] = each.reason
-    if each.differs:
-        event["differs"] = dict(each.differs)
-    return event
+    return make.undo_finished(
+        of=(each.run, each.step), status=each.status, reason=each.reason, differs=each.differs
+    )

@@ -1,5 +1,6 @@
 """The trace: its events, the encoding of values, and how it is read and checked."""
 
+from rollcage.trace.constructors import step_resolved
 from rollcage.trace.events import CHAIN_START, FORMAT, event_adapter, json_schema, seal_line
 from rollcage.trace.reader import Tail, check_events, read_events, split_tail, tail_of
 from rollcage.trace.worlds import Worlds
@@ -26,5 +27,6 @@ __all__ = [
     "register_native",
     "seal_line",
     "split_tail",
+    "step_resolved",
     "tail_of",
 ]
