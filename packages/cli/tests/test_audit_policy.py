@@ -10,7 +10,7 @@ from rollcage import Approval, ApprovalRequest, Blocked, Policy, Session, tool
 from rollcage.errors import PolicyInvalid
 from rollcage.gate import Rerun
 from rollcage.store import JsonlStore
-from rollcage.trace import check_events
+from rollcage.trace import read_run
 
 Cli = Callable[..., Any]
 FORMATS = ("table", "jsonl", "csv", "md", "html")
@@ -147,8 +147,7 @@ def test_what_the_user_said(store: Path, audit: Cli, form: str) -> None:
 
 def decisions(store: Path, run: str, **options: Any) -> list[str | None]:
     trace = JsonlStore(store).read(run)
-    events = check_events(trace.data, trace.where)
-    judged = Rerun(Policy.parse(NAMED), **options).over(events, JsonlStore(store).get_blob)
+    judged = Rerun(Policy.parse(NAMED), **options).over(read_run(trace), JsonlStore(store).get_blob)
     return [None if each.now is None else each.now.decision for each in judged]
 
 

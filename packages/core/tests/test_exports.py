@@ -34,10 +34,11 @@ ADAPTER = [
     "type_hints",
 ]  # fmt: skip
 TRACE = [
-    "CHAIN_START", "FORMAT", "TAG", "Native", "Tail", "Worlds", "check_events", "decode",
-    "decode_exception", "encode", "encode_exception", "encode_result", "event_adapter",
-    "json_schema", "read_events", "register_native", "seal_line", "split_tail", "step_resolved",
-    "tail_of",
+    "CHAIN_START", "FORMAT", "REPLAYED", "STATES", "TAG", "AskedApproval", "Native", "RefusedCall",
+    "Run", "State", "Step", "Tail", "Totals", "Worlds", "check_events", "decode",
+    "decode_exception", "encode", "encode_exception", "encode_result", "event_adapter", "fold",
+    "json_schema", "read_events", "read_run", "register_native", "seal_line", "split_tail",
+    "step_resolved", "tail_of",
 ]  # fmt: skip
 STORE = [
     "DEFAULT_NAME", "JsonlStore", "Lock", "Reader", "Repair", "RunInfo", "RunTrace", "StopOrder",

@@ -19,6 +19,7 @@ from rollcage.errors import ApprovalRequired, StoreError
 from rollcage.gate import Judged, Policy, Rerun, StepView, Trial, Verdict
 from rollcage.session.declare import contract_of
 from rollcage.store import JsonlStore
+from rollcage.trace import fold, read_run
 
 Events = Callable[[str], list[dict[str, Any]]]
 
@@ -66,11 +67,13 @@ ANY = rule("any", "allow")
 
 
 @pytest.fixture
-def again(store: JsonlStore, events: Events) -> Callable[..., list[Judged]]:
+def again(store: JsonlStore) -> Callable[..., list[Judged]]:
     """Run a policy over a run of the store."""
 
     def again(made: Policy, run: str, *, explain: int = 0, **how: Any) -> list[Judged]:
-        return [*Rerun(made, **how).over(events(run), store.get_blob, explain=explain)]
+        return [
+            *Rerun(made, **how).over(read_run(store.read(run)), store.get_blob, explain=explain)
+        ]
 
     return again
 
@@ -358,7 +361,7 @@ def test_what_an_export_took_out_is_not_known(store: JsonlStore, events: Events)
         ("ann", "deny"),
     ):
         listed[1]["args"]["to"] = shown
-        (only,) = Rerun(made).over(listed, store.get_blob)
+        (only,) = Rerun(made).over(fold(enumerate(listed, 1)), store.get_blob)
         assert (only.now and only.now.decision) == now
         assert only.unknown == (() if now else ("args.to",))
 
@@ -369,13 +372,13 @@ def test_large_arguments_are_looked_up(store: JsonlStore, events: Events) -> Non
     listed = events(session.run_id)
     listed[1]["args"]["text"] = {"$rollcage": "blob", "sha256": "0" * 64, "size": 9}
     made = policy(rule("long", "deny", when="size(args.text) == 5"), ANY)
-    (only,) = Rerun(made).over(listed, lambda _: b'"hello"')
+    (only,) = Rerun(made).over(fold(enumerate(listed, 1)), lambda _: b'"hello"')
     assert (only.now and only.now.rule) == "long"
 
     def gone(_: str) -> bytes:
         raise StoreError("gone")
 
-    (only,) = Rerun(made).over(listed, gone)
+    (only,) = Rerun(made).over(fold(enumerate(listed, 1)), gone)
     assert (only.now, only.unknown) == (None, ("args.text",))
 
 
@@ -487,7 +490,7 @@ def test_what_is_missing_fails_no_rule_that_does_not_ask_for_it(
     listed[1]["args"]["to"] = {"$rollcage": "redacted"}
     ann = rule("ann", "deny", when='args.to == "ann"')
     hello = rule("hello", "deny", when='args.text == "hello"')
-    (only,) = Rerun(policy(ann, hello, ANY)).over(listed, store.get_blob)
+    (only,) = Rerun(policy(ann, hello, ANY)).over(fold(enumerate(listed, 1)), store.get_blob)
     assert (only.now and only.now.rule, only.unknown) == ("hello", ("args.to",))
     assert only.view.args["to"] == {"$rollcage": "redacted"}
 

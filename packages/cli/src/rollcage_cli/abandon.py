@@ -8,12 +8,12 @@ import typer
 from rich.text import Text
 from rollcage import abandon_run
 from rollcage.store import JsonlStore, store_option
+from rollcage.trace import read_run
 
 from rollcage_cli.errors import UsageError
 from rollcage_cli.lookup import find
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption, who
 from rollcage_cli.output import console, counted, print_json, visible
-from rollcage_cli.steps import view
 
 __all__ = ["abandon"]
 
@@ -38,7 +38,7 @@ def abandon(
         raise UsageError(f"{visible(run)} is a file outside of a store; abandon it in its store")
     name = who(by, required=False)
     abandon_run(reader, found.run, by=name, reason=reason or "")
-    stay = view(found.read()).effects
+    stay = read_run(found.read()).effects
     if as_json:
         told = {"by": name, "reason": reason or "", "effects": [row.step for row in stay]}
         print_json({"run": found.run, "abandoned": True} | told)

@@ -11,13 +11,13 @@ from typing import Annotated, Any, Final
 
 import typer
 from rich.text import Text
+from rollcage.trace import REPLAYED, Run, Step, read_run
 
 from rollcage_cli.errors import DIFFERENT
 from rollcage_cli.lineage import lineage_of, standing, words
 from rollcage_cli.lookup import find
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
 from rollcage_cli.output import console, counted, print_json, value_text, visible
-from rollcage_cli.steps import REPLAYED, RunView, StepRow, view
 from rollcage_cli.values import items_of, mapping_of, tag_of
 
 __all__ = ["Change", "Pair", "align", "diff"]
@@ -41,8 +41,8 @@ class Change:
 class Pair:
     """A step of each run that stand for one another; one of them may be missing."""
 
-    a: StepRow | None
-    b: StepRow | None
+    a: Step | None
+    b: Step | None
     changes: list[Change]
 
     @property
@@ -67,7 +67,7 @@ def diff(
     A step that ran and its replay are the same step. Exits with 1 if the runs differ.
     """
     found = find(store, a), find(store, b)
-    seen = [view(each.read()) for each in found]
+    seen = [read_run(each.read()) for each in found]
     pairs = align(*map(_rows, seen))
     stands = [standing(lineage_of(each.reader, run)) for each, run in zip(found, seen, strict=True)]
     differing = sum(pair.relation != "same" for pair in pairs)
@@ -87,11 +87,11 @@ def diff(
         raise typer.Exit(DIFFERENT)
 
 
-def _rows(seen: RunView) -> list[StepRow]:
+def _rows(seen: Run) -> list[Step]:
     return sorted(seen.steps, key=lambda row: (row.turn, row.slot, row.step))
 
 
-def align(a: Sequence[StepRow], b: Sequence[StepRow]) -> list[Pair]:
+def align(a: Sequence[Step], b: Sequence[Step]) -> list[Pair]:
     """Pair the steps of two runs.
 
     First by call (kind, name, version, arguments); between those that agree, by kind and name.
@@ -106,11 +106,11 @@ def align(a: Sequence[StepRow], b: Sequence[StepRow]) -> list[Pair]:
     return _without_replayed_bodies(pairs)
 
 
-_Gap = tuple[Sequence[StepRow], Sequence[StepRow], Sequence[tuple[StepRow, StepRow]]]
+_Gap = tuple[Sequence[Step], Sequence[Step], Sequence[tuple[Step, Step]]]
 
 
 def _split(
-    a: Sequence[StepRow], b: Sequence[StepRow], identity: Callable[[StepRow], Hashable]
+    a: Sequence[Step], b: Sequence[Step], identity: Callable[[Step], Hashable]
 ) -> Iterator[_Gap]:
     """Cut both where they agree: what stands before each agreement, and the two that agree.
 
@@ -127,7 +127,7 @@ def _split(
 
 
 def _numbered(
-    rows: Sequence[StepRow], identity: Callable[[StepRow], Hashable]
+    rows: Sequence[Step], identity: Callable[[Step], Hashable]
 ) -> Iterator[tuple[Hashable, int]]:
     seen: Counter[Hashable] = Counter()
     for row in rows:
@@ -169,7 +169,7 @@ def _without_replayed_bodies(pairs: Sequence[Pair]) -> list[Pair]:
     return kept
 
 
-def _pair(a: StepRow, b: StepRow) -> Pair:
+def _pair(a: Step, b: Step) -> Pair:
     changes = [
         *_differences("version", a.version, b.version),
         *_differences("effect", a.effect, b.effect),
@@ -179,7 +179,7 @@ def _pair(a: StepRow, b: StepRow) -> Pair:
     return Pair(a, b, changes)
 
 
-def _ended(row: StepRow) -> dict[str, Any]:
+def _ended(row: Step) -> dict[str, Any]:
     """What counts of an outcome: not whether it was replayed, nor how many tokens it took."""
     if row.state == "blocked":
         return {"status": "blocked", "verdict": row.verdict}

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from rollcage.errors import RollcageError
 from rollcage.store import TraceFile, store_option
+from rollcage.trace import Run, Step, read_run
 
 from rollcage_cli.output import counted, visible
-from rollcage_cli.steps import RunView, StepRow, view
 
 __all__ = ["Effect", "Standing", "lineage_of", "standing", "words"]
 
@@ -57,15 +57,15 @@ class Standing:
         }
 
 
-def lineage_of(reader: TraceFile, seen: RunView) -> list[RunView]:
+def lineage_of(reader: TraceFile, seen: Run) -> list[Run]:
     """The run and those that it builds on, oldest first, as far as they are there."""
     runs = [seen]
-    known = {str(seen.started["run"])}
+    known = {seen.id}
     source = seen.started.get("source")
     while source is not None and source not in known:
         known.add(source)
         try:
-            older = view(reader.read(source))
+            older = read_run(reader.read(source))
         except RollcageError:
             break  # gone, or damaged: whoever asks for that one is told so
         runs.append(older)
@@ -74,13 +74,13 @@ def lineage_of(reader: TraceFile, seen: RunView) -> list[RunView]:
     return runs
 
 
-def standing(runs: Sequence[RunView]) -> Standing:
+def standing(runs: Sequence[Run]) -> Standing:
     """How the newest of these stands, given with what it builds on, oldest first."""
-    effects: dict[tuple[str, int], StepRow] = {}
-    unknown: dict[tuple[str, int], StepRow] = {}
+    effects: dict[tuple[str, int], Step] = {}
+    unknown: dict[tuple[str, int], Step] = {}
     accepted: dict[tuple[str, int], None] = {}
     for seen in runs:
-        run = str(seen.started["run"])
+        run = seen.id
         for row in seen.steps:
             instead = row.supersedes or (row.origin[:2] if row.origin else None)
             if instead is not None and row.state not in ("unknown", "blocked"):
@@ -100,10 +100,10 @@ def standing(runs: Sequence[RunView]) -> Standing:
     ahead = [
         at
         for at in ({} if looks_back else effects)
-        if at[0] != newest.started["run"] and at not in asked and at not in accepted
+        if at[0] != newest.id and at not in asked and at not in accepted
     ]
     return Standing(
-        [(str(seen.started["run"]), seen.status) for seen in runs[:-1]],
+        [(seen.id, seen.status) for seen in runs[:-1]],
         _named(unknown, unknown),
         _named([at for at, row in effects.items() if row.unreplayable], effects),
         _named([at for at in accepted if at in effects], effects),
@@ -111,12 +111,12 @@ def standing(runs: Sequence[RunView]) -> Standing:
     )
 
 
-def _asked(runs: Sequence[RunView]) -> Iterable[tuple[str, int]]:
+def _asked(runs: Sequence[Run]) -> Iterable[tuple[str, int]]:
     """The steps that the newest run was given back, with all that their bodies had called."""
     given = {(row.origin[0], row.origin[1]) for row in runs[-1].steps if row.origin}
     yield from given
     for seen in runs:
-        run = str(seen.started["run"])
+        run = seen.id
         inside: set[int] = {step for at, step in given if at == run}
         for row in seen.steps:  # a body's calls come behind its step
             if row.parent in inside:
@@ -124,7 +124,7 @@ def _asked(runs: Sequence[RunView]) -> Iterable[tuple[str, int]]:
                 yield run, row.step
 
 
-def _named(ats: Iterable[tuple[str, int]], rows: Mapping[tuple[str, int], StepRow]) -> list[Effect]:
+def _named(ats: Iterable[tuple[str, int]], rows: Mapping[tuple[str, int], Step]) -> list[Effect]:
     return [Effect(*at, rows[at].name) for at in ats]
 
 

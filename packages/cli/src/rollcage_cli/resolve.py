@@ -10,14 +10,13 @@ import orjson
 import typer
 from rich.text import Text
 from rollcage.store import JsonlStore, RunTrace, Writer, check_attested, store_option
-from rollcage.trace import encode, step_resolved
+from rollcage.trace import Run, Step, encode, read_run, step_resolved
 
 from rollcage_cli.errors import StepNotFound, StepNotUnknown, UsageError
 from rollcage_cli.lineage import lineage_of, standing
 from rollcage_cli.lookup import Found, find
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
 from rollcage_cli.output import console, counted, print_json, value_text, visible
-from rollcage_cli.steps import RunView, StepRow, view
 
 __all__ = ["resolve"]
 
@@ -77,7 +76,7 @@ def _where_in_job(found: Found, step: int) -> str:
     Raises:
         UsageError: there are several.
     """
-    stands = standing(lineage_of(found.reader, view(found.read())))
+    stands = standing(lineage_of(found.reader, read_run(found.read())))
     meant = [each for each in (*stands.unknown, *stands.lost) if each.step == step]
     if len(meant) > 1:
         at = store_option(found.reader)
@@ -109,10 +108,10 @@ def _no_secret(_secret: str) -> NoReturn:
 
 def _write(
     store: JsonlStore, run: str, step: int, outcome: dict[str, Any], *, given: bool
-) -> tuple[StepRow, bool]:
+) -> tuple[Step, bool]:
     """Append the word to the run, under its lock; the step, and whether the index was updated."""
     trace = store.read(run)  # a look before anything is locked or set aside
-    _check(_in_doubt(view(trace), run, step), outcome, given=given)
+    _check(_in_doubt(read_run(trace), run, step), outcome, given=given)
     writer = store.reopen(run)
     try:
         return _append(store.read(run), writer, step, outcome)
@@ -122,9 +121,9 @@ def _write(
 
 def _append(
     trace: RunTrace, writer: Writer, step: int, outcome: dict[str, Any]
-) -> tuple[StepRow, bool]:
+) -> tuple[Step, bool]:
     check_attested(trace)
-    seen = view(trace)
+    seen = read_run(trace)
     row = _in_doubt(seen, trace.run, step)
     digest = sha256(orjson.dumps(outcome)).hexdigest()
     writer.append(
@@ -139,7 +138,7 @@ def _append(
     return row, status is not None
 
 
-def _in_doubt(seen: RunView, run: str, number: int) -> StepRow:
+def _in_doubt(seen: Run, run: str, number: int) -> Step:
     row = seen.step(number)
     if row is None:
         raise StepNotFound(
@@ -158,7 +157,7 @@ def _in_doubt(seen: RunView, run: str, number: int) -> StepRow:
     return row
 
 
-def _check(row: StepRow, outcome: dict[str, Any], *, given: bool) -> None:
+def _check(row: Step, outcome: dict[str, Any], *, given: bool) -> None:
     """Refuse a word that says nothing new of a write that was performed."""
     if row.unreplayable and (outcome["status"] != "ok" or not given):
         raise UsageError(
@@ -167,7 +166,7 @@ def _check(row: StepRow, outcome: dict[str, Any], *, given: bool) -> None:
         )
 
 
-def _said(row: StepRow) -> str:
+def _said(row: Step) -> str:
     if row.resolved_by:
         return f"it was resolved before, by {row.resolved_by}"
     return {

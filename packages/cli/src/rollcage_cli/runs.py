@@ -10,12 +10,12 @@ from rich.table import Table
 from rich.text import Text
 from rollcage.errors import RollcageError
 from rollcage.store import JsonlStore, RunInfo, TraceFile, job_name
+from rollcage.trace import read_run
 
 from rollcage_cli.lineage import Standing, lineage_of, standing
 from rollcage_cli.lookup import time_text
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption
 from rollcage_cli.output import console, print_json, visible
-from rollcage_cli.steps import view
 
 __all__ = ["runs"]
 
@@ -72,7 +72,7 @@ def _standing(reader: TraceFile, info: RunInfo) -> Standing | None:
         trace = reader.read(info.run)
         if info.status == "ok" and b'"orphans":[' not in trace.data:
             return None
-        return standing(lineage_of(reader, view(trace)))
+        return standing(lineage_of(reader, read_run(trace)))
     except RollcageError:
         return None  # whoever asks for that one is told so
 

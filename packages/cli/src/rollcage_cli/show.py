@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from rollcage.trace import REPLAYED, Run, Step, read_run
 
 from rollcage_cli.errors import StepNotFound
 from rollcage_cli.lineage import lineage_of, standing, words
@@ -23,7 +24,6 @@ from rollcage_cli.options import (
     StoreOption,
 )
 from rollcage_cli.output import arguments_text, console, counted, print_json, value_text, visible
-from rollcage_cli.steps import REPLAYED, RunView, StepRow, view
 
 __all__ = ["outcome_text", "show", "state_text"]
 
@@ -50,7 +50,7 @@ def show(
     """
     found = find(store, run)
     trace = found.read()
-    seen = view(trace)
+    seen = read_run(trace)
     rows = seen.steps if step is None else [_wanted(seen, found.run, step)]
     if as_json:
         print_json(_data(seen, rows, len(trace.torn), found))
@@ -76,7 +76,7 @@ def _runs_text(runs: Sequence[tuple[str, str]]) -> str:
     return ", ".join(f"{visible(run)} ({visible(status)})" for run, status in reversed(runs))
 
 
-def _print_steps(out: Console, seen: RunView, rows: Sequence[StepRow], limit: int) -> None:
+def _print_steps(out: Console, seen: Run, rows: Sequence[Step], limit: int) -> None:
     shown = rows[-limit:] if limit else rows
     if len(shown) < len(rows):
         out.print(f"The first {len(rows) - len(shown)} steps are not shown (--limit 0 shows all).")
@@ -87,7 +87,7 @@ def _print_steps(out: Console, seen: RunView, rows: Sequence[StepRow], limit: in
     out.print(_sums(seen))
 
 
-def _wanted(seen: RunView, run: str, number: int) -> StepRow:
+def _wanted(seen: Run, run: str, number: int) -> Step:
     row = seen.step(number)
     if row is None:
         raise StepNotFound(
@@ -96,7 +96,7 @@ def _wanted(seen: RunView, run: str, number: int) -> StepRow:
     return row
 
 
-def _data(seen: RunView, rows: Sequence[StepRow], torn: int, found: Found) -> dict[str, Any]:
+def _data(seen: Run, rows: Sequence[Step], torn: int, found: Found) -> dict[str, Any]:
     finished = seen.finished or {}
     return {
         "run": {k: v for k, v in seen.started.items() if k not in ("event", "hash")},
@@ -112,7 +112,7 @@ def _data(seen: RunView, rows: Sequence[StepRow], torn: int, found: Found) -> di
     }
 
 
-def _print_head(out: Console, seen: RunView, torn: int) -> None:
+def _print_head(out: Console, seen: Run, torn: int) -> None:
     started = seen.started
     out.print(
         Text(f"{visible(started['name'])}  ", style="bold").append(started["run"], style="dim")
@@ -146,7 +146,7 @@ def _abandoned_text(event: dict[str, Any]) -> str:
 # --- the table -----------------------------------------------------------------------------------
 
 
-def state_text(row: StepRow) -> Text:
+def state_text(row: Step) -> Text:
     """A step's state, in its colour."""
     text = Text(row.state.replace("_", " "), style=_STYLES[row.state])
     if row.state in REPLAYED and row.outcome is not None and row.outcome["status"] != "ok":
@@ -156,7 +156,7 @@ def state_text(row: StepRow) -> Text:
     return text
 
 
-def outcome_text(row: StepRow) -> str:
+def outcome_text(row: Step) -> str:
     """What a step gave back, or why not, as one line."""
     if row.state == "blocked" and row.verdict is not None:
         return f"{visible(row.verdict['code'])}: {visible(row.verdict['reason'])}"
@@ -189,7 +189,7 @@ def _error_text(error: dict[str, Any]) -> str:
     return f"{visible(str(error.get('type')))}: {visible(str(error.get('message')))}"
 
 
-def _table(rows: Sequence[StepRow], width: int) -> Table:
+def _table(rows: Sequence[Step], width: int) -> Table:
     names = [_name(row) for row in rows]
     call = min(max(map(len, names)), 28)
     left = max(width - call - _FIXED, 20)
@@ -218,7 +218,7 @@ def _cell(text: str, width: int) -> Text:
     return cell
 
 
-def _name(row: StepRow) -> str:
+def _name(row: Step) -> str:
     name = visible(row.name)
     if row.kind == "branch":
         return f"join of {name}"
@@ -240,7 +240,7 @@ def _duration_text(microseconds: int | None) -> str:
 # --- over time -----------------------------------------------------------------------------------
 
 
-def _timeline(rows: Sequence[StepRow], *, ascii_only: bool) -> Table:
+def _timeline(rows: Sequence[Step], *, ascii_only: bool) -> Table:
     """Each step where it stands between the first step's beginning and the last one's end."""
     start = min(row.time for row in rows)
     end = max(row.time + _ran_for(row) for row in rows)
@@ -253,12 +253,12 @@ def _timeline(rows: Sequence[StepRow], *, ascii_only: bool) -> Table:
     return table
 
 
-def _ran_for(row: StepRow) -> int:
+def _ran_for(row: Step) -> int:
     """How long the step took in this run: one that was replayed took nothing."""
     return 0 if row.state in REPLAYED else row.duration or 0
 
 
-def _bar(row: StepRow, start: int, end: int, *, ascii_only: bool) -> Text:
+def _bar(row: Step, start: int, end: int, *, ascii_only: bool) -> Text:
     scale = (_WIDTH - 1) / max(end - start, 1)
     left = round((row.time - start) * scale)
     length = max(1, round(_ran_for(row) * scale))
@@ -270,7 +270,7 @@ def _bar(row: StepRow, start: int, end: int, *, ascii_only: bool) -> Text:
     return Text(" " * left).append(bar, style=_STYLES[row.state])
 
 
-def _sums(seen: RunView) -> Text:
+def _sums(seen: Run) -> Text:
     totals = seen.totals
     text = Text(counted(totals.steps, "step"))
     for state, count in totals.states.items():
@@ -284,7 +284,7 @@ def _sums(seen: RunView) -> Text:
     return text
 
 
-def _print_refused(out: Console, seen: RunView) -> None:
+def _print_refused(out: Console, seen: Run) -> None:
     """The calls that never became steps."""
     for row in seen.refused:
         asked = f"{visible(row.name)}({arguments_text(row.args)})"
@@ -296,7 +296,7 @@ def _print_refused(out: Console, seen: RunView) -> None:
 # --- one step ------------------------------------------------------------------------------------
 
 
-def _print_step(out: Console, row: StepRow) -> None:
+def _print_step(out: Console, row: Step) -> None:
     out.print(Text(f"step {row.step}  ", style="bold").append(_name(row)).append("  ").append(
         state_text(row)
     ))  # fmt: skip

@@ -18,14 +18,13 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.text import Text
 from rollcage.errors import StoreError, TraceCorrupt
 from rollcage.store import RunInfo, RunTrace, TraceFile, check_attested
-from rollcage.trace import CHAIN_START, Worlds, event_adapter, read_events, tail_of
+from rollcage.trace import CHAIN_START, Worlds, event_adapter, read_events, read_run, tail_of
 
 from rollcage_cli.errors import CORRUPT
 from rollcage_cli.lineage import lineage_of, standing, words
 from rollcage_cli.lookup import find
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
 from rollcage_cli.output import console, is_terminal, print_json, visible
-from rollcage_cli.steps import view
 from rollcage_cli.values import mapping_of, tag_of
 
 __all__ = ["Finding", "Report", "verify", "verify_trace"]
@@ -103,7 +102,7 @@ def verify(
     told: dict[str, Any] = {}
     said: list[str] = []
     if report.ok:
-        seen = view(trace)
+        seen = read_run(trace)
         stands = standing(lineage_of(found.reader, seen))
         told = {"standing": stands.as_data()}
         said = words(stands, seen.status, found.run, found.reader)

@@ -5,16 +5,17 @@ from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import Any, Final
 
+from rollcage.trace import Step, fold
+
 __all__ = ["answers", "load_golden", "normalise", "steps"]
 
-Event = Mapping[str, Any]
+Event = dict[str, Any]
 
-_HOW: Final = {
-    "step.started": "ran",
-    "step.replayed": "replayed",
-    "step.blocked": "blocked",
-}
 _KEPT: Final = ("kind", "name", "version", "effect", "args", "slot", "position", "occurrence")
+_OF_A_CALL: Final = (
+    "agent", "args", "branch", "call_id", "effect", "key", "kind", "name", "position", "slot",
+    "step", "time", "turn", "version",
+)  # fmt: skip
 _ANSWER: Final = ("text", "reasoning", "tool_calls", "usage")
 _VERDICT: Final = ("decision", "reason", "code", "rule")
 _OUTCOME: Final = ("status", "value", "typed", "lossy", "drift")
@@ -26,19 +27,22 @@ def steps(events: Iterable[Event], kind: str = "tool") -> list[dict[str, Any]]:
     They stand in the order of the calls: by turn, then by slot, the calls of a tool's body after
     it. `parent` is a place in this list.
     """
-    found: dict[int, dict[str, Any]] = {}
-    for event in events:
-        name = event["event"]
-        if name in _HOW:
-            found[event["step"]] = {**event, "how": _HOW[name]}
-        elif name in ("step.finished", "step.resolved"):
-            found[event["step"]]["outcome"] = event["outcome"]
-            if "labels" in event:
-                found[event["step"]]["labels"] = event["labels"]
-    chosen = {number: step for number, step in found.items() if step["kind"] == kind}
+    found = {step.step: step for step in fold(enumerate(events, 1)).steps}
+    chosen = [number for number, step in found.items() if step.kind == kind]
     order = sorted(chosen, key=lambda number: _place(found, number))
     places = {number: place for place, number in enumerate(order)}
-    return [{**chosen[n], "parent": places.get(chosen[n].get("parent", 0))} for n in order]
+    return [_record(found[n], places.get(found[n].parent or 0)) for n in order]
+
+
+def _record(step: Step, parent: int | None) -> dict[str, Any]:
+    record = {field: getattr(step, field) for field in _OF_A_CALL}
+    record["how"] = "replayed" if step.origin else "blocked" if step.state == "blocked" else "ran"
+    record["parent"] = parent
+    said = {"occurrence": [*step.occurrence], "verdict": step.verdict, "outcome": step.outcome,
+            "labels": [*step.labels]}  # fmt: skip
+    if step.decided_by:
+        record["rejected_by" if step.state == "blocked" else "approved_by"] = step.decided_by
+    return record | {field: each for field, each in said.items() if each}
 
 
 def answers(events: Iterable[Event]) -> list[dict[str, Any]]:
@@ -60,12 +64,11 @@ def answers(events: Iterable[Event]) -> list[dict[str, Any]]:
     return told
 
 
-def _place(found: Mapping[int, Event], number: int) -> tuple[tuple[int, int], ...]:
+def _place(found: Mapping[int, Step], number: int) -> tuple[tuple[int, int], ...]:
     """Where a step stands: its ancestors' places, then its own."""
     step = found[number]
-    own = ((step["turn"], step["slot"]),)
-    parent = step.get("parent")
-    return own if parent is None else _place(found, parent) + own
+    own = ((step.turn, step.slot),)
+    return own if step.parent is None else _place(found, step.parent) + own
 
 
 def normalise(events: Iterable[Event]) -> dict[str, Any]:
@@ -94,8 +97,9 @@ def normalise(events: Iterable[Event]) -> dict[str, Any]:
         if "outcome" in step:
             record["outcome"] = _outcome(step["outcome"])
         told.append(record)
-    finished = [event["status"] for event in events if event["event"] == "run.finished"]
-    normal = {"mode": events[0]["mode"], "status": "".join(finished), "steps": told}
+    run = fold(enumerate(events, 1))
+    status = str(run.finished["status"]) if run.finished else ""
+    normal = {"mode": run.started["mode"], "status": status, "steps": told}
     said = [{n: each[n] for n in ("text", "tool_calls") if n in each} for each in answers(events)]
     return {**normal, "answers": said} if said else normal
 

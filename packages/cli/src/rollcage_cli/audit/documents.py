@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rollcage_cli.audit.entries import Entry, Head, Step, policy_text
+from rollcage_cli.audit.entries import Entry, Head, Origin, policy_text
 from rollcage_cli.audit.lines import instant
 from rollcage_cli.audit.reading import Damaged, Item, Summary
 from rollcage_cli.lookup import time_text
@@ -89,7 +89,7 @@ def what_happened(entry: Entry) -> str:
     return "; ".join(parts)
 
 
-def _step_text(entry: Entry, step: Step) -> str:
+def _step_text(entry: Entry, step: Origin) -> str:
     run, number = step
     return f"step {number}" if run == entry.run else f"step {number} of run {run}"
 

@@ -6,13 +6,14 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from rollcage.trace import REPLAYED, AskedApproval, RefusedCall, Run, Step
+
 from rollcage_cli.audit.screen import Screen
 from rollcage_cli.lineage import Effect
-from rollcage_cli.steps import REPLAYED, RefusedRow, RunView, StepRow, from_events
 
-__all__ = ["FIELDS", "Elsewhere", "Entry", "Head", "entries_of", "head_of", "policy_text"]
+__all__ = ["FIELDS", "Elsewhere", "Entry", "Head", "Origin", "entries_of", "head_of", "policy_text"]
 
-Step = tuple[str, int]  # run and number
+Origin = tuple[str, int]  # run and number
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -96,11 +97,11 @@ class Entry:
     outcome: str = ""
     drift: str = ""
     duration: int | None = None
-    first_ran: Step | None = None
-    undoes: Step | None = None
+    first_ran: Origin | None = None
+    undoes: Origin | None = None
     undone: str = ""
     resolved_by: str = ""
-    left_by: Step | None = None
+    left_by: Origin | None = None
 
     @property
     def enforced(self) -> bool:
@@ -146,7 +147,7 @@ class Head:
     policy: str = ""
 
 
-def head_of(seen: RunView, torn: int, screen: Screen) -> Head:
+def head_of(seen: Run, torn: int, screen: Screen) -> Head:
     """What is said of a run before its entries."""
     started = seen.started
     return Head(
@@ -180,53 +181,46 @@ class Elsewhere:
         sources: the runs that later ones resume.
     """
 
-    undone: dict[Step, str] = dataclasses.field(default_factory=dict[Step, str])
+    undone: dict[Origin, str] = dataclasses.field(default_factory=dict[Origin, str])
     decided: set[str] = dataclasses.field(default_factory=set[str])
-    left: dict[Step, Step] = dataclasses.field(default_factory=dict[Step, Step])
+    left: dict[Origin, Origin] = dataclasses.field(default_factory=dict[Origin, Origin])
     sources: set[str] = dataclasses.field(default_factory=set[str])
 
-    def add(self, run: str, events: Iterable[Mapping[str, Any]]) -> None:
-        """Note what a run's events tell of others."""
-        for event in events:
-            if event["event"] == "approval.decided":
-                self.decided.add(event["id"])
-            elif event["event"] == "step.started":
-                by = run, event["step"]
-                self.left.update({(of[0], of[1]): by for of in event.get("orphans") or ()})
-            elif event["event"] == "undo.finished" and event["of"][0] != run:
-                self.undone[event["of"][0], event["of"][1]] = event["status"]
+    def add(self, run: Run) -> None:
+        """Note what a run tells of others."""
+        self.decided.update(each.decision["id"] for each in run.approvals if each.decision)
+        for step in run.steps:
+            by = run.id, step.step
+            self.left.update({(of[0], of[1]): by for of in step.orphans or ()})
+        others = {of: status for of, status in run.undone.items() if of[0] != run.id}
+        self.undone.update(others)
 
 
 def entries_of(
-    events: list[dict[str, Any]],
+    run: Run,
     elsewhere: Elsewhere,
     screen: Screen,
-    orphans: Callable[[RunView], Iterable[Effect]],
-) -> tuple[RunView, list[Entry]]:
-    """A run and its entries.
+    orphans: Callable[[Run], Iterable[Effect]],
+) -> list[Entry]:
+    """The entries of a run.
 
     Args:
-        events: of its trace, checked.
+        run: as its trace tells.
         elsewhere: what other runs tell of it.
         screen: takes credentials out.
         orphans: the recorded effects that a run which ended `partial` never asked for.
     """
-    seen = from_events(events)
-    told = _Telling(seen, events, elsewhere, screen)
-    found = [told.call(row) for row in seen.steps if row.kind != "branch"]
-    found += told.approvals(events)
+    told = _Telling(run, elsewhere, screen)
+    found = [told.call(row) for row in run.steps if row.kind != "branch"]
+    found += map(told.approval, run.approvals)
     found += told.said()
-    for event in events:
-        if event["event"] == "policy.loaded":
-            found.append(told.loaded(event))
-        elif event["event"] == "undo.finished":
-            found.append(told.undo(event))
-        elif event["event"] == "run.stopped":
-            found.append(told.stop(event))
-    found += map(told.refused, seen.refused)
-    if seen.status == "partial":
-        found += map(told.orphan, orphans(seen))
-    return seen, sorted(found, key=lambda entry: entry.time)
+    found += map(told.loaded, run.policies)
+    found += map(told.undo, run.undos)
+    found += map(told.stop, run.stops)
+    found += map(told.refused, run.refused)
+    if run.status == "partial":
+        found += map(told.orphan, orphans(run))
+    return sorted(found, key=lambda entry: entry.time)
 
 
 def _policy_of(event: Mapping[str, Any], screen: Screen) -> dict[str, Any]:
@@ -240,7 +234,7 @@ def _policy_of(event: Mapping[str, Any], screen: Screen) -> dict[str, Any]:
     }
 
 
-def _drift_text(row: StepRow) -> str:
+def _drift_text(row: Step) -> str:
     """How an output breaks its contract, or differs from the recorded one."""
     broken: Mapping[str, Any] | None = (row.outcome or {}).get("drift")
     parts = [row.drift] if row.drift else []
@@ -253,18 +247,12 @@ def _drift_text(row: StepRow) -> str:
 class _Telling:
     """Makes the entries of one run."""
 
-    def __init__(
-        self,
-        seen: RunView,
-        events: list[dict[str, Any]],
-        elsewhere: Elsewhere,
-        screen: Screen,
-    ) -> None:
+    def __init__(self, seen: Run, elsewhere: Elsewhere, screen: Screen) -> None:
         self._started = seen.started
         self._ended = seen.last_time
-        self._requests = {e["id"]: e for e in events if e["event"] == "approval.requested"}
-        loaded = [e for e in events if e["event"] == "policy.loaded"]
-        self._policies = [(each["time"], _policy_of(each, screen)) for each in loaded]
+        requests = [each.request for each in seen.approvals if each.request]
+        self._requests = {each["id"]: each for each in requests}
+        self._policies = [(each["time"], _policy_of(each, screen)) for each in seen.policies]
         self._first = _policy_of(seen.started, screen)
         self._rows = {row.step: row for row in seen.steps}
         self._elsewhere = elsewhere
@@ -315,7 +303,7 @@ class _Telling:
         asked = self._requests.get(approval or "", {}).get("args")
         return "" if asked is None or asked == args else self._screen.arguments(asked)
 
-    def call(self, row: StepRow) -> Entry:
+    def call(self, row: Step) -> Entry:
         text, verdict = self._screen.text, row.verdict or {}
         shadow: Mapping[str, Any] = verdict.get("shadow") or {}
         first = None if row.origin is None else (str(row.origin[0]), int(row.origin[1]))
@@ -356,7 +344,7 @@ class _Telling:
             left_by=None if first else self._elsewhere.left.get((self._run, row.step)),
         )
 
-    def refused(self, row: RefusedRow) -> Entry:
+    def refused(self, row: RefusedCall) -> Entry:
         text = self._screen.text
         return Entry(
             kind="refused",
@@ -387,23 +375,12 @@ class _Telling:
             undone=self._elsewhere.undone.get(at, ""),
         )
 
-    def approvals(self, events: list[dict[str, Any]]) -> Iterator[Entry]:
-        """Each request with what became of it.
+    def approval(self, asked: AskedApproval) -> Entry:
+        """A request with what became of it.
 
         One that a halted run left behind is pending, or continued where a later run had its answer.
         """
-        requests: dict[str, dict[str, Any]] = {}
-        for event in events:
-            if event["event"] == "approval.requested":
-                requests[event["id"]] = event
-            elif event["event"] == "approval.decided":
-                request = requests.pop(event["id"], {})
-                yield self._approval(request, event)
-        for request in requests.values():
-            yield self._approval(request, None)
-
-    def _approval(self, request: Mapping[str, Any], decided: Mapping[str, Any] | None) -> Entry:
-        text = self._screen.text
+        text, request, decided = self._screen.text, asked.request, asked.decision
         verdict: Mapping[str, Any] = request.get("verdict") or {}
         said: Mapping[str, Any] = decided or {}
         edited = said.get("args")
@@ -452,7 +429,7 @@ class _Telling:
             undoes=of,
         )
 
-    def _row_of(self, of: Step) -> StepRow | None:
+    def _row_of(self, of: Origin) -> Step | None:
         """The step that was taken back, where this run ran or replayed it."""
         if of[0] == self._run:
             return self._rows.get(of[1])

@@ -9,22 +9,20 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-import orjson
 from rollcage.errors import RollcageError
 from rollcage.store import RunTrace, check_attested
-from rollcage.trace import check_events
+from rollcage.trace import Run, read_run
 
 from rollcage_cli.audit.entries import Elsewhere, Entry, Head, entries_of, head_of
 from rollcage_cli.audit.screen import Screen
 from rollcage_cli.audit.selection import Named, Selection
 from rollcage_cli.lineage import Effect, lineage_of, standing
-from rollcage_cli.steps import RunView
 
-__all__ = ["Damaged", "Item", "Summary", "audited", "told_of_others"]
+__all__ = ["Damaged", "Item", "Summary", "audited", "telling_of_others"]
 
 _LISTED: Final = 500  # entries that are kept to be listed again at the end
 _OF_OTHERS: Final = re.compile(
-    rb'^\{"event":"(?:(?:undo\.finished|approval\.decided)".*|step\.started".*"orphans":\[\[.*)$',
+    rb'^\{"event":"(?:undo\.finished"|approval\.decided"|step\.started".*"orphans":\[\[)',
     re.MULTILINE,
 )
 
@@ -133,7 +131,9 @@ def audited(
     summary.credentials = screen.found
     elsewhere = Elsewhere()
     for each in (*runs, *later):
-        elsewhere.add(each.run, told_of_others(each))
+        other = telling_of_others(each)
+        if other is not None:
+            elsewhere.add(other)
         if each.info is not None and each.info.mode == "resume" and each.info.source:
             elsewhere.sources.add(each.info.source)
         advance()
@@ -141,14 +141,13 @@ def audited(
         summary.runs += 1
         try:
             trace = _read(each)
-            events = check_events(trace.data, trace.where)
+            seen = read_run(trace)
         except RollcageError as error:
             damaged = Damaged(screen.text(each.run), error.code, screen.text(str(error)))
             summary.damaged.append(damaged)
             yield damaged
         else:
-            orphans = functools.partial(_orphans, each)
-            seen, entries = entries_of(events, elsewhere, screen, orphans)
+            entries = entries_of(seen, elsewhere, screen, functools.partial(_orphans, each))
             told = [entry for entry in entries if entry in wanted]
             if told:
                 summary.told += 1
@@ -159,7 +158,7 @@ def audited(
         advance()
 
 
-def _orphans(each: Named, seen: RunView) -> list[Effect]:
+def _orphans(each: Named, seen: Run) -> list[Effect]:
     return standing(lineage_of(each.reader, seen)).ahead
 
 
@@ -171,13 +170,10 @@ def _read(each: Named) -> RunTrace:
     return trace
 
 
-def told_of_others(each: Named) -> list[dict[str, Any]]:
-    """The events of a run that tell of others; these were told of before it was read."""
+def telling_of_others(each: Named) -> Run | None:
+    """A run, if it tells of others: that has to be known before these are told of."""
     try:
-        data = each.reader.read(each.run).data
-        lines = _OF_OTHERS.findall(data)
-        if lines:
-            check_events(data, each.run)
+        trace = each.reader.read(each.run)
+        return read_run(trace) if _OF_OTHERS.search(trace.data) else None
     except RollcageError:
-        return []  # told of, if it was asked for, when its turn comes
-    return [*map(orjson.loads, lines)]
+        return None  # told of, if it was asked for, when its turn comes

@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 from rollcage.store import JsonlStore
+from rollcage.trace import Run, Step, read_run
 
 from rollcage_cli.demo.job import (
     NAME_ESCAPE,
@@ -30,7 +31,6 @@ from rollcage_cli.errors import ClaimFailed, DemoUnavailable
 from rollcage_cli.options import OFF, JsonOption
 from rollcage_cli.output import arguments_text, console, print_json, visible
 from rollcage_cli.show import outcome_text, state_text
-from rollcage_cli.steps import RunView, StepRow, view
 from rollcage_cli.verify import verify_trace
 
 __all__ = ["demo", "folder_for"]
@@ -244,7 +244,7 @@ class _Stage:
         (self._scene.folder / "pyproject.toml").write_text(SETTING, encoding="utf-8")
         self._out.print(f"    $ rollcage undo {run[-12:]} --yes", soft_wrap=True)
         code = self._rollcage("undo", run[-12:], "--yes")
-        rows = view(self._store.read(run)).steps
+        rows = read_run(self._store.read(run)).steps
         ends = [row.undone for row in rows if row.undoes is None]
         self._claim(
             f"{ends.count('verified')} effects were taken back, and each was looked at",
@@ -289,7 +289,7 @@ class _Stage:
             for info in self._store.runs():
                 if info.name == name and info.run not in self._known:
                     self.runs[role] = info.run
-                    steps = view(self._store.read(info.run)).steps
+                    steps = read_run(self._store.read(info.run)).steps
                     ended = [row for row in steps if row.state not in {"cut_off", "unknown"}]
                     for row in ended:
                         if row.step not in told:
@@ -298,11 +298,11 @@ class _Stage:
 
         return tell
 
-    def _view(self, role: str, agent: _Agent) -> RunView:
+    def _view(self, role: str, agent: _Agent) -> Run:
         if role not in self.runs:
             agent.wait()
             raise ClaimFailed(f"the agent left no run; its messages are in {self._scene.folder}")
-        return view(self._store.read(self.runs[role]))
+        return read_run(self._store.read(self.runs[role]))
 
     # --- telling it ------------------------------------------------------------------------------
 
@@ -310,7 +310,7 @@ class _Stage:
         self._out.print()
         self._out.print(Text(f"{number}. {text}", style="bold"))
 
-    def _tell_step(self, row: StepRow) -> None:
+    def _tell_step(self, row: Step) -> None:
         text = Text(f"{row.step:>5}  ")
         state = state_text(row)
         text.append(state).append(" " * (9 - len(state)))

@@ -19,7 +19,7 @@ from rollcage.gate import (
     Verdict,
     view_of,
 )
-from rollcage.trace import check_events
+from rollcage.trace import read_run
 
 from rollcage_cli.errors import StepNotFound, UsageError
 from rollcage_cli.lookup import find
@@ -108,9 +108,7 @@ def explain(
 
 def _recorded(rerun: Rerun, store: Path, run: str, step: int) -> Judged:
     found = find(store, run)
-    trace = found.read()
-    events = check_events(trace.data, trace.where)
-    for judged in rerun.over(events, found.reader.get_blob, explain=step):
+    for judged in rerun.over(read_run(found.read()), found.reader.get_blob, explain=step):
         if judged.step == step:
             return judged
     raise StepNotFound(f"run {found.run} has no call at step {step}")

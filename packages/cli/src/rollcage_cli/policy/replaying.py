@@ -16,9 +16,9 @@ from rich.text import Text
 from rollcage.errors import RollcageError
 from rollcage.gate import Judged, Policy, Rerun
 from rollcage.store import check_attested
-from rollcage.trace import check_events
+from rollcage.trace import read_run
 
-from rollcage_cli.audit.reading import told_of_others
+from rollcage_cli.audit.reading import telling_of_others
 from rollcage_cli.audit.selection import Named, runs_of
 from rollcage_cli.errors import CORRUPT, DIFFERENT
 from rollcage_cli.options import DEFAULT_STORE, OFF, StoreOption
@@ -144,10 +144,10 @@ def _judged(
     A call that waited for an approval, and went on in another of these runs, is one call.
     """
     decided = {
-        event["id"]
-        for each in meant
-        for event in told_of_others(each)
-        if event["event"] == "approval.decided"
+        asked.decision["id"]
+        for run in map(telling_of_others, meant)
+        for asked in (() if run is None else run.approvals)
+        if asked.decision is not None
     }
     for each in followed:
         summary.runs += 1
@@ -156,8 +156,7 @@ def _judged(
             if each.info is not None:
                 trace = dataclasses.replace(trace, info=each.info)
             check_attested(trace)
-            events = check_events(trace.data, trace.where)
-            found = [*rerun.over(events, each.reader.get_blob, decided=decided)]
+            found = [*rerun.over(read_run(trace), each.reader.get_blob, decided=decided)]
         except RollcageError as error:
             damaged = _Damaged(each.run, error.code, str(error))
             summary.damaged.append((damaged.run, damaged.code, damaged.reason))

@@ -11,13 +11,11 @@ import orjson
 from rollcage.contract.contract import Contract, Effect
 from rollcage.errors import Halt, StoreError
 from rollcage.gate.verdict import ALLOWED, Decision, Verdict
+from rollcage.trace.runs import Step
 from rollcage.values.codec import TAG
 
-__all__ = ["CALLS", "Contracts", "Figures", "Unknown", "arguments_of", "is_whole", "said_in",
+__all__ = ["Contracts", "Figures", "Unknown", "arguments_of", "is_whole", "said_in",
            "verdict_of"]  # fmt: skip
-
-CALLS: Final = frozenset({"step.started", "step.replayed", "step.blocked"})
-"""The events that are calls."""
 
 Unknown = Mapping[str, frozenset[str]]
 """What can't be known of a call: by name of what conditions see (`args`, `tool`, …) the fields."""
@@ -61,18 +59,18 @@ class Contracts:
         self._tools = {each.name: each for each in tools}
         self._made: dict[tuple[str, str, str, str, bool], tuple[Contract, frozenset[str]]] = {}
 
-    def of(self, event: Mapping[str, Any]) -> tuple[Contract, frozenset[str]]:
+    def of(self, step: Step) -> tuple[Contract, frozenset[str]]:
         """The contract of a call, and which of its fields are not known.
 
         Raises:
             ContractError: no tool can be called so.
         """
-        kind, name, version = event["kind"], event["name"], event["version"]
-        effect: Effect = event["effect"]
+        kind, name, version = step.kind, step.name, step.version
+        effect = cast("Effect", step.effect)
         tool = self._tools.get(name)
         if tool is not None and kind == "tool" and (tool.version, tool.effect) == (version, effect):
             return tool, frozenset()
-        undone = bool(event.get("reversible"))
+        undone = step.reversible
         at = kind, name, version, effect, undone
         made = self._made.get(at)
         if made is None:
@@ -111,18 +109,18 @@ def _some_undo() -> None:
 
 
 def arguments_of(
-    event: Mapping[str, Any], get_blob: Callable[[str], bytes], *, redacted: bool
+    step: Step, get_blob: Callable[[str], bytes], *, redacted: bool
 ) -> tuple[dict[str, Any], frozenset[str]]:
     """The arguments of a call with their large values, and the names of those that are not whole.
 
     Args:
-        event: the call.
+        step: the call.
         get_blob: gives a large value; StoreError where it can't.
         redacted: values were taken out of the trace by an export.
     """
-    arguments: dict[str, Any] = dict(event["args"])
+    arguments: dict[str, Any] = dict(step.args)
     missing: set[str] = set()
-    for name, value in event["args"].items():
+    for name, value in step.args.items():
         if type(value) is dict and value.get(TAG) == "blob":
             try:
                 arguments[name] = orjson.loads(get_blob(str(value.get("sha256"))))
@@ -158,22 +156,22 @@ _NO_RULE: Final = frozenset({"capture_failed"} | _codes_of(Halt)) - {"approval_r
 _ASKED: Final = ("approval_", "approver_")  # how the codes begin of what came of asking somebody
 
 
-def verdict_of(event: Mapping[str, Any]) -> Verdict:
+def verdict_of(step: Step) -> Verdict:
     """What the gate said of a recorded call: for one that somebody rejected, that it asks.
 
     What was refused for another reason than a rule was allowed.
     """
-    said: Mapping[str, Any] = event.get("verdict") or {}
+    said: Mapping[str, Any] = step.verdict or {}
     decision: Decision = said.get("decision", "allow")
-    if event["event"] == "step.replayed" and decision == "deny":
+    if step.origin is not None and decision == "deny":
         return ALLOWED  # today's verdict, beside a recorded outcome that was given back
     code: str = said.get("code", "")
-    if event["event"] == "step.blocked":
-        if event.get("approval") or code.startswith(_ASKED):
+    if step.state == "blocked":
+        if step.approval or code.startswith(_ASKED):
             decision = "ask"
         elif code in _NO_RULE:
             return ALLOWED
-    elif event.get("approval"):
+    elif step.approval:
         decision = "ask"
     return Verdict(decision, said.get("reason", ""), code, said.get("rule", ""))
 

@@ -20,7 +20,6 @@ from rollcage.gate.labels import NO_LABELS, Found, Labels
 from rollcage.gate.meter import Meter, Ticket
 from rollcage.gate.policy import Policy
 from rollcage.gate.recorded import (
-    CALLS,
     Contracts,
     Figures,
     Unknown,
@@ -31,6 +30,7 @@ from rollcage.gate.recorded import (
 )
 from rollcage.gate.trial import Explained, Trial
 from rollcage.gate.verdict import StepView, Verdict
+from rollcage.trace.runs import AskedApproval, Run, Step
 from rollcage.undo.compensation import holds_secret
 from rollcage.values.codec import TAG
 from rollcage.values.decoding import decode
@@ -39,6 +39,7 @@ from rollcage.values.exceptions import decode_exception
 __all__ = ["Judged", "Rerun"]
 
 Event = Mapping[str, Any]
+_ASKED_FOR: Final = ("kind", "name", "version", "args", "key", "turn", "slot", "time", "verdict")
 _FACADE: Final = "facade "  # how the rule of what a facade refuses begins
 _NO_FRAMEWORK: Final = "-"  # values come back as neutral data: no adapter's code runs
 
@@ -102,7 +103,7 @@ class Rerun:
 
     def over(
         self,
-        events: Iterable[Event],
+        run: Run,
         get_blob: Callable[[str], bytes],
         *,
         explain: int = 0,
@@ -111,7 +112,7 @@ class Rerun:
         """What the policy says of each call of a run, in the order of the recording.
 
         Args:
-            events: of the run's trace, checked.
+            run: as its trace tells (`rollcage.trace.read_run`).
             get_blob: gives a large value; StoreError where it can't.
             explain: the number of a step of which it is told what becomes of each rule.
             decided: the ids of requests for approval that were decided in other runs, which are
@@ -120,16 +121,35 @@ class Rerun:
         Raises:
             ContractError: a call of a tool with a name that no tool can have.
         """
-        listed = [*events]
         trial = self._trial
-        words = said_in(listed[0], get_blob) if self._said is None else None
+        words = said_in(run.started, get_blob) if self._said is None else None
         if words is not None:
             trial = Trial(self.policy, said=words, resolver=self._resolver)
-        run = _Run(self.policy, trial, self._contracts, listed, get_blob, decided)
-        for event in listed:
-            judged = run.take(event, explain=explain)
-            if judged is not None:
-                yield judged
+        replayed = _Replayed(self.policy, trial, self._contracts, run, get_blob)
+        calls = {step.line: step for step in run.steps if step.kind != "branch"}
+        ends = {step.ended_line: step for step in calls.values() if step.ended_line is not None}
+        asked = {each.line: each.request for each in _pending(run, decided)}
+        for line in sorted([*calls, *ends, *asked]):
+            if line in calls:
+                yield replayed.judge(calls[line], explain=explain)
+            elif line in ends:
+                replayed.end(ends[line])
+            else:
+                yield replayed.asked(asked[line])
+
+
+def _pending(run: Run, decided: Collection[str]) -> Iterator[AskedApproval]:
+    """The requests for approval that nobody has decided anywhere, and whose call is not judged yet.
+
+    A session that halts for an approval writes the call down as blocked: it is judged there.
+    """
+    blocked = {(s.key, s.branch, s.turn, s.slot) for s in run.steps if s.state == "blocked"}
+    for each in run.approvals:
+        said = each.request
+        if each.decision is not None or said["id"] in decided:
+            continue
+        if (said["key"], said.get("branch", ""), said["turn"], said["slot"]) not in blocked:
+            yield each
 
 
 def _not_deciding(explained: Explained) -> Explained:
@@ -148,12 +168,7 @@ class _Open:
     parent: int
 
 
-def _place(event: Event) -> tuple[Any, ...]:
-    """Which call an event is about."""
-    return event["key"], event.get("branch", ""), event["turn"], event["slot"]
-
-
-class _Run:
+class _Replayed:
     """One run, as far as it was followed."""
 
     def __init__(
@@ -161,15 +176,14 @@ class _Run:
         policy: Policy,
         trial: Trial,
         contracts: Contracts,
-        events: list[Event],
+        run: Run,
         get_blob: Callable[[str], bytes],
-        decided: Collection[str],
     ) -> None:
         self._policy = policy
         self._trial = trial
         self._contracts = contracts
         self._get_blob = get_blob
-        self._started = events[0]
+        self._started = run.started
         self._redacted = bool(self._started.get("redacted"))
         self._calls = 0
         self._now = int(self._started["time"]) * 1000  # ns; the recorded clock may go backwards
@@ -180,71 +194,66 @@ class _Run:
         self._lost_labels = False  # whether one may have that can't be followed
         # Labels of results are recorded where something could ask for them.
         self._records_labels = bool(self._started.get("rules") or self._started.get("policy"))
-        # A session that halts for an approval writes the call down as blocked: it is judged there.
-        blocked = {_place(e) for e in events if e["event"] == "step.blocked"}
-        asked = [e for e in events if e["event"] == "approval.requested"]
-        self._pending = {e["id"] for e in asked if _place(e) not in blocked}
-        self._pending -= {e["id"] for e in events if e["event"] == "approval.decided"}
-        self._pending.difference_update(decided)
-        calls = [e for e in events if e["event"] in CALLS]
-        self._effects = {(e["name"], e["version"]): e["effect"] for e in calls}
-
-    def take(self, event: Event, *, explain: int) -> Judged | None:
-        """Go on by one event; a call is judged."""
-        kind = event["event"]
-        self._now = max(self._now, int(event["time"]) * 1000)
-        if kind in CALLS:
-            return self._judge(event, explain=explain)
-        if kind == "approval.requested" and event["id"] in self._pending:
-            return self._asked(event)
-        if kind in ("step.finished", "step.resolved"):
-            self._end(event["step"], event["outcome"], event.get("labels") or ())
-        return None
+        calls = [step for step in run.steps if step.kind != "branch"]
+        self._effects = {(step.name, step.version): step.effect for step in calls}
 
     # --- a call ----------------------------------------------------------------------------------
 
-    def _asked(self, event: Event) -> Judged:
+    def asked(self, request: Event) -> Judged:
         """A call that somebody was asked about, when the run ended; its effect was not recorded."""
-        called = event["name"], event["version"]
+        called = request["name"], request["version"]
         effect = self._effects.get(called) or self._contracts.effect_of(*called)
-        judged = self._judge({**event, "effect": effect or "write"})
+        shown = {field: request[field] for field in _ASKED_FOR}
+        agent, branch = request.get("agent", ""), request.get("branch", "")
+        judged = self.judge(
+            Step(
+                **shown,
+                step=0,
+                effect=effect or "write",
+                agent=agent,
+                branch=branch,
+                parent=None,
+                state="blocked",
+            )
+        )
         return judged if effect else dataclasses.replace(judged, now=None, unknown=("tool.effect",))
 
-    def _judge(self, event: Event, *, explain: int = 0) -> Judged:
-        view, found, unknown = self._view(event)
+    def judge(self, step: Step, *, explain: int = 0) -> Judged:
+        """A call begins: what the policy says of it."""
+        self._now = max(self._now, step.time * 1000)
+        view, found, unknown = self._view(step)
         self._calls += 1
-        was = verdict_of(event)
-        step: int = event.get("step", 0)
-        made = event["event"] in ("step.started", "step.replayed")
+        was = verdict_of(step)
+        made = step.state != "blocked"
         if was.rule.startswith(_FACADE) and not made:
             apart = "the facade refused it"
-            return Judged(step, event["time"], view, was, made, was, apart=apart)
-        how = self._trial.explain if explain and step == explain else self._trial.decide
+            return Judged(step.step, step.time, view, was, made, was, apart=apart)
+        how = self._trial.explain if explain and step.step == explain else self._trial.decide
         tried = how(view, unknown)
         verdict = None if tried.verdict is None else found.explain(tried.verdict)
         ticket: Ticket | None = None
-        if event.get("undoes") is None:  # what takes a step back is under no limit
-            ticket, verdict = self._limited(event, view, verdict)
+        if step.undoes is None:  # what takes a step back is under no limit
+            ticket, verdict = self._limited(step, view, verdict, made=made)
         if made:
-            parent: int = event.get("parent") or 0
-            self._open[step] = _Open(view.contract, view.kind, found, ticket, parent)
-            if "outcome" in event:  # a recorded one stood for it
-                self._end(step, event["outcome"], event.get("labels") or ())
+            opened = _Open(view.contract, view.kind, found, ticket, step.parent or 0)
+            self._open[step.step] = opened
+            if step.origin is not None:  # a recorded outcome stood for it
+                self.end(step)
         elif ticket is not None:  # it would run now: what it would use is not known
             runs = verdict is not None and verdict.decision == "allow"
             self._meter.end(ticket, made=runs, usage={})
         rules = tried.rules
         if verdict is None or tried.verdict is None or verdict.rule != tried.verdict.rule:
             rules = tuple(map(_not_deciding, rules))  # a limit does
-        return Judged(step, event["time"], view, was, made, verdict, tried.unknown, rules=rules)
+        return Judged(step.step, step.time, view, was, made, verdict, tried.unknown, rules=rules)
 
     def _limited(
-        self, event: Event, view: StepView, verdict: Verdict | None
+        self, step: Step, view: StepView, verdict: Verdict | None, *, made: bool
     ) -> tuple[Ticket | None, Verdict | None]:
         """What the limits say beside the policy, and what the call takes of them."""
         if verdict is not None and verdict.decision == "deny":
             return None, verdict
-        place = event.get("branch", ""), event.get("parent"), event["turn"], event["slot"]
+        place = step.branch, step.parent, step.turn, step.slot
         ticket = self._meter.take(view, place)
         said = ticket.verdict
         if verdict is not None:
@@ -253,7 +262,7 @@ class _Run:
             verdict = said
         denied = verdict is not None and verdict.decision == "deny"
         allowed = verdict is not None and verdict.decision == "allow"
-        begins = event["event"] == "step.started" or (allowed and event["event"] != "step.replayed")
+        begins = step.origin is None and (made or allowed)
         if begins and not denied:
             paced = ticket.pace()
             if paced is not None:
@@ -263,9 +272,9 @@ class _Run:
             return None, verdict
         return ticket, verdict
 
-    def _view(self, event: Event) -> tuple[StepView, Found, Unknown]:
-        contract, fields = self._contracts.of(event)
-        data, missing = arguments_of(event, self._get_blob, redacted=self._redacted)
+    def _view(self, step: Step) -> tuple[StepView, Found, Unknown]:
+        contract, fields = self._contracts.of(step)
+        data, missing = arguments_of(step, self._get_blob, redacted=self._redacted)
         unknown: dict[str, frozenset[str]] = {}
         if fields:
             unknown["tool"] = fields
@@ -284,17 +293,17 @@ class _Run:
             calls=self._calls,
             tokens=spent.tokens,
             cost=spent.cost,
-            elapsed=max(0, event["time"] - self._started["time"]) / 1e6,
+            elapsed=max(0, step.time - self._started["time"]) / 1e6,
         )
         view = StepView(
-            kind=event["kind"],
+            kind=step.kind,
             contract=contract,
             args=data,  # as they are recorded
-            agent=event.get("agent", ""),
-            branch=event.get("branch", ""),
+            agent=step.agent,
+            branch=step.branch,
             calls=self._calls,
             data=data | dict.fromkeys(missing),  # no condition that asks for them is evaluated
-            key=event["key"],
+            key=step.key,
             run=figures,
             labels=found.labels,
         )
@@ -302,8 +311,12 @@ class _Run:
 
     # --- its end ---------------------------------------------------------------------------------
 
-    def _end(self, step: int, outcome: Event, recorded: Iterable[str]) -> None:
-        call = self._open.pop(step, None)
+    def end(self, step: Step) -> None:
+        """A call that ran has ended, or a recorded outcome stands for it."""
+        outcome = step.outcome or {}
+        if step.ended is not None:
+            self._now = max(self._now, step.ended * 1000)
+        call = self._open.pop(step.step, None)
         if call is None:
             return
         status = outcome["status"]
@@ -315,7 +328,7 @@ class _Run:
                 usage=outcome.get("usage"),
             )
         if self._labels is not None and status in ("ok", "error"):
-            self._note(self._labels, step, call, outcome, recorded)
+            self._note(self._labels, step.step, call, outcome, step.labels)
 
     def _note(
         self, labels: Labels, step: int, call: _Open, outcome: Event, recorded: Iterable[str]

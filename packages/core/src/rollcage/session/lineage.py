@@ -27,6 +27,7 @@ from rollcage.store.protocol import (
     is_run_id,
 )
 from rollcage.trace.reader import read_events
+from rollcage.trace.runs import Step, read_run
 from rollcage.values.answer import Answer
 from rollcage.values.codec import TAG
 
@@ -225,18 +226,12 @@ def read_answers(reader: Reader, run: str, agent: str | None) -> list[Answer]:
     """
     trace = reader.read(run)
     check_attested(trace)
-    asked: dict[int, tuple[int, dict[str, Any]]] = {}
-    for line, event in read_events(trace.data, trace.where):
-        step: Any = event.get("step")
-        if event["event"] in ("step.started", "step.replayed"):
-            if event.get("kind") == "model" and _is_asked_by(agent, event):
-                asked[step] = line, event
-        elif step in asked:
-            asked[step] = line, event
     answers: list[Answer] = []
-    for line, event in asked.values():
-        outcome = event.get("outcome")
+    for step in read_run(trace, schema=False).steps:
+        outcome = step.outcome
         try:
+            if step.kind != "model" or not _is_asked_by(agent, step):
+                continue
             if outcome is None or outcome["status"] != "ok":
                 continue
             answer = outcome["answer"]
@@ -244,14 +239,13 @@ def read_answers(reader: Reader, run: str, agent: str | None) -> list[Answer]:
                 answer = orjson.loads(reader.get_blob(answer["sha256"]))
             answers.append(Answer.from_data(answer, outcome.get("usage")))
         except (KeyError, TypeError, ValueError) as error:
+            line = step.ended_line or step.line
             raise TraceCorrupt(trace.where, line, f"no answer of a model: {error}") from None
     return answers
 
 
-def _is_asked_by(agent: str | None, event: Mapping[str, Any]) -> bool:
-    if agent is None:
-        return event.get("parent") is None
-    return bool(event.get("agent", "") == agent)
+def _is_asked_by(agent: str | None, step: Step) -> bool:
+    return step.parent is None if agent is None else step.agent == agent
 
 
 def _check_stopped(reader: Reader, run: str) -> None:

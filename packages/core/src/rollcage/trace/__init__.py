@@ -1,8 +1,23 @@
-"""The trace: its events, the encoding of values, and how it is read and checked."""
+"""The trace: its events, the encoding of values, and how it is read and checked.
+
+`read_run(store.read(run))` folds a trace to a `Run` with its `Step`s.
+"""
 
 from rollcage.trace.constructors import step_resolved
 from rollcage.trace.events import CHAIN_START, FORMAT, event_adapter, json_schema, seal_line
 from rollcage.trace.reader import Tail, check_events, read_events, split_tail, tail_of
+from rollcage.trace.runs import (
+    REPLAYED,
+    STATES,
+    AskedApproval,
+    RefusedCall,
+    Run,
+    State,
+    Step,
+    Totals,
+    fold,
+    read_run,
+)
 from rollcage.trace.worlds import Worlds
 from rollcage.values.codec import TAG, Native, encode, encode_result, register_native
 from rollcage.values.decoding import decode
@@ -11,9 +26,17 @@ from rollcage.values.exceptions import decode_exception, encode_exception
 __all__ = [
     "CHAIN_START",
     "FORMAT",
+    "REPLAYED",
+    "STATES",
     "TAG",
+    "AskedApproval",
     "Native",
+    "RefusedCall",
+    "Run",
+    "State",
+    "Step",
     "Tail",
+    "Totals",
     "Worlds",
     "check_events",
     "decode",
@@ -22,8 +45,10 @@ __all__ = [
     "encode_exception",
     "encode_result",
     "event_adapter",
+    "fold",
     "json_schema",
     "read_events",
+    "read_run",
     "register_native",
     "seal_line",
     "split_tail",
