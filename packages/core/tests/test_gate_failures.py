@@ -26,7 +26,7 @@ from rollcage import (
     tool,
 )
 from rollcage.errors import DetectorMissing, RegistryCorrupt
-from rollcage.gate import Detecting, Facade, Labels, Policy, secrets
+from rollcage.gate import Detecting, FacadeSnapshot, Labels, Policy, secrets
 from rollcage.gate.meter import Meter
 from rollcage.step.driver import Clock
 from rollcage.store import JsonlStore
@@ -411,7 +411,7 @@ def what_the_arguments_carry_can_not_be_told(place: Place) -> Settings:
 
 @fails_with("tool_changed")
 def the_facade_raises(place: Place) -> Settings:
-    place.opened = lambda _: place.patch.setattr(Facade, "_look", broken)
+    place.opened = lambda _: place.patch.setattr(FacadeSnapshot, "_look", broken)
     return given(place)
 
 

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 from rollcage import Contract, Registry
 from rollcage.adapter import model_contract
-from rollcage.gate import Facade, Governed, Kind
+from rollcage.gate import FacadeSnapshot, Governed, Kind
 
 from rollcage_cli.errors import DIFFERENT, UsageError
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption, who
@@ -320,7 +320,7 @@ def facade(
     if name is not None and packs:
         registry.define_facade(name, packs, by=who(by), why=why)
     state = registry.state()
-    found: list[Facade] = [
+    found: list[FacadeSnapshot] = [
         registry.facade(each) for each in ([name] if name is not None else sorted(state.facades))
     ]
     if as_json:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from rich.table import Table
 from rich.text import Text
-from rollcage.gate import Facade, Governed, Lifecycle
+from rollcage.gate import FacadeSnapshot, Governed, Lifecycle
 
 from rollcage_cli.lookup import time_text
 from rollcage_cli.output import visible
@@ -116,12 +116,12 @@ def _diff(differs: str) -> Text:
     return text
 
 
-def facade_data(facade: Facade, state: Lifecycle) -> dict[str, Any]:
+def facade_data(facade: FacadeSnapshot, state: Lifecycle) -> dict[str, Any]:
     """A facade, with the packs that it is made of."""
     return facade.as_data() | {"packs": list(state.facades[facade.name])}
 
 
-def facades_table(found: Sequence[Facade], state: Lifecycle) -> Table:
+def facades_table(found: Sequence[FacadeSnapshot], state: Lifecycle) -> Table:
     """Facades, one a line."""
     table = _table("facade", "packs", "tools", "models", "digest")
     for each in found:

@@ -23,13 +23,32 @@ from rollcage.gate.approval import (
     untimely,
 )
 from rollcage.gate.console import ConsoleApprover, os_user
-from rollcage.gate.facade import Facade
+from rollcage.gate.extras import all_given, policy_of, recorded_facade
+from rollcage.gate.facade import FacadeSnapshot
+from rollcage.gate.guard import (
+    Decides,
+    FacadeGuard,
+    Given,
+    Guard,
+    Guards,
+    NamedFacade,
+    PolicyGuard,
+    Screens,
+    Settled,
+    Settles,
+    Spent,
+    TakenOfLimits,
+    WithLimits,
+    guards_of,
+    said_here,
+    screened,
+)
 from rollcage.gate.labels import NO_LABELS, FlowMode, Found, Labels, Origin
 from rollcage.gate.lifecycle import Governed, Kind, Lifecycle, Pin, Proposal
 from rollcage.gate.named import Named
 from rollcage.gate.persons import person, same_person
 from rollcage.gate.queue import ApprovalQueue, QueueApprover, Queued, QueueState
-from rollcage.gate.registry import Registry
+from rollcage.gate.registry import Facade, Registry
 from rollcage.gate.sealing import Detecting, Sealing
 from rollcage.gate.secrets import Finding, detect, hide_secrets, names_secret
 from rollcage.gate.verdict import (
@@ -63,7 +82,7 @@ if TYPE_CHECKING:
     from rollcage.gate.cases import Case, CaseResult, Cases, deciders, view_of
     from rollcage.gate.functions import FUNCTIONS, surroundings
     from rollcage.gate.limits import Limit, Limits, Loops, Rate
-    from rollcage.gate.meter import Meter, Spent, Ticket
+    from rollcage.gate.meter import Meter, Ticket
     from rollcage.gate.policy import Evaluation, Policy, PolicyRule
     from rollcage.gate.presets import PRESETS
     from rollcage.gate.prices import ModelPrice, Prices
@@ -89,17 +108,23 @@ __all__ = [
     "CaseResult",
     "Cases",
     "ConsoleApprover",
+    "Decides",
     "Decision",
     "Detecting",
     "Doubt",
     "Evaluation",
     "Explained",
     "Facade",
+    "FacadeGuard",
+    "FacadeSnapshot",
     "Figures",
     "Finding",
     "FlowMode",
     "Found",
+    "Given",
     "Governed",
+    "Guard",
+    "Guards",
     "Instead",
     "Judged",
     "Kind",
@@ -111,10 +136,12 @@ __all__ = [
     "Meter",
     "ModelPrice",
     "Named",
+    "NamedFacade",
     "Origin",
     "Pending",
     "Pin",
     "Policy",
+    "PolicyGuard",
     "PolicyRule",
     "Prices",
     "Proposal",
@@ -129,15 +156,21 @@ __all__ = [
     "Response",
     "Rule",
     "RunView",
+    "Screens",
     "Sealing",
+    "Settled",
+    "Settles",
     "Spent",
     "SplitUrl",
     "StepView",
+    "TakenOfLimits",
     "Terms",
     "Ticket",
     "Trial",
     "Tried",
     "Verdict",
+    "WithLimits",
+    "all_given",
     "bounded",
     "check_characters",
     "decide",
@@ -145,6 +178,7 @@ __all__ = [
     "detect",
     "doubts",
     "fixed_resolver",
+    "guards_of",
     "hide_secrets",
     "host_name",
     "is_address",
@@ -154,8 +188,12 @@ __all__ = [
     "not_entitled",
     "os_user",
     "person",
+    "policy_of",
+    "recorded_facade",
     "rule_name",
+    "said_here",
     "same_person",
+    "screened",
     "split_authority",
     "split_url",
     "surroundings",
@@ -188,7 +226,6 @@ _LATE: Final = {
     "Loops": "limits",
     "Rate": "limits",
     "Meter": "meter",
-    "Spent": "meter",
     "Ticket": "meter",
     "Evaluation": "policy",
     "Policy": "policy",

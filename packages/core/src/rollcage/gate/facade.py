@@ -9,17 +9,16 @@ from hashlib import sha256
 from types import CodeType, FunctionType
 from typing import Any, Final, NamedTuple
 
-from rollcage.contract.arguments import Arguments
 from rollcage.contract.contract import Contract
-from rollcage.errors import ArgumentsInvalid, FacadeMissing, ToolRefused
+from rollcage.errors import FacadeMissing, ToolRefused
 from rollcage.fingerprint.identity import jcs
+from rollcage.gate.guard import FacadeGuard
 from rollcage.gate.lifecycle import Governed, Lifecycle
 from rollcage.gate.pin import changed, described, diff, digest_of
 from rollcage.gate.source import Code
 from rollcage.gate.verdict import Verdict
-from rollcage.values.codec import Seal
 
-__all__ = ["Facade"]
+__all__ = ["FacadeSnapshot"]
 
 _log: Final = logging.getLogger("rollcage")
 
@@ -52,7 +51,7 @@ class _Seen(NamedTuple):
         return bool(given == self.schema)
 
 
-class Facade:
+class FacadeSnapshot(FacadeGuard):
     """What an agent gets of a registry: a snapshot, which a session takes when it opens.
 
     Attributes:
@@ -60,6 +59,7 @@ class Facade:
         tools: by name, the digest of each tool that it gives.
         models: the same of models; None where it says nothing of models: none is in its packs.
         digest: of both (SHA-256, hex).
+        known: all that the registry knows, by kind and name.
         option: what a command needs to find its store: ` --store DIR`, or nothing.
     """
 
@@ -78,11 +78,11 @@ class Facade:
             jcs([_FORMAT, {"tools": self.tools, "models": self.models}])
         ).hexdigest()
         self.option = option
-        self._known = dict(known or {})
+        self.known = dict(known or {})
         self._seen: dict[tuple[str, int], _Seen] = {}
 
     @classmethod
-    def of(cls, state: Lifecycle, name: str, where: str, option: str = "") -> Facade:
+    def of(cls, state: Lifecycle, name: str, where: str, option: str = "") -> FacadeSnapshot:
         """The facade of this name, as things stand.
 
         Raises:
@@ -111,7 +111,9 @@ class Facade:
         return cls(name, pins["tool"], models, state.tools, option)
 
     @classmethod
-    def recorded(cls, data: Mapping[str, Any], state: Lifecycle, option: str = "") -> Facade:
+    def recorded(
+        cls, data: Mapping[str, Any], state: Lifecycle, option: str = ""
+    ) -> FacadeSnapshot:
         """The facade that a run was given, by its trace; `state` says what was approved else."""
         return cls(str(data["name"]), data["tools"], data["models"], state.tools, option)
 
@@ -121,16 +123,18 @@ class Facade:
             "name": self.name, "digest": self.digest, "tools": self.tools, "models": self.models,
         }  # fmt: skip
 
-    def within(self, outer: Facade) -> Facade:
+    def within(self, outer: FacadeGuard) -> FacadeSnapshot:
         """What a session inside another one gets: what both give."""
+        if not isinstance(outer, FacadeSnapshot):
+            raise TypeError(f"{outer!r} has nothing in common with a facade of a registry")
         tools = {n: pin for n, pin in self.tools.items() if outer.tools.get(n) == pin}
         one, other = self.models, outer.models
         if one is None or other is None:
             models = other if one is None else one
         else:
             models = {n: pin for n, pin in one.items() if other.get(n) == pin}
-        known = {**outer._known, **self._known}
-        return Facade(self.name, tools, models, known, self.option)
+        known = {**outer.known, **self.known}
+        return FacadeSnapshot(self.name, tools, models, known, self.option)
 
     def _pin(self, kind: str, name: str) -> str | None:
         return self.tools.get(name) if kind == "tool" else (self.models or {}).get(name)
@@ -173,25 +177,6 @@ class Facade:
             )  # fmt: skip
         return verdict
 
-    def bind_refused(
-        self, contract: Contract, given: Mapping[str, Any], seal: Seal, *, kind: str = "tool"
-    ) -> Arguments:
-        """The arguments of a call that must not be made, for the trace.
-
-        The validators of a tool that was never approved are not called either: its arguments are
-        taken as they were given.
-
-        Raises:
-            ArgumentsInvalid: they do not pass the schema of a tool that was approved once.
-        """
-        if self.check(contract, kind=kind, undo=True) is None:
-            return contract.bind(given, seal)
-        plain = Contract(name=contract.name, parameters={}, secret=contract.secret)
-        try:
-            return plain.bind(given, seal)
-        except ArgumentsInvalid:
-            return plain.bind({}, seal)
-
     def refusal(self, contract: Contract, verdict: Verdict, *, kind: str = "tool") -> ToolRefused:
         """The error that says so to whoever wants to give an agent this tool, and what to do."""
         differs = self.diff(contract, kind=kind) if verdict.code == "tool_changed" else ""
@@ -202,7 +187,7 @@ class Facade:
 
     def diff(self, contract: Contract, *, kind: str = "tool") -> str:
         """How a tool differs from what was approved, by field; empty where nothing is known."""
-        governed = self._known.get((kind, contract.name))
+        governed = self.known.get((kind, contract.name))
         if governed is None or governed.pin is None:
             return ""
         return diff(governed.pin.contract, described(contract)[0])
@@ -210,7 +195,7 @@ class Facade:
     def next_step(self, name: str, code: str, *, kind: str = "tool") -> str:
         """What somebody can do for a tool that was denied with this code."""
         model, at = " --model" if kind == "model" else "", self.option
-        governed = self._known.get((kind, name))
+        governed = self.known.get((kind, name))
         if code == "tool_frozen":
             return f"rollcage tools unfreeze {name}{model}{at}"
         if code == "tool_outside_facade":
@@ -249,7 +234,7 @@ class Facade:
             _log.warning("%s %s can't be described: %s", kind, name, error)
             denied = self._denied("tool_changed", said)
             return denied, denied, ()
-        digest, governed = digest_of(fields), self._known.get((kind, name))
+        digest, governed = digest_of(fields), self.known.get((kind, name))
         if self._pin(kind, name) == digest:
             return None, None, codes
         denied = self._refusal(kind, name, fields)
@@ -261,7 +246,7 @@ class Facade:
 
     def _refusal(self, kind: str, name: str, fields: Mapping[str, Any]) -> Verdict:
         """Why something is not given, whose digest is not among the pins."""
-        governed = self._known.get((kind, name))
+        governed = self.known.get((kind, name))
         pin = None if governed is None else governed.pin
         if governed is not None and governed.frozen:
             return self._denied("tool_frozen", f"The {kind} {name} is frozen")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import functools
 import re
 import shlex
 import unicodedata
@@ -32,6 +33,7 @@ from rollcage.gate.addresses import (
     system_resolver,
     why_not_public_host,
 )
+from rollcage.gate.guard import said_here
 from rollcage.gate.named import Named
 from rollcage.gate.sql import sql_reads_only
 from rollcage.values.codec import STAND_IN
@@ -224,7 +226,8 @@ def _command(text: object) -> list[str]:
 
 def _named(value: object) -> bool:
     """Whether the user's own words hold a value (each of a list), as a whole word: see `Named`."""
-    said = _around.get().said
+    words = said_here.get()
+    said = _around.get().said if words is None else _named_in(words)
     if said is None:
         raise ValueError("named: the session was not told what the user said; pass said=")
     for each in value if isinstance(value, list) else [value]:
@@ -232,6 +235,11 @@ def _named(value: object) -> bool:
         if isinstance(each, str) and not unicodedata.is_normalized("NFC", each):
             raise ValueError("named: letters that stand for others")
     return said(value)
+
+
+@functools.lru_cache(maxsize=8)
+def _named_in(words: tuple[str, ...]) -> Named:
+    return Named(words)
 
 
 # --- secrets -------------------------------------------------------------------------------------

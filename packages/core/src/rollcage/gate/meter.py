@@ -11,25 +11,18 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Mapping
 from fnmatch import fnmatchcase
-from typing import Final, NamedTuple
+from typing import Final
 
 from rollcage.gate.circles import Circles, Seen
+from rollcage.gate.guard import Spent
 from rollcage.gate.limits import Limit, Limits, Rate
 from rollcage.gate.prices import PICO, Price, Prices
 from rollcage.gate.verdict import StepView, Verdict
 
-__all__ = ["Meter", "Spent", "Ticket"]
+__all__ = ["Meter", "Ticket"]
 
 _CACHED: Final = 4096  # kinds of calls of which it is remembered what concerns them
 _NANO: Final = 10**9
-
-
-class Spent(NamedTuple):
-    """What a run has used up so far, what it replayed included; `cost` by the policy's prices."""
-
-    calls: int
-    tokens: int
-    cost: float
 
 
 class _ClockFailed(Exception):
@@ -180,6 +173,12 @@ class Ticket:
         To be asked where the call will run: one that is answered from the recording has no rate.
         """
         return self._meter.pace(self)
+
+    def end(
+        self, *, made: bool, failed: bool = False, usage: Mapping[str, int] | None = None
+    ) -> None:
+        """See `Meter.end`."""
+        self._meter.end(self, made=made, failed=failed, usage=usage)
 
 
 class Meter:

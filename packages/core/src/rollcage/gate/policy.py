@@ -15,6 +15,8 @@ from rollcage.contract.contract import Contract
 from rollcage.errors import PolicyInvalid, PolicyProblem
 from rollcage.fingerprint.identity import jcs
 from rollcage.gate.conditions import NO_BOOL, Condition, ConditionFailed, Sight, failed
+from rollcage.gate.guard import PolicyGuard
+from rollcage.gate.labels import Labels
 from rollcage.gate.tokens import ExpressionInvalid
 from rollcage.gate.verdict import Decision, StepView, Verdict
 from rollcage.values.codec import encode
@@ -22,6 +24,7 @@ from rollcage.values.codec import encode
 if TYPE_CHECKING:  # models of what a file may say take 40 ms to build: only a policy needs them
     from rollcage.gate.limits import Limits
     from rollcage.gate.loading import Placed, Resolved
+    from rollcage.gate.meter import Meter
     from rollcage.gate.policyfile import ApprovalTerms, Flow, Mode
     from rollcage.gate.prices import Prices
 
@@ -107,7 +110,7 @@ class Evaluation:
         return self.rule.verdict if self.holds else None
 
 
-class Policy:
+class Policy(PolicyGuard):
     """Rules, limits and settings, out of one file and what it includes. It never changes.
 
     It may be used by any number of sessions and threads at once. `Policy.load` and `Policy.parse`
@@ -242,6 +245,27 @@ class Policy:
         if context is not None:
             plan.sight.give_back(context, by_name=by_name)
         return verdict
+
+    def metered(self, clock: Callable[[], int]) -> Meter:
+        """See `PolicyGuard`."""
+        from rollcage.gate.meter import Meter
+
+        return Meter(self.limits, self.prices, clock)
+
+    def labelling(self) -> Labels | None:
+        """See `PolicyGuard`."""
+        return None if self.flow == "off" else Labels(self.flow, self.labels)
+
+    @property
+    def approval_terms(self) -> tuple[float, frozenset[str] | None]:
+        """See `PolicyGuard`."""
+        approvers = self.approval.approvers
+        return self.approval.seconds, None if approvers is None else frozenset(approvers)
+
+    def differs(self, other: PolicyGuard) -> str:
+        """See `PolicyGuard`."""
+        fields = ("limits", "prices", "labels", "flow")
+        return next((f for f in fields if getattr(self, f) != getattr(other, f, None)), "")
 
     def explain(self, view: StepView) -> list[Evaluation]:
         """What each rule says of a call, in order, those that are not about it included."""

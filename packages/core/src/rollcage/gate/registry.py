@@ -13,7 +13,8 @@ import pydantic
 
 from rollcage.contract.contract import Contract
 from rollcage.errors import GovernanceError, RegistryCorrupt, RollcageError, StoreError
-from rollcage.gate.facade import Facade
+from rollcage.gate.facade import FacadeSnapshot
+from rollcage.gate.guard import NamedFacade
 from rollcage.gate.lifecycle import (
     BEGINS,
     FORMAT,
@@ -29,7 +30,7 @@ from rollcage.store.jobs import store_option
 from rollcage.store.jsonl import JsonlStore
 from rollcage.store.protocol import Store
 
-__all__ = ["KeepsRegistry", "Registry"]
+__all__ = ["Facade", "KeepsRegistry", "Registry"]
 
 Tool = Contract | Callable[..., Any]
 """A function declared with `@rollcage.tool`, or a contract."""
@@ -42,6 +43,29 @@ class KeepsRegistry(Protocol):
     def chained(self, name: str, begins: str) -> ChainedFile:
         """An append-only file beside the runs; `begins` is the event of its first line."""
         ...
+
+
+class Facade(NamedFacade):
+    """The facade of this name, for `Session(gate=[…])`: what the registry of its store gives then.
+
+    ::
+
+        with Session("case 7", gate=[Facade("support-agent")]):
+            ...
+
+    Attributes:
+        name: its name in the registry.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"Facade({self.name!r})"
+
+    def taken(self, store: Store) -> FacadeSnapshot:
+        """See `NamedFacade`."""
+        return Registry(store).facade(self.name)
 
 
 class Registry:
@@ -103,17 +127,17 @@ class Registry:
             return events
         return [event for event in events if name in (event.get("tool"), event.get("facade"))]
 
-    def facade(self, name: str) -> Facade:
+    def facade(self, name: str) -> FacadeSnapshot:
         """What a facade gives, as things stand.
 
         Raises:
             FacadeMissing: there is none of that name.
         """
-        return Facade.of(self.state(), name, self.where, self.option)
+        return FacadeSnapshot.of(self.state(), name, self.where, self.option)
 
-    def recorded_facade(self, data: dict[str, Any]) -> Facade:
+    def recorded_facade(self, data: dict[str, Any]) -> FacadeSnapshot:
         """The facade that a run had, by its `run.started`."""
-        return Facade.recorded(data, self.state(), self.option)
+        return FacadeSnapshot.recorded(data, self.state(), self.option)
 
     def diff(self, name: str, tool: Tool | None = None, *, kind: Kind = "tool") -> str:
         """How a tool, or else what is proposed of it, differs from what was approved, by field.
@@ -205,7 +229,9 @@ class Registry:
         """Warn whoever gets the tool; it goes into no further pack."""
         return self._moved("tool.deprecated", name, by, why, kind)
 
-    def define_facade(self, name: str, packs: Sequence[str], *, by: str, why: str = "") -> Facade:
+    def define_facade(
+        self, name: str, packs: Sequence[str], *, by: str, why: str = ""
+    ) -> FacadeSnapshot:
         """Say which packs the agents of a facade get, from the next session on.
 
         Raises:
@@ -215,7 +241,7 @@ class Registry:
             raise GovernanceError(f"a facade needs a list of packs, not {packs!r}")
         event = {"facade": _said("facade", name), "packs": sorted(set(packs))}
         state = self._write("facade.defined", by, why, lambda _: event)
-        return Facade.of(state, name, self.where, self.option)
+        return FacadeSnapshot.of(state, name, self.where, self.option)
 
     def _moved(
         self,

@@ -66,6 +66,12 @@ class Verdict:
         """What a model is told: the reason, and what may be done instead."""
         return f"{self.reason.rstrip('.')}. {self.remedy}" if self.remedy else self.reason
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the trace can hold it: it may come from anybody's code."""
+        texts = (self.reason, self.code, self.rule, self.remedy)
+        return self.decision in _WEIGHT and all(type(each) is str for each in texts)
+
     def beside(self, shadow: Verdict) -> Verdict:
         """This one, with what is only tried out written beside it, where that says anything."""
         return self if shadow.decision == "allow" else dataclasses.replace(self, shadow=shadow)
@@ -198,7 +204,7 @@ def _ask(rule: Rule, view: StepView) -> Verdict | None:
         found = cast("object", rule(_shown(view)))  # what it says, whatever its type says
         if found is None:
             return None
-        if isinstance(found, Verdict) and _is_whole(found):
+        if isinstance(found, Verdict) and found.is_whole:
             return found
         if inspect.iscoroutine(found):
             found.close()
@@ -217,9 +223,3 @@ def _shown(view: StepView) -> StepView:
         args=MappingProxyType({name: own_copy(each) for name, each in view.args.items()}),
         data={name: own_copy(each) for name, each in view.data.items()},
     )
-
-
-def _is_whole(verdict: Verdict) -> bool:
-    """Whether the trace can hold it."""
-    texts = (verdict.reason, verdict.code, verdict.rule, verdict.remedy)
-    return verdict.decision in _WEIGHT and all(type(each) is str for each in texts)

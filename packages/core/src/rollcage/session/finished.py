@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 from rollcage.errors import SessionError
-from rollcage.gate import Approver, Detecting, Registry, Rule
+from rollcage.gate import Approver, Detecting, PolicyGuard, Rule, all_given, recorded_facade
+from rollcage.gate import Given as Guarded
 from rollcage.replay.path import Entry
 from rollcage.replay.recording import Lineage, read
 from rollcage.session.lineage import check_newest, read_traces
@@ -25,9 +26,6 @@ from rollcage.trace.reader import ended
 from rollcage.undo.compensation import ToolSource
 from rollcage.undo.undo import InDoubt, UndoPlan, UndoReport
 
-if TYPE_CHECKING:
-    from rollcage.gate import Policy
-
 __all__ = ["aplan_undo", "aundo_run", "plan_undo", "undo_run"]
 
 Where = str | os.PathLike[str] | Store
@@ -40,7 +38,8 @@ def undo_run(
     *,
     to: int | None = None,
     tools: Given = None,
-    policy: Policy | str | os.PathLike[str] | None = None,
+    gate: Iterable[Guarded] = (),
+    policy: PolicyGuard | str | os.PathLike[str] | None = None,
     rules: Sequence[Rule] = (),
     approver: Approver | None = None,
     observers: Iterable[Observer] = (),
@@ -58,8 +57,9 @@ def undo_run(
         to: the last of its steps that stays; None takes everything back.
         tools: the tools that are called and that observe: functions declared with
             `@rollcage.tool`, contracts, or a mapping of them; None: all that this process declared.
-        policy: what decides on each compensating call, or the file that it is in.
-        rules: each compensating call is shown to each of them too.
+        gate: what decides on each compensating call, as in `Session`.
+        policy: a policy, or the file that it is in; as the first of `gate`.
+        rules: rules, as the last of `gate`.
         approver: decides where a rule asks.
         observers: each is told what becomes of each step, as in `Session`.
         in_doubt: what is done with a step of which nobody can tell whether it happened: `"list"`
@@ -73,7 +73,8 @@ def undo_run(
         SessionError: it can't be done, another run builds on it, say; nothing was changed.
     """
     order = Order(run, _step(to), in_doubt=in_doubt)
-    with _Reopened(store, run, tools, policy, rules, approver, observers, durability) as reopened:
+    given = all_given(gate, policy=policy, facade=None, rules=rules)
+    with _Reopened(store, run, tools, given, approver, observers, durability) as reopened:
         return reopened.carry_out(order)
 
 
@@ -83,7 +84,8 @@ async def aundo_run(
     *,
     to: int | None = None,
     tools: Given = None,
-    policy: Policy | str | os.PathLike[str] | None = None,
+    gate: Iterable[Guarded] = (),
+    policy: PolicyGuard | str | os.PathLike[str] | None = None,
     rules: Sequence[Rule] = (),
     approver: Approver | None = None,
     observers: Iterable[Observer] = (),
@@ -92,9 +94,8 @@ async def aundo_run(
 ) -> UndoReport:
     """`undo_run` for async tools, or sync ones in threads."""
     order = Order(run, _step(to), in_doubt=in_doubt, is_async=True)
-    async with _Reopened(
-        store, run, tools, policy, rules, approver, observers, durability
-    ) as reopened:
+    given = all_given(gate, policy=policy, facade=None, rules=rules)
+    async with _Reopened(store, run, tools, given, approver, observers, durability) as reopened:
         return await reopened.acarry_out(order)
 
 
@@ -141,8 +142,7 @@ class _Dead(Session):
         store: Where,
         run: str,
         tools: Given,
-        policy: Policy | str | os.PathLike[str] | None = None,
-        rules: Sequence[Rule] = (),
+        gate: Iterable[Guarded] = (),
         approver: Approver | None = None,
         observers: Iterable[Observer] = (),
         durability: Literal["os", "disk"] = "os",
@@ -151,8 +151,7 @@ class _Dead(Session):
             "undo",
             store=store,
             replay="off",
-            policy=policy,
-            rules=rules,
+            gate=gate,
             approver=approver,
             observers=observers,
             durability=durability,
@@ -176,7 +175,7 @@ class _Dead(Session):
         self.root = str(settings["root"])
         given = settings.get("facade")
         if given is not None:  # what was approved then, or is now, may take back what it has done
-            self._facade = Registry(self.store).recorded_facade(given)
+            self._facade = recorded_facade(self.store, given)
         ledger = Ledger(
             run=trace.run,
             mode="record",

@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
 import orjson
 
@@ -32,14 +32,16 @@ from rollcage.gate import (
     Approver,
     Ask,
     Detecting,
-    Facade,
-    Registry,
+    FacadeGuard,
+    Given,
+    PolicyGuard,
     Rule,
     Sealing,
+    Spent,
     Terms,
     Verdict,
+    all_given,
     person,
-    rule_name,
 )
 from rollcage.replay.ahead import Memory
 from rollcage.replay.path import Entry
@@ -87,9 +89,6 @@ from rollcage.values.codec import tagged
 from rollcage.values.exceptions import encode_exception
 from rollcage.values.registered import REGISTERED, Types
 
-if TYPE_CHECKING:
-    from rollcage.gate import Policy, Spent
-
 __all__ = ["Opened", "writable"]
 
 
@@ -110,7 +109,8 @@ class Opened:
         source: str | os.PathLike[str] | None = None,
         input: Any = None,  # noqa: A002 - what it is
         resume_within: dt.timedelta | float | None = None,
-        policy: Policy | str | os.PathLike[str] | None = None,
+        gate: Iterable[Given] = (),
+        policy: PolicyGuard | str | os.PathLike[str] | None = None,
         rules: Sequence[Rule] = (),
         observers: Iterable[Observer] = (),
         said: str | Sequence[str] | None = None,
@@ -146,14 +146,17 @@ class Opened:
         self.name = job_name(name)
         self.store: Store = store if isinstance(store, Store) else JsonlStore(store)
         self._kept = self.store  # where this run is, and its large values
-        self.run_id = ""
-        self.root = ""
+        self.run_id = self.root = ""
         self._replay: Replay = replay
         self._source = source
         self._given = input
         self._within = microseconds(resume_within)
         self._gate = Gate(
-            name, policy=policy, rules=rules, said=said, strict=strict, clock=_clock.monotonic
+            name,
+            all_given(gate, policy=policy, facade=facade, rules=rules),
+            said=said,
+            strict=strict,
+            clock=_clock.monotonic,
         )
         self._ask = None if approver is None else Ask(approver)
         self._actor = _person(actor) if actor else ""
@@ -178,8 +181,7 @@ class Opened:
         self._memory: Memory | None = None
         self._tools = Tools(tools)
         self._types = Types(types, REGISTERED)
-        self._facade_name = facade
-        self._facade: Facade | None = None
+        self._facade: FacadeGuard | None = None
         self.nesting = Nesting()
         self._lent: Lent | None = None
 
@@ -329,7 +331,7 @@ class Opened:
             chain=self._chain,
             on_divergence=self._on_divergence,
             durability="disk" if self._durable else "os",
-            rules=[rule_name(rule) for rule in self._gate.rules],
+            rules=list(self._gate.guards.names),
             input_=given,
             policy=None if policy is None else _policy_data(policy),
             facade=None if self._facade is None else self._facade.as_data(),
@@ -488,13 +490,14 @@ class Opened:
         return self._active().ledger.halted
 
     @property
-    def facade(self) -> Facade | None:
+    def facade(self) -> FacadeGuard | None:
         """What the agent gets of the registry, read once; None where that is not restricted."""
-        if self._facade is None and self._facade_name is not None:
-            self._facade = Registry(self.store).facade(self._facade_name)
+        named = self._gate.guards.facade
+        if self._facade is None and named is not None:
+            self._facade = named.taken(self.store)
         return self._facade
 
-    def _facade_here(self) -> Facade | None:
+    def _facade_here(self) -> FacadeGuard | None:
         """The session's facade where it is entered: inside of another one's, what both give."""
         own, outer = self.facade, here()
         around_it = None if outer is None else outer.session.facade
@@ -514,7 +517,7 @@ class Opened:
             raise facade.refusal(contract, verdict)
 
     @property
-    def policy(self) -> Policy | None:
+    def policy(self) -> PolicyGuard | None:
         """The policy that decides now."""
         return self._gate.policy
 
@@ -524,7 +527,7 @@ class Opened:
         meter = self._gate.meter
         return None if meter is None else meter.spent
 
-    def load_policy(self, policy: Policy | str | os.PathLike[str]) -> None:
+    def load_policy(self, policy: PolicyGuard | str | os.PathLike[str]) -> None:
         """Decide by another policy from now on, with the same limits, labels and prices.
 
         Where it can't be used, every call is denied until one is loaded that can. Approvals that
@@ -620,7 +623,7 @@ class Opened:
         return traces
 
 
-def _policy_data(policy: Policy) -> dict[str, str]:
+def _policy_data(policy: PolicyGuard) -> dict[str, str]:
     """What the trace holds of a policy."""
     return {"name": policy.name, "digest": policy.digest, "mode": policy.mode}
 

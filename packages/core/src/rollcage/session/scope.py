@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar, overload
 from rollcage.contract.contract import Contract
 from rollcage.contract.permissions import Enforce, Grants
 from rollcage.fingerprint.identity import idempotency_key
-from rollcage.gate import Ask, Facade, Sealing
+from rollcage.gate import Ask, FacadeGuard, Sealing
 from rollcage.replay.generation import Origin
 from rollcage.replay.world import Turn
 from rollcage.step.call import Step
@@ -40,7 +40,7 @@ class Guard(Protocol):
     unguarded: Unguarded
 
     @property
-    def facade(self) -> Facade | None:
+    def facade(self) -> FacadeGuard | None:
         """See `Session.facade`."""
         ...
 

@@ -81,10 +81,11 @@ class Session(Undoable):
         resume_within: how long ago the run that is resumed may have been written to, as a
             timedelta or in seconds; an older one is refused. By wall clocks: one from the future
             counts as new.
-        policy: what decides on each call before it happens: a `rollcage.Policy`, or the file
-            (TOML or YAML) that it is in.
-        rules: see `rollcage.Rule`; each call is shown to each of them too, and what is stricter
-            counts.
+        gate: what decides on each call before it happens, together: deny over ask over allow, the
+            first of equals. A `rollcage.Policy`, a `rollcage.Facade`, rules (see `rollcage.Rule`)
+            and guards (see `rollcage.Guard`), in any order.
+        policy: a policy, or the file (TOML or YAML) that it is in; as the first of `gate`.
+        rules: rules, as the last of `gate`.
         observers: each is told what becomes of each step, after it was written: see
             `rollcage.StepEvent`. Those of a session around this one are told as well.
         said: what the user said, for conditions that ask whether they `named` something; it is
@@ -110,9 +111,10 @@ class Session(Undoable):
             (`Blocked`, with the code `unguarded`). Adapters refuse by it what they see unguarded.
         tools: the tools that undo plans name, where they are not those of this process: functions
             declared with `@rollcage.tool`, and contracts of a framework's tools.
-        facade: what the agent gets of the store's registry of tools (see `rollcage.Registry`), as
-            it stands when the session opens: no other tool runs in it, and none that was changed
-            since it was approved. Inside of a session with a facade, what both give.
+        facade: the name of a `rollcage.Facade` in `gate`: what the agent gets of the store's
+            registry of tools (see `rollcage.Registry`), as it stands when the session opens: no
+            other tool runs in it, and none that was changed since it was approved. Inside of a
+            session with a facade, what both give.
         secrets: what never reaches the disk: what is `"declared"` a secret, or also each credential
             that is `"detected"` in arguments, results and errors (extra `rollcage[secrets]`). A
             result that held one can't be given back: see the page on audits.
@@ -273,7 +275,7 @@ class Session(Undoable):
         if framework is not None and not framework.reached:
             framework.reached = True
             raw = arguments if framework.raw is None else framework.raw
-        if gate.facade is None or refused is None:
+        if refused is None:
             try:
                 bound = contract.takes.bind(arguments, self._seal)
                 if (contract.strict or gate.strict) and kind == "tool" and scope.undoes is None:
@@ -282,7 +284,7 @@ class Session(Undoable):
                 self.refused(contract, raw, reason=str(error), code=error.code, kind=kind)
                 raise
         else:
-            bound = gate.facade.bind_refused(contract, arguments, self._seal, kind=kind)
+            bound = gate.bind_refused(contract, arguments, self._seal, kind=kind)
         step = scope.step
         call = Call(
             kind,

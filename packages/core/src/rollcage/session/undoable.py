@@ -169,7 +169,7 @@ class Undoable(Opened):
         bound = tool.contract.bind(arguments, self._seal)
         ask = self._asked(Scope(self._guard, inside=scope_of(self._guard).inside))
         call = Call("tool", tool.contract, bound, branch=branch, ask=ask, undoes=origin)
-        return call, self._decide(call)
+        return call, self._gate.screens(tool.contract) or self._decide(call)
 
 
 def _nothing_left(order: Order) -> Flow:

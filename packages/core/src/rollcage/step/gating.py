@@ -1,36 +1,43 @@
 """All that a session asks before a call, in one place and in this order (DESIGN §5).
 
-The facade (is the tool approved at all?), the policy and the session's rules, then budgets and
-loops, around the flow of the call. What labels the arguments carry is found out first. Whatever
-fails in here denies.
+The facade and the guards that screen (may the tool be called at all?), the policy, the rules and
+guards that decide, then budgets and loops, around the flow of the call. What labels the arguments
+carry is found out first. Whatever fails in here denies.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from pathlib import Path
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from rollcage.contract.arguments import Arguments
 from rollcage.contract.contract import Contract
-from rollcage.errors import PolicyInvalid, SessionError
+from rollcage.errors import ArgumentsInvalid, PolicyInvalid, SessionError
 from rollcage.gate import (
     ALLOWED,
     Ask,
-    Facade,
+    FacadeGuard,
+    Given,
     Labels,
-    Named,
-    Rule,
+    PolicyGuard,
     RunView,
+    Settled,
+    Settles,
     StepView,
     Terms,
     Verdict,
+    WithLimits,
     decide,
+    guards_of,
+    policy_of,
+    said_here,
+    screened,
 )
 from rollcage.gate.verdict import stronger
 from rollcage.replay.path import Entry
@@ -38,13 +45,14 @@ from rollcage.step.call import Call, Stats
 from rollcage.step.labelled import labelled
 from rollcage.step.metering import Start, limited
 from rollcage.step.requests import Flow
+from rollcage.step.settling import seen, settling
+from rollcage.values.codec import Seal
 from rollcage.values.decoding import decode
 from rollcage.values.exceptions import decode_exception
 
-if TYPE_CHECKING:
-    from rollcage.gate import Meter, Policy
-
 __all__ = ["Above", "Gate", "failed"]
+
+_log: Final = logging.getLogger("rollcage")
 
 
 class _Run(RunView):
@@ -96,54 +104,53 @@ class Gate:
 
     Args:
         job: the session's name.
-        policy: the policy, or the file that it is in.
-        rules: rules in Python, beside it.
+        given: its guards, its policy and its facade among them.
         said: the user's own words, for conditions that ask what was `named`.
         strict: refuse arguments that would have to be coerced.
         clock: monotonic time in ns.
 
     Raises:
-        PolicyInvalid: the file can't be used.
+        SessionError: something given is no guard, or there are two policies or facades.
     """
 
     def __init__(
         self,
         job: str,
+        given: Iterable[Given],
         *,
-        policy: Policy | str | os.PathLike[str] | None,
-        rules: Sequence[Rule],
         said: str | Sequence[str] | None,
         strict: bool,
         clock: Callable[[], int],
     ) -> None:
         self.job = job
         self._strict = strict
-        self.rules = tuple(rules)
-        self.policy = policy = _policy(policy)
-        self.facade: Facade | None = None
+        self.guards = guards_of(given)
+        self.policy = policy = self.guards.policy
+        self.facade: FacadeGuard | None = None
         self._above: Above | None = None
         self._inside: list[Gate] = []  # those of the sessions that are open in this one
         self._left = 0  # how many calls those made that were
         self.clock = clock
         self.opened = 0
         self.run_id = ""
-        self.meter: Meter | None = None
-        self.labels = _labels(policy, self.rules)
-        self._knowing: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+        self.meter: WithLimits | None = None
+        self.labels: Labels | None = None
+        if policy is not None:
+            self.labels = policy.labelling()
+        elif self.guards.decides:
+            self.labels = Labels()
+        self._told = said is not None  # the user's words, though there may be none
         self.words = () if said is None else (said,) if isinstance(said, str) else tuple(said)
-        if said is not None:
-            from rollcage.gate import surroundings
-
-            self._knowing = functools.partial(surroundings, said=Named(self.words))
         self._run = _Run(self)
         self._stats: Stats | None = None
         self._refuses: Verdict | None = None  # all calls: there is no policy that can be read
+        self._lost: Verdict | None = None  # all calls: a guard has lost count
         self._reloading = threading.Lock()
 
     @property
     def asks(self) -> bool:
         """Whether there is anything to ask."""
-        own = bool(self.rules) or self.policy is not None or self.facade is not None
+        own = bool(self.guards.names) or self.policy is not None or self.facade is not None
         return own or (self._above is not None and self._above.gate.asks)
 
     def nest(self, above: Above) -> None:
@@ -173,13 +180,11 @@ class Gate:
         if self._above is not None:
             self._above.gate.left(self)
 
-    def open(self, run: str, facade: Facade | None) -> None:
+    def open(self, run: str, facade: FacadeGuard | None) -> None:
         """The session is entered."""
         self.run_id, self.facade, self.opened = run, facade, self.clock()
         if self.policy is not None:
-            from rollcage.gate import Meter
-
-            self.meter = Meter(self.policy.limits, self.policy.prices, self.clock)
+            self.meter = self.policy.metered(self.clock)
 
     def counted_by(self, stats: Stats) -> None:
         """Whose calls these are."""
@@ -190,7 +195,7 @@ class Gate:
         own = 0 if self._stats is None else self._stats.calls + self._stats.seen
         return own + self._left + sum(each.calls() for each in [*self._inside])
 
-    def reload(self, policy: Policy | str | os.PathLike[str]) -> Policy:
+    def reload(self, policy: PolicyGuard | str | os.PathLike[str]) -> PolicyGuard:
         """Decide by another policy from now on; where it can't be used, everything is denied.
 
         Raises:
@@ -201,9 +206,13 @@ class Gate:
             raise SessionError("the session was opened without a policy: there is none to reload")
         with self._reloading:
             try:
-                loaded = _policy(policy)
-                assert loaded is not None
-                self._check_same(loaded)
+                loaded = policy_of(policy)
+                field = self.policy.differs(loaded)
+                if field:
+                    raise SessionError(
+                        f"the new policy has other {field}: what was counted by the old ones can't "
+                        f"be held against them. Open another session"
+                    )
             except (PolicyInvalid, SessionError, OSError) as error:
                 said = f"the policy can't be used: {type(error).__name__}"
                 remedy = "Somebody has to mend it; nothing can be called until then."
@@ -212,22 +221,11 @@ class Gate:
             self.policy, self._refuses = loaded, None
             return loaded
 
-    def _check_same(self, new: Policy) -> None:
-        old = self.policy
-        for field in ("limits", "prices", "labels", "flow"):
-            if getattr(old, field) != getattr(new, field):
-                raise SessionError(
-                    f"the new policy has other {field}: what was counted by the old ones can't be "
-                    f"held against them. Open another session"
-                )
-
     def terms(self, actor: str) -> Terms:
         """Under which approvals count."""
         own = Terms(actor)
         if self.policy is not None:
-            said = self.policy.approval
-            approvers = None if said.approvers is None else frozenset(said.approvers)
-            own = Terms(actor, self.policy.digest, said.seconds, approvers)
+            own = Terms(actor, self.policy.digest, *self.policy.approval_terms)
         return own if self._above is None else own.within(self._above.terms())
 
     @property
@@ -242,10 +240,38 @@ class Gate:
     def refuses(
         self, contract: Contract, body: Callable[..., Any] | None, *, kind: str, undo: bool
     ) -> Verdict | None:
-        """What the facade says of a tool that may not run at all."""
-        return (
-            None if self.facade is None else self.facade.check(contract, body, kind=kind, undo=undo)
-        )
+        """What the facade, and the guards that screen, say of a tool that may not run at all."""
+        said = None
+        if self.facade is not None:
+            said = self.facade.check(contract, body, kind=kind, undo=undo)
+        return said or self.screens(contract)
+
+    def screens(self, contract: Contract) -> Verdict | None:
+        """What the guards that screen say of a tool, here and around."""
+        said = screened(contract, self.guards.screens) if self.guards.screens else None
+        if said is None and self._above is not None:
+            return self._above.gate.screens(contract)
+        return said
+
+    def bind_refused(
+        self, contract: Contract, given: Mapping[str, Any], seal: Seal, *, kind: str
+    ) -> Arguments:
+        """The arguments of a call that must not be made, for the trace.
+
+        The validators of a tool that was never approved are not called either: its arguments are
+        taken as they were given.
+
+        Raises:
+            ArgumentsInvalid: they do not pass the schema of a tool that was approved once.
+        """
+        facade = self.facade
+        if facade is not None and facade.check(contract, kind=kind, undo=True) is None:
+            return contract.bind(given, seal)
+        plain = Contract(name=contract.name, parameters={}, secret=contract.secret)
+        try:
+            return plain.bind(given, seal)
+        except ArgumentsInvalid:
+            return plain.bind({}, seal)
 
     def decide(self, call: Call) -> Verdict:
         """What all of them say of a call: deny over ask over allow."""
@@ -281,16 +307,26 @@ class Gate:
         return stronger(above, own), asks
 
     def _own(self, call: Call) -> Verdict:
-        if self._refuses is not None:
-            return self._refuses
-        if self.policy is None and not self.rules:
+        refused = self._refuses or self._lost
+        if refused is not None:
+            return refused
+        if not self.guards.decides:
             return ALLOWED
         view = self._view(call)
-        with self._knowing():
-            verdict = self._by_policy(view)
-            if self.rules:
-                verdict = stronger(verdict, decide(view, self.rules))
+        verdict = ALLOWED
+        with self._saying() if self._told else contextlib.nullcontext():
+            for rule in self.guards.decides:
+                said = self._by_policy(view) if rule is None else decide(view, (rule,))
+                verdict = stronger(verdict, said)
         return verdict
+
+    @contextlib.contextmanager
+    def _saying(self) -> Generator[None]:
+        token = said_here.set(self.words)
+        try:
+            yield
+        finally:
+            said_here.reset(token)
 
     def _by_policy(self, view: StepView) -> Verdict:
         policy = self.policy
@@ -313,9 +349,32 @@ class Gate:
     ) -> Flow:
         """The flow of a call of `run`, with what is counted and noted around it."""
         flow = self.counted(call, verdict, start, run)
-        if self.labels is None or call.undoes is not None:
-            return flow
-        return labelled(flow, call, self.labels, streamed=streamed)
+        if self.labels is not None and call.undoes is None:
+            flow = labelled(flow, call, self.labels, streamed=streamed)
+        if self.is_settling:
+            flow = settling(flow, self._view(call), verdict, self.settled)
+        return flow
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether a guard is told how calls end, here or around."""
+        own = bool(self.guards.settles)
+        return own or (self._above is not None and self._above.gate.is_settling)
+
+    def settled(self, details: Settled) -> None:
+        """A call has ended: tell the guards of it, here and around."""
+        for each in self.guards.settles:
+            self._settle(each, details)
+        if self._above is not None:
+            self._above.gate.settled(details)
+
+    def _settle(self, guard: Settles, details: Settled) -> None:
+        try:
+            guard.settled(details)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it can count no longer
+            _log.exception("a guard failed on how a call of %s ended", details.view.name)
+            said = f"a guard lost count: {type(error).__name__}"
+            self._lost = Verdict("deny", said, "guard_failed", type(guard).__qualname__)
 
     def counted(
         self,
@@ -355,6 +414,8 @@ class Gate:
         """
         contract = Contract(name=entry.name, version=entry.version, parameters={})
         self.count(entry, contract)
+        if self.is_settling:
+            self.settled(seen(self._seen(entry, contract), entry))
         if self.labels is not None:
             labels = self.labels.declared(contract).union(entry.labels)
             self.labels.note(number, entry.name, labels, _given(entry))
@@ -362,15 +423,21 @@ class Gate:
     def count(self, entry: Entry, contract: Contract) -> None:
         """Count a step that was seen, here and around."""
         if self.meter is not None:
-            view = StepView(
-                entry.kind, contract, {}, entry.agent, entry.branch, self.calls(), {}, entry.key
-            )
             usage, failed = entry.outcome.get("usage"), entry.status == "error"
-            self.meter.end(self.meter.take(view), made=True, failed=failed, usage=usage)
+            ticket = self.meter.take(self._seen(entry, contract))
+            ticket.end(made=True, failed=failed, usage=usage)
         if self._above is not None:
             self._above.gate.count(entry, contract)
 
-    def _shadowed(self, call: Call, verdict: Verdict, meter: Meter, start: Start, run: str) -> Flow:
+    def _seen(self, entry: Entry, contract: Contract) -> StepView:
+        """A recorded step that nobody asked for, as a guard is shown it."""
+        return StepView(
+            entry.kind, contract, {}, entry.agent, entry.branch, self.calls(), {}, entry.key
+        )
+
+    def _shadowed(
+        self, call: Call, verdict: Verdict, meter: WithLimits, start: Start, run: str
+    ) -> Flow:
         before = call.pace
 
         def anyway(call: Call, said: Verdict) -> Flow:
@@ -426,17 +493,3 @@ def _given(entry: Entry) -> object:
 def failed(error: Exception) -> Verdict:
     """What is said of a call where the gate itself failed; the error's words may hold anything."""
     return Verdict("deny", f"the gate failed: {type(error).__name__}", "gate_error", "gate")
-
-
-def _policy(given: Policy | str | os.PathLike[str] | None) -> Policy | None:
-    if not isinstance(given, str | os.PathLike):
-        return given
-    from rollcage.gate import Policy
-
-    return Policy.load(Path(given))
-
-
-def _labels(policy: Policy | None, rules: Sequence[Rule]) -> Labels | None:
-    if policy is not None:
-        return None if policy.flow == "off" else Labels(policy.flow, policy.labels)
-    return Labels() if rules else None

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rollcage.gate import StepView, Verdict
+from rollcage.gate import StepView, Verdict, WithLimits
 from rollcage.step.call import Call
 from rollcage.step.requests import Admit, Execute, Flow, Raised, Returned, Settle
-
-if TYPE_CHECKING:
-    from rollcage.gate import Meter
 
 __all__ = ["Start", "limited"]
 
@@ -22,7 +19,7 @@ def limited(
     call: Call,
     view: StepView,
     verdict: Verdict,
-    meter: Meter,
+    meter: WithLimits,
     start: Start,
     run: str,
     asked: Callable[[], None] | None = None,
@@ -72,7 +69,7 @@ def limited(
                 made, failed = True, answer.entry.status == "error"
                 usage = outcome.get("usage")
     finally:
-        meter.end(ticket, made=made, failed=failed, usage=usage)
+        ticket.end(made=made, failed=failed, usage=usage)
 
 
 def _place(call: Call, run: str) -> tuple[object, ...] | None:
