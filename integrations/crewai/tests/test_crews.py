@@ -402,7 +402,7 @@ def test_a_tool_of_another_session_runs_nothing(
     with lab.session() as session, lab.session("other") as other:
         tools = guard_tools([write], other)
         model = lab.model([("write", {"text": "a"})], "done")
-        with pytest.raises(ContractError, match="another session than its crew"):
+        with pytest.raises(ContractError, match="another session than its agent"):
             guard_crew(lab.crew(lab.agent(model, *tools)), session).kickoff()
     assert written == []
 

@@ -21,7 +21,7 @@ from crewai.tools.tool_failure import (
     ToolFailurePolicy,
 )
 from crewai.utilities.agent_utils import extract_tool_call_info, is_tool_call_list
-from rollcage_crewai.values import Function, ToolCall
+from rollcage_crewai.answers import Function, ToolCall
 
 if TYPE_CHECKING:
     from .conftest import Lab

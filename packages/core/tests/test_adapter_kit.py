@@ -11,8 +11,11 @@ import pydantic
 import pytest
 from rollcage import Contract, ContractError, ReplayMiss, Session, SessionError, TraceCorrupt, tool
 from rollcage.adapter import (
+    GUARD,
     Answer,
     CallNumbers,
+    GuardedCall,
+    GuardedTool,
     RecordedAnswers,
     Running,
     ToolRequest,
@@ -89,7 +92,7 @@ def test_recorded_answers_come_one_by_one(tmp_path: Path) -> None:
     assert (len(answers), answers.run) == (2, session.run_id)
     assert [answers.next(), answers.next(), answers.next()] == [*TWO, None]
     with pytest.raises(ReplayMiss, match=rf"run {session.run_id} holds 2 answers, all are given"):
-        raise answers.used_up()
+        _ = answers.live
 
 
 def test_a_session_knows_the_answers_of_the_run_that_it_replays(tmp_path: Path) -> None:
@@ -137,7 +140,8 @@ def test_answers_of_one_agent_and_of_models_inside_of_tools(tmp_path: Path) -> N
     ]
     nobody = RecordedAnswers(trace, agent="nobody")
     assert len(nobody) == 0
-    assert "0 answers of agent 'nobody'" in str(nobody.used_up())
+    with pytest.raises(ReplayMiss, match="0 answers of agent 'nobody'"):
+        _ = nobody.live
 
 
 def test_a_failed_model_call_has_no_answer(tmp_path: Path) -> None:
@@ -379,8 +383,17 @@ class Native:
 
     def __init__(self, name: str, owner: Session | None = None) -> None:
         self.name = name
-        self.owner = owner
         self.declared: Any = None
+        if owner is not None:
+            contract = Contract(name=name, parameters={"properties": {}})
+            setattr(self, GUARD, Guard(owner, contract))
+
+
+class Guard(GuardedTool):
+    """What guards one; it is never called here."""
+
+    def call(self, owner: Any, args: Any, kwargs: Any) -> GuardedCall:
+        raise AssertionError
 
 
 def guarded(tools: list[Any], session: Session, effects: Any = None, contracts: Any = None) -> Any:
@@ -397,7 +410,6 @@ def guarded(tools: list[Any], session: Session, effects: Any = None, contracts: 
         framework="Test",
         kinds=Native,
         instead="make one",
-        guarding=lambda tool: tool.owner,
         guard=guard,
     )
 

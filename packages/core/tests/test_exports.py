@@ -25,12 +25,14 @@ PUBLIC = [
     "current_step", "plan_undo", "register", "tool", "undo_run",
 ]  # fmt: skip
 ADAPTER = [
-    "HALTED", "REFUSED", "Answer", "Ask", "Asked", "CallNumbers", "Declarations", "Effect",
-    "Instead", "RecordedAnswers", "Running", "ToolRequest", "Trace", "Validated", "asking",
-    "call_id_here", "check_names", "declare", "declared_contract", "expose", "exposes", "fixed",
-    "gathered", "guard_each", "guarded_contract", "held_by", "is_list", "is_model_class",
-    "is_object", "is_tuple", "model_contract", "model_request", "option", "step_here", "swapped",
-    "type_hints",
+    "GUARD", "HALTED", "REFUSED", "Answer", "Ask", "Asked", "CallNumbers", "Declarations", "Effect",
+    "Form", "GuardedBody", "GuardedCall", "GuardedModel", "GuardedTool", "Instead", "LateTools",
+    "ModelCall", "Parts", "RecordedAnswers", "Running", "ToolRequest", "Trace", "Validated",
+    "asking", "call_id_here", "check_names", "declare", "declare_tool", "declared_contract",
+    "expose", "exposes", "fixed", "gathered", "guard_each", "guard_of", "guarded_contract",
+    "guarding", "held_by", "is_list", "is_model_class", "is_object", "is_tuple", "model_contract",
+    "model_request", "offered", "option", "plain_body", "register_parts", "required_contract",
+    "slot_of", "step_here", "subclass", "swapped", "type_hints",
 ]  # fmt: skip
 TRACE = [
     "CHAIN_START", "FORMAT", "REPLAYED", "STATES", "TAG", "AskedApproval", "Native", "RefusedCall",

@@ -58,17 +58,12 @@ def answer_of(pieces: Sequence[str | CreateResult]) -> Answer:
     )
 
 
-def result_of(answer: Answer, place: int) -> CreateResult:
-    """The result for an answer; `place` tells its calls from those of others without an id.
+def result_of(answer: Answer) -> CreateResult:
+    """The result for an answer.
 
     Text beside calls goes to where AutoGen's own clients put it: to the thought.
     """
-    calls = [
-        FunctionCall(
-            id=each.id or f"call-{place}-{slot}", arguments=each.arguments or "{}", name=each.name
-        )
-        for slot, each in enumerate(answer.tool_calls)
-    ]
+    calls = [FunctionCall(id=c.id, arguments=c.arguments, name=c.name) for c in answer.tool_calls]
     thoughts = [answer.reasoning, answer.text if calls else ""]
     usage = answer.usage or {}
     otherwise: _Finish = "function_calls" if calls else "stop"

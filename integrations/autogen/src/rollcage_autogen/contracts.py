@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import pydantic
 from autogen_core.tools import BaseStreamTool, BaseTool
 from rollcage import Contract
-from rollcage.adapter import Declarations, declare, declared_contract, is_list
+from rollcage.adapter import Declarations, declare_tool, is_list
 
 from rollcage_autogen.values import Piece
 
@@ -34,21 +34,15 @@ def contract_for(
     Raises:
         ContractError: the declaration can't be used.
     """
-
-    def said() -> Contract:
-        own = declared_contract(plain_function(tool))
-        parameters = tool.args_type()
-        if own is not None:
-            return dataclasses.replace(own, parameters=parameters)
-        return Contract(
-            name=tool.name,
-            description=tool.description,
-            parameters=parameters,
-            returns=_returns(tool),
-        )
-
-    body = plain_function(tool) or type(tool).run
-    contract = declare(said, framework="autogen", effect=effect, declared=declared, body=body)
+    contract = declare_tool(
+        tool,
+        plain_function(tool) or type(tool).run,
+        lambda _: tool.args_type(),
+        framework="autogen",
+        effect=effect,
+        declared=declared,
+        returns=lambda: _returns(tool),
+    )
     if isinstance(tool, BaseStreamTool):
         returns = pydantic.PlainValidator(functools.partial(_pieces, _adapter(contract.returns)))
         contract = dataclasses.replace(contract, returns=Annotated[list[Any], returns])

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from autogen_core.models import (
     ChatCompletionClient,
@@ -14,19 +13,17 @@ from autogen_core.models import (
     FunctionExecutionResultMessage,
 )
 from rollcage import Contract, Session
-from rollcage.adapter import Running, is_object, model_contract, swapped
+from rollcage.adapter import Answer, Form, GuardedModel, ModelCall, is_object
 from rollcage.errors import ContractError
 
 from rollcage_autogen.answers import answer_of, whole
-from rollcage_autogen.calls import agent_name, answered, check_guarded
 from rollcage_autogen.replay_model import ReplayModel
 from rollcage_autogen.requests import canonical_request
+from rollcage_autogen.turns import agent_name, answered, check_guarded
 
 __all__ = ["guard_model"]
 
 M = TypeVar("M", bound=ChatCompletionClient)
-
-_GUARD: Final = "__rollcage_model_guard__"
 
 
 def guard_model(client: M, session: Session) -> M:
@@ -44,62 +41,58 @@ def guard_model(client: M, session: Session) -> M:
     """
     if not isinstance(client, ChatCompletionClient):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
         raise ContractError(f"{type(client).__name__} is no ChatCompletionClient of AutoGen")
-    own = getattr(type(client), _GUARD, None)
-    if isinstance(own, _ModelGuard):
-        if own.session is session:
-            return client
-        raise ContractError(f"{type(client).__name__} is guarded by another session already")
-    guard = _ModelGuard(session, replays=isinstance(client, ReplayModel))
-    cls: Any = type(client)
-    members = {
-        _GUARD: guard,
-        "create": _create(guard, cls.create),
-        "create_stream": _create_stream(guard, cls.create_stream),
-    }
-    return swapped(client, members)
+    return _Guard(session, replays=isinstance(client, ReplayModel)).guarded(client)
 
 
-class _ModelGuard:
-    """What stands between a model and whoever asks it.
+class _Call(ModelCall):
+    """One call of a client; its answer says where the calls that it asks for stand."""
 
-    The value of a step is a list of pieces: the texts of a stream and its result, or only that.
-    """
+    def __init__(self, session: Session, contract: Contract, asked: dict[str, Any]) -> None:
+        self._messages: Sequence[Any] = asked.pop("messages")
+        super().__init__(session, contract, canonical_request(self._messages, asked))
 
-    def __init__(self, session: Session, *, replays: bool) -> None:
-        self.session = session
-        self.running = Running()
-        self._replays = replays
-        self._contracts: dict[str, Contract] = {}
-
-    def call(self, client: Any, messages: Any, options: Mapping[str, Any]) -> Any:
-        """A call's contract, named for the model, and its arguments.
-
-        Raises:
-            CancelledError: the call's token was cancelled: the agent ends as it would have.
-            Blocked: the agent has tools that nobody guards, and the session refuses those.
-        """
-        check_guarded(self.session)
-        token = options.get("cancellation_token")
-        if token is not None and token.is_cancelled():
-            raise asyncio.CancelledError
-        name = _model_name(client)
-        contract = self._contracts.get(name)
-        if contract is None:
-            contract = model_contract(name, "autogen", replays=self._replays)
-            self._contracts[name] = contract
-        return contract, canonical_request(messages, options)
-
-    def placed(self, messages: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
+    def around(self) -> contextlib.AbstractContextManager[None]:
         """Whose call this is. What its messages show as answered, nobody will ask for again."""
         name = agent_name()
         answered = (
             result.call_id
-            for message in messages
+            for message in self._messages
             if isinstance(message, FunctionExecutionResultMessage)
             for result in message.content
         )
         self.session.seen({name: answered})
         return self.session.place(agent=name, conversation=name)
+
+    def answer(self, value: Any) -> Answer:
+        return answer_of(value)
+
+    def given(self, value: Any) -> CreateResult:
+        result: CreateResult = self.given_piece(whole(value))
+        return result
+
+    def given_piece(self, piece: Any) -> Any:
+        if isinstance(piece, CreateResult):
+            answered(piece, self.session)
+        return piece
+
+
+class _Guard(GuardedModel):
+    framework = "autogen"
+    forms: ClassVar[Mapping[str, Form]] = {"create": "arun", "create_stream": "astream"}
+
+    def call(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
+        """What is asked by a call.
+
+        Raises:
+            CancelledError: the call's token was cancelled: the agent ends as it would have.
+            Blocked: the agent has tools that nobody guards, and the session refuses those.
+        """
+        asked = dict(zip(("messages",), args, strict=False)) | kwargs
+        check_guarded(self.session)
+        token = asked.get("cancellation_token")
+        if token is not None and token.is_cancelled():
+            raise asyncio.CancelledError
+        return _Call(self.session, self.contract_of(_model_name(owner)), asked)
 
 
 def _model_name(client: Any) -> str:
@@ -109,59 +102,3 @@ def _model_name(client: Any) -> str:
         if is_object(found) and isinstance(found.get("model"), str):
             return str(found["model"])
     return type(client).__name__
-
-
-def _create(guard: _ModelGuard, method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    async def create(self: Any, messages: Any, **options: Any) -> CreateResult:
-        if guard.running.here:
-            result: CreateResult = await method(self, messages, **options)
-            return result
-
-        async def body(**_: Any) -> list[CreateResult]:
-            with guard.running.body():
-                return [await method(self, messages, **options)]
-
-        contract, request = guard.call(self, messages, options)
-        with guard.placed(messages):
-            pieces = await guard.session.arun(
-                contract, request, body, kind="model", answer=answer_of
-            )
-        found = whole(pieces)
-        answered(found, guard.session)
-        return found
-
-    return create
-
-
-def _create_stream(guard: _ModelGuard, method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    async def create_stream(
-        self: Any, messages: Any, **options: Any
-    ) -> AsyncIterator[str | CreateResult]:
-        def inside() -> Any:
-            return method(self, messages, **options)
-
-        if guard.running.here:
-            async for piece in inside():  # it is closed with the step that it is a part of
-                yield piece
-            return
-
-        async def body(**_: Any) -> AsyncIterator[str | CreateResult]:
-            with guard.running.body():
-                async with contextlib.aclosing(inside()) as pieces:
-                    async for piece in pieces:
-                        yield piece
-
-        contract, request = guard.call(self, messages, options)
-        with guard.placed(messages):
-            pieces: Any = guard.session.astream(
-                contract, request, body, kind="model", answer=answer_of
-            )
-        async with contextlib.aclosing(pieces):
-            async for piece in pieces:
-                if isinstance(piece, CreateResult):
-                    answered(piece, guard.session)
-                yield piece
-
-    return create_stream

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Final
 
@@ -17,11 +16,10 @@ from autogen_core.models import (
 )
 from autogen_core.tools import Tool, ToolSchema
 from rollcage import Session
-from rollcage.adapter import RecordedAnswers, Trace
+from rollcage.adapter import RecordedAnswers, Trace, offered
 
 from rollcage_autogen.answers import result_of
-from rollcage_autogen.calls import answered, check_halted
-from rollcage_autogen.requests import tool_names
+from rollcage_autogen.turns import answered
 
 __all__ = ["ReplayModel"]
 
@@ -48,22 +46,19 @@ class ReplayModel(ChatCompletionClient):
         self, trace: Trace, *, agent: str | None = None, then: ChatCompletionClient | None = None
     ) -> None:
         self.then = then
-        self._answers = RecordedAnswers(trace, agent=agent)
+        self._answers = RecordedAnswers(trace, agent=agent, then=then)
         self._session = trace if isinstance(trace, Session) else None
-        self._places = itertools.count()
 
     def _next(self, tools: Sequence[Tool | ToolSchema]) -> CreateResult | None:
         """The next recorded answer; None where the live client is to be asked."""
         if self._session is not None:
-            check_halted(self._session)
-        answer = self._answers.next(tool_names(tools))
-        if answer is not None:
-            result = result_of(answer, next(self._places))
-            answered(result, self._session)
-            return result
-        if self.then is None:
-            raise self._answers.used_up()
-        return None
+            self._session.check()
+        answer = self._answers.next(offered(tools))
+        if answer is None:
+            return None
+        result = result_of(answer)
+        answered(result, self._session)
+        return result
 
     async def create(
         self,
@@ -75,8 +70,7 @@ class ReplayModel(ChatCompletionClient):
         """The next answer; `options` are for the live client."""
         result = self._next(tools)
         if result is None:
-            assert self.then is not None
-            result = await self.then.create(messages, tools=tools, **options)
+            result = await self._answers.live.create(messages, tools=tools, **options)
             answered(result, self._session)
         return result
 
@@ -94,8 +88,7 @@ class ReplayModel(ChatCompletionClient):
                 yield result.content
             yield result
             return
-        assert self.then is not None
-        live = self.then.create_stream(messages, tools=tools, **options)
+        live = self._answers.live.create_stream(messages, tools=tools, **options)
         async with contextlib.aclosing(live):
             async for piece in live:
                 if isinstance(piece, CreateResult):

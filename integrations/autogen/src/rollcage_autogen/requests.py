@@ -14,7 +14,7 @@ from autogen_core.models import (
 )
 from rollcage.adapter import CallNumbers, is_object, model_request
 
-__all__ = ["canonical_request", "tool_names"]
+__all__ = ["canonical_request"]
 
 # How the answer is delivered, and what may end it, are no part of the question.
 _VOLATILE: Final = frozenset(
@@ -34,11 +34,6 @@ def canonical_request(messages: Sequence[LLMMessage], options: Mapping[str, Any]
     choice = asked.get("tool_choice", "auto")
     asked["tool_choice"] = None if choice == "auto" else _choice(choice)
     return model_request([_message(each, calls) for each in messages], options=asked)
-
-
-def tool_names(tools: Any) -> list[str]:
-    """The names of the tools that a model is offered."""
-    return [str(each["name"] if is_object(each) else each.name) for each in tools]
 
 
 def _schema(tool: Any) -> Any:

@@ -24,33 +24,33 @@ from autogen_core import CancellationToken
 from autogen_core.tools import BaseStreamTool, BaseTool, FunctionTool
 from rollcage import Contract, Session
 from rollcage.adapter import (
+    GUARD,
     Declarations,
     Effect,
+    GuardedCall,
+    GuardedTool,
     Instead,
     Running,
     Validated,
     asking,
-    declared_contract,
-    fixed,
     gathered,
     guard_each,
+    guarding,
     held_by,
-    is_model_class,
+    plain_body,
+    required_contract,
     step_here,
     swapped,
 )
-from rollcage.errors import ContractError
 
-from rollcage_autogen.calls import before_question, lister, note_missing, placed
 from rollcage_autogen.contracts import AnyTool, contract_for, plain_function
 from rollcage_autogen.endings import Answering, instead_of, linked
+from rollcage_autogen.turns import before_question, listing, note_missing, placed
 from rollcage_autogen.values import Piece, last_piece, register_messages
 
-__all__ = ["as_tools", "guard_tools", "guarding"]
+__all__ = ["as_tools", "guard_tools"]
 
 T = TypeVar("T", bound=AnyTool)
-
-_GUARD: Final = "__rollcage_guard__"
 
 
 def guard_tools(
@@ -90,7 +90,6 @@ def guard_tools(
         instead="as_tools makes one of a function declared with @rollcage.tool, "
         "FunctionTool(function, description=...) of any other; a workbench goes into "
         "RollcageWorkbench",
-        guarding=guarding,
         guard=lambda tool, effect, declared: _guarded(tool, session, effect, declared),
     )
 
@@ -111,21 +110,13 @@ def as_tools(
     return tools if session is None else guard_tools(tools, session)
 
 
-def guarding(tool: AnyTool) -> Session | None:
-    """The session that guards a tool; None if there is none."""
-    guard = getattr(type(tool), _GUARD, None)
-    return guard.session if isinstance(guard, _Guard) else None
-
-
 class _DeclaredTool(FunctionTool):
     """A tool for a declared function: the session around a call is around its body, too."""
 
     component_provider_override = "autogen_core.tools.FunctionTool"
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        contract = declared_contract(function)
-        if contract is None or not is_model_class(contract.parameters):
-            raise ContractError(f"{function!r} is not declared: decorate it with @rollcage.tool")
+        contract = required_contract(function)
         # Not FunctionTool's own: it refuses annotations that the contract has understood.
         base: Any = BaseTool
         base.__init__(
@@ -159,15 +150,13 @@ class _DeclaredTool(FunctionTool):
 def _function_call(tool: AnyTool, args: Any, token: CancellationToken) -> functools.partial[Any]:
     """What a `FunctionTool` calls; behind `@rollcage.tool`, where we guard it ourselves."""
     function: Any = plain_function(tool)
+    if guarding(tool) is not None:
+        function = plain_body(function)
     names: Any = getattr(tool, "_signature").parameters  # noqa: B009 - protected, and no other way
     arguments = {name: getattr(args, name) for name in names if hasattr(args, name)}
     arguments |= args.__pydantic_extra__ or {}  # where it takes any further keyword
     if "cancellation_token" in names:
         arguments["cancellation_token"] = token
-    if guarding(tool) is not None and declared_contract(function) is not None:
-        plain = getattr(function, "__wrapped__", function)
-        if declared_contract(plain) is None:  # else it is a user's wrapper around a declared one
-            function = plain
     return functools.partial(function, **arguments)
 
 
@@ -175,7 +164,7 @@ def _function_call(tool: AnyTool, args: Any, token: CancellationToken) -> functo
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class _Call:
+class _Asked:
     """A call as an agent makes it: by `run_json`, which alone is told its id."""
 
     guard: _Guard
@@ -188,119 +177,103 @@ class _Call:
             await self.stream.aclose()
 
 
-_call: ContextVar[_Call | None] = ContextVar("rollcage_autogen_call", default=None)
+_asked: ContextVar[_Asked | None] = ContextVar("rollcage_autogen_call", default=None)
 
 
-class _Guard:
-    """What stands between one tool and its body."""
+class _Call(GuardedCall):
+    """A call of a body, which is told its arguments as one object, and whatever else."""
 
-    def __init__(self, session: Session, contract: Contract, name: str) -> None:
-        self.session = session
-        self.running = Running(_call.get)
-        self.name = name
-        self.contract = contract
+    def __init__(self, guard: _Guard, given: Any, *rest: Any) -> None:
+        validated = isinstance(given, pydantic.BaseModel)  # by AutoGen
+        arguments = Validated.of(given) if validated else given
+        super().__init__(guard.session, guard.contract, arguments)
+        self._guard = guard
+        self._type: Any = type(given) if validated else None
+        self._rest = rest
+
+    def around(self) -> contextlib.AbstractContextManager[None]:
+        return self._guard.placed()
+
+    def instead(self, inside: Callable[..., Any]) -> Instead:
+        """Other arguments have the form of these; they are validated."""
+
+        def edited(values: dict[str, Any]) -> Any:
+            given = values if self._type is None else held_by(self._type, values)
+            return inside(given, *self._rest)
+
+        return Instead(gathered(edited), self.kept)
+
+    def kept(self, value: Any) -> Any:
+        return [Piece(value)] if self._guard.streams else value
+
+    def given(self, value: Any) -> Any:
+        return last_piece(value)
+
+    def kept_piece(self, piece: Any) -> Piece:
+        return Piece(piece)
+
+    def given_piece(self, piece: Any) -> Any:
+        return piece.value if isinstance(piece, Piece) else piece
+
+
+class _Guard(GuardedTool):
+    def __init__(self, session: Session, contract: Contract, tool: AnyTool) -> None:
+        super().__init__(session, contract, Running(_asked.get))
+        self.name = tool.name
+        self.streams = isinstance(tool, BaseStreamTool)
         self.schema: bytes | None = None  # as the framework made it, where it is always the same
 
-    @contextlib.contextmanager
-    def call(self, call_id: str | None) -> Generator[_Call]:
-        """Around a call by an agent."""
-        made = _Call(self, call_id or "", step_here())
-        token = _call.set(made)
-        try:
-            yield made
-        finally:
-            _call.reset(token)
+    def call(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:  # noqa: ARG002 - a tool's bodies are its own
+        """A call of one of its bodies, which are called by place: see `_members`."""
+        return _Call(self, *args)
 
-    @contextlib.contextmanager
-    def recorded(self, args: Any) -> Generator[None]:
-        """Put a call on record that AutoGen refuses for its arguments, before its body."""
-        with asking(args if isinstance(args, Mapping) else None) as asked:  # pyright: ignore[reportUnknownArgumentType] - a framework's own data
-            try:
-                yield
-            except Exception as error:
-                if not asked.reached and isinstance(error, (pydantic.ValidationError, TypeError)):
-                    given = args if isinstance(args, Mapping) else {"arguments": args}  # pyright: ignore[reportUnknownVariableType] - a framework's own data
-                    with self._placed():
-                        self.session.refused(self.contract, given, reason=type(error).__name__)  # pyright: ignore[reportUnknownArgumentType] - a framework's own data
-                raise
-
-    def _called(self) -> _Call | None:
-        """The agent's call that comes to its body here; None where other code runs the body."""
-        call = _call.get()
-        if call is None or call.guard is not self or call.step != step_here():
-            return None
-        return call
-
-    def _placed(self) -> contextlib.AbstractContextManager[None]:
-        call = self._called()
-        return placed(self.session, "" if call is None else call.id)
-
-    async def run(
-        self, args: Any, body: Callable[[Any], Any], *, is_async: bool = True, streams: bool = False
-    ) -> Any:
-        """Guard a body, told the arguments; a sync one runs in a thread."""
-        inside = (self._async_body if is_async else self._sync_body)(body)
-        instead = Instead(
-            gathered(lambda values: inside(_edited(args, values))),
-            lambda value: [Piece(value)] if streams else value,
-        )
-        with self._placed():
-            return await self.session.arun(
-                self.contract,
-                _given(args),
-                fixed(inside, args),
-                is_async=is_async,
-                instead=instead,
-            )
-
-    def _async_body(self, body: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        async def inside(args: Any) -> Any:
-            with self.running.body():
-                return await body(args)
-
-        return inside
-
-    def _sync_body(self, body: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def inside(args: Any) -> Any:
-            with self.running.body():
-                return body(args)
-
-        return inside
-
-    def stream(self, args: Any, body: Callable[[Any], Any]) -> AsyncIterator[Any]:
-        """Guard a body that gives a stream; the call is placed now, not at its first piece."""
-
-        async def inside(args: Any) -> AsyncIterator[Piece]:
-            with self.running.body():
-                async with contextlib.aclosing(body(args)) as given:
-                    async for each in given:
-                        yield Piece(each)
-
-        instead = Instead(
-            gathered(lambda values: inside(_edited(args, values))), lambda value: [Piece(value)]
-        )
-        with self._placed():
-            pieces = self.session.astream(
-                self.contract, _given(args), fixed(inside, args), instead=instead
-            )
-            stream = _opened(pieces)
-        call = self._called()
-        if call is not None:
-            call.stream = stream
+    def astream(self, body: Any, owner: Any, /, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        stream = super().astream(body, owner, *args, **kwargs)
+        asked = self._asked()
+        if asked is not None:
+            asked.stream = stream
         return stream
+
+    @contextlib.contextmanager
+    def asked(self, call_id: str | None, args: Any) -> Generator[_Asked]:
+        """Around a call by an agent; one that AutoGen refuses for its arguments is on record."""
+        made = _Asked(self, call_id or "", step_here())
+        token = _asked.set(made)
+        given: Any = args if isinstance(args, Mapping) else None
+        try:
+            with asking(given) as asked:
+                try:
+                    yield made
+                except (pydantic.ValidationError, TypeError) as error:
+                    if not asked.reached:
+                        given = {"arguments": args} if given is None else given
+                        with self.placed():
+                            reason = type(error).__name__
+                            self.session.refused(self.contract, given, reason=reason)
+                    raise
+        finally:
+            _asked.reset(token)
+
+    def _asked(self) -> _Asked | None:
+        """The agent's call that comes to its body here; None where other code runs the body."""
+        asked = _asked.get()
+        if asked is None or asked.guard is not self or asked.step != step_here():
+            return None
+        return asked
+
+    def placed(self) -> contextlib.AbstractContextManager[None]:
+        """Where that call stands."""
+        asked = self._asked()
+        return placed(self.session, "" if asked is None else asked.id)
 
 
 def _guarded(tool: T, session: Session, effect: Effect | None, declared: Any) -> T:
-    guard = _Guard(session, contract_for(tool, effect, declared), tool.name)
+    guard = _Guard(session, contract_for(tool, effect, declared), tool)
     cls: Any = type(tool)
-    members: dict[str, Any] = {_GUARD: guard, "schema": _schema(guard, cls)}
-    streams = isinstance(tool, BaseStreamTool)
-    if _is_plain_function(tool):
-        members["run"] = _function_run(guard)
-    else:
-        members["run"] = _run(guard, cls.run, streams=streams)
-    members["run_json"] = _run_json(guard, cls.run_json, streams=streams)
-    if streams:
+    members: dict[str, Any] = {GUARD: guard, "schema": _schema(guard, cls)}
+    members["run"] = _function_run(guard) if _is_plain_function(tool) else _run(guard, cls.run)
+    members["run_json"] = _run_json(guard, cls.run_json)
+    if guard.streams:
         members["run_stream"] = _run_stream(guard, cls.run_stream)
         members["run_json_stream"] = _run_json_stream(guard, cls.run_json_stream)
     return swapped(tool, members)
@@ -325,7 +298,7 @@ def _schema(guard: _Guard, cls: Any) -> property:
     may_keep = cls.schema is base.schema
 
     def schema(self: Any) -> Any:
-        if lister() == "question":
+        if listing()[0] == "question":
             before_question(guard.session)
         else:
             note_missing(guard.session, self)
@@ -350,84 +323,54 @@ def _as_json(schema: Any) -> bytes | None:
 # --- the bodies ----------------------------------------------------------------------------------
 
 
-def _run(guard: _Guard, body: Callable[..., Any], *, streams: bool) -> Callable[..., Any]:
+def _run(guard: _Guard, body: Callable[..., Any]) -> Callable[..., Any]:
+    guarded = guard.method(body, "arun")
+
     @functools.wraps(body)
     async def run(self: Any, args: Any, cancellation_token: CancellationToken) -> Any:
-        if guard.running.here:
-            return await body(self, args, cancellation_token)
-
-        async def inside(args: Any) -> Any:
-            value = await body(self, args, cancellation_token)
-            return [Piece(value)] if streams else value
-
-        return last_piece(await guard.run(args, inside, streams=streams))
+        return await guarded(self, args, cancellation_token)
 
     return run
 
 
 def _function_run(guard: _Guard) -> Callable[..., Any]:
-    async def run(self: Any, args: Any, cancellation_token: CancellationToken) -> Any:
-        def call(args: Any) -> Any:
-            return _function_call(self, args, cancellation_token)()
+    def body(self: Any, args: Any, token: CancellationToken) -> Any:
+        return _function_call(self, args, token)()
 
-        guarded = guard.run(args, call, is_async=False)
+    guarded = guard.method(body, "thread")
+
+    async def run(self: Any, args: Any, cancellation_token: CancellationToken) -> Any:
+        running = guarded(self, args, cancellation_token)
         if "cancellation_token" in _function_call(self, args, cancellation_token).keywords:
-            return await guarded
-        return await linked(guarded, cancellation_token)
+            return await running
+        return await linked(running, cancellation_token)
 
     return run
 
 
 def _run_stream(guard: _Guard, body: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(body)
-    def run_stream(
-        self: Any, args: Any, cancellation_token: CancellationToken
-    ) -> AsyncIterator[Any]:
-        def inside(args: Any) -> AsyncIterator[Any]:
-            stream: AsyncIterator[Any] = body(self, args, cancellation_token)
-            return stream
+    guarded = guard.method(body, "astream")
 
-        if guard.running.here:
-            return inside(args)
-        return guard.stream(args, inside)
+    @functools.wraps(body)
+    def run_stream(self: Any, args: Any, cancellation_token: CancellationToken) -> Any:
+        return guarded(self, args, cancellation_token)
 
     return run_stream
-
-
-def _given(args: Any) -> Mapping[str, Any]:
-    """The arguments by name; a model's were validated by AutoGen."""
-    return Validated.of(args) if isinstance(args, pydantic.BaseModel) else args
-
-
-def _edited(args: Any, values: dict[str, Any]) -> Any:
-    """Other arguments in the form of these; they are validated."""
-    return held_by(type(args), values) if isinstance(args, pydantic.BaseModel) else values
-
-
-async def _opened(pieces: Any) -> AsyncIterator[Any]:
-    async with contextlib.aclosing(pieces):
-        async for piece in pieces:
-            yield piece.value if isinstance(piece, Piece) else piece
 
 
 # --- as agents call them -------------------------------------------------------------------------
 
 
-def _run_json(guard: _Guard, method: Callable[..., Any], *, streams: bool) -> Callable[..., Any]:
+def _run_json(guard: _Guard, method: Callable[..., Any]) -> Callable[..., Any]:
     base: Any = BaseTool
-    # A body of its own, which may not use `run`.
+    # A body of its own may not use `run`.
     own = method not in (base.run_json, _DeclaredTool.run_json)
+    body = guard.method(method, "arun") if own else method
 
     async def call(self: Any, args: Any, token: CancellationToken, call_id: str | None) -> Any:
-        async def inside(args: Any) -> Any:
-            value = await method(self, args, token, call_id)
-            return [Piece(value)] if streams and own else value
-
         try:
-            with guard.call(call_id), guard.recorded(args):
-                if not own:
-                    return await inside(args)
-                return last_piece(await guard.run(args, inside, streams=streams))
+            with guard.asked(call_id, args):
+                return await body(self, args, token, call_id)
         except BaseException as error:  # noqa: BLE001 - what must go on as it is, does
             instead = instead_of(error, guard.session, guard.name, token)
         raise instead
@@ -444,13 +387,7 @@ def _run_json(guard: _Guard, method: Callable[..., Any], *, streams: bool) -> Ca
 
 def _run_json_stream(guard: _Guard, method: Callable[..., Any]) -> Callable[..., Any]:
     base: Any = BaseStreamTool
-    own = method is not base.run_json_stream
-
-    def pieces(self: Any, args: Any, token: CancellationToken, call_id: str | None) -> Any:
-        def inside(args: Any) -> Any:
-            return method(self, args, token, call_id)
-
-        return guard.stream(args, inside) if own else inside(args)
+    body = method if method is base.run_json_stream else guard.method(method, "astream")
 
     @functools.wraps(method)
     async def run_json_stream(
@@ -459,9 +396,9 @@ def _run_json_stream(guard: _Guard, method: Callable[..., Any]) -> Callable[...,
         try:
             async with contextlib.AsyncExitStack() as leaving:
                 # The consumer has this context, too: no longer than for the first piece.
-                with guard.call(call_id) as made, guard.recorded(args):
+                with guard.asked(call_id, args) as made:
                     leaving.push_async_callback(made.close)
-                    stream = pieces(self, args, cancellation_token, call_id)
+                    stream = body(self, args, cancellation_token, call_id)
                     await leaving.enter_async_context(contextlib.aclosing(stream))
                     first = await anext(stream, _END)
                 if first is not _END:

@@ -8,13 +8,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable
 from typing import Any, Final
 
 from autogen_core import Image
 from autogen_core.models import CreateResult
 from autogen_core.tools import ImageResultContent, TextResultContent, ToolResult
-from rollcage.adapter import is_list, is_object
+from rollcage.adapter import Parts, is_list, is_object, register_parts
 from rollcage.trace import register_native
 
 __all__ = ["Piece", "last_piece", "register", "register_messages"]
@@ -29,7 +28,7 @@ class Piece:
     It tells a recorded stream from a result that is a list.
     """
 
-    value: Any
+    value: Any = None
 
 
 def last_piece(value: Any) -> Any:
@@ -37,31 +36,6 @@ def last_piece(value: Any) -> Any:
     if is_list(value) and value and all(isinstance(each, Piece) for each in value):
         return value[-1].value
     return value
-
-
-class _Plain:
-    """A value that is data after all: `parts` takes it apart, `make` validates them."""
-
-    portable = True
-
-    def __init__(
-        self, kind: str, parts: Callable[[Any], dict[str, Any]], make: Callable[[Any], Any]
-    ) -> None:
-        self.name = f"{_OWN}.{kind}"
-        self._parts = parts
-        self._make = make
-
-    def project(self, value: Any) -> dict[str, Any]:
-        return self._parts(value)
-
-    def revive(self, data: Any) -> Any:
-        if not is_object(data):
-            raise ValueError("a recorded value of AutoGen is an object")
-        return self._make(data)
-
-
-def _result_parts(value: CreateResult) -> dict[str, Any]:
-    return value.model_dump(mode="json", exclude_none=True)
 
 
 def _tool_result_parts(value: ToolResult) -> dict[str, Any]:
@@ -74,34 +48,39 @@ def _tool_result_parts(value: ToolResult) -> dict[str, Any]:
     return {"content": content, "is_error": value.is_error, _OWN: {"name": value.name}}
 
 
-def _tool_result(data: dict[str, Any]) -> ToolResult:
-    content = [
+def _tool_result(*, content: Any, is_error: Any, autogen: Any) -> ToolResult:
+    blocks = [
         TextResultContent(content=each["text"])
         if each["type"] == "text"
         else ImageResultContent(content=Image.from_base64(each["data"]))
-        for each in data["content"]
+        for each in content
     ]
-    return ToolResult(name=data[_OWN]["name"], result=content, is_error=data["is_error"])
+    return ToolResult(name=autogen["name"], result=blocks, is_error=is_error)
+
+
+def _image(*, data: Any, mime_type: Any = None) -> Image:  # noqa: ARG001 - for other readers
+    return Image.from_base64(data)
 
 
 @functools.cache
 def register() -> None:
     """Teach the trace the types of autogen-core. Once is enough."""
-    plain: tuple[tuple[type, _Plain], ...] = (
-        (Piece, _Plain("piece", lambda v: {"value": v.value}, lambda data: Piece(data["value"]))),
-        (CreateResult, _Plain("create_result", _result_parts, CreateResult.model_validate)),
-        (ToolResult, _Plain("tool_result", _tool_result_parts, _tool_result)),
-        (
-            Image,
-            _Plain(
-                "image",
-                lambda v: {"data": v.to_base64(), "mime_type": "image/png"},
-                lambda data: Image.from_base64(data["data"]),
+    register_parts(
+        {
+            Piece: Parts("autogen.piece", lambda v: {"value": v.value}, Piece),
+            CreateResult: Parts(
+                "autogen.create_result",
+                lambda v: v.model_dump(mode="json", exclude_none=True),
+                lambda **data: CreateResult.model_validate(data),
             ),
-        ),
+            ToolResult: Parts("autogen.tool_result", _tool_result_parts, _tool_result),
+            Image: Parts(
+                "autogen.image",
+                lambda v: {"data": v.to_base64(), "mime_type": "image/png"},
+                _image,
+            ),
+        }
     )
-    for cls, native in plain:
-        register_native([cls], native)
 
 
 # --- messages of agents --------------------------------------------------------------------------
@@ -150,9 +129,9 @@ def _register_messages() -> None:
         if each.model_fields["type"].default == name
     }
     register_native(types.values(), _Messages(types))
-    native = _Plain(
-        "task_result",
+    result = Parts(
+        "autogen.task_result",
         lambda v: {"messages": list(v.messages), "stop_reason": v.stop_reason},
-        lambda data: TaskResult(messages=data["messages"], stop_reason=data["stop_reason"]),
+        TaskResult,
     )
-    register_native([TaskResult], native)
+    register_parts({TaskResult: result})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -24,20 +24,23 @@ from rollcage import Contract, Session
 from rollcage.adapter import (
     Declarations,
     Effect,
+    Form,
+    GuardedCall,
+    GuardedTool,
     Instead,
     check_names,
     declare,
     exposes,
-    fixed,
     gathered,
+    guarding,
     is_list,
     is_object,
 )
 from rollcage.errors import ContractError
 
-from rollcage_autogen.calls import before_question, lister, note_missing, placed
 from rollcage_autogen.endings import cancelled, instead_of
-from rollcage_autogen.tools import guard_tools, guarding
+from rollcage_autogen.tools import guard_tools
+from rollcage_autogen.turns import before_question, listing, note_missing, placed
 from rollcage_autogen.values import Piece, last_piece, register_messages
 
 __all__ = ["RollcageWorkbench", "ToolFailed"]
@@ -132,7 +135,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
             SessionHalted: an agent is about to ask its model, and the session is halted.
             ContractError: something is declared of a tool that is not there.
         """
-        purpose = lister()
+        purpose, _ = listing()
         if purpose == "question":
             before_question(self.session)
         if self._static:
@@ -199,33 +202,9 @@ class RollcageWorkbench(StaticStreamWorkbench):
         """Call a tool; whatever becomes of it, the answer is a result."""
         token = cancellation_token or CancellationToken()
         try:
-            if token.is_cancelled():
-                raise cancelled(name)
-            if self._static:
-                self._guard_later()
-                self._note_missing(name, arguments, call_id)
-                result: ToolResult = await self._inner.call_tool(name, arguments, token, call_id)
-                return result
-            contract = await self._contract(name)
-            if contract is None:
-                said = f"Tool {name} not found."
-                with placed(self.session, call_id or ""):
-                    self.session.refused(name, arguments or {}, reason=said)
-                return _text_result(name, said, is_error=True)
-
-            async def body(arguments: Any) -> Any:
-                with _hearing(self._inner) as errors:
-                    given = await self._inner.call_tool(name, arguments, token, call_id)
-                return _checked([Piece(given)] if self._streams else given, errors)
-
-            with placed(self.session, call_id or ""):
-                value = await self.session.arun(
-                    contract,
-                    arguments or {},
-                    fixed(body, arguments),
-                    instead=self._instead(name, body),
-                )
-            return _result(name, last_piece(value))
+            call = await self._call(name, arguments, token, call_id, "call_tool", "arun")
+            result: ToolResult = await call(name, arguments, token, call_id)
+            return result
         except BaseException as error:  # noqa: BLE001 - what must go on as it is, does
             return self._told(name, error, token)
 
@@ -242,13 +221,10 @@ class RollcageWorkbench(StaticStreamWorkbench):
             yield await self.call_tool(name, arguments, token, call_id)
             return
         try:
-            if token.is_cancelled():
-                raise cancelled(name)
-            stream = await self._stream(name, arguments, token, call_id)
-            async with contextlib.aclosing(stream):
+            call = await self._call(name, arguments, token, call_id, "call_tool_stream", "astream")
+            async with contextlib.aclosing(call(name, arguments, token, call_id)) as stream:
                 async for each in stream:
-                    value = each.value if isinstance(each, Piece) else each
-                    yield _result(name, value) if isinstance(value, ToolResult) else value
+                    yield each
             return
         except BaseException as error:  # noqa: BLE001 - what must go on as it is, does
             result = self._told(name, error, token)
@@ -258,57 +234,34 @@ class RollcageWorkbench(StaticStreamWorkbench):
     def _streams(self) -> bool:
         return hasattr(self._inner, "call_tool_stream")  # the protocol that says so is not public
 
-    async def _stream(
+    async def _call(
         self,
         name: str,
         arguments: Mapping[str, Any] | None,
         token: CancellationToken,
         call_id: str | None,
-    ) -> Any:
-        def inside(arguments: Any) -> Any:
-            return self._inner.call_tool_stream(name, arguments, token, call_id)
-
+        method: str,
+        form: Form,
+    ) -> Callable[..., Any]:
+        """What the workbench does for a call: by its own method of this name, guarded once."""
+        if token.is_cancelled():
+            raise cancelled(name)
+        inside: Callable[..., Any] = getattr(self._inner, method)
         if self._static:
             self._guard_later()
-            self._note_missing(name, arguments, call_id)
-            return inside(arguments)
-        contract = await self._contract(name)
-        if contract is None:
-            with placed(self.session, call_id or ""):
-                self.session.refused(name, arguments or {}, reason=f"Tool {name} not found.")
-            raise ContractError(f"Tool {name} not found.")
-
-        async def body(arguments: Any) -> AsyncIterator[Piece]:
-            with _hearing(self._inner) as errors:
-                async with contextlib.aclosing(inside(arguments)) as given:
-                    async for each in given:
-                        yield _checked(Piece(each), errors)
-
+            if any(tool.name == self._own_name(name) for tool in _tools_of(self._inner)):
+                return inside
+        else:
+            contract = await self._contract(name)
+            if contract is not None:
+                guard = _Guard(self.session, contract, self._inner, streams=self._streams)
+                return guard.function(inside, form)
+        missing = ContractError(f"Tool {name} not found.")
         with placed(self.session, call_id or ""):
-            return self.session.astream(
-                contract,
-                arguments or {},
-                fixed(body, arguments),
-                instead=self._instead(name, body),
-            )
-
-    def _note_missing(
-        self, name: str, arguments: Mapping[str, Any] | None, call_id: str | None
-    ) -> None:
-        """Put a call on record for a tool that the static workbench does not have."""
-        if all(tool.name != self._own_name(name) for tool in _tools_of(self._inner)):
-            with placed(self.session, call_id or ""):
-                self.session.refused(name, arguments or {}, reason=f"Tool {name} not found.")
-
-    def _instead(self, name: str, body: Callable[[Any], Any]) -> Instead:
-        """What else a call can come to: its body with other arguments, or a person's answer."""
-
-        def answered(value: Any) -> Any:
-            text = value if isinstance(value, str) else json.dumps(value)
-            result = _text_result(name, text)
-            return [Piece(result)] if self._streams else result
-
-        return Instead(gathered(body), answered)
+            self.session.refused(name, arguments or {}, reason=str(missing))
+        if not self._static:
+            raise missing
+        return inside  # it answers that itself
 
     def _told(self, name: str, error: BaseException, token: CancellationToken) -> ToolResult:
         """The result that says why there is none."""
@@ -362,12 +315,66 @@ def _tools_of(workbench: Any) -> list[Any]:
     return list(workbench._tools)  # noqa: SLF001 - protected, and no other way
 
 
-def _checked(value: Any, errors: list[BaseException]) -> Any:
-    """What a workbench gave; an error result is a failure, as any other tool's."""
-    given = last_piece([value] if isinstance(value, Piece) else value)
-    if isinstance(given, ToolResult) and given.is_error:
-        raise ToolFailed(given) from (errors[0] if errors else None)
-    return value
+class _Call(GuardedCall):
+    """A call of a listed tool. What is recorded is the `ToolResult`; an error result, as an error.
+
+    So is any other tool's failure; of its texts alone nobody can tell which.
+    """
+
+    def __init__(
+        self,
+        guard: _Guard,
+        name: str,
+        arguments: Mapping[str, Any] | None,
+        token: CancellationToken,
+        call_id: str | None,
+    ) -> None:
+        super().__init__(guard.session, guard.contract, arguments or {})
+        self._guard = guard
+        self._name = name
+        self._rest = token, call_id
+        self._errors: list[BaseException] = []
+
+    def around(self) -> contextlib.AbstractContextManager[None]:
+        return placed(self.session, self._rest[1] or "")
+
+    def instead(self, inside: Callable[..., Any]) -> Instead:
+        def answered(value: Any) -> Any:
+            text = value if isinstance(value, str) else json.dumps(value)
+            result = _text_result(self._name, text)
+            return [Piece(result)] if self._guard.streams else result
+
+        return Instead(gathered(lambda values: inside(self._name, values, *self._rest)), answered)
+
+    def body(self) -> contextlib.AbstractContextManager[None]:
+        return _hearing(self._guard.inner, self._errors)
+
+    def kept(self, value: Any) -> Any:
+        result = self.kept_piece(value)
+        return [result] if self._guard.streams else result.value
+
+    def kept_piece(self, piece: Any) -> Piece:
+        if isinstance(piece, ToolResult) and piece.is_error:
+            raise ToolFailed(piece) from (self._errors[0] if self._errors else None)
+        return Piece(piece)
+
+    def given(self, value: Any) -> ToolResult:
+        """The result, as this agent's workbench calls it; it may have been recorded elsewhere."""
+        return _result(self._name, last_piece(value))
+
+    def given_piece(self, piece: Any) -> Any:
+        value = piece.value if isinstance(piece, Piece) else piece
+        return _result(self._name, value) if isinstance(value, ToolResult) else value
+
+
+class _Guard(GuardedTool):
+    def __init__(self, session: Session, contract: Contract, inner: Any, *, streams: bool) -> None:
+        super().__init__(session, contract)
+        self.inner = inner
+        self.streams = streams
+
+    def call(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:  # noqa: ARG002 - called by place alone
+        return _Call(self, *args)
 
 
 _heard: Final[ContextVar[list[BaseException] | None]] = ContextVar(
@@ -376,18 +383,17 @@ _heard: Final[ContextVar[list[BaseException] | None]] = ContextVar(
 
 
 @contextlib.contextmanager
-def _hearing(workbench: Any) -> Generator[list[BaseException]]:
-    """The errors of a workbench's call: it answers with their texts alone.
+def _hearing(workbench: Any, errors: list[BaseException]) -> Generator[None]:
+    """Take down the errors of a workbench's call: it answers with their texts alone.
 
     From a text nobody can tell a lost connection from a server's own refusal.
     """
     formatted: Any = getattr(workbench, "_format_errors", None)
     if callable(formatted) and not isinstance(formatted, _Telling):
         workbench._format_errors = _Telling(formatted)  # noqa: SLF001 - protected, and no other way  # pyright: ignore[reportArgumentType] - known to mypy
-    errors: list[BaseException] = []
     token = _heard.set(errors)
     try:
-        yield errors
+        yield
     finally:
         with contextlib.suppress(ValueError):  # a stream that is closed elsewhere
             _heard.reset(token)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -17,11 +16,9 @@ from rollcage.adapter import (
     Effect,
     Instead,
     Validated,
-    declare,
-    declared_contract,
+    declare_tool,
     held_by,
     is_model_class,
-    type_hints,
 )
 
 __all__ = ["arguments_of", "contract_for", "instead_of"]
@@ -50,22 +47,12 @@ def contract_for(
     if effect is None and declared is None:
         effect = next((own for kind, own in _OWN if isinstance(tool, kind)), None)
 
-    def said() -> Contract:
-        own = declared_contract(body)
-        if own is not None:
-            return own if not own.parameter_names else _like(own, tool)
-        return Contract(
-            name=tool.name,
-            description=tool.description,
-            parameters=_parameters(tool.args_schema),
-            returns=type_hints(body).get("return"),
-        )
+    def parameters(own: Contract | None) -> Any:
+        return own.parameters if own and not own.parameter_names else _parameters(tool.args_schema)
 
-    return declare(said, framework="crewai", effect=effect, declared=declared, body=body)
-
-
-def _like(own: Contract, tool: Any) -> Contract:
-    return dataclasses.replace(own, parameters=_parameters(tool.args_schema))
+    return declare_tool(
+        tool, body, parameters, framework="crewai", effect=effect, declared=declared
+    )
 
 
 def arguments_of(

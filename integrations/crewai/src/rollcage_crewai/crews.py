@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -15,17 +14,15 @@ from crewai.tools.agent_tools.agent_tools import AgentTools
 from crewai.tools.agent_tools.read_file_tool import ReadFileTool
 from crewai.tools.memory_tools import RecallMemoryTool, RememberTool
 from rollcage import Session
-from rollcage.adapter import Declarations, Effect, check_names, is_list
+from rollcage.adapter import GUARD, Declarations, Effect, LateTools, check_names, is_list
 from rollcage.errors import ContractError
 
 from rollcage_crewai.executor import guarded_executor
-from rollcage_crewai.tools import guard_tools, guarding
+from rollcage_crewai.tools import guard_tools
 
 __all__ = ["guard_crew"]
 
 C = TypeVar("C", bound=Crew)
-
-_GUARD: Final = "__rollcage_guard__"
 
 _ADDED: Final = (LoadSkillTool, ReadFileTool, RecallMemoryTool, RememberTool)  # CrewAI's own
 _LATER: Final = ("apps", "mcps")  # bring tools that nobody knows yet
@@ -60,7 +57,7 @@ def guard_crew(
         ContractError: an agent of another framework, a crew that another session guards, or a name
             that no tool has; tools that an MCP server or a platform brings are known only later.
     """
-    own = vars(crew).get(_GUARD)
+    own = vars(crew).get(GUARD)
     if isinstance(own, _CrewGuard):
         if own.session is session and effects is None and contracts is None:
             return crew
@@ -90,10 +87,7 @@ class _CrewGuard:
         self, session: Session, effects: Mapping[str, Effect], contracts: Declarations
     ) -> None:
         self.session = session
-        self._effects = effects
-        self._contracts = contracts
-        self._tools: dict[int, tuple[Any, Any]] = {}
-        self._lock = threading.Lock()
+        self._tools = LateTools(session, guard_tools, effects, contracts)
 
     def twin(self, crew: Any) -> Any:
         """The guarded twin of a crew."""
@@ -123,7 +117,7 @@ class _CrewGuard:
             twin.manager_agent = manager
 
         members = {
-            _GUARD: self,
+            GUARD: self,
             "copy": copy,
             "_create_manager_agent": create_manager_agent,
         }
@@ -140,7 +134,7 @@ class _CrewGuard:
             )
         update = {
             "agent_executor": None,
-            "executor_class": guarded_executor(base, self.session, self.tool),
+            "executor_class": guarded_executor(base, self.session, self._tools.guarded),
         }
         handler = getattr(agent, "tools_handler", None)
         if handler is not None:
@@ -150,23 +144,6 @@ class _CrewGuard:
             )
             update["cache_handler"] = caches.of(agent.cache_handler)
         return agent.model_copy(update=update)
-
-    def tool(self, tool: Any) -> Any:
-        """The guarded form of a tool."""
-        own = guarding(tool)
-        if own is not None:
-            if own is not self.session:
-                raise ContractError(f"{tool.name} is guarded by another session than its crew")
-            return tool
-        with self._lock:
-            found = self._tools.get(id(tool))
-            if found is None:
-                name = tool.name
-                effects: dict[str, Effect] = {n: e for n, e in self._effects.items() if n == name}
-                contracts = {n: c for n, c in self._contracts.items() if n == name}
-                guarded = guard_tools([tool], self.session, effects=effects, contracts=contracts)
-                found = self._tools[id(tool)] = tool, guarded[0]
-            return found[1]
 
 
 class _Twins:

@@ -14,10 +14,10 @@ from crewai.agents.parser import AgentAction
 from crewai.execution import get_execution_uuid
 from crewai.hooks.dispatch import HookAborted
 from crewai.tools.tool_failure import ToolExecutionFailedError
-from crewai.utilities.agent_utils import is_inside_event_loop
+from crewai.utilities.agent_utils import extract_tool_call_info, is_inside_event_loop
 from crewai.utilities.string_utils import sanitize_tool_name
 from rollcage import Session
-from rollcage.adapter import Asked, asking, guarded_contract, is_object
+from rollcage.adapter import Asked, asking, guarded_contract, is_object, slot_of, subclass
 from rollcage.errors import ArgumentsInvalid
 
 from rollcage_crewai.tools import Awaiting, awaited, awaiting, this_call, untold
@@ -45,7 +45,9 @@ def guarded_executor(base: Any, session: Session, guarded: Callable[[Any], Any])
             return base.invoke(self, inputs)
 
     def single(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with agent.placed_call(self, *args, **kwargs), asking(_arguments(args)) as asked:
+        info = _info(args)
+        raw = None if info is None else _object(info[2])
+        with agent.placed_call(self, *args, **kwargs), asking(raw) as asked:
             try:
                 ended = base._execute_single_native_tool_call(self, *args, **kwargs)  # noqa: SLF001 - see test_facts
             except ToolExecutionFailedError as error:
@@ -68,9 +70,6 @@ def guarded_executor(base: Any, session: Session, guarded: Callable[[Any], Any])
         return await base.kickoff_async(self, *args, **kwargs)
 
     members: dict[str, Any] = {
-        "__module__": base.__module__,
-        "__qualname__": base.__qualname__,
-        "__doc__": base.__doc__,
         _BASE: base,
         "invoke": invoke,
         "_execute_single_native_tool_call": single,
@@ -82,8 +81,7 @@ def guarded_executor(base: Any, session: Session, guarded: Callable[[Any], Any])
     for name in ("invoke_async", "ainvoke"):
         if hasattr(base, name):
             members[name] = _ainvoke(agent, getattr(base, name))
-    make: Callable[..., Any] = base.__class__
-    return make(base.__name__, (base,), members)
+    return subclass(base, members)
 
 
 def _ainvoke(agent: _Agent, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -226,9 +224,7 @@ class _Agent:
         """Put a native call on record that CrewAI refused: an error is all that came of it."""
         if asked.reached or said is None or not args:
             return
-        from crewai.utilities.agent_utils import extract_tool_call_info
-
-        info = extract_tool_call_info(args[0])
+        info = _info(args)
         if info is None:
             self._session.refused("unknown", {"call": str(args[0])}, reason=said)
             return
@@ -272,7 +268,8 @@ class _Agent:
         """Around one of the calls that a model's message issued."""
         attempt = self._attempt
         attempt.called = True
-        call_id = kwargs.get("call_id") or (_info(args[0])[0] if args else "")
+        info = _info(args)
+        call_id = kwargs.get("call_id") or ("" if info is None else info[0])
         with self._place(executor, attempt, _slot(executor.messages, call_id), call_id):
             yield
 
@@ -327,19 +324,9 @@ def _plans(executor: Any) -> bool:
     return bool(getattr(todos, "items", None))
 
 
-def _info(tool_call: Any) -> tuple[str, str]:
-    from crewai.utilities.agent_utils import extract_tool_call_info
-
-    info = extract_tool_call_info(tool_call)
-    return ("", "") if info is None else (info[0], sanitize_tool_name(info[1]))
-
-
-def _arguments(args: tuple[Any, ...]) -> dict[str, Any] | None:
-    """The arguments of a native call, as the model wrote them."""
-    from crewai.utilities.agent_utils import extract_tool_call_info
-
-    info = extract_tool_call_info(args[0]) if args else None
-    return None if info is None else _object(info[2])
+def _info(args: tuple[Any, ...]) -> tuple[str, str, Any] | None:
+    """The id, name and arguments of a native call, as the model wrote them."""
+    return extract_tool_call_info(args[0]) if args else None
 
 
 def _object(arguments: Any) -> dict[str, Any] | None:
@@ -352,9 +339,5 @@ def _object(arguments: Any) -> dict[str, Any] | None:
 
 def _slot(messages: list[Any], call_id: str) -> int | None:
     """The place of a call in the message that issued it; None where nobody can tell."""
-    for message in reversed(messages):
-        calls = message.get("tool_calls")
-        if calls:
-            slots = [index for index, call in enumerate(calls) if call.get("id") == call_id]
-            return slots[0] if len(slots) == 1 else None
-    return None
+    issued = (message["tool_calls"] for message in reversed(messages) if message.get("tool_calls"))
+    return slot_of(call_id, (call.get("id") for call in next(issued, ())))

@@ -8,25 +8,23 @@ import functools
 import inspect
 from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
-from typing import Any, Final, TypeVar, cast, overload
+from typing import Any, ClassVar, Final, TypeVar, cast, overload
 
 import pydantic
-from crewai.events.types.llm_events import LLMCallType
-from crewai.llms.base_llm import BaseLLM, llm_call_context
+from crewai.llms.base_llm import BaseLLM
 from crewai.utilities.llm_utils import create_llm
 from rollcage import Contract, Session
-from rollcage.adapter import Running, is_model_class, is_object, model_contract, swapped
+from rollcage.adapter import Answer, Form, GuardedModel, ModelCall, is_model_class, is_object
 from rollcage.errors import ContractError
 
+from rollcage_crewai.answers import Response, tell
 from rollcage_crewai.replay_model import ReplayModel
 from rollcage_crewai.requests import asked_with, canonical_request
-from rollcage_crewai.values import Response, register, requests_of
+from rollcage_crewai.values import register
 
 __all__ = ["guard_model"]
 
 M = TypeVar("M", bound=BaseLLM)
-
-_GUARD: Final = "__rollcage_model_guard__"
 
 register()
 
@@ -55,20 +53,11 @@ def guard_model(llm: BaseLLM | str, session: Session) -> BaseLLM:
         raise ContractError(
             f"{type(llm).__name__} is no model of CrewAI: guard an LLM, or its name"
         )
-    cls: Any = type(model)
-    own = getattr(cls, _GUARD, None)
-    if isinstance(own, _ModelGuard):
-        if own.session is session:
-            return model
-        raise ContractError(f"{cls.__name__} is guarded by another session already")
-    guard = _ModelGuard(session)
-    members: dict[str, Any] = {_GUARD: guard}
-    for name, wrap in _WRAPPERS.items():
-        members[name] = wrap(guard, getattr(cls, name))
-    for name, note in _NOTES.items():
-        members[name] = _noting(getattr(cls, name), note)
-    twin: Any = swapped(model, members)
-    twin._token_usage = dict(model._token_usage)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - CrewAI counts in place
+    guard = _Guard(session, replays=isinstance(model, ReplayModel))
+    notes = {name: _noting(getattr(type(model), name), note) for name, note in _NOTES.items()}
+    twin: Any = guard.guarded(model, notes)
+    if twin is not model:
+        twin._token_usage = dict(twin._token_usage)  # noqa: SLF001 - CrewAI counts in place
     return cast("BaseLLM", twin)
 
 
@@ -123,162 +112,71 @@ def _noting(
 # --- one call ------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(slots=True)
-class _Call:
+class _Call(ModelCall):
     """One call of a model: what is asked, and whether the model itself was."""
 
-    llm: Any
-    asked: dict[str, Any]
-    contract: Contract
-    request: dict[str, Any]
-    live: bool = False
+    def __init__(
+        self, session: Session, contract: Contract, llm: Any, asked: dict[str, Any]
+    ) -> None:
+        super().__init__(session, contract, canonical_request(asked, llm.stop_sequences))
+        self._llm = llm
+        self._asked = asked
+        self._response = Response("")
+        self._live = False
 
-    @property
-    def agent(self) -> str:
-        """Whose call it is."""
-        return str(getattr(self.asked.get("from_agent"), "role", None) or "")
+    def around(self) -> contextlib.AbstractContextManager[None]:
+        agent = str(getattr(self._asked.get("from_agent"), "role", None) or "")
+        return self.session.place(agent=agent)
 
     @contextlib.contextmanager
-    def noted(self) -> Generator[Response]:
+    def body(self) -> Generator[None]:
         """Around the model itself: note what it tells."""
-        self.live = True
-        before = dict(self.llm._token_usage)  # noqa: SLF001 - where there is no event
-        noted = Response("")
+        self._live = True
+        before = dict(self._llm._token_usage)  # noqa: SLF001 - where there is no event
+        noted = self._response
         token = _noted.set(noted)
         try:
-            yield noted
+            yield
         finally:
             _noted.reset(token)
         if noted.usage is None:
-            used = {n: v - before.get(n, 0) for n, v in self.llm._token_usage.items()}  # noqa: SLF001
+            used = {n: v - before.get(n, 0) for n, v in self._llm._token_usage.items()}  # noqa: SLF001
             noted.usage = {n: v for n, v in used.items() if v} or None
 
-    def give(self, response: Response) -> Any:
+    def kept(self, value: Any) -> Response:
+        self._response.value = value
+        return self._response
+
+    def answer(self, value: Response) -> Answer:
+        return value.answer
+
+    def given(self, value: Response) -> Any:
         """The answer; that of a recorded call with all that CrewAI expects to come with it."""
-        if self.live:
-            return response.value
-        value = response.value
-        if is_object(value):
-            value = self._structured(value)
-        who = {name: self.asked.get(name) for name in ("from_task", "from_agent")}
-        messages, llm = self.asked["messages"], self.llm
-        with llm_call_context():
-            tools = {name: self.asked.get(name) for name in ("tools", "available_functions")}
-            llm._emit_call_started_event(messages=messages, **tools, **who)  # noqa: SLF001 - what a model of CrewAI's does
-            self._stream(response, who)
-            if response.usage:
-                llm._track_token_usage_internal(response.usage)  # noqa: SLF001
-            kind = LLMCallType.TOOL_CALL if requests_of(value) else LLMCallType.LLM_CALL
-            llm._emit_call_completed_event(  # noqa: SLF001
-                response=value,
-                call_type=kind,
-                messages=messages,
-                usage=response.usage,
-                finish_reason=response.finish_reason or None,
-                response_id=response.response_id or None,
-                **who,
-            )
-        return value
+        if not self._live:
+            if is_object(value.value):
+                value = dataclasses.replace(value, value=self._structured(value.value))
+            tell(self._llm, self._asked, value)
+        return value.value
 
     def _structured(self, data: dict[str, Any]) -> Any:
         """Structured output; without its class, it is the text that it came from."""
-        for cls in (self.asked.get("response_model"), getattr(self.llm, "response_format", None)):
+        for cls in (self._asked.get("response_model"), getattr(self._llm, "response_format", None)):
             if is_model_class(cls):
                 return cls.model_validate(data)
         return pydantic.TypeAdapter(dict[str, Any]).dump_json(data).decode()
 
-    def _stream(self, response: Response, who: dict[str, Any]) -> None:
-        told = {**who, "response_id": response.response_id or None}
-        written: dict[Any, str] = {}
-        for kind, piece, *rest in response.chunks:
-            if kind == "thinking":
-                self.llm._emit_thinking_chunk_event(chunk=piece, **told)  # noqa: SLF001
-            elif kind == "text":
-                self.llm._emit_stream_chunk_event(chunk=piece, **told)  # noqa: SLF001
-            else:
-                index, name = rest[0].get("index", 0), rest[0].get("name")
-                written[index] = written.get(index, "") + piece
-                call = {
-                    "id": rest[0].get("id"),
-                    "function": {"name": name, "arguments": written[index]},
-                    "type": "function",
-                    "index": index,
-                }
-                self.llm._emit_stream_chunk_event(  # noqa: SLF001
-                    chunk=piece, tool_call=call, call_type=LLMCallType.TOOL_CALL, **told
-                )
 
+class _Guard(GuardedModel):
+    framework = "crewai"
+    forms: ClassVar[Mapping[str, Form]] = {"call": "run", "acall": "arun"}
 
-class _ModelGuard:
-    """What stands between a model and whoever asks it."""
+    def call(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
+        contract = self.contract_of(owner.model)
+        return _Call(self.session, contract, owner, asked_with(args, kwargs))
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self.running = Running()
-        self._contracts: dict[str, Contract] = {}
-
-    def call(self, llm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
-        """What is asked by a call."""
-        asked = asked_with(args, kwargs)
-        contract = self._contracts.get(llm.model)
-        if contract is None:
-            replays = isinstance(llm, ReplayModel)
-            contract = model_contract(llm.model, "crewai", replays=replays)
-            self._contracts[llm.model] = contract
-        return _Call(llm, asked, contract, canonical_request(asked, llm.stop_sequences))
-
-
-def _answer(response: Response) -> Any:
-    return response.answer
-
-
-def _call(guard: _ModelGuard, method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if guard.running.here:
-            return method(self, *args, **kwargs)
-        call = guard.call(self, args, kwargs)
-
-        def body(**_: Any) -> Response:
-            with guard.running.body(), call.noted() as noted:
-                noted.value = method(self, *args, **kwargs)
-            return noted
-
-        with guard.session.place(agent=call.agent):
-            response = guard.session.run(
-                call.contract, call.request, body, kind="model", answer=_answer
-            )
-        return call.give(response)
-
-    return _marked(guarded)
-
-
-def _acall(guard: _ModelGuard, method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    async def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if guard.running.here:
-            return await method(self, *args, **kwargs)
-        call = guard.call(self, args, kwargs)
-
-        async def body(**_: Any) -> Response:
-            with guard.running.body(), call.noted() as noted:
-                noted.value = await method(self, *args, **kwargs)
-            return noted
-
-        with guard.session.place(agent=call.agent):
-            response = await guard.session.arun(
-                call.contract, call.request, body, kind="model", answer=_answer
-            )
-        return call.give(response)
-
-    return _marked(guarded)
-
-
-def _marked(guarded: Any) -> Callable[..., Any]:
-    """CrewAI wraps each `call` in retries of its own; those of the model itself are inside."""
-    guarded._crewai_rate_limit_wrapped = True  # noqa: SLF001 - CrewAI's own mark
-    marked: Callable[..., Any] = guarded
-    return marked
-
-
-_WRAPPERS: Final[dict[str, Callable[[_ModelGuard, Any], Any]]] = {"call": _call, "acall": _acall}
+    def method(self, body: Callable[..., Any], form: Form) -> Callable[..., Any]:
+        """CrewAI wraps each `call` in retries of its own; those of the model itself are inside."""
+        guarded: Any = super().method(body, form)
+        guarded._crewai_rate_limit_wrapped = True  # noqa: SLF001 - CrewAI's own mark
+        marked: Callable[..., Any] = guarded
+        return marked

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections import deque
-from collections.abc import Iterator
 from typing import Any, Final
 
-from crewai.events.types.llm_events import LLMCallType
-from crewai.llms.base_llm import BaseLLM, llm_call_context
+from crewai.llms.base_llm import BaseLLM
 from pydantic import PrivateAttr
-from rollcage.adapter import Answer, RecordedAnswers, Trace
+from rollcage.adapter import Answer, RecordedAnswers, Trace, offered
 
+from rollcage_crewai.answers import Response, tell
 from rollcage_crewai.requests import asked_with
-from rollcage_crewai.values import Function, ToolCall, names_of
 
 __all__ = ["ReplayModel"]
 
@@ -41,7 +38,6 @@ class ReplayModel(BaseLLM):
     llm_type: str = "rollcage-replay"
     then: BaseLLM | None = None
     _answers: RecordedAnswers = PrivateAttr()
-    _places: Iterator[int] = PrivateAttr(default_factory=itertools.count)
     _written: deque[str] = PrivateAttr(default_factory=deque[str])
     _lock: threading.Lock = PrivateAttr(default_factory=threading.Lock)
 
@@ -50,7 +46,7 @@ class ReplayModel(BaseLLM):
     ) -> None:
         super().__init__(model="rollcage-replay", provider="rollcage")
         self.then = then
-        self._answers = RecordedAnswers(trace, agent=agent)
+        self._answers = RecordedAnswers(trace, agent=agent, then=then)
 
     def supports_function_calling(self) -> bool:
         """Recorded tool calls are given as such."""
@@ -66,82 +62,43 @@ class ReplayModel(BaseLLM):
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Give the next recorded answer."""
-        given, value = self._next(asked_with(args, kwargs))
-        return value if given else self._live().call(*args, **kwargs)
+        response = self._next(asked_with(args, kwargs))
+        return self._answers.live.call(*args, **kwargs) if response is None else response.value
 
     async def acall(self, *args: Any, **kwargs: Any) -> Any:
         """Give the next recorded answer."""
-        given, value = self._next(asked_with(args, kwargs))
-        return value if given else await self._live().acall(*args, **kwargs)
+        response = self._next(asked_with(args, kwargs))
+        if response is None:
+            return await self._answers.live.acall(*args, **kwargs)
+        return response.value
 
-    def _live(self) -> BaseLLM:
-        if self.then is None:
-            raise self._answers.used_up()
-        return self.then
-
-    def _next(self, asked: dict[str, Any]) -> tuple[bool, Any]:
-        """The next answer in the form that fits what is asked; False once all are given."""
-        messages, tools = asked["messages"], asked.get("tools")
+    def _next(self, asked: dict[str, Any]) -> Response | None:
+        """The next answer in the form that fits what is asked; None once all are given."""
+        tools = asked.get("tools")
         with self._lock:
             if self._written:
-                return True, self._written.popleft()
-            answer = self._answers.next(names_of(tools) if tools else None)
+                return Response(self._written.popleft())
+            answer = self._answers.next(offered(tools) if tools else None)
             if answer is None:
-                return False, None
-            value: Any = answer.text
-            if answer.tool_calls and tools:
-                value = _calls(answer, next(self._places))
-            elif answer.tool_calls:
+                return None
+            response = Response.of(answer)
+            if answer.tool_calls and not tools:
                 self._written.extend(_as_text(answer))
-                value = self._written.popleft()
-            elif asked.get("response_model") is not None:
-                value = asked["response_model"].model_validate_json(answer.text)
-        who = {name: asked.get(name) for name in ("from_task", "from_agent")}
-        self._tell(answer, value, messages, tools, who)
-        return True, value
-
-    def _tell(
-        self, answer: Answer, value: Any, messages: Any, tools: Any, who: dict[str, Any]
-    ) -> None:
-        """What CrewAI hears of any model's call."""
-        usage: dict[str, Any] | None = None
-        if answer.usage:
-            asked, said = (answer.usage.get(f"{which}_tokens", 0) for which in ("input", "output"))
-            usage = {
-                "prompt_tokens": asked,
-                "completion_tokens": said,
-                "total_tokens": asked + said,
-            }
-        with llm_call_context():
-            self._emit_call_started_event(messages=messages, tools=tools, **who)
-            if answer.reasoning:
-                self._emit_thinking_chunk_event(chunk=answer.reasoning, **who)
-            if self._effective_stream() and isinstance(value, str):
-                self._emit_stream_chunk_event(chunk=value, **who)
-            if usage:
-                self._track_token_usage_internal(usage)
-            self._emit_call_completed_event(
-                response=value,
-                call_type=LLMCallType.TOOL_CALL if answer.tool_calls else LLMCallType.LLM_CALL,
-                messages=messages,
-                usage=usage,
-                finish_reason=answer.finish_reason or None,
-                response_id=answer.response_id or None,
-                **who,
-            )
-
-
-def _calls(answer: Answer, place: int) -> list[ToolCall]:
-    return [
-        ToolCall(call.id or f"call-{place}-{slot}", Function(call.name, call.arguments or "{}"))
-        for slot, call in enumerate(answer.tool_calls)
-    ]
+                response.value = self._written.popleft()
+            elif not answer.tool_calls and asked.get("response_model") is not None:
+                response.value = asked["response_model"].model_validate_json(answer.text)
+        if answer.reasoning:
+            response.chunks.append(["thinking", answer.reasoning])
+        if self._effective_stream() and isinstance(response.value, str):
+            response.chunks.append(["text", response.value])
+        tell(self, asked, response)
+        return response
 
 
 def _as_text(answer: Answer) -> list[str]:
     """The calls of an answer as an agent without native calls writes them: one a message."""
     thought = answer.text or "I should use a tool."
     return [
-        f"Thought: {thought}\nAction: {call.name}\nAction Input: {call.arguments or '{}'}"
+        f"Thought: {thought}\nAction: {call.name}\nAction Input: {call.arguments}"
         for call in answer.tool_calls
     ]

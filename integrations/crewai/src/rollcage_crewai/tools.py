@@ -21,16 +21,20 @@ from crewai.tools.tool_failure import (
 )
 from rollcage import Contract, Session
 from rollcage.adapter import (
+    GUARD,
     HALTED,
     REFUSED,
     Declarations,
     Effect,
+    GuardedCall,
+    GuardedTool,
+    Instead,
     Running,
-    declared_contract,
-    fixed,
     guard_each,
+    plain_body,
+    required_contract,
 )
-from rollcage.errors import ArgumentsInvalid, Blocked, ContractError, RollcageError
+from rollcage.errors import ArgumentsInvalid, Blocked
 
 from rollcage_crewai.contracts import arguments_of, contract_for, instead_of
 from rollcage_crewai.values import register
@@ -41,14 +45,12 @@ __all__ = [
     "awaited",
     "awaiting",
     "guard_tools",
-    "guarding",
     "this_call",
     "untold",
 ]
 
 T = TypeVar("T", bound=BaseTool | CrewStructuredTool)
 
-_GUARD: Final = "__rollcage_guard__"
 _ANSWERED: Final = (*REFUSED, *HALTED)
 
 this_call: ContextVar[object] = ContextVar("rollcage_crewai_call", default=None)
@@ -89,7 +91,6 @@ def guard_tools(
         kinds=(BaseTool, CrewStructuredTool),
         instead="as_tools makes one of a function declared with @rollcage.tool; what a provider "
         "runs itself can't be guarded",
-        guarding=guarding,
         guard=lambda tool, effect, declared: _guarded(tool, session, effect, declared),
     )
 
@@ -110,12 +111,6 @@ def as_tools(
     return [_answering(tool) for tool in tools] if session is None else guard_tools(tools, session)
 
 
-def guarding(tool: Any) -> Session | None:
-    """The session that guards a tool; None if there is none."""
-    guard = getattr(tool, "__dict__", {}).get(_GUARD)
-    return guard.session if isinstance(guard, Guard) else None
-
-
 def untold(tool: BaseTool) -> Callable[..., Any]:
     """The body of a guarded tool, which raises what the original raises."""
     return tool._run  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - what tools override
@@ -127,9 +122,7 @@ def awaited(value: Any) -> Any:
 
 
 def _as_tool(function: Callable[..., Any]) -> Tool[..., Any]:
-    contract = declared_contract(function)
-    if contract is None:
-        raise ContractError(f"{function!r} is not declared: decorate it with @rollcage.tool")
+    contract = required_contract(function)
     parameters: Any = contract.parameters  # CrewAI makes a model of a JSON Schema itself
     return Tool(
         name=contract.name,
@@ -142,57 +135,42 @@ def _as_tool(function: Callable[..., Any]) -> Tool[..., Any]:
 # --- guarding one tool ---------------------------------------------------------------------------
 
 
-class Guard:
-    """What stands between one tool and its body.
+class _Call(GuardedCall):
+    """A call that gives back a failure where it is refused: what raises, CrewAI calls again.
 
-    A refusal is no exception: CrewAI answers those by calling the tool again. The model reads the
-    reason in a `ToolFailure`; where the session is halted, the failure ends the agent.
+    Once the session is halted, the failure ends the agent.
     """
 
+    answered = _ANSWERED
+
+    def __init__(self, guard: _Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._tool = guard.tool
+        self._args = args
+        arguments = arguments_of(self._tool.args_schema, args, kwargs)
+        super().__init__(guard.session, guard.contract, arguments)
+
+    def aaround(self) -> contextlib.AbstractContextManager[None]:
+        """Cancelling the agent cancels an async body."""
+        around = awaiting.get()
+        return contextlib.nullcontext() if around is None else around.body()
+
+    def instead(self, inside: Callable[..., Any]) -> Instead:
+        return instead_of(self._tool.args_schema, inside, self._args)
+
+    def kept(self, value: Any) -> Any:
+        return awaited(value)
+
+    def refusal(self, error: Exception) -> ToolFailure:
+        return refusal(error, self._tool)
+
+
+class _Guard(GuardedTool):
     def __init__(self, session: Session, contract: Contract, tool: Any) -> None:
-        self.session = session
+        super().__init__(session, contract, Running(this_call.get))
         self.tool = tool
-        self.contract = contract
-        self._running = Running(this_call.get)
 
-    def run(self, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Guard a sync body."""
-        if self._running.here:
-            return body(*args, **kwargs)
-
-        def inside(*args: Any, **kwargs: Any) -> Any:
-            with self._running.body():
-                return awaited(body(*args, **kwargs))
-
-        arguments = arguments_of(self.tool.args_schema, args, kwargs)
-        instead = instead_of(self.tool.args_schema, inside, args)
-        try:
-            return self.session.run(
-                self.contract, arguments, fixed(inside, *args, **kwargs), instead=instead
-            )
-        except _ANSWERED as error:
-            return refusal(error, self.tool)
-
-    async def arun(
-        self, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Guard an async body."""
-        if self._running.here:
-            return await body(*args, **kwargs)
-
-        async def inside(*args: Any, **kwargs: Any) -> Any:
-            with self._running.body():
-                return await body(*args, **kwargs)
-
-        arguments = arguments_of(self.tool.args_schema, args, kwargs)
-        instead = instead_of(self.tool.args_schema, inside, args)
-        try:
-            with cancellable():
-                return await self.session.arun(
-                    self.contract, arguments, fixed(inside, *args, **kwargs), instead=instead
-                )
-        except _ANSWERED as error:
-            return refusal(error, self.tool)
+    def call(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:  # noqa: ARG002 - a tool's bodies are its own
+        return _Call(self, args, kwargs)
 
 
 class Awaiting:
@@ -236,13 +214,7 @@ awaiting: ContextVar[Awaiting | None] = ContextVar("rollcage_crewai_awaiting", d
 """The async bodies of the agent around."""
 
 
-def cancellable() -> contextlib.AbstractContextManager[None]:
-    """Around an async body: cancelling its agent cancels it."""
-    around = awaiting.get()
-    return contextlib.nullcontext() if around is None else around.body()
-
-
-def refusal(error: RollcageError, tool: Any) -> ToolFailure:
+def refusal(error: Any, tool: Any) -> ToolFailure:
     """The failure that answers a call which did not run; one that halts ends the agent, too."""
     if isinstance(error, HALTED):
         tool.tool_failure_policy = ToolFailurePolicy.RAISE
@@ -257,10 +229,10 @@ def _guarded(tool: T, session: Session, effect: Effect | None, declared: Any) ->
     twin: Any = tool.model_copy()
     by_function = isinstance(tool, (Tool, CrewStructuredTool))
     first: Any = twin.func if by_function else twin.__class__._run  # noqa: SLF001 - what tools override
-    guard = Guard(session, contract_for(tool, first, effect, declared), twin)
-    _set(twin, _GUARD, guard)
+    guard = _Guard(session, contract_for(tool, first, effect, declared), twin)
+    _set(twin, GUARD, guard)
     if by_function:
-        twin.func = _around(guard, _plain(first))
+        twin.func = guard.function(plain_body(first))
     if isinstance(tool, BaseTool):
         _with_methods(twin.__class__, twin, guard)
         _set_structured(twin, type(tool))
@@ -268,34 +240,13 @@ def _guarded(tool: T, session: Session, effect: Effect | None, declared: Any) ->
     return guarded
 
 
-def _with_methods(cls: Any, twin: Any, guard: Guard) -> None:
+def _with_methods(cls: Any, twin: Any, guard: _Guard) -> None:
     """Guard what the class of a tool overrides, on this one tool."""
     base: Any = Tool if isinstance(twin, Tool) else BaseTool
     for name in ("_run", "_arun", "run", "arun"):
         method: Any = getattr(cls, name)
         if method is not getattr(base, name):
-            _set(twin, name, _around(guard, functools.partial(method, twin)))
-
-
-def _around(guard: Guard, body: Callable[..., Any]) -> Callable[..., Any]:
-    if inspect.iscoroutinefunction(body):
-
-        async def aguarded(*args: Any, **kwargs: Any) -> Any:
-            return await guard.arun(body, args, kwargs)
-
-        return aguarded
-
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        return guard.run(body, args, kwargs)
-
-    return guarded
-
-
-def _plain(body: Callable[..., Any]) -> Callable[..., Any]:
-    """The body behind `@rollcage.tool`: it is guarded once, here; not behind a user's wrapper."""
-    plain: Callable[..., Any] = getattr(body, "__wrapped__", body)
-    bare = declared_contract(body) is not None and declared_contract(plain) is None
-    return plain if bare else body
+            _set(twin, name, guard.function(functools.partial(method, twin)))
 
 
 def _set_structured(tool: BaseTool, cls: type[BaseTool]) -> None:
@@ -341,7 +292,7 @@ def _answering(tool: Tool[..., Any]) -> Tool[..., Any]:
             return refusal(error, tool)
 
     own: Any = aanswering if inspect.iscoroutinefunction(body) else answering
-    own.__wrapped__ = _plain(body)  # what `guard_tools` guards: itself, and once
+    own.__wrapped__ = plain_body(body)  # what `guard_tools` guards: itself, and once
     tool.func = own
     _set_structured(tool, type(tool))
     return tool

@@ -50,7 +50,8 @@ class ReplayModel:
         """
         answer = self.answers.next(offered)
         if answer is None:
-            raise self.answers.used_up()
+            yield from self.answers.live.pieces(offered)
+            return
         if answer.tool_calls:
             yield [[call.name, json.loads(call.arguments)] for call in answer.tool_calls]
         else:

@@ -10,15 +10,38 @@ from rollcage.adapter.declarations import (
     Declarations,
     check_names,
     declare,
+    declare_tool,
     declared_contract,
     guard_each,
+    plain_body,
+    required_contract,
     type_hints,
 )
 from rollcage.adapter.exposing import expose, exposes, guarded_contract
-from rollcage.adapter.models import CallNumbers, model_contract, model_request, option
+from rollcage.adapter.guarding import (
+    GUARD,
+    Form,
+    GuardedBody,
+    GuardedCall,
+    GuardedTool,
+    guard_of,
+    guarding,
+)
+from rollcage.adapter.late import LateTools
+from rollcage.adapter.models import (
+    CallNumbers,
+    GuardedModel,
+    ModelCall,
+    model_contract,
+    model_request,
+    offered,
+    option,
+)
+from rollcage.adapter.natives import Parts, register_parts
+from rollcage.adapter.places import slot_of
 from rollcage.adapter.running import Running
 from rollcage.adapter.shapes import is_list, is_model_class, is_object, is_tuple
-from rollcage.adapter.swap import swapped
+from rollcage.adapter.swap import subclass, swapped
 from rollcage.contract.arguments import Validated, held_by
 from rollcage.contract.contract import Effect
 from rollcage.errors import ArgumentsInvalid, Blocked, Halt, SessionHalted
@@ -33,6 +56,7 @@ HALTED = (Halt, SessionHalted)
 """What ends the agent: nothing runs in this session any more."""
 
 __all__ = [
+    "GUARD",
     "HALTED",
     "REFUSED",
     "Answer",
@@ -41,7 +65,15 @@ __all__ = [
     "CallNumbers",
     "Declarations",
     "Effect",
+    "Form",
+    "GuardedBody",
+    "GuardedCall",
+    "GuardedModel",
+    "GuardedTool",
     "Instead",
+    "LateTools",
+    "ModelCall",
+    "Parts",
     "RecordedAnswers",
     "Running",
     "ToolRequest",
@@ -51,13 +83,16 @@ __all__ = [
     "call_id_here",
     "check_names",
     "declare",
+    "declare_tool",
     "declared_contract",
     "expose",
     "exposes",
     "fixed",
     "gathered",
     "guard_each",
+    "guard_of",
     "guarded_contract",
+    "guarding",
     "held_by",
     "is_list",
     "is_model_class",
@@ -65,8 +100,14 @@ __all__ = [
     "is_tuple",
     "model_contract",
     "model_request",
+    "offered",
     "option",
+    "plain_body",
+    "register_parts",
+    "required_contract",
+    "slot_of",
     "step_here",
+    "subclass",
     "swapped",
     "type_hints",
 ]

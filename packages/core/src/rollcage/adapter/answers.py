@@ -9,7 +9,7 @@ import threading
 import unicodedata
 from collections.abc import Collection
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rollcage.errors import ReplayMiss
 from rollcage.session.lineage import read_answers
@@ -31,13 +31,15 @@ class RecordedAnswers:
     Args:
         trace: the run: an entered session that replays it, or the path of its trace.
         agent: whose answers; None takes those of all agents but the ones inside of tools.
+        then: a live model that goes on where the recorded answers end.
 
     Raises:
         StoreError: the trace can't be read.
         SessionError: the session is not entered, or replays nothing.
     """
 
-    def __init__(self, trace: Trace, *, agent: str | None = None) -> None:
+    def __init__(self, trace: Trace, *, agent: str | None = None, then: Any = None) -> None:
+        self._then = then
         if isinstance(trace, Session):
             self.run, self._answers = trace.recorded_answers(agent)
         else:
@@ -52,7 +54,7 @@ class RecordedAnswers:
         return len(self._answers)
 
     def next(self, offered: Collection[str] | None = None) -> Answer | None:
-        """The next answer; None once all are given.
+        """The next answer, each of its calls with an id and arguments; None once all are given.
 
         Args:
             offered: the names of the tools that the agent has, as its framework writes them; the
@@ -68,14 +70,25 @@ class RecordedAnswers:
             if offered is not None:
                 answer = self._renamed(answer, place, offered)
             self._next += 1
-        return answer
+        calls = [
+            ToolRequest(call.name, call.arguments or "{}", call.id or f"call-{place}-{slot}")
+            for slot, call in enumerate(answer.tool_calls)
+        ]
+        return dataclasses.replace(answer, tool_calls=tuple(calls))
 
-    def used_up(self) -> ReplayMiss:
-        """The error of an agent that asks for more than is recorded."""
-        return ReplayMiss(
-            f"run {self.run} holds {len(self._answers)} answers{self._whose}, all are given: the "
-            f"agent asks for one more. Give ReplayModel a live model to go on with (then=)"
-        )
+    @property
+    def live(self) -> Any:
+        """The model that goes on.
+
+        Raises:
+            ReplayMiss: there is none: the agent asks for more than is recorded.
+        """
+        if self._then is None:
+            raise ReplayMiss(
+                f"run {self.run} holds {len(self._answers)} answers{self._whose}, all are given: "
+                f"the agent asks for one more. Give ReplayModel a live model to go on with (then=)"
+            )
+        return self._then
 
     def _renamed(self, answer: Answer, place: int, offered: Collection[str]) -> Answer:
         plain: dict[str, str | None] = {}

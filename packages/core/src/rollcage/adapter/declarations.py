@@ -10,7 +10,10 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+import pydantic
+
 from rollcage.adapter.exposing import expose
+from rollcage.adapter.guarding import guarding
 from rollcage.contract.contract import Contract, Effect
 from rollcage.errors import ContractError
 from rollcage.session.session import Session
@@ -19,8 +22,11 @@ __all__ = [
     "Declarations",
     "check_names",
     "declare",
+    "declare_tool",
     "declared_contract",
     "guard_each",
+    "plain_body",
+    "required_contract",
     "type_hints",
 ]
 
@@ -56,6 +62,71 @@ def declared_contract(body: Any) -> Contract | None:
             f"function that collects its chunks, and returns them"
         )
     return found
+
+
+def required_contract(function: Any) -> Contract:
+    """The same, where there has to be one: for `as_tools`.
+
+    Raises:
+        ContractError: there is none.
+    """
+    contract = declared_contract(function)
+    if contract is None:
+        raise ContractError(f"{function!r} is not declared: decorate it with @rollcage.tool")
+    return contract
+
+
+def plain_body(body: Callable[..., Any]) -> Callable[..., Any]:
+    """The function behind `@rollcage.tool`, for an adapter that guards it itself, once.
+
+    A user's own wrapper around a declared function stays: what it calls is guarded by itself.
+    """
+    plain: Callable[..., Any] = getattr(body, "__wrapped__", body)
+    bare = declared_contract(body) is not None and declared_contract(plain) is None
+    return plain if bare else body
+
+
+def declare_tool(
+    tool: Any,
+    body: Callable[..., Any],
+    parameters: Callable[[Contract | None], type[pydantic.BaseModel] | Mapping[str, Any]],
+    *,
+    framework: str,
+    effect: Any = None,
+    declared: Contract | Mapping[str, Any] | None = None,
+    returns: Callable[[], Any] | None = None,
+    raises: tuple[type[Exception], ...] = (),
+) -> Contract:
+    """The contract of a framework's tool around a function, which may be a declared one.
+
+    Args:
+        tool: has a `name` and a `description`.
+        body: what it calls.
+        parameters: gives the schema of the arguments that a model writes, told the contract that
+            `@rollcage.tool` made of the body, if it did.
+        framework: see `declare`, and so the others.
+        effect: the same.
+        declared: the same.
+        returns: gives the type of the results; by default it is the body's annotation.
+        raises: the same.
+
+    Raises:
+        ContractError: the declaration can't be used.
+    """
+
+    def said() -> Contract:
+        own = declared_contract(body)
+        schema = parameters(own)
+        if own is not None:
+            return dataclasses.replace(own, parameters=schema)
+        result = type_hints(body).get("return") if returns is None else returns()
+        return Contract(
+            name=tool.name, description=tool.description, parameters=schema, returns=result
+        )
+
+    return declare(
+        said, framework=framework, effect=effect, declared=declared, raises=raises, body=body
+    )
 
 
 def declare(
@@ -114,7 +185,6 @@ def guard_each(
     framework: str,
     kinds: type | tuple[type, ...],
     instead: str,
-    guarding: Callable[[T], Session | None],
     guard: Callable[[T, Effect | None, Contract | Mapping[str, Any] | None], T],
 ) -> list[T]:
     """What each adapter's `guard_tools` does; a tool that this session guards already stays.
@@ -127,7 +197,6 @@ def guard_each(
         framework: how it calls itself, for the error's message.
         kinds: the classes of the framework's tools.
         instead: what to do with something else, for the same.
-        guarding: gives the session that guards a tool.
         guard: guards a tool, with what is declared of it.
 
     Raises:

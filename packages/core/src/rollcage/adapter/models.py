@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Literal, TypeVar
 
+from rollcage.adapter.guarding import GUARD, Form, GuardedBody, GuardedCall, guard_of
 from rollcage.adapter.shapes import is_list, is_model_class, is_object
+from rollcage.adapter.swap import swapped
 from rollcage.contract.contract import Contract
+from rollcage.errors import ContractError
+from rollcage.session.session import Session
 
-__all__ = ["CallNumbers", "model_contract", "model_request", "option"]
+__all__ = [
+    "CallNumbers",
+    "GuardedModel",
+    "ModelCall",
+    "model_contract",
+    "model_request",
+    "offered",
+    "option",
+]
+
+M = TypeVar("M")
 
 _PARAMETERS: Final[Mapping[str, Any]] = {
     "type": "object",
@@ -66,6 +80,89 @@ def option(value: Any) -> Any:
     if is_object(value):
         return {name: option(each) for name, each in value.items()}
     return [option(each) for each in value] if is_list(value) else value
+
+
+def offered(tools: Any) -> list[str]:
+    """The names of the tools that a model is offered: objects, or their schemas, OpenAI's too."""
+    named = [each.get("function", each) if is_object(each) else each for each in tools or ()]
+    return [str(each.get("name", "") if is_object(each) else each.name) for each in named]
+
+
+# --- guarded models ------------------------------------------------------------------------------
+
+
+class ModelCall(GuardedCall):
+    """One call of a model. The value of its step is a list of pieces: a stream's, or one answer.
+
+    So one that was streamed also answers a call that is not, and the other way round.
+    """
+
+    kind: ClassVar[Literal["tool", "model"]] = "model"
+
+    def kept(self, value: Any) -> Any:
+        """What is recorded of an answer that was not streamed."""
+        return [value]
+
+
+class GuardedModel(GuardedBody):
+    """What stands between a model and whoever asks it; an adapter's says what is asked (`call`).
+
+    Attributes:
+        framework: whose models they are, as in contracts.
+        forms: by the name of each method that asks the model, how it is called.
+        replays: it gives recorded answers itself, so none is looked up for it.
+    """
+
+    framework: ClassVar[str]
+    forms: ClassVar[Mapping[str, Form]]
+
+    def __init__(self, session: Session, *, replays: bool = False) -> None:
+        super().__init__(session)
+        self.replays = replays
+        self._contracts: dict[str, Contract] = {}
+
+    def contract_of(self, name: str) -> Contract:
+        """The contract of the model of this name."""
+        found = self._contracts.get(name)
+        if found is None:
+            found = model_contract(name, self.framework, replays=self.replays)
+            self._contracts[name] = found
+        return found
+
+    def guarded(
+        self,
+        model: M,
+        members: Mapping[str, Any] | None = None,
+        *,
+        base: type | None = None,
+        update: Mapping[str, Any] | None = None,
+        hidden: tuple[str, ...] = (),
+    ) -> M:
+        """A model of the same type that this guards; one that its session guards is given back.
+
+        Args:
+            model: it stays as it is.
+            members: what else is to differ, by the attribute's name.
+            base: the framework's base class; methods that are its own call others, and stay.
+            update: see `swapped`.
+            hidden: see `swapped`.
+
+        Raises:
+            ContractError: another session guards it.
+        """
+        cls: Any = type(model)
+        own = guard_of(cls)
+        if own is not None:
+            if own.session is self.session:
+                return model
+            raise ContractError(f"{cls.__name__} is guarded by another session already")
+        methods = {
+            name: self.method(getattr(cls, name), form)
+            for name, form in self.forms.items()
+            if base is None or getattr(cls, name) is not getattr(base, name)
+        }
+        every = {GUARD: self, **methods, **(members or {})}
+        return swapped(model, every, update=update, hidden=hidden)
 
 
 class CallNumbers:

@@ -8,9 +8,16 @@ from typing import Any, TypeVar
 
 import pydantic
 
-__all__ = ["swapped"]
+__all__ = ["subclass", "swapped"]
 
 T = TypeVar("T")
+
+
+def subclass(cls: Any, members: Mapping[str, Any]) -> Any:
+    """A subclass that has these `members`, and is called as the class itself."""
+    make: Callable[..., Any] = cls.__class__
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    return make(cls.__name__, (cls,), {**names, **members})
 
 
 def swapped(
@@ -28,10 +35,7 @@ def swapped(
         update: fields of the copy that are to differ.
         hidden: attributes of the class that the subclass is to have as None, where there are any.
     """
-    cls: Any = type(original)
-    make: Callable[..., Any] = cls.__class__
-    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    twin = make(cls.__name__, (cls,), {**names, **members})
+    twin = subclass(type(original), members)
     for name in hidden:
         if hasattr(twin, name):
             setattr(twin, name, None)

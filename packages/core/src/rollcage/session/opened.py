@@ -23,6 +23,7 @@ from rollcage.errors import (
     PolicyInvalid,
     RunNotFound,
     SessionError,
+    SessionHalted,
     StoreError,
     StoreReadOnly,
     TraceUnwritable,
@@ -488,6 +489,16 @@ class Opened:
     def halted(self) -> BaseException | None:
         """The error that halted the session; None while it may go on."""
         return self._active().ledger.halted
+
+    def check(self) -> None:
+        """Say whether the session may go on: for adapters, at a hook that may end the agent.
+
+        Raises:
+            SessionHalted: it was halted; nothing runs in it any more.
+        """
+        halted = self.halted
+        if halted is not None:
+            raise SessionHalted(f"the session was halted: {halted}") from halted
 
     @property
     def facade(self) -> FacadeGuard | None:

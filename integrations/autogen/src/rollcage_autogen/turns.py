@@ -11,28 +11,28 @@ import dataclasses
 import inspect
 import json
 import sys
-from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from contextvars import ContextVar
-from types import CodeType, FrameType
 from typing import Any, Final, Literal
 
 from autogen_core import MessageHandlerContext
 from autogen_core.models import CreateResult
 from rollcage import Session
-from rollcage.adapter import guarded_contract, is_object, step_here
-from rollcage.errors import ArgumentsInvalid, Blocked, SessionHalted
+from rollcage.adapter import guarded_contract, is_object, slot_of, step_here
+from rollcage.errors import ArgumentsInvalid, Blocked
 
 __all__ = [
     "agent_name",
     "answered",
     "before_question",
     "check_guarded",
-    "check_halted",
-    "lister",
+    "listing",
     "note_missing",
     "placed",
 ]
+
+Purpose = Literal["question", "call"]
+"""What an agent lists its tools for."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -41,12 +41,12 @@ class _Turn:
 
     Attributes:
         step: inside of which step's body it was asked: its calls are there too.
-        slots: by a call's id, its index in the answer, where that is certain; None where nobody saw
-            the answer: any call is of it then, and they are numbered as they come.
+        issued: the ids of these calls, by slot; None where nobody saw the answer: any call is of it
+            then, and they are numbered as they come.
     """
 
     step: tuple[str, int] | None
-    slots: Mapping[str, int | None] | None
+    issued: Sequence[str] | None
 
 
 _turn: ContextVar[_Turn | None] = ContextVar("rollcage_autogen_turn", default=None)
@@ -58,9 +58,7 @@ def answered(result: CreateResult, session: Session | None) -> None:
     A call whose arguments are no JSON is put on record here: no tool ever hears of it.
     """
     calls = [] if isinstance(result.content, str) else result.content
-    often = Counter(call.id for call in calls)
-    slots = {call.id: None if often[call.id] > 1 else slot for slot, call in enumerate(calls)}
-    _turn.set(_Turn(step_here(), slots))
+    _turn.set(_Turn(step_here(), [call.id for call in calls]))
     for call in calls if session is not None else ():
         try:
             json.loads(call.arguments)
@@ -78,9 +76,9 @@ def placed(session: Session, call_id: str) -> contextlib.AbstractContextManager[
     turn, slot = _turn.get(), None
     if turn is not None and turn.step != step_here():
         turn = None
-    if turn is not None and turn.slots is not None:
-        slot = turn.slots.get(call_id)
-        turn = turn if call_id in turn.slots else None
+    if turn is not None and turn.issued is not None:
+        slot = slot_of(call_id, turn.issued)
+        turn = turn if call_id in turn.issued else None
     name = agent_name()
     return session.place(turn=turn, slot=slot, agent=name, call_id=call_id, conversation=name)
 
@@ -96,7 +94,29 @@ def agent_name() -> str:
 
 # --- an agent that lists its tools ---------------------------------------------------------------
 
-_FRAMES: Final = 6  # between an agent and the schema of one of its tools
+_FRAMES: Final = 9  # between an agent and the schema of one of its tools
+_METHODS: Final[Mapping[str, Purpose]] = {"_call_llm": "question", "_execute_tool_call": "call"}
+
+
+def listing() -> tuple[Purpose | None, Mapping[str, Any]]:
+    """Whether an `AssistantAgent` lists its tools right now, what for, and its own variables.
+
+    It does so before each question to its model, in its own task, where an exception ends it; and
+    again for each call, in a task that must not raise. Nothing but its own code tells which.
+    """
+    agents: Any = sys.modules.get("autogen_agentchat.agents")
+    if agents is None:
+        return None, {}
+    methods = {name: getattr(agents.AssistantAgent, name, None) for name in _METHODS}
+    codes = {getattr(method, "__code__", None): name for name, method in methods.items()}
+    frame = inspect.currentframe()
+    for _ in range(_FRAMES):
+        if frame is None:
+            break
+        if frame.f_code in codes:
+            return _METHODS[codes[frame.f_code]], frame.f_locals
+        frame = frame.f_back
+    return None, {}
 
 
 def note_missing(session: Session, holder: object, listed: Container[str] | None = None) -> None:
@@ -106,10 +126,9 @@ def note_missing(session: Session, holder: object, listed: Container[str] | None
     them that it lists (`holder`, with its tools' names), or by each guarded tool: the last of those
     that the agent has speaks for all.
     """
-    frame = _frame_of_call()
-    if frame is None:
+    purpose, here = listing()
+    if purpose != "call":
         return
-    here = frame.f_locals
     call, benches, bench = here.get("tool_call"), here.get("workbench"), here.get("wb")
     if call is None or not benches or bench is not benches[-1]:
         return
@@ -128,51 +147,6 @@ def note_missing(session: Session, holder: object, listed: Container[str] | None
         session.refused(call.name, given, reason=f"tool '{call.name}' not found in any workbench")
 
 
-def _frame_of_call() -> FrameType | None:
-    """The agent's own frame, where it looks for the tool of a call."""
-    agents = sys.modules.get("autogen_agentchat.agents")
-    return _frame_of(None if agents is None else _code(agents, "_execute_tool_call"))
-
-
-def _frame_of(wanted: CodeType | None) -> FrameType | None:
-    """The frame around in which this code runs."""
-    frame = inspect.currentframe()
-    for _ in range(_FRAMES + 3):
-        if frame is None or wanted is None:
-            return None
-        if frame.f_code is wanted:
-            return frame
-        frame = frame.f_back
-    return None
-
-
-def lister() -> Literal["question", "call"] | None:
-    """Whether an `AssistantAgent` lists its tools right now, and what for.
-
-    It does so before each question to its model, in its own task, where an exception ends it; and
-    again for each call, in a task that must not raise. Nothing but its own code tells which.
-    """
-    agents = sys.modules.get("autogen_agentchat.agents")
-    if agents is None:
-        return None
-    question, call = _code(agents, "_call_llm"), _code(agents, "_execute_tool_call")
-    frame = inspect.currentframe()
-    for _ in range(_FRAMES):
-        if frame is None:
-            break
-        if frame.f_code is call:
-            return "call"
-        if frame.f_code is question:
-            return "question"
-        frame = frame.f_back
-    return None
-
-
-def _code(agents: Any, name: str) -> CodeType | None:
-    method: Any = getattr(agents.AssistantAgent, name, None)
-    return getattr(method, "__code__", None)
-
-
 def before_question(session: Session) -> None:
     """The agent around is about to ask its model: a turn begins, unless the session is halted.
 
@@ -181,7 +155,7 @@ def before_question(session: Session) -> None:
     Raises:
         SessionHalted: nothing runs in this session any more; raised in the agent's own task.
     """
-    check_halted(session)
+    session.check()
     check_guarded(session)
     _turn.set(_Turn(step_here(), None))
 
@@ -196,10 +170,9 @@ def check_guarded(session: Session) -> None:
     """
     if session.unguarded != "refuse":
         return
-    agents = sys.modules.get("autogen_agentchat.agents")
-    frame = _frame_of(None if agents is None else _code(agents, "_call_llm"))
-    benches: Any = () if frame is None else frame.f_locals.get("workbench") or ()
-    for bench in benches:
+    purpose, here = listing()
+    benches: Any = here.get("workbench") if purpose == "question" else ()
+    for bench in benches or ():
         if isinstance(getattr(bench, "session", None), Session):
             continue  # it guards what it has
         tools: Any = getattr(bench, "_tools", None)
@@ -213,14 +186,3 @@ def check_guarded(session: Session) -> None:
             )
             session.refused(name, {}, reason=reason, code="unguarded")
             raise Blocked(reason, rule="", code="unguarded")
-
-
-def check_halted(session: Session) -> None:
-    """End the agent where the session is halted.
-
-    Raises:
-        SessionHalted: it is.
-    """
-    halted = session.halted
-    if halted is not None:
-        raise SessionHalted(f"the session was halted: {halted}") from halted

@@ -1,0 +1,166 @@
+"""What a model of CrewAI's answers, as a neutral answer, and the other way round."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from crewai.events.types.llm_events import LLMCallType
+from crewai.llms.base_llm import llm_call_context
+from crewai.utilities.agent_utils import extract_tool_call_info, is_tool_call_list
+from pydantic import BaseModel
+from rollcage.adapter import Answer, ToolRequest, is_list, is_object
+
+__all__ = ["Function", "Response", "ToolCall", "requests_of", "tell"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Function:
+    """What a `ToolCall` asks for."""
+
+    name: str
+    arguments: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A recorded call, in the shape of OpenAI's: CrewAI takes it from whichever provider."""
+
+    id: str
+    function: Function
+    type: Literal["function"] = "function"
+
+
+@dataclasses.dataclass(slots=True)
+class Response:
+    """What one call of a model gave, and what it told beside.
+
+    Attributes:
+        value: what it returned: text, tool calls, a model of structured output; a recorded one of
+            these is a `dict` until the class is known.
+        chunks: the pieces of a stream, in order: `["text", piece]`, `["thinking", piece]`, or
+            `["call", piece, {"index": …, "id": …, "name": …}]`.
+        usage: tokens, as CrewAI counts them.
+        finish_reason: the provider's own word.
+        response_id: the provider's id of the answer.
+    """
+
+    value: Any
+    chunks: list[list[Any]] = dataclasses.field(default_factory=list[list[Any]])
+    usage: dict[str, Any] | None = None
+    finish_reason: str = ""
+    response_id: str = ""
+
+    @classmethod
+    def of(cls, answer: Answer) -> Response:
+        """The response for an answer: its text, or its calls in a form that CrewAI takes."""
+        calls = [ToolCall(c.id, Function(c.name, c.arguments)) for c in answer.tool_calls]
+        usage = None
+        if answer.usage:
+            asked, said = (answer.usage.get(f"{which}_tokens", 0) for which in ("input", "output"))
+            total = {"total_tokens": asked + said}
+            usage = {"prompt_tokens": asked, "completion_tokens": said, **total}
+        return cls(calls or answer.text, [], usage, answer.finish_reason, answer.response_id)
+
+    @property
+    def answer(self) -> Answer:
+        """The answer, in the form that every framework understands."""
+        calls = requests_of(self.value)
+        said = "" if calls else self.value
+        if isinstance(said, BaseModel):
+            said = said.model_dump_json()
+        elif not isinstance(said, str):
+            said = json.dumps(said, ensure_ascii=False, default=str)
+        return Answer(
+            text=said or ("" if not calls else self._streamed("text")),
+            reasoning=self._streamed("thinking"),
+            tool_calls=calls,
+            finish_reason=self.finish_reason,
+            response_id=self.response_id,
+            usage=_tokens(self.usage),
+        )
+
+    def _streamed(self, kind: str) -> str:
+        return "".join(chunk[1] for chunk in self.chunks if chunk[0] == kind)
+
+
+def requests_of(value: Any) -> tuple[ToolRequest, ...]:
+    """The calls of an answer, with their arguments as the model wrote them."""
+    if not is_list(value) or not is_tool_call_list(value):
+        return ()
+    return tuple(request for each in value if (request := _request(each)) is not None)
+
+
+def _request(call: Any) -> ToolRequest | None:
+    info = extract_tool_call_info(call)
+    if info is None:
+        return None
+    call_id, name, arguments = info
+    raw = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return ToolRequest(_own_name(call) or name, raw, call_id)
+
+
+def _own_name(call: Any) -> str:
+    """The tool's name as the model wrote it; CrewAI sanitises it."""
+    if is_object(call):
+        function: Any = call.get("function") or call
+        return str(function.get("name") or "")
+    function = getattr(call, "function", None) or getattr(call, "function_call", None) or call
+    return str(getattr(function, "name", None) or "")
+
+
+def _tokens(usage: Mapping[str, Any] | None) -> dict[str, int] | None:
+    if not usage:
+        return None
+    asked = usage.get("prompt_tokens", usage.get("input_tokens"))
+    said = usage.get("completion_tokens", usage.get("output_tokens"))
+    if not isinstance(asked, int) or not isinstance(said, int) or not asked + said:
+        return None
+    return {"input_tokens": asked, "output_tokens": said}
+
+
+# --- what CrewAI hears of a call -----------------------------------------------------------------
+
+
+def tell(llm: Any, asked: Mapping[str, Any], response: Response) -> None:
+    """Tell CrewAI of a model's call that was not made: with the events and the usage of one."""
+    who = {name: asked.get(name) for name in ("from_task", "from_agent")}
+    about = {name: asked.get(name) for name in ("messages", "tools", "available_functions")}
+    with llm_call_context():
+        llm._emit_call_started_event(**about, **who)  # noqa: SLF001 - what a model of CrewAI's does
+        _stream(llm, response, {**who, "response_id": response.response_id or None})
+        if response.usage:
+            llm._track_token_usage_internal(response.usage)  # noqa: SLF001
+        calls = requests_of(response.value)
+        llm._emit_call_completed_event(  # noqa: SLF001
+            response=response.value,
+            call_type=LLMCallType.TOOL_CALL if calls else LLMCallType.LLM_CALL,
+            messages=asked["messages"],
+            usage=response.usage,
+            finish_reason=response.finish_reason or None,
+            response_id=response.response_id or None,
+            **who,
+        )
+
+
+def _stream(llm: Any, response: Response, told: dict[str, Any]) -> None:
+    written: dict[Any, str] = {}
+    for kind, piece, *rest in response.chunks:
+        if kind == "thinking":
+            llm._emit_thinking_chunk_event(chunk=piece, **told)  # noqa: SLF001
+        elif kind == "text":
+            llm._emit_stream_chunk_event(chunk=piece, **told)  # noqa: SLF001
+        else:
+            index, name = rest[0].get("index", 0), rest[0].get("name")
+            written[index] = written.get(index, "") + piece
+            call = {
+                "id": rest[0].get("id"),
+                "function": {"name": name, "arguments": written[index]},
+                "type": "function",
+                "index": index,
+            }
+            llm._emit_stream_chunk_event(  # noqa: SLF001
+                chunk=piece, tool_call=call, call_type=LLMCallType.TOOL_CALL, **told
+            )
