@@ -1,5 +1,6 @@
 """Functions declared with `@rollcage.tool`, as tools of LangChain."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -71,3 +72,17 @@ def test_a_declared_function_in_an_existing_tool_keeps_its_contract(lab: Any) ->
 def test_a_function_without_a_declaration_is_refused() -> None:
     with pytest.raises(ContractError, match=r"@rollcage\.tool"):
         as_tools([add])
+
+
+def test_a_users_own_wrapper_around_a_declared_function_is_not_skipped(lab: Any) -> None:
+    loud: list[str] = []
+
+    @functools.wraps(fetch)
+    def logged(city: str, days: int = 1) -> str:
+        loud.append(city)
+        return fetch(city, days)
+
+    with lab.session() as session:
+        (guarded,) = guard_tools([StructuredTool.from_function(logged)], session)
+        assert guarded.invoke({"city": "Lima"}) == "Lima 1 True"
+    assert loud == ["Lima"]

@@ -37,25 +37,24 @@ def answer_of(message: AIMessage, beside: Mapping[str, Any]) -> Answer:
     )
 
 
-def message_of(answer: Answer, place: int) -> AIMessage:
-    """The message for an answer; `place` tells its calls from those of others without an id."""
+def message_of(answer: Answer) -> AIMessage:
+    """The message for an answer."""
     calls: list[ToolCall] = []
     invalid: list[InvalidToolCall] = []
-    for slot, request in enumerate(answer.tool_calls):
-        call_id = request.id or f"call-{place}-{slot}"
+    for request in answer.tool_calls:
         try:
-            args = json.loads(request.arguments or "{}")
+            args = json.loads(request.arguments)
         except ValueError:
             args = None
         if is_object(args):
-            calls.append(ToolCall(name=request.name, args=args, id=call_id))
+            calls.append(ToolCall(name=request.name, args=args, id=request.id))
         else:
             invalid.append(
                 InvalidToolCall(
                     type="invalid_tool_call",
                     name=request.name,
                     args=request.arguments,
-                    id=call_id,
+                    id=request.id,
                     error="these arguments are no JSON object",
                 )
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import typing
 import warnings
@@ -16,8 +15,7 @@ from rollcage import Contract
 from rollcage.adapter import (
     Instead,
     Validated,
-    declare,
-    declared_contract,
+    declare_tool,
     is_model_class,
     is_object,
     type_hints,
@@ -182,21 +180,12 @@ def contract_for(
     Raises:
         ContractError: the declaration can't be used.
     """
-
-    def said() -> Contract:
-        own = declared_contract(body)
-        parameters = _parameters(tool)
-        if own is not None:
-            return dataclasses.replace(own, parameters=parameters)
-        return Contract(
-            name=tool.name,
-            description=tool.description,
-            parameters=parameters,
-            returns=type_hints(body).get("return"),
-        )
-
-    # What a tool tells its model by an exception comes back as itself.
-    own_errors = (ToolException,)
-    return declare(
-        said, framework="langchain", effect=effect, declared=declared, raises=own_errors, body=body
+    return declare_tool(
+        tool,
+        body,
+        lambda _: _parameters(tool),
+        framework="langchain",
+        effect=effect,
+        declared=declared,
+        raises=(ToolException,),  # what a tool tells its model by an exception comes back as itself
     )

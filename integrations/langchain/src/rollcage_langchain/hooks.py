@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import pydantic
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.runnables.config import var_child_runnable_config
-from langchain_core.tools import BaseTool
 from langgraph.errors import GraphInterrupt
 from langgraph.prebuilt.tool_node import ToolCallRequest, ToolInvocationError
 from langgraph.types import Command
@@ -19,16 +18,16 @@ from rollcage.adapter import (
     REFUSED,
     Declarations,
     Effect,
+    LateTools,
     asking,
     guarded_contract,
     is_list,
     is_object,
 )
-from rollcage.errors import ContractError, SessionHalted
 
 from rollcage_langchain.approvals import INTERRUPT
 from rollcage_langchain.checkpoints import follow_checkpoints, followed
-from rollcage_langchain.tools import guard_tools, guarding
+from rollcage_langchain.tools import guard_tools
 
 __all__ = ["Answer", "Hook", "agent_name", "tool_node_wrappers"]
 
@@ -91,11 +90,8 @@ class Hook:
         self.session = session
         self._checkpoints = followed(session)
         self._ask = INTERRUPT if interrupt else None
-        self._effects = effects or {}
-        self._contracts = contracts or {}
         self._messages_key = messages_key
-        self._guarded: dict[int, tuple[BaseTool, BaseTool]] = {}
-        self._request = _guarding(self)
+        self._request = _guarding(LateTools(session, guard_tools, effects, contracts))
 
     def call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) -> Any:
         """Place a tool call; answer it where it is refused, end the graph where that halts."""
@@ -152,11 +148,10 @@ class Hook:
         self._check_halted()  # by this call, and whoever called it has swallowed that
 
     def _check_halted(self) -> None:
-        halted = self.session.halted
-        if halted is not None and current_step() is not None:
-            raise SessionHalted(f"the session was halted: {halted}") from halted
-        if halted is not None:
-            raise GraphInterrupt from halted
+        if current_step() is not None:
+            self.session.check()
+        elif self.session.halted is not None:
+            raise GraphInterrupt from self.session.halted
 
     def _placed(
         self, request: ToolCallRequest
@@ -202,24 +197,8 @@ class Hook:
                 note("")
                 raise
 
-    def guarded(self, tool: BaseTool) -> BaseTool:
-        """A tool that nobody guarded (another middleware's, say), guarded; made once."""
-        guard = guarding(tool)
-        if guard is self.session:
-            return tool
-        if guard is not None:
-            raise ContractError(f"{tool.name} is guarded by another session than its agent")
-        found = self._guarded.get(id(tool))
-        if found is None:
-            name = tool.name
-            effects: dict[str, Effect] = {n: e for n, e in self._effects.items() if n == name}
-            contracts = {n: c for n, c in self._contracts.items() if n == name}
-            guarded = guard_tools([tool], self.session, effects=effects, contracts=contracts)
-            found = self._guarded.setdefault(id(tool), (tool, guarded[0]))
-        return found[1]
 
-
-def _guarding(hook: Hook) -> type[ToolCallRequest]:
+def _guarding(tools: LateTools) -> type[ToolCallRequest]:
     """The requests that a hook hands on: whatever tool somebody puts in, it is guarded there.
 
     A middleware behind the hook may swap the tool, by `override` or by setting it.
@@ -228,7 +207,7 @@ def _guarding(hook: Hook) -> type[ToolCallRequest]:
     class Request(ToolCallRequest):
         def __setattr__(self, name: str, value: Any) -> None:
             if name == "tool" and value is not None:
-                value = hook.guarded(value)
+                value = tools.guarded(value)
             super().__setattr__(name, value)
 
     return Request

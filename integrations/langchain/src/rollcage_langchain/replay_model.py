@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import PrivateAttr
-from rollcage.adapter import RecordedAnswers, Trace, is_object
+from rollcage.adapter import RecordedAnswers, Trace, offered
 
 from rollcage_langchain.answers import as_chunk, message_of
 
@@ -36,14 +35,13 @@ class ReplayModel(BaseChatModel):
 
     then: BaseChatModel | None = None
     _answers: RecordedAnswers = PrivateAttr()
-    _places: Iterator[int] = PrivateAttr(default_factory=itertools.count)
 
     def __init__(
         self, trace: Trace, *, agent: str | None = None, then: BaseChatModel | None = None
     ) -> None:
         super().__init__()
         self.then = then
-        self._answers = RecordedAnswers(trace, agent=agent)
+        self._answers = RecordedAnswers(trace, agent=agent, then=then)
 
     @property
     def _llm_type(self) -> str:
@@ -56,17 +54,15 @@ class ReplayModel(BaseChatModel):
 
     def _next(self, kwargs: dict[str, Any]) -> AIMessage | None:
         tools = kwargs.get("tools")
-        names = None if tools is None else [_name(each) for each in tools]
-        answer = self._answers.next(names)
-        return None if answer is None else message_of(answer, next(self._places))
+        answer = self._answers.next(None if tools is None else offered(tools))
+        return None if answer is None else message_of(answer)
 
     def _live(self, kwargs: dict[str, Any]) -> Any:
         """The model that goes on, with the tools and options of this call."""
-        if self.then is None:
-            raise self._answers.used_up()
+        live = self._answers.live
         options = {name: each for name, each in kwargs.items() if each is not None}
         tools = options.pop("tools", None)
-        return self.then.bind_tools(tools, **options) if tools else self.then.bind(**options)
+        return live.bind_tools(tools, **options) if tools else live.bind(**options)
 
     def _generate(
         self,
@@ -119,8 +115,3 @@ class ReplayModel(BaseChatModel):
             return
         async for chunk in self._live(kwargs).astream(messages, stop=stop):
             yield ChatGenerationChunk(message=chunk)
-
-
-def _name(tool: Any) -> str:
-    function: Any = tool.get("function", tool) if is_object(tool) else {}
-    return str(function.get("name", ""))

@@ -11,13 +11,18 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool, StructuredTool, Tool
 from rollcage import Contract, Session
 from rollcage.adapter import (
+    GUARD,
     Declarations,
     Effect,
+    Form,
+    GuardedCall,
+    GuardedTool,
+    Instead,
     Running,
     call_id_here,
-    declared_contract,
-    fixed,
     guard_each,
+    plain_body,
+    required_contract,
     swapped,
     type_hints,
 )
@@ -27,12 +32,17 @@ from rollcage_langchain.checkpoints import follow_checkpoints
 from rollcage_langchain.contracts import Signature, contract_for
 from rollcage_langchain.relabel import THIS_CALL, relabel
 
-__all__ = ["as_tools", "guard_tools", "guarding", "running"]
+__all__ = ["as_tools", "guard_tools", "running"]
 
 T = TypeVar("T", bound=BaseTool)
 
-_GUARD: Final = "__rollcage_guard__"
-_BODIES: Final = ("_run", "_arun")  # what subclasses of BaseTool override
+# What holds a tool's body: its functions, or what subclasses of BaseTool override.
+_FORMS: Final[Mapping[str, Form]] = {
+    "func": "run",
+    "coroutine": "arun",
+    "_run": "run",
+    "_arun": "arun",
+}
 
 
 def guard_tools(
@@ -68,7 +78,6 @@ def guard_tools(
         kinds=BaseTool,
         instead="as_tools makes one of a function declared with @rollcage.tool; what a provider "
         "runs itself can't be guarded",
-        guarding=guarding,
         guard=lambda tool, effect, declared: _guarded(tool, session, effect, declared),
     )
 
@@ -89,19 +98,8 @@ def as_tools(
     return tools if session is None else guard_tools(tools, session)
 
 
-def guarding(tool: BaseTool) -> Session | None:
-    """The session that guards a tool; None if there is none."""
-    for holder in (type(tool), getattr(tool, "func", None), getattr(tool, "coroutine", None)):
-        guard = getattr(holder, _GUARD, None)
-        if isinstance(guard, Guard):
-            return guard.session
-    return None
-
-
 def _as_tool(function: Callable[..., Any]) -> StructuredTool:
-    contract = declared_contract(function)
-    if contract is None:
-        raise ContractError(f"{function!r} is not declared: decorate it with @rollcage.tool")
+    contract = required_contract(function)
     is_async = inspect.iscoroutinefunction(function)
     parameters = contract.parameters
     return StructuredTool(
@@ -121,61 +119,35 @@ def running() -> Running:
     return Running(var_child_runnable_config.get)
 
 
-class Guard:
-    """What stands between one tool and its body."""
+class _Call(GuardedCall):
+    """A call of a tool's body; what names the call's id in its value is set anew in each run."""
 
-    def __init__(self, session: Session, contract: Contract, running: Running) -> None:
-        self.session = session
-        self.contract = contract
-        self._running = running
+    def __init__(self, guard: _Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._signature, self._args, self._kwargs = guard.signature, args, kwargs
+        self._id = guard.signature.call_id(kwargs) or call_id_here()
+        super().__init__(guard.session, guard.contract, guard.signature.arguments(args, kwargs))
 
-    def run(
-        self,
-        signature: Signature,
-        body: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """Guard a sync body."""
-        if self._running.here:
-            return body(*args, **kwargs)
-        call_id = signature.call_id(kwargs) or call_id_here()
+    def instead(self, inside: Callable[..., Any]) -> Instead:
+        return self._signature.instead(inside, self._args, self._kwargs)
 
-        def inside(*args: Any, **kwargs: Any) -> Any:
-            with self._running.body():
-                return relabel(body(*args, **kwargs), call_id, THIS_CALL)
+    def kept(self, value: Any) -> Any:
+        return relabel(value, self._id, THIS_CALL)
 
-        value = self.session.run(
-            self.contract,
-            signature.arguments(args, kwargs),
-            fixed(inside, *args, **kwargs),
-            instead=signature.instead(inside, args, kwargs),
-        )
-        return relabel(value, THIS_CALL, call_id)
+    def given(self, value: Any) -> Any:
+        return relabel(value, THIS_CALL, self._id)
 
-    async def arun(
-        self,
-        signature: Signature,
-        body: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """Guard an async body."""
-        if self._running.here:
-            return await body(*args, **kwargs)
-        call_id = signature.call_id(kwargs) or call_id_here()
 
-        async def inside(*args: Any, **kwargs: Any) -> Any:
-            with self._running.body():
-                return relabel(await body(*args, **kwargs), call_id, THIS_CALL)
+class _Guard(GuardedTool):
+    """What stands between a tool and one of its bodies."""
 
-        value = await self.session.arun(
-            self.contract,
-            signature.arguments(args, kwargs),
-            fixed(inside, *args, **kwargs),
-            instead=signature.instead(inside, args, kwargs),
-        )
-        return relabel(value, THIS_CALL, call_id)
+    def __init__(
+        self, session: Session, contract: Contract, running: Running, signature: Signature
+    ) -> None:
+        super().__init__(session, contract, running)
+        self.signature = signature
+
+    def call(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:  # noqa: ARG002 - the signature is without it
+        return _Call(self, args, kwargs)
 
 
 def _guarded(tool: T, session: Session, effect: Effect | None, declared: Any) -> T:
@@ -186,7 +158,7 @@ def _guarded(tool: T, session: Session, effect: Effect | None, declared: Any) ->
 
 def _overrides_body(tool: StructuredTool | Tool) -> bool:
     base = StructuredTool if isinstance(tool, StructuredTool) else Tool
-    return any(getattr(type(tool), name) is not getattr(base, name) for name in _BODIES)
+    return any(getattr(type(tool), name) is not getattr(base, name) for name in ("_run", "_arun"))
 
 
 def _with_functions(tool: Any, session: Session, effect: Effect | None, declared: Any) -> Any:
@@ -195,79 +167,44 @@ def _with_functions(tool: Any, session: Session, effect: Effect | None, declared
     first = bodies["func"] or bodies["coroutine"]
     if first is None:
         raise ContractError(f"{tool.name} has neither a func nor a coroutine: nothing to guard")
-    guard = Guard(session, contract_for(tool, first, effect, declared), running())
-    makers = {"func": _function, "coroutine": _coroutine}
-    update = {
-        name: makers[name](guard, Signature(tool, body), _plain(body))
-        for name, body in bodies.items()
-        if body is not None
-    }
+    contract, shared = contract_for(tool, first, effect, declared), running()
+    update: dict[str, Any] = {}
+    for name, body in bodies.items():
+        if body is not None:
+            guard = _Guard(session, contract, shared, Signature(tool, body))
+            update[name] = _dressed(guard, plain_body(body), _FORMS[name])
     return tool.model_copy(update=update)
 
 
-def _plain(body: Callable[..., Any]) -> Callable[..., Any]:
-    """The body behind `@rollcage.tool`: it is guarded once, here."""
-    if declared_contract(body) is None:
-        return body
-    return cast("Callable[..., Any]", getattr(body, "__wrapped__", body))
-
-
-def _function(guard: Guard, signature: Signature, body: Callable[..., Any]) -> Callable[..., Any]:
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        return guard.run(signature, body, args, kwargs)
-
-    return _dressed(guarded, body, guard, signature)
-
-
-def _coroutine(guard: Guard, signature: Signature, body: Callable[..., Any]) -> Callable[..., Any]:
-    async def guarded(*args: Any, **kwargs: Any) -> Any:
-        return await guard.arun(signature, body, args, kwargs)
-
-    return _dressed(guarded, body, guard, signature)
-
-
-def _dressed(
-    guarded: Any, body: Callable[..., Any], guard: Guard, signature: Signature
-) -> Callable[..., Any]:
+def _dressed(guard: _Guard, body: Callable[..., Any], form: Form) -> Callable[..., Any]:
     """LangChain reads what a body takes with each call, to know what to inject.
 
     So it finds a signature that is made already, and annotations of nothing else.
     """
-    hints = type_hints(body)
-    functools.update_wrapper(guarded, body)
-    guarded.__annotations__ = {n: each for n, each in hints.items() if n in signature.injected}
+    hints, guarded = type_hints(body), guard.function(body, form)
+    dressed: Any = functools.update_wrapper(guarded, body)
+    dressed.__annotations__ = {
+        n: each for n, each in hints.items() if n in guard.signature.injected
+    }
     taken = inspect.signature(body)
-    guarded.__signature__ = taken.replace(
+    dressed.__signature__ = taken.replace(
         parameters=[
             each.replace(annotation=hints.get(each.name, each.annotation))
             for each in taken.parameters.values()
         ]
     )
-    guarded.__rollcage_guard__ = guard
-    return cast("Callable[..., Any]", guarded)
+    dressed.__rollcage_guard__ = guard
+    return guarded
 
 
 def _with_methods(tool: BaseTool, session: Session, effect: Effect | None, declared: Any) -> Any:
     """A copy of a subclass of its class, in which the body's methods are guarded."""
-    run, arun = (getattr(type(tool), name) for name in _BODIES)
-    guard = Guard(session, contract_for(tool, run, effect, declared), running())
-    members = {_GUARD: guard, "_run": _method(guard, Signature(tool, run), run)}
-    if arun is not getattr(BaseTool, "_arun"):  # noqa: B009 - protected, and no other way to tell
-        members["_arun"] = _amethod(guard, Signature(tool, arun), arun)
+    methods = {name: getattr(type(tool), name) for name in ("_run", "_arun")}
+    contract, shared = contract_for(tool, methods["_run"], effect, declared), running()
+    if methods["_arun"] is getattr(BaseTool, "_arun"):  # noqa: B009 - protected, and no other way to tell
+        del methods["_arun"]
+    members: dict[str, Any] = {}
+    for name, method in methods.items():
+        guard = _Guard(session, contract, shared, Signature(tool, method))
+        members |= {GUARD: guard, name: guard.method(method, _FORMS[name])}
     return swapped(tool, members)
-
-
-def _method(guard: Guard, signature: Signature, body: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(body)
-    def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return guard.run(signature, functools.partial(body, self), args, kwargs)
-
-    return guarded
-
-
-def _amethod(guard: Guard, signature: Signature, body: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(body)
-    async def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return await guard.arun(signature, functools.partial(body, self), args, kwargs)
-
-    return guarded

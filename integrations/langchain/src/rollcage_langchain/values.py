@@ -7,7 +7,7 @@ pickled, and LangChain's `load()`, which makes whatever class the data name, is 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, cast
 
 import pydantic
@@ -30,7 +30,7 @@ from langchain_core.messages import (
 )
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langgraph.types import Command, Send
-from rollcage.adapter import is_list, is_object, is_tuple
+from rollcage.adapter import Parts, is_list, is_object, is_tuple, register_parts
 from rollcage.trace import register_native
 
 __all__ = ["register", "role_of"]
@@ -131,32 +131,6 @@ def _an_object(data: Any) -> Mapping[str, Any]:
     return {str(name): each for name, each in data.items()}
 
 
-class _Plain:
-    """A value that is made of few named parts: `parts` takes it apart, `make` joins them again."""
-
-    def __init__(
-        self,
-        name: str,
-        parts: Callable[[Any], dict[str, Any]],
-        make: Callable[..., Any],
-        *,
-        portable: bool = True,
-    ) -> None:
-        self.name = name
-        self.portable = portable
-        self._parts = parts
-        self._make = make
-
-    def project(self, value: Any) -> dict[str, Any]:
-        return {name: each for name, each in self._parts(value).items() if each is not None}
-
-    def revive(self, data: Any) -> Any:
-        try:
-            return self._make(**_an_object(data))
-        except TypeError as error:
-            raise ValueError(f"no {self.name}: {error}") from None
-
-
 def _command(
     *, update: Any = None, goto: Any = (), graph: Any = None, resume: Any = None
 ) -> Command[Any]:
@@ -204,41 +178,29 @@ def _result(*, generations: Any, info: Any = None) -> ChatResult:
 def register() -> None:
     """Teach the trace LangChain's types. Once is enough."""
     register_native(_MESSAGES, _Messages())
-    plain: tuple[tuple[type, _Plain], ...] = (
-        (
-            Document,
-            _Plain(
+    register_parts(
+        {
+            Document: Parts(
                 "langchain.document",
                 lambda v: {"text": v.page_content, "metadata": v.metadata, "id": v.id},
                 _document,
             ),
-        ),
-        (Command, _Plain("langchain.command", _command_parts, _command, portable=False)),
-        (Send, _Plain("langchain.send", _send_parts, _send, portable=False)),
-        (
-            ChatResult,
-            _Plain(
+            Command: Parts("langchain.command", _command_parts, _command, portable=False),
+            Send: Parts("langchain.send", _send_parts, _send, portable=False),
+            ChatResult: Parts(
                 "langchain.result",
                 lambda v: {"generations": v.generations, "info": v.llm_output},
                 _result,
             ),
-        ),
-        (
-            ChatGeneration,
-            _Plain(
+            ChatGeneration: Parts(
                 "langchain.generation",
                 _generation_parts,
                 functools.partial(_generation, ChatGeneration),
             ),
-        ),
-        (
-            ChatGenerationChunk,
-            _Plain(
+            ChatGenerationChunk: Parts(
                 "langchain.chunk",
                 _generation_parts,
                 functools.partial(_generation, ChatGenerationChunk),
             ),
-        ),
+        }
     )
-    for cls, native in plain:
-        register_native([cls], native)

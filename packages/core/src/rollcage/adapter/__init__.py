@@ -18,7 +18,7 @@ from rollcage.adapter.declarations import (
     type_hints,
 )
 from rollcage.adapter.exposing import expose, exposes, guarded_contract
-from rollcage.adapter.guarding import (
+from rollcage.adapter.guards import (
     GUARD,
     Form,
     GuardedBody,

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import pydantic
 
 from rollcage.adapter.exposing import expose
-from rollcage.adapter.guarding import guarding
+from rollcage.adapter.guards import guarding
 from rollcage.contract.contract import Contract, Effect
 from rollcage.errors import ContractError
 from rollcage.session.session import Session

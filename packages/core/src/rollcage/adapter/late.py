@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rollcage.adapter.declarations import Declarations
-from rollcage.adapter.guarding import guarding
+from rollcage.adapter.guards import guarding
 from rollcage.contract.contract import Effect
 from rollcage.errors import ContractError
 from rollcage.session.session import Session

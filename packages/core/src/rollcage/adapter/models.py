@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal, TypeVar
 
-from rollcage.adapter.guarding import GUARD, Form, GuardedBody, GuardedCall, guard_of
+from rollcage.adapter.guards import GUARD, Form, GuardedBody, GuardedCall, guard_of
+from rollcage.adapter.running import Running
 from rollcage.adapter.shapes import is_list, is_model_class, is_object
 from rollcage.adapter.swap import swapped
 from rollcage.contract.contract import Contract
@@ -116,8 +117,10 @@ class GuardedModel(GuardedBody):
     framework: ClassVar[str]
     forms: ClassVar[Mapping[str, Form]]
 
-    def __init__(self, session: Session, *, replays: bool = False) -> None:
-        super().__init__(session)
+    def __init__(
+        self, session: Session, running: Running | None = None, *, replays: bool = False
+    ) -> None:
+        super().__init__(session, running)
         self.replays = replays
         self._contracts: dict[str, Contract] = {}
 

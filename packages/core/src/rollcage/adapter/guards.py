@@ -256,6 +256,9 @@ class GuardedBody(abc.ABC):
 class GuardedTool(GuardedBody):
     """What stands between a tool and its body.
 
+    As it is, for bodies that are called with their arguments by name and nothing else; an adapter
+    whose framework calls them otherwise says so in a `call` of its own.
+
     Args:
         session: guards the calls.
         contract: of the tool.
@@ -267,6 +270,15 @@ class GuardedTool(GuardedBody):
     ) -> None:
         super().__init__(session, running)
         self.contract = contract
+
+    def call(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> GuardedCall:  # noqa: ARG002 - of other bodies
+        """The call of these arguments."""
+        return _CallByName(self.session, self.contract, kwargs)
+
+
+class _CallByName(GuardedCall):
+    def instead(self, inside: Callable[..., Any]) -> Instead:
+        return Instead(inside, lambda value: value)
 
 
 def guard_of(holder: Any) -> GuardedBody | None:
