@@ -14,7 +14,7 @@ Event = dict[str, Any]
 _KEPT: Final = ("kind", "name", "version", "effect", "args", "slot", "position", "occurrence")
 _OF_A_CALL: Final = (
     "agent", "args", "branch", "call_id", "effect", "key", "kind", "name", "position", "slot",
-    "step", "time", "turn", "version",
+    "step", "time", "turn", "version", "world",
 )  # fmt: skip
 _ANSWER: Final = ("text", "reasoning", "tool_calls", "usage")
 _VERDICT: Final = ("decision", "reason", "code", "rule")

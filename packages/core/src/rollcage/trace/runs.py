@@ -69,6 +69,7 @@ class Step:
         supersedes: the recorded step (run, step) in whose place it ran again.
         orphans: the recorded effects (run, step) that it left behind.
         call_id: the framework's id of the call.
+        world: of all the effects before it, as a hash; empty where it has no place.
         position: how many batches of writes its branch had behind it.
         occurrence: which of the identical calls in its world it is; empty where it has no place.
         reversible: whether it has a plan that takes it back, or got one when it ended.
@@ -106,6 +107,7 @@ class Step:
     supersedes: list[Any] | None = None
     orphans: list[list[Any]] | None = None
     call_id: str = ""
+    world: str = ""
     position: int = 0
     occurrence: tuple[int, ...] = ()
     reversible: bool = False
@@ -411,6 +413,7 @@ def _begin(event: Data, line: int) -> Step:
         supersedes=event.get("supersedes"),
         orphans=event.get("orphans"),
         call_id=event.get("call_id", ""),
+        world=event.get("world", ""),
         position=event["position"],
         occurrence=tuple(event.get("occurrence", ())),
         reversible=event.get("reversible", False),
