@@ -131,7 +131,7 @@ def test_a_bug_is_one_line_too(
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError(evil)
 
-    monkeypatch.setattr(verify, "verify_trace", broken)
+    monkeypatch.setattr(verify, "find", broken)
     result = cli("verify", run)
     assert result.code == 5
     assert result.err.startswith("rollcage: ZeroDivisionError: ")
@@ -149,7 +149,7 @@ def test_an_interrupt(cli: Cli, record: Record, monkeypatch: pytest.MonkeyPatch)
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(verify, "verify_trace", interrupted)
+    monkeypatch.setattr(verify, "find", interrupted)
     result = cli("verify", run)
     assert (result.code, result.err) == (130, "")
 

@@ -6,7 +6,6 @@ import dataclasses
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 from rollcage.errors import RollcageError
 from rollcage.store import JsonlStore, RunInfo, TraceFile, job_name
@@ -16,6 +15,7 @@ from rollcage_cli.lineage import Standing, lineage_of, standing
 from rollcage_cli.lookup import time_text
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption
 from rollcage_cli.output import console, print_json, visible
+from rollcage_cli.table import Table
 
 __all__ = ["runs"]
 
@@ -109,10 +109,10 @@ def _status(info: RunInfo) -> str:
 def _table(
     found: list[RunInfo], open_: dict[str, Standing | None], refused: dict[str, int | None]
 ) -> Table:
-    table = Table(box=None, pad_edge=False)
+    table = Table()
     titles = ["run", "name", "status", "mode", "started", "source", "open"]
     for title in [*titles, "refused"] if any(refused.values()) else titles:
-        table.add_column(title, overflow="fold" if title == "run" else "ellipsis", no_wrap=True)
+        table.add_column(title, no_wrap=True)
     for info in found:
         status = _status(info)
         table.add_row(

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 from rollcage.trace import REPLAYED, Run, Step, read_run
 
@@ -24,6 +23,7 @@ from rollcage_cli.options import (
     StoreOption,
 )
 from rollcage_cli.output import arguments_text, console, counted, print_json, value_text, visible
+from rollcage_cli.table import Table
 
 __all__ = ["outcome_text", "show", "state_text"]
 
@@ -194,10 +194,9 @@ def _table(rows: Sequence[Step], width: int) -> Table:
     call = min(max(map(len, names)), 28)
     left = max(width - call - _FIXED, 20)
     arguments = left * 2 // 5
-    table = Table(box=None, pad_edge=False)
+    table = Table()
     for title in ("step", "turn", "call", "effect", "state", "arguments", "outcome", "took"):
-        right = title in ("step", "turn", "took")
-        table.add_column(title, justify="right" if right else "left", no_wrap=True)
+        table.add_column(title, right=title in ("step", "turn", "took"), no_wrap=True)
     for row, name in zip(rows, names, strict=True):
         table.add_row(
             str(row.step),
@@ -244,8 +243,8 @@ def _timeline(rows: Sequence[Step], *, ascii_only: bool) -> Table:
     """Each step where it stands between the first step's beginning and the last one's end."""
     start = min(row.time for row in rows)
     end = max(row.time + _ran_for(row) for row in rows)
-    table = Table(box=None, pad_edge=False)
-    table.add_column("step", justify="right", no_wrap=True)
+    table = Table()
+    table.add_column("step", right=True, no_wrap=True)
     table.add_column(f"over {_duration_text(end - start)}", no_wrap=True)
     table.add_column("", no_wrap=True)
     for row in rows:

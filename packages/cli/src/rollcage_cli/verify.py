@@ -14,11 +14,10 @@ import orjson
 import pydantic
 import rfc8785
 import typer
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.text import Text
 from rollcage.errors import StoreError, TraceCorrupt
 from rollcage.store import RunInfo, RunTrace, TraceFile, check_attested
-from rollcage.trace import CHAIN_START, Worlds, event_adapter, read_events, read_run, tail_of
+from rollcage.trace import CHAIN_START, Worlds, event_adapter, fold, read_events, tail_of
 
 from rollcage_cli.errors import CORRUPT
 from rollcage_cli.lineage import lineage_of, standing, words
@@ -98,11 +97,11 @@ def verify(
     """
     found = find(store, run)
     trace = found.read()
-    report = verify_trace(trace, found.reader, quiet=as_json)
+    report, events = _checked(trace, found.reader, quiet=as_json)
     told: dict[str, Any] = {}
     said: list[str] = []
     if report.ok:
-        seen = read_run(trace)
+        seen = fold(enumerate(events, 1))
         stands = standing(lineage_of(found.reader, seen))
         told = {"standing": stands.as_data()}
         said = words(stands, seen.status, found.run, found.reader)
@@ -116,9 +115,17 @@ def verify(
         raise typer.Exit(CORRUPT)
 
 
-def verify_trace(trace: RunTrace, reader: TraceFile, *, quiet: bool = True) -> Report:
-    """Check one trace; `quiet` shows no progress."""
+def verify_trace(trace: RunTrace, reader: TraceFile) -> Report:
+    """Check one trace."""
+    return _checked(trace, reader, quiet=True)[0]
+
+
+def _checked(
+    trace: RunTrace, reader: TraceFile, *, quiet: bool
+) -> tuple[Report, list[dict[str, Any]]]:
+    """What was found in a trace, and its events up to what is damaged; `quiet`: no progress."""
     check = _Check(trace.run, reader)
+    events: list[dict[str, Any]] = []
     tail = tail_of(trace.data) if _ends_in_hash(trace.data) else None
     head = CHAIN_START.hex() if tail is None else tail.head.hex()
     lines = trace.data.count(b"\n")
@@ -127,15 +134,17 @@ def verify_trace(trace: RunTrace, reader: TraceFile, *, quiet: bool = True) -> R
             check.line = line
             if not check.event(event):
                 break
+            events.append(event)
     except TraceCorrupt as error:
         check.line = error.line
         check.found("chain", error.reason)
     else:
         check.end(trace)
     attested = trace.info is not None and trace.info.count is not None
-    return Report(
+    report = Report(
         trace.run, trace.where, lines, head, attested, len(trace.torn), check.findings, check.notes
     )
+    return report, events
 
 
 def _ends_in_hash(data: bytes) -> bool:
@@ -153,6 +162,8 @@ def _progress(
     if quiet or lines < _LONG or not is_terminal(out.file):
         yield from events
         return
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
     columns = (TextColumn("verifying"), BarColumn(), TaskProgressColumn())
     with Progress(*columns, console=out, transient=True) as progress:
         task = progress.add_task("", total=lines)

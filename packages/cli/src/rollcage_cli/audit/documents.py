@@ -8,13 +8,13 @@ from importlib import resources
 from typing import Final, TextIO
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from rollcage_cli.audit.entries import Entry, Head, Origin, policy_text
 from rollcage_cli.audit.lines import instant
 from rollcage_cli.audit.reading import Damaged, Item, Summary
 from rollcage_cli.lookup import time_text
+from rollcage_cli.table import Table
 
 __all__ = ["what_happened", "who_decided", "write_html", "write_markdown", "write_table"]
 
@@ -140,7 +140,7 @@ def write_table(items: Iterator[Item], summary: Summary, out: Console) -> None:
             table.add_row(*_row(item))
             continue
         if table is not None:
-            out.print(table, "")
+            out.print(table, "", crop=False)
             table = None
         if isinstance(item, Damaged):
             out.print(Text(f"run {item.run} can't be read: {item.reason}\n", style="red"))
@@ -149,24 +149,23 @@ def write_table(items: Iterator[Item], summary: Summary, out: Console) -> None:
         out.print(Text(_about(item, time_text(item.time))), soft_wrap=True)
         table = _empty_table()
     if table is not None:
-        out.print(table, "")
+        out.print(table, "", crop=False)
     _print_summary(summary, out)
 
 
 def _empty_table() -> Table:
-    table = Table(box=None, pad_edge=False)
+    table = Table()
     for title, width in zip(_TITLES, (19, 4, 12, 26, None, 30, None), strict=True):
-        table.add_column(title, max_width=width, overflow="ellipsis", no_wrap=width is not None)
+        table.add_column(title, max_width=width, no_wrap=width is not None)
     return table
 
 
-def _row(entry: Entry) -> list[Text]:
-    cells = (
-        time_text(entry.time), str(entry.step or ""), entry.agent, _subject(entry),
-        _short(entry.args, 200), who_decided(entry),
-    )  # fmt: skip
+def _row(entry: Entry) -> tuple[str | Text, ...]:
     happened = Text(_short(what_happened(entry), 300), style=_STYLES.get(entry.state, ""))
-    return [*map(Text, cells), happened]
+    return (
+        time_text(entry.time), str(entry.step or ""), entry.agent, _subject(entry),
+        _short(entry.args, 200), who_decided(entry), happened,
+    )  # fmt: skip
 
 
 def _short(text: str, length: int) -> str:

@@ -316,6 +316,7 @@ class _Folding:
     def __init__(self) -> None:
         self._run = Run()
         self._steps: dict[int, Step] = {}
+        self._first_ran: dict[tuple[str, int], list[Step]] = {}
         self._asked: dict[str, AskedApproval] = {}
 
     def end(self) -> Run:
@@ -328,11 +329,13 @@ class _Folding:
         run.last_time = max(run.last_time, event["time"])
         match kind:
             case "step.started" | "step.replayed" | "step.blocked" | "branch.joined":
-                self._steps[event["step"]] = _begin(event, line)
+                step = self._steps[event["step"]] = _begin(event, line)
+                own = step.origin or (run.started["run"], step.step)
+                self._first_ran.setdefault((own[0], own[1]), []).append(step)
             case "step.finished" | "step.resolved":
-                step = self._steps.get(event["step"])
-                if step is not None:  # else `verify` says so
-                    step._end(event, line)  # noqa: SLF001 - its own module
+                begun = self._steps.get(event["step"])
+                if begun is not None:  # else `verify` says so
+                    begun._end(event, line)  # noqa: SLF001 - its own module
             case "run.started":
                 run.started = event
             case "run.finished":
@@ -358,13 +361,11 @@ class _Folding:
 
     def _undone(self, event: Data) -> None:
         """Take in what became of the undo of a step, which may be the replay of another run's."""
-        of: list[Any] = event["of"]
+        of = event["of"][0], event["of"][1]
         self._run.undos.append(event)
-        self._run.undone[of[0], of[1]] = event["status"]
-        for step in self._steps.values():
-            own = step.origin[:2] if step.origin else [self._run.started.get("run"), step.step]
-            if own == of:
-                step.undone = event["status"]
+        self._run.undone[of] = event["status"]
+        for step in self._first_ran.get(of, ()):
+            step.undone = event["status"]
 
 
 def _refused(event: Data) -> RefusedCall:
