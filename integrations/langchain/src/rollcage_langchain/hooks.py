@@ -6,11 +6,10 @@ import contextlib
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-import pydantic
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.errors import GraphInterrupt
-from langgraph.prebuilt.tool_node import ToolCallRequest, ToolInvocationError
+from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 from rollcage import Session, current_step
 from rollcage.adapter import (
@@ -26,6 +25,7 @@ from rollcage.adapter import (
 )
 
 from rollcage_langchain.approvals import INTERRUPT
+from rollcage_langchain.bare import refusing_bare
 from rollcage_langchain.checkpoints import follow_checkpoints, followed
 from rollcage_langchain.tools import guard_tools
 
@@ -174,28 +174,23 @@ class Hook:
     def _recorded(self, request: ToolCallRequest) -> Generator[Callable[[T], T]]:
         """Put the call on record where it is refused before it comes to its tool's body.
 
-        LangChain answers a call whose arguments do not pass, or whose tool does not exist, with an
-        error message; so does a middleware that refuses one itself.
+        LangChain answers a call whose tool does not exist with an error message; so does a
+        middleware that refuses one itself. Of arguments that do not pass, the tool itself says so.
         """
         call, tool = request.tool_call, request.tool
-        with asking(call["args"]) as asked:
+        with asking(call["args"]) as asked, refusing_bare(self.session):
 
             def answered(answer: T) -> T:
-                if isinstance(answer, ToolMessage) and answer.status == "error":
-                    note(str(answer.content))
+                is_error = isinstance(answer, ToolMessage) and answer.status == "error"
+                if is_error and not asked.reached:
+                    contract = None if tool is None else guarded_contract(tool)
+                    said: Any = answer
+                    self.session.refused(
+                        contract or call["name"], call["args"], reason=str(said.content)
+                    )
                 return answer
 
-            def note(said: str) -> None:
-                if asked.reached:
-                    return
-                contract = None if tool is None else guarded_contract(tool)
-                self.session.refused(contract or call["name"], call["args"], reason=said)
-
-            try:
-                yield answered
-            except (ToolInvocationError, pydantic.ValidationError):
-                note("")
-                raise
+            yield answered
 
 
 def _guarding(tools: LateTools) -> type[ToolCallRequest]:

@@ -21,6 +21,7 @@ from rollcage.adapter import (
     Running,
     call_id_here,
     guard_each,
+    is_object,
     plain_body,
     required_contract,
     swapped,
@@ -43,6 +44,7 @@ _FORMS: Final[Mapping[str, Form]] = {
     "_run": "run",
     "_arun": "arun",
 }
+_VALIDATES: Final = "_to_args_and_kwargs"  # what reads a call's arguments by the tool's schema
 
 
 def guard_tools(
@@ -149,6 +151,26 @@ class _Guard(GuardedTool):
     def call(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:  # noqa: ARG002 - the signature is without it
         return _Call(self, args, kwargs)
 
+    def telling(self, validate: Callable[..., Any]) -> Callable[..., Any]:
+        """What reads a call's arguments; one that LangChain refuses for them is put on record."""
+
+        @functools.wraps(validate)
+        def telling(*args: Any) -> Any:
+            *_, asked, call_id = args
+            given = dict(asked) if is_object(asked) else {"arguments": asked}  # it may be added to
+            try:
+                return validate(*args)
+            except Exception as error:
+                self.session.refused(
+                    self.contract,
+                    {n: each for n, each in given.items() if n not in self.signature.injected},
+                    reason=type(error).__name__,
+                    call_id=call_id or "",
+                )
+                raise
+
+        return telling
+
 
 def _guarded(tool: T, session: Session, effect: Effect | None, declared: Any) -> T:
     by_function = isinstance(tool, (StructuredTool, Tool)) and not _overrides_body(tool)
@@ -168,12 +190,16 @@ def _with_functions(tool: Any, session: Session, effect: Effect | None, declared
     if first is None:
         raise ContractError(f"{tool.name} has neither a func nor a coroutine: nothing to guard")
     contract, shared = contract_for(tool, first, effect, declared), running()
-    update: dict[str, Any] = {}
-    for name, body in bodies.items():
-        if body is not None:
-            guard = _Guard(session, contract, shared, Signature(tool, body))
-            update[name] = _dressed(guard, plain_body(body), _FORMS[name])
-    return tool.model_copy(update=update)
+    guards = {
+        name: _Guard(session, contract, shared, Signature(tool, body))
+        for name, body in bodies.items()
+        if body is not None
+    }
+    update = {n: _dressed(each, plain_body(bodies[n]), _FORMS[n]) for n, each in guards.items()}
+    copy = tool.model_copy(update=update)
+    telling = next(iter(guards.values())).telling(getattr(copy, _VALIDATES))
+    object.__setattr__(copy, _VALIDATES, telling)  # Pydantic's own attribute setting refuses it
+    return copy
 
 
 def _dressed(guard: _Guard, body: Callable[..., Any], form: Form) -> Callable[..., Any]:
@@ -207,4 +233,5 @@ def _with_methods(tool: BaseTool, session: Session, effect: Effect | None, decla
     for name, method in methods.items():
         guard = _Guard(session, contract, shared, Signature(tool, method))
         members |= {GUARD: guard, name: guard.method(method, _FORMS[name])}
+    members[_VALIDATES] = members[GUARD].telling(getattr(type(tool), _VALIDATES))
     return swapped(tool, members)

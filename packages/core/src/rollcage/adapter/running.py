@@ -1,16 +1,26 @@
-"""Which bodies of one guarded object are running, so that what it does to itself is no new step."""
+"""What is around a place in a framework: a session, and which bodies of one guarded object.
+
+By the latter, what an object does to itself is no new step.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from rollcage.session.scope import step_here
+from rollcage.session.scope import here, step_here
+from rollcage.session.session import Session
 
-__all__ = ["Running"]
+__all__ = ["Running", "session_here"]
 
 _NOT_RUNNING: Final = object()
+
+
+def session_here() -> Session | None:
+    """The session that is open around this context; None outside of one."""
+    scope = here()
+    return None if scope is None else cast("Session", scope.session)
 
 
 class Running:

@@ -144,7 +144,7 @@ class Asked:
 
     Attributes:
         raw: the arguments as the model wrote them, before the framework's own validation.
-        reached: whether it has.
+        reached: whether it has, to be made or to be put on record.
     """
 
     raw: Mapping[str, Any] | None = None

@@ -371,6 +371,8 @@ class Session(Undoable):
         driver.check_process()
         if driver.closed or driver.ledger.halted is not None:
             return  # nothing is asked of it any more
+        if (framework := asked.get()) is not None:
+            framework.reached = True
         contract = None if isinstance(tool, str) else tool
         known = [contract] if contract is not None else [*declared_contracts()]
         hidden = frozenset[str]().union(*map(secret_names, known))

@@ -1,0 +1,132 @@
+"""Bare tools: those that LangChain runs past the session, before their bodies run.
+
+A middleware behind the guard may run a tool that it has brought along; an agent without the guard
+may run any. LangChain tells its callbacks of a tool that starts, and one that raises keeps it from
+running. Code that calls a tool's function, and not the tool, is out of reach.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Generator, Mapping
+from contextvars import ContextVar
+from typing import Any, Final, NamedTuple, cast
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.tools import BaseTool
+from langchain_core.tracers.context import register_configure_hook
+from rollcage import Session
+from rollcage.adapter import declared_contract, guarding, session_here, step_here
+from rollcage.errors import Blocked
+
+__all__ = ["refusing_bare"]
+
+_RUNS: Final = frozenset({"run", "arun"})  # where a tool tells that it starts
+_FRAMES: Final = 12  # between those and a callback
+
+
+class _Refusal(BaseCallbackHandler):
+    """Refuses each tool that starts and that the session does not guard."""
+
+    raise_error = True
+    run_inline = True  # in the context, and below the frame, of who runs the tool
+
+    def __init__(self, session: Session, advice: str) -> None:
+        self._session = session
+        self._advice = advice
+
+    @property
+    def ignore_llm(self) -> bool:
+        """It looks at tools only."""
+        return True
+
+    ignore_chat_model = ignore_chain = ignore_retriever = ignore_retry = ignore_llm
+    ignore_custom_event = ignore_llm
+
+    def on_tool_start(
+        self,
+        serialized: dict[str, Any],
+        input_str: str,
+        *,
+        inputs: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Refuse the tool, where it is bare.
+
+        Raises:
+            Blocked: it is; its body does not run.
+        """
+        if self._is_guarded(_starting()):
+            return
+        name = str(serialized.get("name") or "a tool")
+        given: Mapping[str, Any] = {"arguments": input_str} if inputs is None else inputs
+        reason = f"{name} is not guarded where it was run, so it did not run: {self._advice}"
+        self._session.refused(name, given, reason=reason, code="unguarded")
+        raise Blocked(reason, rule="", code="unguarded")
+
+    def _is_guarded(self, tool: BaseTool | None) -> bool:
+        if tool is None:
+            return False
+        if guarding(tool) is self._session:
+            return True
+        bodies = (getattr(tool, "func", None), getattr(tool, "coroutine", None))
+        return session_here() is self._session and any(map(declared_contract, bodies))
+
+
+def _starting() -> BaseTool | None:
+    """The tool that tells its callbacks of its start; None where nobody can tell which it is."""
+    frame = inspect.currentframe()
+    for _ in range(_FRAMES):
+        if frame is None:
+            break
+        tool = frame.f_locals.get("self") if frame.f_code.co_name in _RUNS else None
+        if isinstance(tool, BaseTool):
+            return tool
+        frame = frame.f_back
+    return None
+
+
+class _Around(NamedTuple):
+    """A guarded call that is handed on to whatever stands behind the guard."""
+
+    step: tuple[str, int] | None  # in whose body; a later one is that of a guarded tool
+    refusal: _Refusal
+
+
+_around: ContextVar[_Around | None] = ContextVar("rollcage_langchain_call", default=None)
+
+
+@contextlib.contextmanager
+def refusing_bare(session: Session) -> Generator[None]:
+    """Refuse each bare tool that is run in here, but for those that a guarded tool runs."""
+    advice = (
+        "a middleware has to hand on its tool by request.override(tool=...), or to pass it through "
+        "guard_tools first"
+    )
+    token = _around.set(_Around(step_here(), _Refusal(session, advice)))
+    try:
+        yield
+    finally:
+        _around.reset(token)
+
+
+class _Hook:
+    """Finds the handler for a tool that starts here; LangChain asks it as a context variable."""
+
+    def get(self) -> BaseCallbackHandler | None:
+        """The handler; None where bare tools may run."""
+        step, call = step_here(), _around.get()
+        if call is not None and call.step == step:
+            return call.refusal
+        session = None if step is not None else session_here()
+        if session is None or session.unguarded != "refuse":
+            return None
+        return _Refusal(
+            session,
+            'a session with unguarded="refuse" is open: pass its tools through guard_tools, or '
+            "give the agent RollcageMiddleware",
+        )
+
+
+register_configure_hook(cast("ContextVar[Any]", _Hook()), inheritable=False)
