@@ -44,6 +44,17 @@ def test_floats_and_large_values_and_replays_are_whole(cli: Cli, store: Path, to
         assert cli("verify", session.run_id).out.startswith("whole")
 
 
+def test_branches_are_whole_what_was_done_in_them_or_not(cli: Cli, store: Path, tools: Any) -> None:
+    for replay in ("off", "resume"):
+        with Session("job", store=store, replay=replay) as session:
+            with session.branch("empty"):
+                pass
+            with session.branch("agent"):
+                tools.put("a", "b")
+        assert cli("verify", session.run_id).out.startswith("whole")
+        assert cli("show", session.run_id).code == 0
+
+
 def scale(by: float, at: list[float]) -> float:
     return by
 

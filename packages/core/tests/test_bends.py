@@ -1,6 +1,7 @@
 """Where real runs bend: nested calls and undo, turns and probes, branches and turns, repeats."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from rollcage import (
     DidNotHappen,
+    Diverged,
     Session,
     UnknownOutcome,
     compensate,
@@ -298,3 +300,49 @@ def test_branches_at_once_come_back_in_any_order(store: JsonlStore, tmp_path: Pa
 
 def _events(store: JsonlStore, run: str) -> list[dict[str, Any]]:
     return check_events(store.read(run).data, run)
+
+
+@pytest.mark.parametrize("first", ["nothing", "pure", "read"])
+@pytest.mark.parametrize("nested", [False, True])
+async def test_a_branch_that_was_cut_before_its_first_write_goes_on(
+    store: JsonlStore, shelf: Shelf, first: str, nested: bool
+) -> None:
+    """It is no branch that goes by another name now: that is on record."""
+
+    @tool(effect="pure" if first == "pure" else "read")
+    def look() -> int:
+        return 1
+
+    async def agent(name: str, thing: str) -> None:
+        with session.branch(name):
+            if first != "nothing":
+                look()
+            if thing:
+                shelf.put(thing=thing)
+
+    async def job(*, cut: bool) -> None:
+        with session.branch("around") if nested else contextlib.nullcontext():
+            await asyncio.gather(agent("one", "" if cut else "a"), agent("two", "b"))
+            if cut:
+                raise KeyError
+
+    for _ in range(2):  # of a resume that is cut in the same place, too
+        with pytest.raises(KeyError):
+            async with Session("job", store=store) as session:
+                await job(cut=True)
+    async with Session("job", store=store) as session:
+        await job(cut=False)
+    assert sorted(shelf.there) == ["a", "b"]
+
+
+def test_a_branch_that_goes_by_another_name_still_halts(store: JsonlStore, shelf: Shelf) -> None:
+    with pytest.raises(KeyError), Session("job", store=store) as session:
+        with session.branch("empty"):
+            pass
+        with session.branch("one"):
+            shelf.put(thing="a")
+        raise KeyError
+    job = Session("job", store=store)
+    with pytest.raises(Diverged), job as session, session.branch("renamed"):
+        shelf.put(thing="a")
+    assert shelf.there == ["a"]

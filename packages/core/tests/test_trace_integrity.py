@@ -235,7 +235,7 @@ def test_each_kind_of_event_passes_the_published_schema(store: JsonlStore, event
             seen.add(event["event"])
     assert seen == {
         "run.started", "run.finished", "step.started", "step.finished", "step.replayed",
-        "step.blocked", "branch.joined",
+        "step.blocked", "branch.forked", "branch.joined",
     }  # fmt: skip
 
 

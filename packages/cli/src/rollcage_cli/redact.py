@@ -233,6 +233,7 @@ class Redaction:
     def _rename(self, event: Event) -> Event:
         """Replace the hashes from which arguments could be guessed; equal ones stay equal."""
         joined = event["event"] == "branch.joined"
+        named = joined or event["event"] == "branch.forked"
         changed = dict(event)
         for name in ("key", "asked", "idempotency_key", "world", *(["digest"] if joined else [])):
             if name in event:
@@ -242,7 +243,7 @@ class Redaction:
             self._approvals[event["id"]] = changed["id"]
         if "approval" in event:
             changed["approval"] = self._approvals.get(event["approval"], "")
-        for name in ("branch", *(["name"] if joined else [])):
+        for name in ("branch", *(["name"] if named else [])):
             if name in event:
                 changed[name] = _NESTED.sub(self._nested, event[name])
         if "fingerprint" in event:

@@ -32,6 +32,7 @@ _LONG: Final = 5000  # lines from which on the progress is shown
 _EVERY: Final = 500  # lines between two steps of the bar
 _NO_STEPS: Final = frozenset(
     {
+        "branch.forked",
         "call.refused",
         "run.stopped",
         "run.abandoned",

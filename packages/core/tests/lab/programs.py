@@ -282,7 +282,6 @@ class Lab:
 
                 async def line(number: int, nodes: tuple[Node, ...]) -> None:
                     with session.branch(f"b{number}"):
-                        await asyncio.sleep(0)  # all of them are forked before any goes on
                         await self.nodes(nodes)
 
                 await _at_once([line(number, nodes) for number, nodes in self.order(lines)])

@@ -9,6 +9,9 @@ ops: st.SearchStrategy[Op] = st.builds(
     arg=st.integers(0, 1),  # few, so that many calls are identical
     does=st.sampled_from(["work"] * 5 + ["fail", "lose before", "lose after"]),
 )
+still: st.SearchStrategy[Op] = st.builds(  # what changes nothing
+    Op, tool=st.sampled_from(["read", "pure"]), arg=st.integers(0, 1)
+)
 
 
 def _deeper(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
@@ -18,7 +21,8 @@ def _deeper(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
     )
     block = st.builds(Block, some, st.booleans())
     together = st.lists(st.one_of(ops, nested, block), min_size=1, max_size=3).map(tuple)
-    lines = st.lists(some, min_size=1, max_size=2).map(tuple)
+    line = st.one_of(some, st.lists(st.one_of(still, inner), max_size=2).map(tuple))
+    lines = st.lists(line, min_size=1, max_size=3).map(tuple)
     return st.one_of(nested, st.builds(Turn, together), st.builds(Branches, lines), block)
 
 

@@ -84,6 +84,7 @@ class Generation:
         self.replays: dict[Origin, Entry] = {}
         # Branches that have left the older path: at which position, and in which turn.
         self.left: dict[str, tuple[int, int]] = {}
+        self.opened: set[str] = set()  # branches
         self.settings: dict[str, Any] = {}
         self.run = ""
         self.waits = ""  # for what, where it ended like that and was not taken back since
@@ -116,8 +117,8 @@ class Generation:
                 self._replace(entry, (run, step))
         elif kind == "step.resolved":
             self._resolved(event)
-        elif kind == "branch.joined":
-            self._joined(event)
+        elif kind in ("branch.forked", "branch.joined"):
+            self._branch(event)
         elif kind == "run.started":
             self.settings, self.run = event, event["run"]
         elif kind == "run.finished":
@@ -148,7 +149,10 @@ class Generation:
         self.replays[origin] = entry
         self._replace(entry, origin, undone=True)  # of a branch that is told as it was
 
-    def _joined(self, event: dict[str, Any]) -> None:
+    def _branch(self, event: dict[str, Any]) -> None:
+        if event["event"] == "branch.forked":
+            self.opened.add(event["name"])
+            return
         entry = self._entry({**_JOIN, **event})
         entry.status, entry.digest = "ok", event["digest"]
         self.joins[entry.name] = entry

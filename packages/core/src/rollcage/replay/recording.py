@@ -24,6 +24,7 @@ class Recording:
         paths: by branch.
         entries: all of them, in their order.
         forks: by branch, the branches that were forked off it.
+        opened: the branches of which a trace says that they were, whatever was done in them.
         pure: by key; holds in any world, any number of times.
         models: by key; in any world, once each, first in first out: those used are at the end.
         rolled: the branches that were taken back whole.
@@ -35,6 +36,7 @@ class Recording:
         self.paths: dict[str, Path] = {}
         self.entries: list[Entry] = []
         self.forks: dict[str, list[str]] = {}
+        self.opened: set[str] = set()
         self.pure: dict[str, Entry] = {}
         self.models: dict[str, deque[Entry]] = {}
         self.rolled: set[str] = set()
@@ -73,6 +75,7 @@ class Lineage(NamedTuple):
     last_step: int  # of the newest run, and its last turn
     last_turn: int
     waits: str  # see `Recording`
+    opened: set[str]  # see `Recording`
 
     @property
     def half_undone(self) -> tuple[Entry, ...]:
@@ -95,6 +98,7 @@ def read(lineage: Iterable[tuple[str, bytes]]) -> Lineage:
     settings: dict[str, Any] = {}
     undone = Undone()
     runs: list[str] = []
+    opened: set[str] = set()
     steps = turns = 0
     waits = ""
     for number, (where, data) in enumerate(lineage):
@@ -112,7 +116,8 @@ def read(lineage: Iterable[tuple[str, bytes]]) -> Lineage:
         entries, settings = generation.merged(), generation.settings
         runs.append(generation.run)
         waits = generation.waits
-    return Lineage(entries, undone, runs, settings, steps, turns, waits)
+        opened |= generation.opened
+    return Lineage(entries, undone, runs, settings, steps, turns, waits, opened)
 
 
 def load(
@@ -138,6 +143,7 @@ def load(
         branches.setdefault(entry.branch, []).append(entry)
     _mark_frontiers(branches, retry_failed=retry_failed)
     recording.forks = _forks(branches)
+    recording.opened = whole.opened
     told = _told_as_it_was(branches, recording.forks, whole.undone.rolled, offline=offline)
     for branch in told:
         for entry in branches.get(branch, ()):

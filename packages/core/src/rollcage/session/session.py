@@ -453,7 +453,10 @@ class Session(Undoable):
         with driver.lock:
             parent = driver.ledger.branch_name(here.branch, here.step)
             turn = here.turn or driver.ledger.turn_at(standing, parent)
-            full = driver.ledger.fork(parent, name, turn)
+            now = self._clock.wall() // 1000
+            full, forked = driver.ledger.fork(parent, name, turn, now)
+            if not driver.closed and driver.ledger.halted is None:
+                driver.append(forked)
         scope = dataclasses.replace(here, branch=full, turn=None, slot=None)
         with InScope(scope):
             yield Branch(scope)

@@ -41,6 +41,7 @@ from rollcage.replay.world import Branch, Place, Turn, union
 from rollcage.step import journal
 from rollcage.step.call import Admission, Arrival, Call, Need, Stats, Step, Told
 from rollcage.step.halts import contradicted, diverged, taken_back, unknown
+from rollcage.trace.constructors import branch_forked
 
 __all__ = ["Ledger", "Mode", "OnDivergence"]
 
@@ -155,8 +156,8 @@ class Ledger:
             self._open_branch(name, child_world(parent.fingerprint), follows=True)
         return name
 
-    def fork(self, parent: str, name: str, turn: Turn | None) -> str:
-        """Start a branch off another one; its full name."""
+    def fork(self, parent: str, name: str, turn: Turn | None, now: int) -> tuple[str, Event]:
+        """Start a branch off another one: its full name, and what is written of it."""
         branch = self._branches[parent]
         turn = turn or self.new_turn()
         branch.arrive(turn)
@@ -171,7 +172,7 @@ class Ledger:
             # It stood beside what came back to the other branch behind its own first step.
             began = min(entry.era for entry in fork.path.entries)
             fork.forked_at = min(fork.forked_at, branch.path.position_at(began))
-        return full
+        return full, branch_forked(time=now, name=full, branch=parent, turn=turn.number)
 
     def join(self, parent: str, name: str, turn: Turn | None, now: int) -> Event | None:
         """A branch comes back: what it wrote becomes one write of its parent."""
@@ -652,13 +653,14 @@ class Ledger:
     def _unopened(self, name: str) -> list[Entry]:
         """The recorded effects of branches beside or below this one that nobody has opened.
 
-        A branch that goes by another name now would do all of it again.
+        A branch that goes by another name now would do all of it again. One that was opened before
+        goes by its own.
         """
         if self._recording is None:
             return []
         paths, forks = self._recording.paths, self._recording.forks
         around = [name]
-        if is_fork(name) and name not in paths:
+        if is_fork(name) and name not in paths and name not in self._recording.opened:
             around.append(name.rpartition("/")[0])
         return [
             entry

@@ -14,6 +14,7 @@ __all__ = [
     "Event",
     "approval_decided",
     "approval_requested",
+    "branch_forked",
     "branch_joined",
     "call_refused",
     "policy_loaded",
@@ -303,6 +304,12 @@ def call_refused(
         if slot is not None:
             event["slot"] = slot
     return event
+
+
+def branch_forked(*, time: int, name: str, branch: str, turn: int) -> Event:
+    """See `models.BranchForked`."""
+    event: Event = {"event": "branch.forked", "time": time, "name": name, "turn": turn}
+    return event | _given(branch=branch)
 
 
 def branch_joined(

@@ -11,6 +11,7 @@ __all__ = [
     "AnswerData",
     "ApprovalDecided",
     "ApprovalRequested",
+    "BranchForked",
     "BranchJoined",
     "CallRefused",
     "DriftData",
@@ -360,6 +361,15 @@ class ApprovalDecided(_Approval):
     key: Digest | None = Field(None, description="of the call with the edited arguments")
 
 
+class BranchForked(_Event):
+    """A branch was opened: nothing may be recorded of it besides."""
+
+    event: Literal["branch.forked"]
+    name: str = Field(description="the branch that was opened")
+    branch: str = Field("", description="the branch that it was forked off")
+    turn: int = Field(ge=0)
+
+
 class BranchJoined(_Event):
     """A branch came back: what it wrote is now part of its parent's world."""
 
@@ -471,6 +481,7 @@ Event = Annotated[
     | StepResolved
     | ApprovalRequested
     | ApprovalDecided
+    | BranchForked
     | BranchJoined
     | UndoStarted
     | UndoFinished
