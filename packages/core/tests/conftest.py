@@ -14,6 +14,7 @@ import orjson
 import pytest
 from rollcage import Registry
 from rollcage.store import JsonlStore, check_attested
+from rollcage.store.sqlite import SqliteStore
 from rollcage.trace import Worlds, check_events
 
 Events = Callable[[str], list[dict[str, Any]]]
@@ -47,9 +48,20 @@ def every_trace_is_valid(request: pytest.FixtureRequest) -> Iterator[None]:
         check_attested(trace)
 
 
+class WithoutFolder(SqliteStore):
+    """A store of which a test that looks at the files of a folder has nothing to say."""
+
+    @property
+    def root(self) -> Path:
+        """There is none: the test is skipped."""
+        pytest.skip("it looks at the files of a store that is a folder")
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> JsonlStore:
-    """A store of the test's own."""
+def store(tmp_path: Path) -> Any:
+    """A store of the test's own: a folder, or what `ROLLCAGE_TEST_STORE` says (`sqlite`)."""
+    if os.environ.get("ROLLCAGE_TEST_STORE") == "sqlite":
+        return WithoutFolder(tmp_path / "store.db")
     return JsonlStore(tmp_path / "store")
 
 

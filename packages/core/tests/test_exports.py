@@ -22,7 +22,7 @@ PUBLIC = [
     "StoreError", "StoreReadOnly", "ToolMissing", "ToolRefused", "TraceCorrupt", "TraceUnwritable",
     "UndoIncomplete", "UndoPlan", "UndoReport", "UndoneStep", "Unencodable", "UnguardedCallWarning",
     "UnknownOutcome", "Verdict", "abandon_run", "aplan_undo", "aundo_run", "compensate",
-    "current_step", "plan_undo", "register", "tool", "undo_run",
+    "current_step", "open_store", "plan_undo", "register", "tool", "undo_run",
 ]  # fmt: skip
 ADAPTER = [
     "GUARD", "HALTED", "REFUSED", "Answer", "Ask", "Asked", "CallNumbers", "Declarations", "Effect",
@@ -42,9 +42,10 @@ TRACE = [
     "step_resolved", "tail_of",
 ]  # fmt: skip
 STORE = [
-    "DEFAULT_NAME", "JsonlStore", "Lock", "Reader", "Repair", "RunInfo", "RunTrace", "StopOrder",
-    "Store", "TraceFile", "Writer", "check_attested", "is_linked", "is_run_id", "is_store",
-    "is_store_file", "job_name", "newest_run", "open_trace", "store_option",
+    "DEFAULT_NAME", "JsonlStore", "Line", "Lock", "Log", "Reader", "Repair", "RunInfo", "RunTrace",
+    "StopOrder", "Store", "TraceFile", "Writer", "check_attested", "is_linked", "is_run_id",
+    "is_store", "is_store_file", "job_name", "newest_run", "open_store", "open_trace",
+    "store_option",
 ]  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Annotated, Any
 
 import pytest
@@ -14,7 +13,6 @@ from rollcage import (
     Registry,
     RegistryCorrupt,
     Session,
-    StoreError,
     Verdict,
     tool,
 )
@@ -422,14 +420,6 @@ def test_models_inside_of_another_session(store: JsonlStore, approve: Approve) -
     for name in ("one", "two", "three"):
         model = dataclasses.replace(MODEL, name=name)
         assert first.within(second).check(model, kind="model") is not None
-
-
-def test_another_store_of_their_own_keeps_no_registry(store: JsonlStore) -> None:
-    names = [name for name in dir(store) if not name.startswith("_") and name != "chained"]
-    plain: Any = SimpleNamespace(**{name: getattr(store, name) for name in names})
-    session = Session("job", store=plain, facade="agent")
-    with pytest.raises(StoreError, match="keeps no registry"):
-        session.__enter__()
 
 
 def test_a_facade_is_the_same_by_its_data(approve: Approve) -> None:

@@ -182,8 +182,8 @@ def test_a_function_is_as_good_as_its_contract(registry: Registry) -> None:
         registry.propose(print, by="ann")
 
 
-def test_a_store_that_keeps_no_registry() -> None:
-    with pytest.raises(StoreError, match="keeps no registry"):
+def test_what_is_no_store_keeps_no_registry() -> None:
+    with pytest.raises(StoreError, match="a store is a folder, a URL or a Store, not "):
         Registry(ANYTHING)
 
 

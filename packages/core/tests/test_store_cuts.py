@@ -337,8 +337,8 @@ def beside(store: JsonlStore) -> None:
     assert len(key) == 32
     store.put_blob(sha256(b"large").hexdigest(), b"large")
     assert store.get_blob(sha256(b"large").hexdigest()) == b"large"
-    store.put_approval("0123456789abcdef", "request", b'{"whole": true}')
-    assert store.approval("0123456789abcdef") == {"request": b'{"whole": true}'}
+    store.put_once("approvals", "0123456789abcdef.request", b'{"whole": true}')
+    assert store.get("approvals", "0123456789abcdef.request") == b'{"whole": true}'
     registry = Registry(store)
     with contextlib.suppress(GovernanceError):  # it was proposed
         registry.propose(put, by="ann")

@@ -57,7 +57,7 @@ def test_all_of_it_is_for_its_owner_alone(store: JsonlStore, umask: int) -> None
         registry = Registry(store)
         registry.propose(keep, by="ann")
         registry.approve("disk.keep", by="bob")
-        assert store.put_approval("0123456789abcdef", "request", b"{}")
+        assert store.put_once("approvals", "0123456789abcdef.request", b"{}")
         path = store.root / "runs" / f"{run}.jsonl"
         with path.open("ab") as file:
             file.write(b"torn")
@@ -160,7 +160,7 @@ def test_a_full_disk_is_named_with_what_helps(
         store.put_blob("ab" * 32, b"x")
     assert said in str(refused.value)
     with pytest.raises(StoreError) as refused:
-        store.put_approval("0123456789abcdef", "request", b"{}")
+        store.put_once("approvals", "0123456789abcdef.request", b"{}")
     assert said in str(refused.value)
     full = False
     record(store, replay="off")

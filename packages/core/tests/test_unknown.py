@@ -307,4 +307,4 @@ def test_without_its_tool_nobody_can_be_asked(
     run = lose(declared(service), "after")
     (step,) = undo_run(store, run, tools=[]).steps
     assert step.status == "unknown"
-    assert "not here" in step.reason
+    assert "no tool called 'order' is here" in step.reason

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 from rollcage import abandon_run
-from rollcage.store import JsonlStore, store_option
+from rollcage.store import Store, store_option
 from rollcage.trace import read_run
 
 from rollcage_cli.errors import UsageError
@@ -34,7 +34,7 @@ def abandon(
     """
     found = find(store, run)
     reader = found.reader
-    if not isinstance(reader, JsonlStore):
+    if not isinstance(reader, Store):
         raise UsageError(f"{visible(run)} is a file outside of a store; abandon it in its store")
     name = who(by, required=False)
     abandon_run(reader, found.run, by=name, reason=reason or "")

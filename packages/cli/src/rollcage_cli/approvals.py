@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 from rollcage import Approval, ApprovalCorrupt, ApprovalInvalid
 from rollcage.gate import ApprovalQueue, Queued
-from rollcage.store import JsonlStore
 from rollcage.trace import TAG
 
 from rollcage_cli.errors import CORRUPT, UsageError
@@ -46,7 +45,7 @@ def approvals(
 
     A request that was changed or damaged is listed as such: its call does not run.
     """
-    queue = ApprovalQueue(JsonlStore(store))
+    queue = ApprovalQueue(store)
     if approval is not None:
         _one(queue, _id(queue, approval), as_json=as_json)
         return
@@ -82,7 +81,7 @@ def approve(
     Edited arguments make another call: its tool's schema checks them and the policy decides on it
     when the run comes to it. What holds a secret can't be edited.
     """
-    queue = ApprovalQueue(JsonlStore(store))
+    queue = ApprovalQueue(store)
     name = _id(queue, approval)
     args = _edited(queue, name, edit, change or [])
     _decide(queue, name, Approval(True, who(by), reason or "", args), as_json=as_json)
@@ -96,7 +95,7 @@ def reject(
     as_json: JsonOption = OFF,
 ) -> None:
     """Refuse a call; the model is told the reason."""
-    queue = ApprovalQueue(JsonlStore(store))
+    queue = ApprovalQueue(store)
     said = Approval.reject(reason or "", by=who(by, required=False))
     _decide(queue, _id(queue, approval), said, as_json=as_json)
 
@@ -112,7 +111,7 @@ def respond(
     as_json: JsonOption = OFF,
 ) -> None:
     """Answer a call in place of its tool, which then does not run."""
-    queue = ApprovalQueue(JsonlStore(store))
+    queue = ApprovalQueue(store)
     said = Approval.respond(_json("--value", value), by=who(by), reason=reason or "")
     _decide(queue, _id(queue, approval), said, as_json=as_json)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import orjson
 import typer
-from rollcage.store import JsonlStore, check_attested
+from rollcage.store import Store, check_attested
 from rollcage.trace import CHAIN_START, check_events, seal_line
 
 from rollcage_cli.lookup import Found, find
@@ -59,11 +59,7 @@ def export(
 
 def _key(found: Found) -> bytes:
     """Of a store: one that stays, so that two exports can be compared."""
-    return (
-        found.reader.secret_key()
-        if isinstance(found.reader, JsonlStore)
-        else secrets.token_bytes(32)
-    )
+    return found.reader.secret_key() if isinstance(found.reader, Store) else secrets.token_bytes(32)
 
 
 def _sealed(events: list[dict[str, Any]]) -> Iterator[bytes]:

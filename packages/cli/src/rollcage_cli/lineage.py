@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rollcage.errors import RollcageError
-from rollcage.store import TraceFile, store_option
+from rollcage.store import Reader, store_option
 from rollcage.trace import Run, Step, read_run
 
 from rollcage_cli.output import counted, visible
@@ -57,7 +57,7 @@ class Standing:
         }
 
 
-def lineage_of(reader: TraceFile, seen: Run) -> list[Run]:
+def lineage_of(reader: Reader, seen: Run) -> list[Run]:
     """The run and those that it builds on, oldest first, as far as they are there."""
     runs = [seen]
     known = {seen.id}
@@ -128,7 +128,7 @@ def _named(ats: Iterable[tuple[str, int]], rows: Mapping[tuple[str, int], Step])
     return [Effect(*at, rows[at].name) for at in ats]
 
 
-def words(stands: Standing, status: str, run: str, reader: TraceFile) -> list[str]:
+def words(stands: Standing, status: str, run: str, reader: Reader) -> list[str]:
     """What somebody has to know of a run, each as a sentence or two, with the command that helps.
 
     Args:

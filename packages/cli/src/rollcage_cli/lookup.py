@@ -11,18 +11,21 @@ from typing import Final, NamedTuple
 from rollcage.errors import RunNotFound
 from rollcage.store import (
     JsonlStore,
+    Reader,
     RunInfo,
     RunTrace,
+    Store,
     TraceFile,
     is_run_id,
     newest_run,
+    open_store,
     open_trace,
 )
 
 from rollcage_cli.errors import RunAmbiguous
 from rollcage_cli.output import visible
 
-__all__ = ["Found", "find", "time_text"]
+__all__ = ["Found", "find", "time_text", "traces_of"]
 
 _LISTED: Final = 10
 
@@ -30,7 +33,7 @@ _LISTED: Final = 10
 class Found(NamedTuple):
     """A run that was asked for, and where it lies."""
 
-    reader: TraceFile
+    reader: Reader
     run: str
 
     def read(self) -> RunTrace:
@@ -47,7 +50,12 @@ def time_text(microseconds: int) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S")
 
 
-def find(store: Path, reference: str) -> Found:
+def traces_of(store: Store) -> Reader:
+    """Where many runs are read from whose `RunInfo` is known: no index is looked up for each."""
+    return TraceFile(store.root / "runs") if isinstance(store, JsonlStore) else store
+
+
+def find(store: str, reference: str) -> Found:
     """The one run that `reference` means.
 
     Raises:
@@ -57,7 +65,7 @@ def find(store: Path, reference: str) -> Found:
     """
     if "/" in reference or reference.endswith(".jsonl"):
         return Found(*open_trace(Path(reference)))
-    reader = JsonlStore(store)
+    reader = open_store(store)
     if is_run_id(reference):  # the index is not needed: it may have been lost
         return Found(reader, reference)
     runs = reader.runs()

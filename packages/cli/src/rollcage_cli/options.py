@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -22,7 +21,7 @@ __all__ = [
     "who",
 ]
 
-DEFAULT_STORE: Final = Path(".rollcage")
+DEFAULT_STORE: Final = ".rollcage"
 NEWEST: Final = "latest"
 OFF: Final = False  # the default of a flag, which Typer declares as a parameter
 
@@ -43,9 +42,12 @@ NewestRunArgument = Annotated[
     ),
 ]
 StoreOption = Annotated[
-    Path,
+    str,
     typer.Option(
-        "--store", envvar="ROLLCAGE_STORE", metavar="DIR", help="Where the runs are kept."
+        "--store",
+        envvar="ROLLCAGE_STORE",
+        metavar="URL",
+        help="Where the runs are kept: a folder, or sqlite:///FILE.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON, for machines.")]

@@ -6,7 +6,7 @@ import dataclasses
 
 import typer
 from rich.text import Text
-from rollcage.store import JsonlStore
+from rollcage.store import open_store
 
 from rollcage_cli.errors import CORRUPT, UsageError
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption
@@ -21,11 +21,12 @@ def repair(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> Non
     No trace is changed. Sessions do the same on their own, and need no repair; it says more. Exits
     with 3 where a trace can't be read whose run the index has lost.
     """
-    if not store.is_dir():
-        raise UsageError(f"there is no store at {visible(str(store))}; say where with --store")
-    found = JsonlStore(store).repair()
+    own = open_store(store)
+    if not own.exists():
+        raise UsageError(f"there is no store at {visible(store)}; say where with --store")
+    found = own.repair()
     if as_json:
-        print_json({"store": str(store), **dataclasses.asdict(found)})
+        print_json({"store": store, **dataclasses.asdict(found)})
     else:
         out = console()
         lines = ", ".join(map(str, found.damaged))

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 import orjson
 import typer
 from rich.text import Text
-from rollcage.store import JsonlStore, RunTrace, Writer, check_attested, store_option
+from rollcage.store import RunTrace, Store, Writer, check_attested, store_option
 from rollcage.trace import Run, Step, encode, read_run, step_resolved
 
 from rollcage_cli.errors import StepNotFound, StepNotUnknown, UsageError
@@ -46,7 +46,7 @@ def resolve(
     outcome = _outcome(happened=happened, result=result)
     given = result is not None
     found = find(store, run)
-    if not isinstance(found.reader, JsonlStore):
+    if not isinstance(found.reader, Store):
         raise UsageError(f"{visible(run)} is a file outside of a store; resolve it in its store")
     where = _where_in_job(found, step) if run.startswith("@") else found.run
     row, attested = _write(found.reader, where, step, outcome, given=given)
@@ -107,7 +107,7 @@ def _no_secret(_secret: str) -> NoReturn:
 
 
 def _write(
-    store: JsonlStore, run: str, step: int, outcome: dict[str, Any], *, given: bool
+    store: Store, run: str, step: int, outcome: dict[str, Any], *, given: bool
 ) -> tuple[Step, bool]:
     """Append the word to the run, under its lock; the step, and whether the index was updated."""
     trace = store.read(run)  # a look before anything is locked or set aside

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 from rollcage.errors import RollcageError
-from rollcage.store import JsonlStore, RunInfo, TraceFile, job_name
+from rollcage.store import Reader, RunInfo, job_name, open_store
 from rollcage.trace import read_run
 
 from rollcage_cli.lineage import Standing, lineage_of, standing
-from rollcage_cli.lookup import time_text
+from rollcage_cli.lookup import time_text, traces_of
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption
 from rollcage_cli.output import console, print_json, visible
 from rollcage_cli.table import Table
@@ -40,16 +40,17 @@ def runs(
     done. The next session of its name builds on any that is not ok or abandoned.
     """
     wanted = None if name is None else job_name(name)
-    found = [i for i in JsonlStore(store).runs() if wanted in (None, job_name(i.name))]
+    own = open_store(store)
+    found = [i for i in own.runs() if wanted in (None, job_name(i.name))]
     found.reverse()
     shown = found[:limit] if limit else found
-    reader = TraceFile(store / "runs")  # it does not look the index up for each run
+    reader = traces_of(own)
     open_ = {info.run: _standing(reader, info) for info in shown}
     refused = {info.run: _refused(reader, info.run) for info in shown}
     if as_json:
         print_json(
             {
-                "store": str(store),
+                "store": store,
                 "total": len(found),
                 "runs": [
                     _data(info, open_[info.run]) | {"refused": refused[info.run]} for info in shown
@@ -59,14 +60,14 @@ def runs(
         return
     out = console()
     if not found:
-        out.print(f"No runs in {visible(str(store))}.")
+        out.print(f"No runs in {visible(store)}.")
         return
     out.print(_table(shown, open_, refused))
     if len(shown) < len(found):
         out.print(f"{len(found) - len(shown)} older ones are not shown (--limit 0 lists all).")
 
 
-def _standing(reader: TraceFile, info: RunInfo) -> Standing | None:
+def _standing(reader: Reader, info: RunInfo) -> Standing | None:
     """What is open of a run; None where nothing can be, or its trace can't be read."""
     try:
         trace = reader.read(info.run)
@@ -77,7 +78,7 @@ def _standing(reader: TraceFile, info: RunInfo) -> Standing | None:
         return None  # whoever asks for that one is told so
 
 
-def _refused(reader: TraceFile, run: str) -> int | None:
+def _refused(reader: Reader, run: str) -> int | None:
     """How many calls never became steps; None where the trace can't be read."""
     try:
         return reader.read(run).data.count(b'\n{"event":"call.refused",')

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.text import Text
-from rollcage.store import JsonlStore, StopOrder, store_option
+from rollcage.store import StopOrder, Store, store_option
 
 from rollcage_cli.errors import UsageError
 from rollcage_cli.lookup import find
@@ -38,7 +38,7 @@ def stop(
     """
     found = find(store, run)
     reader = found.reader
-    if not isinstance(reader, JsonlStore):
+    if not isinstance(reader, Store):
         raise UsageError(f"{visible(run)} is a file outside of a store; stop it in its store")
     if lift:
         if reason is not None or by is not None:
@@ -59,7 +59,7 @@ def stop(
     )
 
 
-def _lift(store: JsonlStore, run: str, *, as_json: bool) -> None:
+def _lift(store: Store, run: str, *, as_json: bool) -> None:
     order = store.stop_order(run)
     if order is not None and order.run not in ("", run):
         raise UsageError(

@@ -23,7 +23,7 @@ from rollcage import (
     undo_run,
 )
 from rollcage.errors import ToolMissing
-from rollcage.store import JsonlStore
+from rollcage.store import Store
 
 from rollcage_cli.errors import DIFFERENT, UsageError
 from rollcage_cli.lookup import find
@@ -68,7 +68,7 @@ def undo(
     if as_json and not (plan or yes):
         raise UsageError("--json asks nothing: say --plan, or --yes to undo")
     found = find(store, run)
-    if not isinstance(found.reader, JsonlStore):
+    if not isinstance(found.reader, Store):
         raise UsageError(f"{visible(run)} is a file outside of a store; undo it in its store")
     work = _Work(found.reader, found.run, to, load_tools(tools), restore=restore)
     planned = work.plan()
@@ -96,7 +96,7 @@ class _Work:
     """One undo: sync where no tool has to be awaited, so that tools stay in their thread."""
 
     def __init__(
-        self, store: JsonlStore, run: str, to: int | None, tools: list[Source], *, restore: bool
+        self, store: Store, run: str, to: int | None, tools: list[Source], *, restore: bool
     ) -> None:
         self._options: dict[str, Any] = {
             "to": to, "tools": tools, "in_doubt": "restore" if restore else "list",

@@ -16,7 +16,7 @@ import rfc8785
 import typer
 from rich.text import Text
 from rollcage.errors import StoreError, TraceCorrupt
-from rollcage.store import RunInfo, RunTrace, TraceFile, check_attested
+from rollcage.store import Reader, RunInfo, RunTrace, check_attested
 from rollcage.trace import CHAIN_START, Worlds, event_adapter, fold, read_events, tail_of
 
 from rollcage_cli.errors import CORRUPT
@@ -116,13 +116,13 @@ def verify(
         raise typer.Exit(CORRUPT)
 
 
-def verify_trace(trace: RunTrace, reader: TraceFile) -> Report:
+def verify_trace(trace: RunTrace, reader: Reader) -> Report:
     """Check one trace."""
     return _checked(trace, reader, quiet=True)[0]
 
 
 def _checked(
-    trace: RunTrace, reader: TraceFile, *, quiet: bool
+    trace: RunTrace, reader: Reader, *, quiet: bool
 ) -> tuple[Report, list[dict[str, Any]]]:
     """What was found in a trace, and its events up to what is damaged; `quiet`: no progress."""
     check = _Check(trace.run, reader)
@@ -177,7 +177,7 @@ def _progress(
 class _Check:
     """Looks at one event after the other."""
 
-    def __init__(self, run: str, reader: TraceFile) -> None:
+    def __init__(self, run: str, reader: Reader) -> None:
         self.findings: list[Finding] = []
         self.notes: list[str] = []
         self.line = 0

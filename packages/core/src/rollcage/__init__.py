@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from rollcage.session.session import Session
     from rollcage.step.call import Stats
     from rollcage.step.observing import Observer, StepEvent
+    from rollcage.store.url import open_store
     from rollcage.undo.compensation import (
         Compensation,
         DidNotHappen,
@@ -172,6 +173,7 @@ __all__ = [
     "aundo_run",
     "compensate",
     "current_step",
+    "open_store",
     "plan_undo",
     "register",
     "tool",
@@ -206,6 +208,7 @@ _LATE: Final = {
     "Stats": "step.call",
     "Observer": "step.observing",
     "StepEvent": "step.observing",
+    "open_store": "store.url",
     "Compensation": "undo.compensation",
     "DidNotHappen": "undo.compensation",
     "Happened": "undo.compensation",

@@ -7,14 +7,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Final
 
-from rollcage.store import JsonlStore, RunInfo, TraceFile
+from rollcage.store import Reader, RunInfo, Store, open_store
 
 from rollcage_cli.audit.entries import Entry
 from rollcage_cli.errors import UsageError
-from rollcage_cli.lookup import find
+from rollcage_cli.lookup import find, traces_of
 from rollcage_cli.output import visible
 
 __all__ = ["Named", "Selection", "moment", "runs_of"]
@@ -86,13 +85,13 @@ def moment(text: str, now: datetime) -> int:
 class Named:
     """A run to read, and what its store's index says of it."""
 
-    reader: TraceFile
+    reader: Reader
     run: str
     info: RunInfo | None
 
 
 def runs_of(
-    store: Path, references: Sequence[str], names: Sequence[str], until: int | None
+    store: str, references: Sequence[str], names: Sequence[str], until: int | None
 ) -> tuple[list[Named], list[Named]]:
     """The runs that are meant, and those besides that may tell of an undo of their steps.
 
@@ -105,14 +104,14 @@ def runs_of(
     Raises:
         RollcageError: a reference means no run, or the store's index can't be read.
     """
-    infos = JsonlStore(store).runs()
-    traces = TraceFile(store / "runs")  # it does not look the index up for each run
+    own_store = open_store(store)
+    infos, traces = own_store.runs(), traces_of(own_store)
     known = {info.run: Named(traces, info.run, info) for info in infos}
     if references:
         meant: dict[str, Named] = {}
         for reference in references:
             found = find(store, reference)
-            in_store = isinstance(found.reader, JsonlStore) and found.reader.root == store
+            in_store = isinstance(found.reader, Store) and found.reader.url == own_store.url
             own = known.get(found.run) if in_store else None
             if own is not None and reference.startswith("@"):  # a job is all that it builds on
                 meant |= _builds_on(own, known)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any, Literal, cast, get_args
 
 import orjson
@@ -106,7 +105,7 @@ def explain(
         _print(loaded, judged)
 
 
-def _recorded(rerun: Rerun, store: Path, run: str, step: int) -> Judged:
+def _recorded(rerun: Rerun, store: str, run: str, step: int) -> Judged:
     found = find(store, run)
     for judged in rerun.over(read_run(found.read()), found.reader.get_blob, explain=step):
         if judged.step == step:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hmac
 import os
+import re
 import threading
 import time
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from typing import Any, Final, Literal
 
 import orjson
 
-from rollcage.errors import ApprovalCorrupt, ApprovalInvalid
+from rollcage.errors import ApprovalCorrupt, ApprovalInvalid, StoreError
 from rollcage.gate.approval import (
     Answer,
     Approval,
@@ -32,8 +33,8 @@ from rollcage.gate.approval import (
 )
 from rollcage.gate.verdict import Verdict
 from rollcage.store.jobs import store_option
-from rollcage.store.jsonl import JsonlStore
 from rollcage.store.protocol import Store
+from rollcage.store.url import open_store
 
 __all__ = ["ApprovalQueue", "QueueApprover", "QueueState", "Queued"]
 
@@ -41,6 +42,10 @@ QueueState = Literal["waiting", "decided", "expired", "used"]
 """`waiting` for a decision; `decided`, and not used yet; `expired` before it was; `used` up."""
 
 _FORMAT: Final = "rollcage/approval/1"
+_KIND: Final = "approvals"  # of documents
+_PARTS: Final = ("request", "decision", "use")
+_ID: Final = re.compile(r"[0-9a-f]{16}(-[1-9][0-9]{0,5})?")
+_DOCUMENT: Final = re.compile(rf"({_ID.pattern})\.({'|'.join(_PARTS)})")
 _SKEW: Final = 300 * 1_000_000  # µs by which the clocks of two machines may differ
 _LOOK: Final = 0.2  # seconds between two looks for a decision
 _BOUND: Final = ("idempotency_key", "key", "policy", "root")
@@ -77,11 +82,11 @@ class ApprovalQueue:
     """The requests for approval in a store, for whoever decides on them.
 
     Args:
-        store: a directory, or a `Store`.
+        store: a folder, a URL, or a `Store` (see `rollcage.open_store`).
     """
 
     def __init__(self, store: str | os.PathLike[str] | Store) -> None:
-        self.store: Store = store if isinstance(store, Store) else JsonlStore(store)
+        self.store = open_store(store)
 
     def ids(self) -> list[str]:
         """The ids of all requests.
@@ -89,7 +94,8 @@ class ApprovalQueue:
         Raises:
             StoreError: the store can't be read.
         """
-        return list(self.store.approvals())
+        matches = [_DOCUMENT.fullmatch(key) for key in self.store.keys(_KIND)]
+        return sorted({match[1] for match in matches if match is not None})
 
     def get(self, approval: str) -> Queued | None:
         """One request, by its id in the queue; None where there is none.
@@ -98,7 +104,7 @@ class ApprovalQueue:
             ApprovalCorrupt: something of it was changed, or is only half there.
             StoreError: the store can't be read.
         """
-        parts = self.store.approval(approval)
+        parts = self._parts(approval)
         if "request" not in parts:
             if parts:
                 raise ApprovalCorrupt(approval, "its request is gone")
@@ -154,7 +160,7 @@ class ApprovalQueue:
         assert isinstance(answer, Approval)
         said = answer
         fields = {
-            "of": sha256(self.store.approval(approval)["request"]).hexdigest(),
+            "of": sha256(self._parts(approval)["request"]).hexdigest(),
             **{name: getattr(request, name) for name in _BOUND},
             "decision": said.decision,
             "by": said.by,
@@ -179,7 +185,14 @@ class ApprovalQueue:
             document["mac"] = self._mac(document)
         except TypeError as error:
             raise ApprovalInvalid(f"request {approval}: JSON can't hold it: {error}") from None
-        return self.store.put_approval(approval, part, orjson.dumps(document) + b"\n")
+        return self.store.put_once(_KIND, f"{approval}.{part}", orjson.dumps(document) + b"\n")
+
+    def _parts(self, approval: str) -> dict[str, bytes]:
+        """The documents of a request, by their parts; none where there is none."""
+        if _ID.fullmatch(approval) is None:
+            raise StoreError(f"{approval!r} is not the form of an approval's id")
+        found = {part: self.store.get(_KIND, f"{approval}.{part}") for part in _PARTS}
+        return {part: data for part, data in found.items() if data is not None}
 
     def _open(self, approval: str, part: str, data: bytes) -> dict[str, Any]:
         """A document, found to be what was written under this name."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from time import time_ns
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import pydantic
 
 from rollcage.contract.contract import Contract
-from rollcage.errors import GovernanceError, RegistryCorrupt, RollcageError, StoreError
+from rollcage.errors import GovernanceError, RegistryCorrupt, RollcageError
 from rollcage.gate.facade import FacadeSnapshot
 from rollcage.gate.guard import NamedFacade
 from rollcage.gate.lifecycle import (
@@ -25,24 +24,14 @@ from rollcage.gate.lifecycle import (
 )
 from rollcage.gate.persons import person
 from rollcage.gate.pin import described, diff, digest_of
-from rollcage.store.chained import ChainedFile, Line
 from rollcage.store.jobs import store_option
-from rollcage.store.jsonl import JsonlStore
-from rollcage.store.protocol import Store
+from rollcage.store.protocol import Line, Store
+from rollcage.store.url import open_store
 
-__all__ = ["Facade", "KeepsRegistry", "Registry"]
+__all__ = ["Facade", "Registry"]
 
 Tool = Contract | Callable[..., Any]
 """A function declared with `@rollcage.tool`, or a contract."""
-
-
-@runtime_checkable
-class KeepsRegistry(Protocol):
-    """A store that has a place for a registry."""
-
-    def chained(self, name: str, begins: str) -> ChainedFile:
-        """An append-only file beside the runs; `begins` is the event of its first line."""
-        ...
 
 
 class Facade(NamedFacade):
@@ -75,27 +64,21 @@ class Registry:
     is not allowed raises, and nothing is written.
 
     Args:
-        store: a directory, or a store that keeps a registry.
+        store: a folder, a URL, or a `Store` (see `rollcage.open_store`).
 
     Attributes:
-        option: what a command needs to find the store: ` --store DIR`, or nothing.
-
-    Raises:
-        StoreError: the store keeps none.
+        option: what a command needs to find the store: ` --store URL`, or nothing.
     """
 
-    def __init__(self, store: str | os.PathLike[str] | KeepsRegistry | Store) -> None:
-        if isinstance(store, str | os.PathLike):
-            store = JsonlStore(Path(store))
-        if not isinstance(store, KeepsRegistry):
-            raise StoreError(f"{type(store).__name__} keeps no registry of tools")
-        self._file = store.chained("registry", BEGINS)
-        self.option = store_option(store)
+    def __init__(self, store: str | os.PathLike[str] | Store) -> None:
+        kept = open_store(store)
+        self._log = kept.log("registry", BEGINS)
+        self.option = store_option(kept)
 
     @property
     def where(self) -> str:
         """A name for it in messages."""
-        return str(self._file.path)
+        return self._log.where
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -105,7 +88,7 @@ class Registry:
         Raises:
             RegistryCorrupt: the first line that was changed, or that could not have been written.
         """
-        return self._followed(self._file.read())
+        return self._followed(self._log.read())
 
     def tool(self, name: str, *, kind: Kind = "tool") -> Governed:
         """Where a tool stands.
@@ -120,7 +103,7 @@ class Registry:
 
     def history(self, name: str | None = None) -> list[dict[str, Any]]:
         """All transitions, or those of one tool or facade, in order."""
-        lines = self._file.read()
+        lines = self._log.read()
         self._followed(lines)
         events = [event for _, event in lines[1:]]
         if name is None:
@@ -278,7 +261,7 @@ class Registry:
             return [line] if before else [begins, line]
 
         try:
-            self._file.append(lines)
+            self._log.append(lines)
         except NotAllowed as error:
             raise GovernanceError(str(error)) from None
         return state

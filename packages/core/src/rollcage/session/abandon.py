@@ -8,8 +8,8 @@ import time
 from rollcage.errors import SessionError
 from rollcage.session.lineage import check_newest
 from rollcage.store.jobs import store_option
-from rollcage.store.jsonl import JsonlStore
 from rollcage.store.protocol import Store, check_attested
+from rollcage.store.url import open_store
 from rollcage.trace.constructors import run_abandoned
 from rollcage.trace.reader import read_events
 
@@ -36,7 +36,7 @@ def abandon_run(
         RunInUse: it has a live writer, or is being resumed or undone.
         SessionError: another run builds on it, it was abandoned before, or it only looked back.
     """
-    own = store if isinstance(store, Store) else JsonlStore(store)
+    own = open_store(store)
     own.read(run)  # or a folder is made where there is no store
     with own.opening():
         writer = own.reopen(run)

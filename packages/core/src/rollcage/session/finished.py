@@ -20,7 +20,6 @@ from rollcage.step.ledger import Ledger
 from rollcage.step.observing import Observer
 from rollcage.step.undoing import Order, plan_steps
 from rollcage.store.jobs import store_option
-from rollcage.store.jsonl import JsonlStore
 from rollcage.store.protocol import RunTrace, Store, Writer, check_attested
 from rollcage.trace.reader import ended
 from rollcage.undo.compensation import ToolSource
@@ -157,8 +156,7 @@ class _Dead(Session):
             durability=durability,
             tools=tools,
         )
-        if isinstance(self.store, JsonlStore):
-            self.store.read(run)  # or nothing is made where there is no store
+        self.store.read(run)  # or something is made where there is no store
         self._run = run
 
     def _take_up(self, trace: RunTrace, lineage: Lineage, writer: Writer) -> None:

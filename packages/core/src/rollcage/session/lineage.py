@@ -104,11 +104,9 @@ def _named(store: Store, source: str | os.PathLike[str]) -> tuple[Reader, str]:
     if isinstance(source, str) and is_run_id(source):
         return store, source
     folder, run = open_trace(Path(source))
-    match store, folder:
-        case JsonlStore(root=own), JsonlStore(root=its) if own.resolve() == its.resolve():
-            return store, run
-        case _:
-            return folder, run
+    if isinstance(store, JsonlStore) and isinstance(folder, JsonlStore):
+        folder = store if store.root.resolve() == folder.root.resolve() else folder
+    return folder, run
 
 
 def check_newest(store: Store, run: str, action: str) -> None:

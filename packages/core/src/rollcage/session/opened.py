@@ -82,6 +82,7 @@ from rollcage.step.requests import Effect, Raised, Returned
 from rollcage.store.jobs import job_name, store_option
 from rollcage.store.jsonl import JsonlStore
 from rollcage.store.protocol import Lock, Store
+from rollcage.store.url import open_store
 from rollcage.trace import constructors as make
 from rollcage.trace.events import FORMAT
 from rollcage.undo.compensation import Tool, Tools, ToolSource
@@ -145,7 +146,7 @@ class Opened:
         if source is not None and replay == "off":
             raise SessionError('replay="off" records afresh: it takes no source')
         self.name = job_name(name)
-        self.store: Store = store if isinstance(store, Store) else JsonlStore(store)
+        self.store = open_store(store)
         self._kept = self.store  # where this run is, and its large values
         self.run_id = self.root = ""
         self._replay: Replay = replay

@@ -1,12 +1,14 @@
 """Where runs are kept: one protocol, and the stores that follow it."""
 
-from rollcage.store.index import Repair
 from rollcage.store.jobs import job_name, newest_run, store_option
 from rollcage.store.jsonl import JsonlStore, open_trace
 from rollcage.store.layout import DEFAULT_NAME, is_linked, is_store, is_store_file
 from rollcage.store.protocol import (
+    Line,
     Lock,
+    Log,
     Reader,
+    Repair,
     RunInfo,
     RunTrace,
     StopOrder,
@@ -16,11 +18,14 @@ from rollcage.store.protocol import (
     is_run_id,
 )
 from rollcage.store.tracefile import TraceFile
+from rollcage.store.url import open_store
 
 __all__ = [
     "DEFAULT_NAME",
     "JsonlStore",
+    "Line",
     "Lock",
+    "Log",
     "Reader",
     "Repair",
     "RunInfo",
@@ -36,6 +41,7 @@ __all__ = [
     "is_store_file",
     "job_name",
     "newest_run",
+    "open_store",
     "open_trace",
     "store_option",
 ]

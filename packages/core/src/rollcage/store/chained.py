@@ -17,20 +17,46 @@ import orjson
 
 from rollcage.errors import RegistryCorrupt, StoreError, TraceCorrupt
 from rollcage.store import disk
+from rollcage.store.protocol import Line
 from rollcage.trace.events import seal_line
 from rollcage.trace.reader import read_events, split_tail, tail_of
 
-__all__ = ["ChainedFile", "Line"]
+__all__ = ["ChainedFile", "Head", "check_lines"]
 
 _log: Final = logging.getLogger("rollcage")
 
-Line = tuple[int, dict[str, Any]]
-"""A line's number (from 1), and what it holds."""
 
+class Head(NamedTuple):
+    """Where a log ends, as is attested beside it."""
 
-class _Head(NamedTuple):
     lines: int  # how many there are
     head: str  # the hash of the last (hex); empty where there is none
+
+
+def check_lines(data: bytes, where: str, begins: str, head: Head) -> list[Line]:
+    """The lines of a log, held against what is attested of its end; a torn last one is none.
+
+    Args:
+        data: all of it.
+        where: a name for it in messages.
+        begins: the `event` of its first line.
+        head: what is attested; read before `data`, so that it is no newer.
+
+    Raises:
+        RegistryCorrupt: the first line that breaks the chain, or that lines are gone.
+    """
+    whole, lines = split_tail(data)[0], list[Line]()
+    if whole:
+        try:
+            lines = list(read_events(whole, where, begins=begins))
+        except TraceCorrupt as error:
+            raise RegistryCorrupt(where, error.line, error.reason) from None
+    if len(lines) < head.lines:
+        said = f"there were {head.lines} lines, {len(lines)} are left"
+        raise RegistryCorrupt(where, len(lines) + 1, said)
+    if head.lines and lines[head.lines - 1][1].get("hash") != head.head:
+        raise RegistryCorrupt(where, head.lines, f"it is another line than {head.head[:12]}…")
+    return lines
 
 
 class ChainedFile:
@@ -43,6 +69,7 @@ class ChainedFile:
 
     def __init__(self, path: Path, begins: str) -> None:
         self.path = path
+        self.where = str(path)
         self._begins = begins
         self._head_path = path.with_suffix(".head")
 
@@ -55,7 +82,8 @@ class ChainedFile:
             RegistryCorrupt: the first line that breaks the chain, or that lines are gone.
             StoreError: it can't be read.
         """
-        return self._checked(*self._bytes())
+        data, head = self._bytes()
+        return check_lines(data, self.where, self._begins, head)
 
     def append(
         self, make: Callable[[list[Line]], Sequence[dict[str, Any]]]
@@ -73,7 +101,7 @@ class ChainedFile:
         """
         with self._locked() as descriptor:
             data, head = self._bytes()
-            events = list(make(self._checked(data, head)))
+            events = list(make(check_lines(data, self.where, self._begins, head)))
             whole, torn = split_tail(data)
             if torn:
                 self._set_aside(descriptor, len(whole), torn)
@@ -83,12 +111,12 @@ class ChainedFile:
                 line, last = seal_line(event, last)
                 lines.append(line)
             self._write(descriptor, len(whole), b"".join(lines))
-            self._note(_Head(count + len(lines), last.hex()))
+            self._note(Head(count + len(lines), last.hex()))
         return events
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def _bytes(self) -> tuple[bytes, _Head]:
+    def _bytes(self) -> tuple[bytes, Head]:
         """What the file holds, and what the head attests: read first, so that it is no newer."""
         try:
             head = self._read_head()
@@ -98,30 +126,15 @@ class ChainedFile:
         except OSError as error:
             raise StoreError(f"{self.path} can't be read: {disk.said(error)}") from error
 
-    def _read_head(self) -> _Head:
+    def _read_head(self) -> Head:
         try:
             data: Any = orjson.loads(self._head_path.read_bytes())
-            return _Head(int(data["count"]), str(data["head"]))
+            return Head(int(data["count"]), str(data["head"]))
         except FileNotFoundError:
-            return _Head(0, "")
+            return Head(0, "")
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
             said = f"it does not say where {self.path.name} ends: {error}"
             raise RegistryCorrupt(str(self._head_path), 1, said) from None
-
-    def _checked(self, data: bytes, head: _Head) -> list[Line]:
-        where, (whole, _) = str(self.path), split_tail(data)
-        lines: list[Line] = []
-        if whole:
-            try:
-                lines = list(read_events(whole, where, begins=self._begins))
-            except TraceCorrupt as error:
-                raise RegistryCorrupt(where, error.line, error.reason) from None
-        if len(lines) < head.lines:
-            said = f"there were {head.lines} lines, {len(lines)} are left"
-            raise RegistryCorrupt(where, len(lines) + 1, said)
-        if head.lines and lines[head.lines - 1][1].get("hash") != head.head:
-            raise RegistryCorrupt(where, head.lines, f"it is another line than {head.head[:12]}…")
-        return lines
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -159,7 +172,7 @@ class ChainedFile:
                 os.ftruncate(descriptor, size)
             raise StoreError(f"{self.path} can't be written: {disk.said(error)}") from error
 
-    def _note(self, head: _Head) -> None:
+    def _note(self, head: Head) -> None:
         """Attest the end; whoever is killed before this leaves one that attests less."""
         data = orjson.dumps({"count": head.lines, "head": head.head}) + b"\n"
         part = self._head_path.with_suffix(".head.part")  # under the lock: nobody else has it

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ __all__ = [
     "sync_folder", "write",
 ]  # fmt: skip
 
+_log: Final = logging.getLogger("rollcage")
 _NEXT: Final = {
     errno.ENOSPC: "free some space there, then go on",
     errno.EDQUOT: "free some of this user's quota there, then go on",
@@ -47,6 +49,27 @@ def refused(text: str, error: OSError) -> StoreError:
     """The error that says `text`, and why; its own type where nothing here may be written."""
     read_only = error.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
     return (StoreReadOnly if read_only else StoreError)(f"{text}: {said(error)}")
+
+
+def check_secret(path: Path, mode: int) -> None:
+    """Refuse a file with the store's key that everybody may read or change; a group's is told of.
+
+    Raises:
+        StoreError: its mode gives it to every user of this machine.
+    """
+    if mode & 0o007:
+        raise StoreError(
+            f"{path} may be read or changed by every user of this machine (mode {mode:04o}): who "
+            f"has it can guess short secrets from the traces and forge approvals. Run: chmod 600 "
+            f"{path}"
+        )
+    if mode & 0o070:
+        _log.warning(
+            "%s may be read or changed by its group (mode %04o): whoever is in it can guess short "
+            "secrets from the traces and forge approvals; chmod 600 ends that",
+            path,
+            mode,
+        )
 
 
 def make_folder(path: Path) -> None:

@@ -26,33 +26,13 @@ from rollcage.errors import StoreError, TraceCorrupt, TraceUnwritable
 from rollcage.store import disk
 from rollcage.store.jobs import newest_run
 from rollcage.store.mark import Mark
-from rollcage.store.protocol import RunInfo, is_run_id
+from rollcage.store.protocol import Repair, RunInfo, is_run_id
 from rollcage.trace.reader import ended, read_events, split_tail
 
-__all__ = ["Index", "Known", "Repair"]
+__all__ = ["Index", "Known"]
 
 _log: Final = logging.getLogger("rollcage")
 _STARTED: Final = ("run", "name", "mode", "source", "time")  # and its input, where it has one
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Repair:
-    """What was found in an index, and made again from the traces.
-
-    Attributes:
-        runs: how many the store has.
-        damaged: the numbers of its lines that were none.
-        lost: the runs of which it had no line, or a damaged one.
-        unattested: the runs that ended without their count and head: nothing but their own last
-            lines says that they are whole.
-        unreadable: what can't be read of the traces, each as its error says it.
-    """
-
-    runs: int
-    damaged: tuple[int, ...] = ()
-    lost: tuple[str, ...] = ()
-    unattested: tuple[str, ...] = ()
-    unreadable: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(slots=True)

@@ -44,8 +44,13 @@ def newest_run(
 
 
 def store_option(store: object) -> str:
-    """What a command line needs to find a store: ` --store DIR`, or nothing where it is looked."""
-    root = getattr(store, "root", None)
-    looked = Path(os.environ.get("ROLLCAGE_STORE") or ".rollcage")
-    here = root is None or Path(root).absolute() == looked.absolute()
-    return "" if here else f" --store {shlex.quote(str(root))}"
+    """What a command line needs to find a store: ` --store URL`, or nothing where it is looked."""
+    url = str(getattr(store, "url", ""))  # of what has none, there is nothing to say
+    looked = os.environ.get("ROLLCAGE_STORE") or ".rollcage"
+    here = not url or _whole(url) == _whole(looked)
+    return "" if here else f" --store {shlex.quote(url)}"
+
+
+def _whole(url: str) -> str:
+    """A URL as it is; a folder's name, as an absolute one."""
+    return url if "://" in url else str(Path(url).absolute())

@@ -32,11 +32,11 @@ from typing import Any, Final
 
 from rollcage.errors import RunNotFound, StoreError, TraceUnwritable
 from rollcage.store import disk, layout
-from rollcage.store.approvals import ApprovalFiles
 from rollcage.store.chained import ChainedFile
 from rollcage.store.control import give_order, lift_order
-from rollcage.store.index import Index, Repair
-from rollcage.store.protocol import RunInfo, RunTrace, StopOrder, is_run_id
+from rollcage.store.documents import DocumentFiles
+from rollcage.store.index import Index
+from rollcage.store.protocol import Repair, RunInfo, RunTrace, StopOrder, is_run_id
 from rollcage.store.tracefile import TraceFile, open_locked, set_tail_aside
 from rollcage.store.writer import JsonlWriter
 
@@ -54,11 +54,15 @@ class JsonlStore(TraceFile):
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
+        self.url = layout.plain(str(self.root))
         self._at = self.root.absolute()  # whatever the process's folder comes to be
         layout.known.add(str(self._at))
         super().__init__(self._at / "runs")
         self._index = Index(self._at / "index.jsonl", self._folder)
-        self._approvals = ApprovalFiles(self._at / "approvals")
+        self._documents = DocumentFiles(self._at)
+
+    def exists(self) -> bool:
+        return self._at.is_dir()
 
     def _make(self) -> None:
         try:
@@ -203,15 +207,15 @@ class JsonlStore(TraceFile):
 
     # --- what goes with traces -------------------------------------------------------------------
 
-    def put_approval(self, approval: str, part: str, data: bytes) -> bool:
+    def put_once(self, kind: str, key: str, data: bytes) -> bool:
         self._make()
-        return self._approvals.put(approval, part, data)
+        return self._documents.put_once(kind, key, data)
 
-    def approval(self, approval: str) -> dict[str, bytes]:
-        return self._approvals.get(approval)
+    def get(self, kind: str, key: str) -> bytes | None:
+        return self._documents.get(kind, key)
 
-    def approvals(self) -> list[str]:
-        return self._approvals.ids()
+    def keys(self, kind: str) -> list[str]:
+        return self._documents.keys(kind)
 
     def put_blob(self, digest: str, data: bytes) -> None:
         path = self._at / "blobs" / digest[:2] / digest
@@ -225,8 +229,7 @@ class JsonlStore(TraceFile):
         except OSError as error:
             raise TraceUnwritable(f"blob {path} can't be written: {disk.said(error)}") from error
 
-    def chained(self, name: str, begins: str) -> ChainedFile:
-        """An append-only file beside the runs; `begins` is the event of its first line."""
+    def log(self, name: str, begins: str) -> ChainedFile:
         return ChainedFile(self._at / f"{name}.jsonl", begins)
 
     def secret_key(self) -> bytes:
@@ -239,8 +242,7 @@ class JsonlStore(TraceFile):
             key = path.read_bytes()
         except OSError as error:
             raise disk.refused(f"{path} can't be used", error) from error
-        if mode & 0o077:
-            _check_key_mode(path, mode)
+        disk.check_secret(path, mode)
         if len(key) != 32:
             raise StoreError(f"{path} is not a key of 32 bytes; restore it from a backup")
         return key
@@ -258,22 +260,6 @@ class JsonlStore(TraceFile):
             os.link(part, path)
         part.unlink()
         disk.sync_folder(path.parent)
-
-
-def _check_key_mode(path: Path, mode: int) -> None:
-    """Refuse a key that everybody may read or change; a group's is told of."""
-    if mode & 0o007:
-        raise StoreError(
-            f"{path} may be read or changed by every user of this machine (mode {mode:04o}): who "
-            f"has it can guess short secrets from the traces and forge approvals. Run: chmod 600 "
-            f"{path}"
-        )
-    _log.warning(
-        "%s may be read or changed by its group (mode %04o): whoever is in it can guess short "
-        "secrets from the traces and forge approvals; chmod 600 ends that",
-        path,
-        mode,
-    )
 
 
 def open_trace(path: Path) -> tuple[TraceFile, str]:

@@ -9,7 +9,19 @@ import sys
 from pathlib import Path
 from typing import Final
 
-__all__ = ["DEFAULT_NAME", "is_linked", "is_store", "is_store_file", "known"]
+__all__ = [
+    "DEFAULT_NAME",
+    "SCHEME",
+    "files",
+    "is_linked",
+    "is_store",
+    "is_store_file",
+    "known",
+    "plain",
+]
+
+SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+"""How a URL begins."""
 
 DEFAULT_NAME: Final = ".rollcage"
 """What the store of a session is called that was given none."""
@@ -22,6 +34,11 @@ _OF_RUN: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+def plain(folder: str) -> str:
+    """A folder's name, so written that it can't be taken for a URL."""
+    return f"./{folder}" if SCHEME.match(folder) else folder
+
+
 def is_store_file(name: str) -> bool:
     """Whether a file or folder that is called so in a store is the store's own."""
     shape = name.casefold()
@@ -30,6 +47,9 @@ def is_store_file(name: str) -> bool:
 
 known: Final[set[str]] = set()
 """The folders of the stores that this process has opened."""
+
+files: Final[set[str]] = set()
+"""The files of those that are single ones."""
 
 
 def is_linked(status: os.stat_result) -> bool:

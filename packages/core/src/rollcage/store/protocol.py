@@ -4,31 +4,50 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol, runtime_checkable
 
-from rollcage.errors import TraceCorrupt
+from rollcage.errors import StoreError, TraceCorrupt
 from rollcage.trace.reader import read_events, tail_of
 
 __all__ = [
+    "Line",
     "Lock",
+    "Log",
     "Reader",
+    "Repair",
     "RunInfo",
     "RunTrace",
     "StopOrder",
     "Store",
     "Writer",
     "check_attested",
+    "check_document",
     "is_run_id",
 ]
 
+Line = tuple[int, dict[str, Any]]
+"""The number of a log's line (from 1), and what it holds."""
+
 _RUN_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_KIND: Final = re.compile(r"[a-z]{1,32}")
+_KEY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
 def is_run_id(text: str) -> bool:
     """Whether this is the form of a run id; no other text becomes part of a path."""
     return _RUN_ID.fullmatch(text) is not None
+
+
+def check_document(kind: str, key: str) -> None:
+    """Refuse what can't be the name of a document; no other text becomes part of a path.
+
+    Raises:
+        StoreError: it is of another form.
+    """
+    if _KIND.fullmatch(kind) is None or _KEY.fullmatch(key) is None:
+        raise StoreError(f"{key!r} is not the form of a key of {kind!r}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,6 +113,26 @@ class RunTrace:
     data: bytes
     torn: bytes
     info: RunInfo | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """What was found in an index, and made again from the traces.
+
+    Attributes:
+        runs: how many the store has.
+        damaged: the numbers of its lines that were none.
+        lost: the runs of which it had no line, or a damaged one.
+        unattested: the runs that ended without their count and head: nothing but their own last
+            lines says that they are whole.
+        unreadable: what can't be read of the traces, each as its error says it.
+    """
+
+    runs: int
+    damaged: tuple[int, ...] = ()
+    lost: tuple[str, ...] = ()
+    unattested: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
 
 
 def check_attested(trace: RunTrace) -> None:
@@ -185,6 +224,41 @@ class Writer(Protocol):
         ...
 
 
+class Log(Protocol):
+    """An append-only list of JSON lines that any number of processes write.
+
+    Each line holds the hash of the one before, as those of a trace do, and how many there are is
+    attested, so that what is cut off from the end shows, too.
+    """
+
+    where: str  # a name for it in messages
+
+    def read(self) -> list[Line]:
+        """Its lines; none where it was never written.
+
+        Raises:
+            RegistryCorrupt: the first line that breaks the chain, or that lines are gone.
+            StoreError: it can't be read.
+        """
+        ...
+
+    def append(
+        self, make: Callable[[list[Line]], Sequence[dict[str, Any]]]
+    ) -> list[dict[str, Any]]:
+        """Add lines, once nobody else does: `make` is told what stands there, and gives them.
+
+        When this returns, they are on the disk. What `make` raises ends it; nothing is written.
+
+        Returns:
+            The lines that were added.
+
+        Raises:
+            RegistryCorrupt: as in `read`; nothing is written.
+            StoreError: they are not in the log, and it is as it was.
+        """
+        ...
+
+
 class Reader(Protocol):
     """Where recorded runs come from."""
 
@@ -218,6 +292,12 @@ class Reader(Protocol):
 @runtime_checkable
 class Store(Reader, Protocol):
     """Where runs are kept."""
+
+    url: str  # by which `open_store` finds it again
+
+    def exists(self) -> bool:
+        """Whether there is such a store; nothing is made by asking."""
+        ...
 
     def opening(self) -> AbstractContextManager[None]:
         """Held while a session looks for its source and creates its run, across processes."""
@@ -266,30 +346,39 @@ class Store(Reader, Protocol):
         """
         ...
 
-    def put_approval(self, approval: str, part: str, data: bytes) -> bool:
-        """Keep one part of a request for approval, on the disk: its request, decision or use.
+    def put_once(self, kind: str, key: str, data: bytes) -> bool:
+        """Keep a small document, on the disk.
 
-        A part is written once: of all who try, in whichever process, one gets True.
+        It is written once: of all who try, in whichever process, one gets True.
+
+        Args:
+            kind: what it is, a lower-case word (`approvals`).
+            key: letters, digits, `-`, `_` and `.`; at most 128.
+            data: all of it.
 
         Raises:
             StoreError: it can't be kept.
         """
         ...
 
-    def approval(self, approval: str) -> Mapping[str, bytes]:
-        """The parts of a request for approval, by their names; none where there is none.
+    def get(self, kind: str, key: str) -> bytes | None:
+        """A document; None where there is none.
 
         Raises:
             StoreError: nobody can tell.
         """
         ...
 
-    def approvals(self) -> Sequence[str]:
-        """The ids of all requests for approval.
+    def keys(self, kind: str) -> Sequence[str]:
+        """The keys of all documents of a kind, sorted.
 
         Raises:
             StoreError: nobody can tell.
         """
+        ...
+
+    def log(self, name: str, begins: str) -> Log:
+        """An append-only list of lines beside the runs; `begins` is the event of its first."""
         ...
 
     def put_blob(self, digest: str, data: bytes) -> None:
@@ -298,4 +387,13 @@ class Store(Reader, Protocol):
 
     def secret_key(self) -> bytes:
         """The key of the store's HMACs (32 bytes), made when first asked for."""
+        ...
+
+    def repair(self) -> Repair:
+        """Make again what is derived from the traces, where it is damaged, lost or behind them.
+
+        Raises:
+            StoreError: it can't be read, or the store can't be written.
+            TraceUnwritable: it can't be written.
+        """
         ...

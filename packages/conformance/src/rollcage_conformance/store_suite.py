@@ -1,0 +1,496 @@
+"""What every store does: crashes, forks, two resumes at once, stop orders, documents, logs.
+
+::
+
+    from rollcage_conformance import StoreSuite
+
+
+    class TestMyStore(StoreSuite):
+        @pytest.fixture
+        def url(self, tmp_path: Path) -> str:
+            return f"mystore://{tmp_path}/runs"
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from rollcage import (
+    Approval,
+    ApprovalRequired,
+    QueueApprover,
+    Registry,
+    RunStopped,
+    Session,
+    StepView,
+    UnknownOutcome,
+    Verdict,
+    abandon_run,
+    compensate,
+    open_store,
+    tool,
+    undo_run,
+)
+from rollcage.errors import (
+    Forked,
+    ReplayMiss,
+    RunInUse,
+    RunNotFound,
+    StoreError,
+)
+from rollcage.gate import ApprovalQueue
+from rollcage.store import StopOrder, Store, check_attested
+from rollcage.trace import check_events
+
+__all__ = ["StoreSuite"]
+
+_JOB: Final = """
+import os, signal, sys
+from rollcage import Session, UnknownOutcome, tool
+
+url, world, at, when = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+
+@tool(effect="write", name="store_suite.add")
+def add(number: int) -> int:
+    if number == at and when == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    with open(world, "a") as file:
+        file.write(f"{number}\\n")
+    if number == at and when == "after":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+with Session("job", store=url) as session:
+    for number in range(5):
+        add(number)
+        if number == at and when == "between":
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+_HOLD: Final = """
+import sys
+from rollcage import Session, tool
+
+@tool(effect="write", name="store_suite.note")
+def note(text: str) -> str:
+    return text
+
+with Session("held", store=sys.argv[1], replay=sys.argv[2]) as session:
+    note("one")
+    print(session.run_id, flush=True)
+    sys.stdin.readline()
+    note("two")
+"""
+
+
+@tool(effect="write", name="store_suite.note")
+def note(text: str) -> str:
+    """Give the text back."""
+    return text
+
+
+@tool(effect="write", name="store_suite.drop")
+def drop(number: int) -> None:
+    """Take a number out of the world."""
+    _world.remove(number)
+
+
+@tool(
+    effect="write",
+    name="store_suite.keep",
+    undo=lambda args: [compensate(drop, number=args["number"])],
+)
+def keep(number: int) -> int:
+    """Put a number into the world."""
+    _world.append(number)
+    return number
+
+
+_world: Final[list[int]] = []
+
+
+def _asks(view: StepView) -> Verdict | None:
+    return Verdict.ask("is that so?") if view.args.get("text") == "ask" else None
+
+
+class StoreSuite:
+    """Subclass it, and say with the fixture `url` where a new store of each test's own is."""
+
+    @pytest.fixture
+    def url(self, tmp_path: Path) -> str:
+        """The URL of a store of the test's own, which is not there yet."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def store(self, url: str) -> Iterator[Store]:
+        """That store; the traces that a test left in it are checked."""
+        _world.clear()
+        store = open_store(url)
+        yield store
+        for info in store.runs():
+            trace = open_store(url).read(info.run)
+            if trace.data:
+                check_events(trace.data, trace.where)
+                check_attested(trace)
+
+    @pytest.fixture
+    def start(self, url: str) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+        """Run a program in a process of its own, with the store's URL and more arguments."""
+        started: list[subprocess.Popen[str]] = []
+
+        def begin(program: str, *arguments: str) -> subprocess.Popen[str]:
+            process = subprocess.Popen(  # noqa: S603 - our own program
+                [sys.executable, "-c", program, url, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            started.append(process)
+            return process
+
+        yield begin
+        for process in started:
+            process.kill()
+            process.communicate()
+
+    # --- what is there ---------------------------------------------------------------------------
+
+    def test_nothing_is_made_by_looking(self, store: Store) -> None:
+        assert not store.exists()
+        assert list(store.runs()) == []
+        assert store.newest("job", None) is None
+        assert list(store.keys("approvals")) == []
+        assert store.get("approvals", "a") is None
+        assert list(store.log("registry", "registry.started").read()) == []
+        with pytest.raises(RunNotFound):
+            store.read("01a201da-e587-7294-a93d-cf1f79b301bb")
+        with pytest.raises(RunNotFound):
+            undo_run(store, "01a201da-e587-7294-a93d-cf1f79b301bb")
+        with pytest.raises(StoreError):
+            store.get_blob("0" * 64)
+        assert not store.exists()
+
+    def test_a_run_is_found_again_by_the_url(self, store: Store, url: str) -> None:
+        assert open_store(store.url).url == store.url
+        runs: list[str] = []
+        for name, given in (("a", None), ("b", 1), ("a", None), ("b", 2), ("a", 1)):
+            with Session(name, store=url, input=given) as session:
+                note("hello")
+            runs.append(session.run_id)
+        again = open_store(url)
+        assert again.exists()
+        assert [info.run for info in again.runs()] == runs
+        assert {info.status for info in again.runs()} == {"ok"}
+        newest = again.newest("a", None)
+        assert newest is not None
+        assert newest.run == runs[2]
+        assert again.newest("c", None) is None
+        info = again.read(runs[1]).info
+        assert info is not None
+        assert (info.name, info.count) == ("b", again.read(runs[1]).data.count(b"\n"))
+        with Session("a", store=url, replay="offline") as session:
+            assert note("hello") == "hello"
+        assert session.stats.hits == 1
+
+    def test_names_that_are_none(self, store: Store) -> None:
+        for run in ("", "../etc", "%", "01a201da"):
+            with pytest.raises(RunNotFound):
+                store.read(run)
+        for kind, key in (("a/b", "a"), ("approvals", "../a"), ("approvals", ""), ("", "a")):
+            with pytest.raises(StoreError):
+                store.put_once(kind, key, b"")
+
+    def test_large_values_and_secrets(self, store: Store, url: str) -> None:
+        large = "x" * 200_000
+
+        @tool(effect="write", name="store_suite.large", secret="password")  # noqa: S106 - its name
+        def fetch(password: str) -> str:
+            return large[: len(password) * 100_000]
+
+        with Session("job", store=url):
+            assert len(fetch("ab")) == 200_000
+        with Session("job", store=url, replay="offline"):
+            assert fetch("ab") == large
+        with pytest.raises(ReplayMiss), Session("job", store=url, replay="offline"):
+            fetch("cd")
+        assert store.secret_key() == open_store(url).secret_key()
+        assert len(store.secret_key()) == 32
+
+    # --- crashes ---------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("when", ["before", "after", "between"])
+    @pytest.mark.parametrize("at", [0, 2, 4])
+    def test_a_killed_process_loses_and_doubles_nothing(
+        self, store: Store, url: str, tmp_path: Path, start: Any, at: int, when: str
+    ) -> None:
+        world = tmp_path / "world"
+        world.write_text("")
+        process = start(_JOB, str(world), str(at), when)
+        assert process.wait(60) == -9, process.communicate()
+
+        @tool(effect="write", name="store_suite.add")
+        def add(number: int) -> int:
+            with world.open("a") as file:
+                file.write(f"{number}\n")
+            return number
+
+        def job() -> None:
+            with Session("job", store=url):
+                for number in range(5):
+                    add(number)
+
+        if when == "between":
+            job()
+        else:
+            with pytest.raises(UnknownOutcome) as unknown:
+                job()
+            self._resolve(store, unknown.value, done=when == "after", value=at)
+            job()
+        assert world.read_text().split() == ["0", "1", "2", "3", "4"]
+        assert [info.status for info in store.runs()][-1] == "ok"
+
+    @staticmethod
+    def _resolve(store: Store, unknown: UnknownOutcome, *, done: bool, value: Any) -> None:
+        from hashlib import sha256
+
+        import orjson
+
+        outcome = {"status": "ok", "value": value} if done else {"status": "not_started"}
+        info = store.read(unknown.run).info
+        writer = store.reopen(unknown.run)
+        try:
+            writer.append(
+                {
+                    "event": "step.resolved",
+                    "time": 0,
+                    "step": unknown.step,
+                    "by": "operator",
+                    "outcome": outcome,
+                    "digest": sha256(orjson.dumps(outcome)).hexdigest(),
+                }
+            )
+            if info is not None and info.status is not None:
+                writer.attest(info.status)
+        finally:
+            writer.close()
+
+    def test_two_resumes_at_once(self, store: Store, url: str, start: Any) -> None:
+        holder = start(_HOLD, "auto")
+        run = holder.stdout.readline().strip()
+        with pytest.raises(RunInUse), Session("held", store=url):
+            pytest.fail("two sessions resume one run")
+        with pytest.raises(RunInUse):
+            store.reopen(run)
+        with pytest.raises(RunInUse):
+            undo_run(store, run)
+        holder.kill()
+        holder.wait()
+        with Session("held", store=url) as session:  # free at once
+            note("one")
+            with pytest.raises(RunInUse):
+                store.lock(run)
+            note("two")
+        assert session.stats.hits == 1
+        store.lock(run).release()
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+    def test_a_forked_child_leaves_the_run_alone(self, store: Store, url: str) -> None:
+        with Session("job", store=url) as session:
+            note("one")
+            child = os.fork()
+            if not child:
+                code = 1
+                try:
+                    note("in the child")
+                except Forked:
+                    code = 0
+                finally:
+                    os._exit(code)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            with pytest.raises(RunInUse):
+                store.lock(session.run_id)
+            note("two")
+        trace = store.read(session.run_id)
+        texts = [each["args"]["text"] for each in check_events(trace.data, "") if "args" in each]
+        assert texts == ["one", "two"]
+
+    # --- orders to stop --------------------------------------------------------------------------
+
+    def test_a_stop_order_is_seen_by_the_very_next_call(
+        self, store: Store, url: str, start: Any
+    ) -> None:
+        with pytest.raises(RunStopped), Session("job", store=url) as session:
+            note("one")
+            store.stop(StopOrder(session.run_id, "ann", "enough", 1))
+            note("two")
+        holder = start(_HOLD, "auto")
+        run = holder.stdout.readline().strip()
+        open_store(url).stop(StopOrder(run, "ann", "enough", 1))
+        holder.communicate("\n", timeout=60)
+        assert holder.returncode == 1
+        assert store.stop_order(run) == StopOrder(run, "ann", "enough", 1)
+        with pytest.raises(RunStopped), Session("held", store=url):
+            note("one")
+        assert open_store(url).lift(run)
+        assert not store.lift(run)
+        with Session("held", store=url) as session:
+            note("one")
+            note("two")
+        assert session.stats.hits == 1
+        with pytest.raises(RunNotFound):
+            store.stop(StopOrder("01a201da-e587-7294-a93d-cf1f79b301bb", "ann", "", 1))
+
+    def test_whoever_resumes_a_stopped_run_is_stopped_too(self, store: Store, url: str) -> None:
+        with pytest.raises(KeyError), Session("job", store=url) as first:
+            note("one")
+            raise KeyError
+        with pytest.raises(RunStopped), Session("job", store=url):
+            note("one")
+            store.stop(StopOrder(first.run_id, "ann", "", 1))
+            note("two")
+        store.lift(first.run_id)
+        with Session("job", store=url):
+            note("one")
+
+    # --- what goes with traces -------------------------------------------------------------------
+
+    def test_a_document_is_written_once_by_one(self, store: Store, url: str) -> None:
+        def put(number: int) -> bool:
+            return open_store(url).put_once("approvals", "a.b-c_1", b"%d" % number)
+
+        with ThreadPoolExecutor(8) as pool:
+            won = [number for number, new in enumerate(pool.map(put, range(24))) if new]
+        assert len(won) == 1
+        assert store.get("approvals", "a.b-c_1") == b"%d" % won[0]
+        assert store.put_once("approvals", "Z", b"")
+        assert list(store.keys("approvals")) == ["Z", "a.b-c_1"]
+        assert list(store.keys("others")) == []
+
+    def test_a_log_of_many_writers_is_one_chain(self, store: Store, url: str) -> None:
+        def add(number: int) -> None:
+            log = open_store(url).log("registry", "registry.started")
+            log.append(
+                lambda lines: [
+                    {"event": "registry.started" if not lines else "more", "number": number}
+                ]
+            )
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(add, range(12)))
+        log = store.log("registry", "registry.started")
+        lines = log.read()
+        assert [number for number, _ in lines] == list(range(1, 13))
+        assert sorted(event["number"] for _, event in lines) == list(range(12))
+
+        def refuse(lines: Any) -> Any:
+            raise KeyError(len(lines))
+
+        with pytest.raises(KeyError, match="12"):
+            log.append(refuse)
+        assert len(log.read()) == 12
+
+    def test_an_approval_is_asked_here_and_decided_there(self, store: Store, url: str) -> None:
+        approver = QueueApprover(url)
+
+        def job() -> str:
+            with Session("job", store=url, rules=[_asks], approver=approver) as session:
+                note("one")
+                note("ask")
+            return session.run_id
+
+        with pytest.raises(ApprovalRequired):
+            job()
+        queue = ApprovalQueue(open_store(url))
+        (waiting,) = queue.ids()
+        queue.decide(waiting, Approval(True, by="bob"))
+        job()
+        queued = queue.get(waiting)
+        assert queued is not None
+        assert queued.use == "used"
+        assert [info.status for info in store.runs()] == ["paused", "ok"]
+
+    def test_the_registry_of_tools(self, store: Store, url: str) -> None:
+        registry = Registry(url)
+        registry.propose(note, by="ann")
+        registry.approve("store_suite.note", by="bob")
+        registry.activate("store_suite.note", "pack", by="bob")
+        Registry(open_store(url)).define_facade("agent", ["pack"], by="bob")
+        assert [each["event"] for each in registry.history()]
+        with Session("job", store=url, facade="agent"):
+            assert note("one") == "one"
+        assert store.runs()[0].status == "ok"
+
+    # --- undo, and many at once ------------------------------------------------------------------
+
+    def test_undo_resume_and_abandon(self, store: Store, url: str) -> None:
+        with Session("job", store=url) as session:
+            keep(1)
+            keep(2)
+        report = undo_run(open_store(url), session.run_id, to=1)
+        assert (report.complete, _world) == (True, [1])
+        assert store.runs()[0].status == "undone"
+        with Session("job", store=url) as again:
+            keep(1)
+            keep(2)
+        assert (again.stats.hits, again.stats.misses, _world) == (1, 1, [1, 2])
+        with pytest.raises(KeyError), Session("other", store=url) as other:
+            keep(3)
+            raise KeyError
+        abandon_run(url, other.run_id, by="ann", reason="no more")
+        assert store.runs()[-1].status == "abandoned"
+        with Session("other", store=url) as afresh:
+            keep(3)
+        assert afresh.stats.hits == 0
+
+    async def test_many_sessions_in_one_loop(self, store: Store, url: str) -> None:
+        @tool(effect="write", name="store_suite.wait")
+        async def wait(number: int) -> int:
+            await asyncio.sleep(0)
+            return number
+
+        async def job(name: str) -> int:
+            async with Session(name, store=url) as session:
+                for number in range(5):
+                    await wait(number)
+            return session.stats.misses
+
+        assert await asyncio.gather(*(job(f"job-{n}") for n in range(20))) == [5] * 20
+        assert len({info.run for info in store.runs()}) == 20
+        assert {info.status for info in store.runs()} == {"ok"}
+
+    def test_many_sessions_in_threads(self, store: Store, url: str) -> None:
+        ready = threading.Barrier(6)
+
+        def job(name: str) -> int:
+            ready.wait(30)
+            with Session(name, store=url) as session:
+                for number in range(10):
+                    note(f"{number}")
+            return session.stats.misses
+
+        with ThreadPoolExecutor(6) as pool:
+            assert list(pool.map(job, "abcdef")) == [10] * 6
+        assert len(store.runs()) == 6
+
+    def test_what_an_older_run_can_not_give_is_refused(self, store: Store, url: str) -> None:
+        with Session("job", store=url):
+            note("one")
+        with pytest.raises(ReplayMiss), Session("job", store=url, replay="offline"):
+            note("two")
+        assert len(store.runs()) == 2
+
+    def test_a_whole_store_needs_no_repair(self, store: Store, url: str) -> None:
+        with Session("job", store=url):
+            note("one")
+        found = store.repair()
+        assert found.runs == 1
+        assert (found.damaged, found.lost, found.unattested, found.unreadable) == ((), (), (), ())

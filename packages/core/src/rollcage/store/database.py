@@ -1,0 +1,323 @@
+"""The file of a SQLite store: its schema, its connections, and the locks beside it.
+
+SQLite knows no lock that outlives a transaction and ends with its process. A run that is being
+written, or resumed, is locked in a file beside the database, `<name>-runs`: one byte a run, at the
+run's place, by a lock of the open file, which the system takes back when the process dies. Byte 0
+is held while a session opens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import sqlite3
+import struct
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from rollcage.errors import StoreError, StoreReadOnly, TraceUnwritable
+from rollcage.store import disk, layout
+
+__all__ = ["Database", "RunLock", "failed", "unwritable"]
+
+APPLICATION: Final = 0x526C6367  # "Rlcg", in the header of a store's file
+VERSION: Final = 1
+WAIT: Final = 30.0  # seconds for another process that writes just now
+_SCHEMA: Final = """
+CREATE TABLE kept (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT;
+CREATE TABLE runs (place INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL UNIQUE,
+  name TEXT NOT NULL, mode TEXT NOT NULL, source TEXT, time INTEGER NOT NULL, input TEXT,
+  status TEXT, count INTEGER, head TEXT) STRICT;
+CREATE INDEX runs_by_name ON runs (name, input);
+CREATE INDEX runs_by_source ON runs (source);
+CREATE TABLE lines (place INTEGER, number INTEGER, line BLOB NOT NULL,
+  PRIMARY KEY (place, number)) STRICT, WITHOUT ROWID;
+CREATE TABLE orders (place INTEGER PRIMARY KEY, run TEXT NOT NULL, said_by TEXT NOT NULL,
+  reason TEXT NOT NULL, time INTEGER NOT NULL) STRICT;
+CREATE TABLE documents (kind TEXT, key TEXT, data BLOB NOT NULL,
+  PRIMARY KEY (kind, key)) STRICT, WITHOUT ROWID;
+CREATE TABLE logs (name TEXT, number INTEGER, line BLOB NOT NULL,
+  PRIMARY KEY (name, number)) STRICT, WITHOUT ROWID;
+CREATE TABLE heads (name TEXT PRIMARY KEY, count INTEGER NOT NULL, head TEXT NOT NULL) STRICT;
+CREATE TABLE blobs (digest TEXT PRIMARY KEY, data BLOB NOT NULL) STRICT;
+"""
+_FLOCK: Final = "hhqqi4x"  # struct flock: type, whence, start, length, process
+_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+_locks: weakref.WeakSet[RunLock] = weakref.WeakSet()
+_left: Final[list[sqlite3.Connection]] = []  # the parent's, in a forked child: never closed there
+
+
+def _leave_to_parent() -> None:
+    """In a forked child: what the parent has open stays the parent's."""
+    for database in list(_databases):
+        database.forget()
+    for lock in list(_locks):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+class RunLock:
+    """A byte of the file of locks, until `release` or the end of the process."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        _locks.add(self)
+
+    def release(self) -> None:
+        """Let others have it."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class Database:
+    """A SQLite file, made when something is first written to it.
+
+    Connections are lent and taken back, and used by one thread at a time.
+    """
+
+    def __init__(self, path: Path, url: str) -> None:
+        self.url = url
+        self.path = path.absolute()  # whatever the process's folder comes to be
+        self._locks_path = self.path.with_name(f"{self.path.name}-runs")
+        self._idle: list[sqlite3.Connection] = []
+        self._guard = threading.Lock()
+        _databases.add(self)
+        for suffix in ("", "-wal", "-shm", "-runs"):
+            layout.files.add(f"{self.path}{suffix}")
+
+    # --- connections -----------------------------------------------------------------------------
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is such a file; nothing is made by asking."""
+        return self.path.exists()
+
+    @contextlib.contextmanager
+    def using(self) -> Iterator[sqlite3.Connection]:
+        """A connection, given back afterwards; the file is made if need be.
+
+        Raises:
+            StoreError: it can't be opened or used, or is no store of this version.
+        """
+        connection = self.borrow()
+        try:
+            yield connection
+        except sqlite3.Error as error:
+            connection.close()
+            raise failed(self.url, error) from error
+        except BaseException:
+            self.give_back(connection)
+            raise
+        self.give_back(connection)
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[sqlite3.Connection]:
+        """As `using`, in a transaction that nobody else writes beside; undone by an exception."""
+        with self.using() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """As `using`, where all that is read is of one moment."""
+        with self.using() as connection:
+            connection.execute("BEGIN")
+            try:
+                yield connection
+            finally:
+                connection.execute("ROLLBACK")
+
+    def borrow(self) -> sqlite3.Connection:
+        """A connection of one's own. Raises StoreError."""
+        with self._guard:
+            if self._idle:
+                return self._idle.pop()
+        try:
+            return self._connect()
+        except sqlite3.Error as error:
+            raise failed(self.url, error) from error
+        except OSError as error:
+            raise disk.refused(f"the store {self.url} can't be opened", error) from error
+
+    def give_back(self, connection: sqlite3.Connection) -> None:
+        """Keep a connection for whoever asks next."""
+        with self._guard:
+            self._idle.append(connection)
+
+    def forget(self) -> None:
+        """In a forked child: leave the parent's connections alone."""
+        _left.extend(self._idle)
+        self._idle = []
+        self._guard = threading.Lock()
+
+    @staticmethod
+    def leave(connection: sqlite3.Connection) -> None:
+        """In a forked child: leave one that is not among the idle ones alone."""
+        _left.append(connection)
+
+    def _connect(self) -> sqlite3.Connection:
+        self._make()
+        writable = os.access(self.path, os.W_OK)
+        mode = "rw" if writable else "ro"
+        if not writable and not self.path.with_name(f"{self.path.name}-wal").exists():
+            mode = "ro&immutable=1"  # nobody writes to it: it needs nothing beside it
+        connection = sqlite3.connect(
+            f"{self.path.as_uri()}?mode={mode}",
+            uri=True,
+            timeout=WAIT,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        try:
+            connection.execute("PRAGMA trusted_schema = OFF")
+            connection.execute("PRAGMA synchronous = NORMAL")  # of WAL: a kill loses nothing
+            if writable and not _is_made(connection):
+                _make_schema(connection)
+            self._check_schema(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _make(self) -> None:
+        """Make the file, for its owner alone, where it is not there.
+
+        It is never opened here: to close it would end the locks that SQLite has on it.
+        """
+        if self.is_there:
+            return
+        if not self.path.parent.exists():
+            disk.make_folder(self.path.parent)
+        new = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
+        os.close(disk.open_file(new, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+        try:
+            with contextlib.suppress(FileExistsError):  # somebody else was first
+                os.link(new, self.path)
+        finally:
+            new.unlink()
+
+    def _check_schema(self, connection: sqlite3.Connection) -> None:
+        """Refuse a file that is another program's, of another version, or that was tampered with.
+
+        A trigger or a view in it would act in our name.
+        """
+        application = connection.execute("PRAGMA application_id").fetchone()[0]
+        if application != APPLICATION:
+            raise StoreError(f"{self.path} is no store of Rollcage; name a file of its own")
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version != VERSION:
+            raise StoreError(
+                f"the store {self.url} has the schema {version}, and this Rollcage knows "
+                f"{VERSION}: use the Rollcage that wrote it, or a newer one"
+            )
+        own = "SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
+        if {row[0] for row in connection.execute(own)} != set(_statements()):
+            raise StoreError(
+                f"the tables of {self.url} are not those that Rollcage made: somebody changed "
+                f"them; bring the file back from a backup"
+            )
+
+    # --- locks -----------------------------------------------------------------------------------
+
+    def lock(self, place: int, *, wait: bool = False) -> RunLock | None:
+        """Lock a run by its place, or the opening of sessions (0); None where somebody else has it.
+
+        Raises:
+            StoreError: nobody can tell whether somebody has it.
+        """
+        try:
+            descriptor = disk.open_file(self._locks_path, os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            raise disk.refused(f"{self._locks_path} can't be opened", error) from error
+        byte = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0)
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK, byte)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                return None
+            said = f"{self._locks_path} can't be locked: {disk.said(error)}"
+            raise StoreError(said) from error
+        return RunLock(descriptor)
+
+    def sync(self) -> None:
+        """Wait until all that was committed is on the disk. Raises OSError.
+
+        SQLite waits for what it moves from its log to the file, and has no locks on the log.
+        """
+        with contextlib.suppress(FileNotFoundError):  # all of it was moved
+            descriptor = os.open(f"{self.path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def _statements() -> list[str]:
+    return [each.strip() for each in _SCHEMA.split(";") if each.strip()]
+
+
+def _is_made(connection: sqlite3.Connection) -> bool:
+    """Whether whoever made the file came to make its tables."""
+    tables: int = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    application: int = connection.execute("PRAGMA application_id").fetchone()[0]
+    return bool(tables or application)
+
+
+def _make_schema(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if not _is_made(connection):  # else another process was first
+            for statement in _statements():
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _said(error: sqlite3.Error) -> str:
+    """What SQLite says, by its name too, and what helps."""
+    name = getattr(error, "sqlite_errorname", "") or type(error).__name__
+    helps = {
+        "SQLITE_FULL": ": free some space, or keep the store elsewhere with store=...",
+        "SQLITE_BUSY": f": another process has been writing for more than {WAIT:.0f} seconds",
+        "SQLITE_READONLY": ": run as the user whom the store belongs to, or give it to this one",
+        "SQLITE_CANTOPEN": ": it or its folder can't be opened by this user",
+        "SQLITE_NOTADB": ": it is no SQLite file",
+        "SQLITE_CORRUPT": ": bring the file back from a backup",
+    }
+    known = next((text for code, text in helps.items() if name.startswith(code)), "")
+    return f"{error} ({name}){known}"
+
+
+def failed(url: str, error: sqlite3.Error) -> StoreError:
+    """The error that says what SQLite refused; its own type where nothing here may be written."""
+    name = getattr(error, "sqlite_errorname", "") or ""
+    kind = StoreReadOnly if name.startswith("SQLITE_READONLY") else StoreError
+    return kind(f"the store {url} can't be used: {_said(error)}")
+
+
+def unwritable(run: str, error: sqlite3.Error | OSError) -> TraceUnwritable:
+    """The error of a line that is not in a trace."""
+    said = disk.said(error) if isinstance(error, OSError) else _said(error)
+    return TraceUnwritable(f"the trace of run {run} can't be written: {said}")

@@ -1,0 +1,87 @@
+"""Small documents in a folder each kind: each is a file that is written once.
+
+Whoever makes a file has won it: of any number of processes that write the same one, one does. It
+is whole from the moment it has its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+from rollcage.errors import StoreError
+from rollcage.store import disk
+from rollcage.store.protocol import check_document
+
+__all__ = ["DocumentFiles"]
+
+
+class DocumentFiles:
+    """The documents of a store: `<root>/<kind>/<key>.json`.
+
+    Args:
+        root: the store's folder; that of a kind is made with its first document.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def put_once(self, kind: str, key: str, data: bytes) -> bool:
+        """Keep a document, on the disk; False where there is one of this key already.
+
+        Raises:
+            StoreError: it can't be written.
+        """
+        path = self._path(kind, key)
+        try:
+            disk.make_folder(path.parent)
+            new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+            disk.add(new, data)
+            try:
+                os.link(new, path)
+            except FileExistsError:
+                return False
+            finally:
+                with contextlib.suppress(OSError):
+                    new.unlink()
+            disk.sync_folder(path.parent)  # the new name is on the disk
+        except OSError as error:
+            raise StoreError(f"{path} can't be written: {disk.said(error)}") from error
+        return True
+
+    def get(self, kind: str, key: str) -> bytes | None:
+        """A document; None where there is none.
+
+        Raises:
+            StoreError: it can't be read.
+        """
+        path = self._path(kind, key)
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(f"{path} can't be read: {disk.said(error)}") from error
+
+    def keys(self, kind: str) -> list[str]:
+        """The keys of all documents of a kind, sorted.
+
+        Raises:
+            StoreError: they can't be listed.
+        """
+        check_document(kind, "a")
+        folder = self._root / kind
+        try:
+            names = [path.name for path in folder.iterdir()]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StoreError(f"{folder} can't be read: {disk.said(error)}") from error
+        own = (name[:-5] for name in names if name.endswith(".json"))
+        return sorted(key for key in own if key and not key.startswith("."))
+
+    def _path(self, kind: str, key: str) -> Path:
+        check_document(kind, key)
+        return self._root / kind / f"{key}.json"

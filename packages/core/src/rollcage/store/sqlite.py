@@ -1,0 +1,367 @@
+"""A store in one SQLite file: for a service with many runs on one machine.
+
+Its lines are those of a JSONL trace, byte for byte, one row each. Beside the file lie `-wal` and
+`-shm`, which are SQLite's, and `-runs`, whose locks say which runs are live (see `database`). All
+of them are for their owner alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import sqlite3
+import stat
+from collections.abc import Callable, Generator, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from rollcage.errors import (
+    RunInUse,
+    RunNotFound,
+    StoreError,
+    TraceCorrupt,
+    TraceUnwritable,
+)
+from rollcage.store import disk
+from rollcage.store.chained import Head, check_lines
+from rollcage.store.database import Database, RunLock, unwritable
+from rollcage.store.protocol import (
+    Line,
+    Repair,
+    RunInfo,
+    RunTrace,
+    StopOrder,
+    check_document,
+    is_run_id,
+)
+from rollcage.store.sqlite_writer import SqliteWriter, order_of
+from rollcage.trace.events import seal_line
+from rollcage.trace.reader import ended, tail_of
+
+__all__ = ["SqliteStore"]
+
+_SHA256: Final = re.compile("[0-9a-f]{64}")
+_RUNS: Final = (
+    "SELECT place, run, name, mode, source, time, input, status, count, head,"
+    " (SELECT max(number) FROM lines WHERE lines.place = runs.place) FROM runs"
+)
+
+
+class SqliteStore:
+    """Runs in one SQLite file; it is made when the first one begins.
+
+    Args:
+        path: of the file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.url = f"sqlite:///{quote(os.fspath(path))}"
+        self._database = Database(Path(path), self.url)
+
+    def exists(self) -> bool:
+        return self._database.is_there
+
+    @contextlib.contextmanager
+    def opening(self) -> Generator[None]:
+        with self._database.using():  # or it can't be made, and there is nothing to lock
+            pass
+        lock = self._database.lock(0, wait=True)
+        try:
+            yield
+        finally:
+            if lock is not None:
+                lock.release()
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def runs(self) -> list[RunInfo]:
+        if not self._database.is_there:
+            return []
+        with self._database.reading() as db:
+            return [_info(db, row) for row in db.execute(f"{_RUNS} ORDER BY place").fetchall()]
+
+    def newest(self, name: str, of: str | None) -> RunInfo | None:
+        if not self._database.is_there:
+            return None
+        # No run stands before one that it builds on, so that the last of a job is a leaf.
+        own = "WHERE name = ? AND input IS ? AND mode IN ('record', 'resume')"
+        with self._database.reading() as db:
+            last = f"{_RUNS} {own} ORDER BY place DESC LIMIT 1"
+            row = db.execute(last, (name, of)).fetchone()
+            return None if row is None else _info(db, row)
+
+    def read(self, run: str) -> RunTrace:
+        self._check_there(run)
+        with self._database.reading() as db:
+            row = db.execute(f"{_RUNS} WHERE run = ?", (run,)).fetchone()
+            if row is None:
+                raise self._not_found(run)
+            data = _data(db, row[0])
+            return RunTrace(run, f"run {run} of {self.url}", data, b"", _info(db, row, data))
+
+    def stop_order(self, run: str) -> StopOrder | None:
+        with self._database.using() as db:
+            return order_of(db, self._place(db, run))
+
+    def get_blob(self, digest: str) -> bytes:
+        if _SHA256.fullmatch(digest) is None:
+            raise StoreError(f"{digest!r} is not the name of a blob")
+        row: tuple[bytes] | None = None
+        if self._database.is_there:
+            with self._database.using() as db:
+                row = db.execute("SELECT data FROM blobs WHERE digest = ?", (digest,)).fetchone()
+        if row is None:
+            raise StoreError(f"blob {digest} is missing")
+        if sha256(row[0]).hexdigest() != digest:
+            where = f"blob {digest} of {self.url}"
+            raise TraceCorrupt(where, 1, "a blob that is not what its name says")
+        return row[0]
+
+    def _check_there(self, run: str) -> None:
+        if not is_run_id(run):
+            raise RunNotFound(f"{run!r} is not the form of a run id")
+        if not self._database.is_there:
+            raise self._not_found(run)
+
+    def _not_found(self, run: str) -> RunNotFound:
+        return RunNotFound(f"there is no run {run} in {self.url}")
+
+    def _place(self, db: sqlite3.Connection, run: str) -> int:
+        """Where a run stands among all. Raises RunNotFound."""
+        row = db.execute("SELECT place FROM runs WHERE run = ?", (run,)).fetchone()
+        if row is None:
+            raise self._not_found(run)
+        place: int = row[0]
+        return place
+
+    # --- locking and writing ---------------------------------------------------------------------
+
+    def lock(self, run: str) -> RunLock:
+        return self._locked(run)[1]
+
+    def _locked(self, run: str) -> tuple[int, RunLock]:
+        self._check_there(run)
+        with self._database.using() as db:
+            place = self._place(db, run)
+        lock = self._database.lock(place)
+        if lock is None:
+            raise RunInUse(f"run {run} is being written or resumed by somebody else")
+        return place, lock
+
+    def create(self, started: dict[str, Any]) -> SqliteWriter:
+        run = started["run"]
+        if not is_run_id(run):
+            raise RunNotFound(f"{run!r} is not the form of a run id")
+        line, head = seal_line(started, tail_of(b"").head)
+        given = started["input"]["digest"] if "input" in started else None
+        fields = (*(started[name] for name in ("run", "name", "mode", "source", "time")), given)
+        lock: RunLock | None = None
+        try:
+            with self._database.changing() as db:
+                place = db.execute(
+                    "INSERT INTO runs (run, name, mode, source, time, input)"
+                    " VALUES (?, ?, ?, ?, ?, ?)",
+                    fields,
+                ).lastrowid
+                assert place is not None
+                lock = self._database.lock(place)
+                if lock is None:
+                    raise RunInUse(f"the place of run {run} in {self.url} is taken")
+                db.execute("INSERT INTO lines VALUES (?, 1, ?)", (place, line))
+            if started.get("durability") == "disk":
+                self._database.sync()
+            return SqliteWriter(self._database, run, place, lock, (1, head))
+        except BaseException as error:
+            if lock is not None:
+                lock.release()
+            if isinstance(error, OSError):
+                raise unwritable(run, error) from error
+            raise
+
+    def reopen(self, run: str) -> SqliteWriter:
+        place, lock = self._locked(run)
+        try:
+            with self._database.reading() as db:
+                count, last = db.execute(
+                    "SELECT number, line FROM lines WHERE place = ? ORDER BY number DESC LIMIT 1",
+                    (place,),
+                ).fetchone()
+            return SqliteWriter(self._database, run, place, lock, (count, tail_of(last).head))
+        except BaseException:
+            lock.release()
+            raise
+
+    # --- stopping --------------------------------------------------------------------------------
+
+    def stop(self, order: StopOrder) -> None:
+        self._check_there(order.run)
+        by, reason = _writable(order.by), _writable(order.reason)
+        given = "INSERT OR REPLACE INTO orders VALUES (?, ?, ?, ?, ?)"
+        with self._database.changing() as db:  # first: whoever opens now, sees it
+            place = self._place(db, order.run)
+            db.execute(given, (place, order.run, by, reason, order.time))
+        with self.opening(), self._database.changing() as db:
+            for other, ended_ in self._built_on(db, order.run):
+                if ended_ is None:  # it may be live; what is dead sees it where it is resumed
+                    db.execute(given, (other, order.run, by, reason, order.time))
+        self._sync(order.run)
+
+    def lift(self, run: str) -> bool:
+        self._check_there(run)
+        with self._database.changing() as db:
+            own = (self._place(db, run), run)
+            found = db.execute("DELETE FROM orders WHERE place = ? AND run = ?", own).rowcount
+        with self.opening(), self._database.changing() as db:
+            db.execute("DELETE FROM orders WHERE run = ?", (run,))
+        self._sync(run)
+        return bool(found)
+
+    @staticmethod
+    def _built_on(db: sqlite3.Connection, run: str) -> list[tuple[int, str | None]]:
+        """The runs that resume this one, transitively: place and status."""
+        return db.execute(
+            "WITH RECURSIVE later (run) AS (VALUES (?) UNION"
+            " SELECT runs.run FROM runs JOIN later ON runs.source = later.run"
+            " WHERE runs.mode = 'resume')"
+            " SELECT place, status FROM runs JOIN later USING (run) WHERE run != ?",
+            (run, run),
+        ).fetchall()
+
+    def _sync(self, run: str) -> None:
+        try:
+            self._database.sync()
+        except OSError as error:
+            raise unwritable(run, error) from error
+
+    # --- what goes with traces -------------------------------------------------------------------
+
+    def put_once(self, kind: str, key: str, data: bytes) -> bool:
+        check_document(kind, key)
+        with self._database.changing() as db:
+            made = "INSERT OR IGNORE INTO documents VALUES (?, ?, ?)"
+            new = bool(db.execute(made, (kind, key, data)).rowcount)
+        self._on_disk()
+        return new
+
+    def get(self, kind: str, key: str) -> bytes | None:
+        check_document(kind, key)
+        if not self._database.is_there:
+            return None
+        with self._database.using() as db:
+            found = "SELECT data FROM documents WHERE kind = ? AND key = ?"
+            row = db.execute(found, (kind, key)).fetchone()
+        return None if row is None else row[0]
+
+    def keys(self, kind: str) -> list[str]:
+        check_document(kind, "a")
+        if not self._database.is_there:
+            return []
+        with self._database.using() as db:
+            found = "SELECT key FROM documents WHERE kind = ? ORDER BY key"
+            return [row[0] for row in db.execute(found, (kind,))]
+
+    def log(self, name: str, begins: str) -> SqliteLog:
+        return SqliteLog(self._database, name, begins)
+
+    def put_blob(self, digest: str, data: bytes) -> None:
+        try:
+            with self._database.changing() as db:
+                db.execute("INSERT OR IGNORE INTO blobs VALUES (?, ?)", (digest, data))
+        except StoreError as error:
+            raise TraceUnwritable(f"blob {digest} can't be written: {error}") from error
+
+    def secret_key(self) -> bytes:
+        with self._database.changing() as db:
+            new = "INSERT OR IGNORE INTO kept VALUES ('key', ?)"
+            made = db.execute(new, (secrets.token_bytes(32),)).rowcount
+            key: bytes = db.execute("SELECT value FROM kept WHERE name = 'key'").fetchone()[0]
+        if made:
+            self._on_disk()  # what it stands for in traces must not outlive it
+        path = self._database.path
+        disk.check_secret(path, stat.S_IMODE(path.stat().st_mode))
+        if len(key) != 32:
+            raise StoreError(f"the key in {self.url} is not one of 32 bytes: restore a backup")
+        return key
+
+    def _on_disk(self) -> None:
+        try:
+            self._database.sync()
+        except OSError as error:
+            raise StoreError(f"{self.url} can't be written: {disk.said(error)}") from error
+
+    def repair(self) -> Repair:
+        """Look for damage. What SQLite itself can't read comes from a backup: nothing is derived.
+
+        Raises:
+            StoreError: it can't be read.
+        """
+        with self._database.reading() as db:
+            wrong = [str(row[0]) for row in db.execute("PRAGMA integrity_check(20)")]
+            runs = db.execute("SELECT count(*) FROM runs").fetchone()[0]
+            open_ = "SELECT run FROM runs WHERE status IS NOT NULL AND count IS NULL"
+            unattested = [row[0] for row in db.execute(open_)]
+        unreadable = tuple(each for each in wrong if each != "ok")
+        return Repair(runs=runs, unattested=tuple(unattested), unreadable=unreadable)
+
+
+class SqliteLog:
+    """An append-only list of JSON lines in a SQLite store; see `Log`."""
+
+    def __init__(self, database: Database, name: str, begins: str) -> None:
+        self.where = f"{name} of {database.url}"
+        self._database = database
+        self._name = name
+        self._begins = begins
+
+    def read(self) -> list[Line]:
+        if not self._database.is_there:
+            return []
+        with self._database.reading() as db:
+            return self._lines(db)[0]
+
+    def append(
+        self, make: Callable[[list[Line]], Sequence[dict[str, Any]]]
+    ) -> list[dict[str, Any]]:
+        with self._database.changing() as db:
+            lines, data = self._lines(db)
+            events = list(make(lines))
+            head = tail_of(data).head
+            for number, event in enumerate(events, start=len(lines) + 1):
+                line, head = seal_line(event, head)
+                db.execute("INSERT INTO logs VALUES (?, ?, ?)", (self._name, number, line))
+            whole = (self._name, len(lines) + len(events), head.hex())
+            db.execute("INSERT OR REPLACE INTO heads VALUES (?, ?, ?)", whole)
+        try:
+            self._database.sync()
+        except OSError as error:
+            raise StoreError(f"{self.where} can't be written: {disk.said(error)}") from error
+        return events
+
+    def _lines(self, db: sqlite3.Connection) -> tuple[list[Line], bytes]:
+        name = (self._name,)
+        row = db.execute("SELECT count, head FROM heads WHERE name = ?", name).fetchone()
+        rows = db.execute("SELECT line FROM logs WHERE name = ? ORDER BY number", name)
+        data = b"".join(line for (line,) in rows)
+        return check_lines(data, self.where, self._begins, Head(*(row or (0, "")))), data
+
+
+def _data(db: sqlite3.Connection, place: int) -> bytes:
+    rows = db.execute("SELECT line FROM lines WHERE place = ? ORDER BY number", (place,))
+    return b"".join(line for (line,) in rows)
+
+
+def _info(db: sqlite3.Connection, row: tuple[Any, ...], data: bytes | None = None) -> RunInfo:
+    """What is known of a run; where more stands there than was attested, by its own lines."""
+    place, run, name, mode, source, time, given, status, count, head, lines = row
+    if status is None or count != lines:
+        status = ended(_data(db, place) if data is None else data) or status
+    return RunInfo(run, name, mode, source, time, status, count, head, given)
+
+
+def _writable(text: str) -> str:
+    """A text without what UTF-8 can't hold (lone surrogates)."""
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,106 @@
+"""Which store a folder's name or a URL means; a URL that nobody knows never becomes a folder."""
+
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rollcage import Session, StoreError, open_store, tool
+from rollcage.store import JsonlStore, store_option
+from rollcage.store import url as urls
+from rollcage.store.sqlite import SqliteStore
+
+
+@pytest.mark.parametrize(
+    ("where", "kind", "url"),
+    [
+        ("runs", JsonlStore, "runs"),
+        ("./a b", JsonlStore, "a b"),
+        (Path("sqlite:") / "x.db", JsonlStore, "./sqlite:/x.db"),
+        ("file:runs", JsonlStore, "runs"),
+        ("file:///srv/a%20b", JsonlStore, "/srv/a b"),
+        ("file://localhost/srv", JsonlStore, "/srv"),
+        ("sqlite:///runs.db", SqliteStore, "sqlite:///runs.db"),
+        ("sqlite:////srv/a%20b.db", SqliteStore, "sqlite:////srv/a%20b.db"),
+        ("SQLITE:///runs.db", SqliteStore, "sqlite:///runs.db"),
+        ("sqlite:////srv/50%25%3F.db", SqliteStore, "sqlite:////srv/50%25%3F.db"),
+    ],
+)
+def test_what_a_name_means(where: Any, kind: type, url: str) -> None:
+    store = open_store(where)
+    assert type(store) is kind
+    assert store.url == url
+    assert open_store(store) is store
+    if not isinstance(where, Path):
+        assert open_store(store.url).url == url
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("redis://localhost", "no store is known for redis:// (there is file, sqlite)"),
+        ("postgresql://localhost/a", 'pip install "rollcage[postgres]" brings it'),
+        ("sqlite:runs.db", "is no URL of a store (sqlite://…); a folder is written ./sqlite:runs"),
+        ("sqlite://runs.db", "three slashes"),
+        ("sqlite:///", "names no file"),
+        ("sqlite:///a?mode=ro", "a `?` or `#` in a path is written %3F or %23"),
+        ("file://elsewhere/a", "names a host, 'elsewhere'"),
+        ("", "not an empty text"),
+        (None, "a store is a folder, a URL or a Store, not None"),
+    ],
+)
+def test_what_means_nothing_is_refused_and_nothing_is_made(
+    where: Any, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreError) as error:
+        open_store(where)
+    assert said in str(error.value)
+    with pytest.raises(StoreError):
+        Session("job", store=where)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_there_may_be_called_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("odd:name").mkdir()
+    assert open_store(open_store("odd:name").url).url == "./odd:name"
+
+
+def test_a_package_brings_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(*, group: str, name: str = "") -> list[EntryPoint]:
+        entry = EntryPoint("mine", f"{__name__}:opened", group)
+        return [entry] if group == "rollcage.stores" and name in ("", "mine") else []
+
+    monkeypatch.setattr(urls, "entry_points", found)
+    monkeypatch.setattr(EntryPoint, "load", lambda _: lambda url: JsonlStore(tmp_path / url[7:]))
+    assert open_store("mine://runs").url == str(tmp_path / "runs")
+    with pytest.raises(StoreError, match=r"there is file, mine, sqlite"):
+        open_store("other://runs")
+
+
+def test_commands_that_are_printed_say_which_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ROLLCAGE_STORE", raising=False)
+    assert store_option(open_store(".rollcage")) == ""
+    assert store_option(open_store(tmp_path / ".rollcage")) == ""
+    assert store_option(open_store("a b")) == " --store 'a b'"
+    assert store_option(open_store("sqlite:///runs.db")) == " --store sqlite:///runs.db"
+    monkeypatch.setenv("ROLLCAGE_STORE", "sqlite:///runs.db")
+    assert store_option(open_store("sqlite:///runs.db")) == ""
+    assert store_option(open_store(".rollcage")) == " --store .rollcage"
+
+
+def test_a_session_takes_a_url(tmp_path: Path) -> None:
+    @tool(effect="write", name="url.note")
+    def note() -> str:
+        return "done"
+
+    with Session("job", store=f"sqlite:///{tmp_path}/runs.db") as session:
+        note()
+    assert [each.name for each in tmp_path.iterdir() if each.is_dir()] == []
+    assert open_store(session.store.url).runs()[0].run == session.run_id
