@@ -38,6 +38,7 @@ from rollcage.adapter import (
     ModelCall,
     Parts,
     RecordedAnswers,
+    Signature,
     ToolRequest,
     declare_tool,
     gathered,
@@ -330,6 +331,21 @@ def test_offered_tools_are_named_by_schemas_and_objects() -> None:
 
 
 # --- what else adapters share --------------------------------------------------------------------
+
+
+def test_what_a_framework_injects_is_no_part_of_a_call_and_stays_in_an_edited_one() -> None:
+    signature = Signature(["state", "text"], frozenset({"state", "config"}))
+    kwargs = {"config": "c", "times": 2}
+    assert signature.named(("s", "hey"), kwargs) == {"text": "hey", "times": 2}
+    assert signature.named(("s", "hey", 1), {}) == {"text": "hey", "args": [1]}
+
+    def body(*args: Any, **kwargs: Any) -> Any:
+        return args, kwargs
+
+    edited = signature.edited(body, ("s", "hey"), kwargs)
+    assert edited is not None
+    assert edited(text="you", times=3) == (("s", "you"), {"config": "c", "times": 3})
+    assert signature.edited(body, ("s", "hey", 1), {}) is None
 
 
 @pytest.mark.parametrize(

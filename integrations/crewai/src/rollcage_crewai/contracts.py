@@ -15,6 +15,7 @@ from rollcage import Contract
 from rollcage.adapter import (
     Effect,
     Instead,
+    Signature,
     Validated,
     declare_tool,
     held_by,
@@ -63,11 +64,10 @@ def arguments_of(
     CrewAI validates them, and hands the body what the model dumps to: by name, nested models as
     dicts. So they are validated once more; what fails then is for the contract to refuse.
     """
-    if not _has_fields(schema):
-        return dict(kwargs) if not args else {**kwargs, "args": list(args)}
-    named = {**dict(zip(schema.model_fields, args, strict=False)), **kwargs}
-    with contextlib.suppress(Exception):  # validators are the user's own, and may raise anything
-        return Validated.of(schema.model_validate(named, by_alias=True, by_name=True))
+    named = Signature([*schema.model_fields] if _has_fields(schema) else []).named(args, kwargs)
+    if _has_fields(schema):
+        with contextlib.suppress(Exception):  # validators are the user's own, and raise anything
+            return Validated.of(schema.model_validate(named, by_alias=True, by_name=True))
     return named
 
 

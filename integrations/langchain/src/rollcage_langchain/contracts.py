@@ -13,7 +13,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, InjectedToolArg, InjectedToolCallId, Tool, ToolException
 from rollcage import Contract
 from rollcage.adapter import (
-    Instead,
+    Signature,
     Validated,
     declare_tool,
     is_model_class,
@@ -22,7 +22,7 @@ from rollcage.adapter import (
 )
 from rollcage.errors import ContractError
 
-__all__ = ["Signature", "contract_for"]
+__all__ = ["BodySignature", "contract_for"]
 
 _MANAGERS: Final = frozenset({"run_manager", "callbacks"})  # LangChain's own, in any tool
 
@@ -65,16 +65,12 @@ def _names(parameters: type[pydantic.BaseModel] | Mapping[str, Any]) -> frozense
 # --- what a body takes ---------------------------------------------------------------------------
 
 
-class Signature:
-    """How one body of a tool is called: what makes the call, and what is injected.
-
-    Attributes:
-        injected: the parameters that are no arguments of the call.
-    """
+class BodySignature(Signature):
+    """How one body of a tool is called."""
 
     def __init__(self, tool: BaseTool, body: Callable[..., Any]) -> None:
         schema: Any = tool.args_schema
-        self._with_artifact = tool.response_format == "content_and_artifact"
+        self.with_artifact = tool.response_format == "content_and_artifact"
         parameters = [p for p in _signature(tool, body) if p.name != "self"]
         annotations: dict[str, Any] = {p.name: p.annotation for p in parameters}
         annotations |= type_hints(body)
@@ -88,45 +84,16 @@ class Signature:
         hidden.update(name for name, each in annotations.items() if _is_injected(each))
         # LangGraph injects by this name, too.
         hidden.update((_MANAGERS | {"runtime"} & annotations.keys()) - visible)
-        self.injected = frozenset(hidden)
         self._call_ids = [n for n, each in annotations.items() if _marks(each, InjectedToolCallId)]
-        if isinstance(tool, Tool) and schema is None:
-            self._positional = list(visible)
-        else:
-            by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-            self._positional = [p.name for p in parameters if p.kind in by_place]
+        by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        positional = [p.name for p in parameters if p.kind in by_place]
+        one_text = isinstance(tool, Tool) and schema is None
+        super().__init__(list(visible) if one_text else positional, frozenset(hidden))
 
     def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of the call, by name, without what was injected."""
-        named = dict(zip(self._positional, args, strict=False))
-        if len(args) > len(self._positional):
-            named["args"] = list(args[len(self._positional) :])
-        named |= kwargs
-        seen = {name: each for name, each in named.items() if name not in self.injected}
-        return Validated(seen, Parameters) if self._validated and not args else seen
-
-    def instead(
-        self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Instead:
-        """What else a call can come to: its body with other arguments, or a person's answer.
-
-        What was injected stays.
-        """
-
-        def edited(**values: Any) -> Any:
-            places = self._positional[: len(args)]
-            given = [
-                each if name in self.injected else values.pop(name)
-                for name, each in zip(places, args, strict=True)
-            ]
-            injected = {name: each for name, each in kwargs.items() if name in self.injected}
-            return call(*given, **injected, **values)
-
-        named = len(args) <= len(self._positional)  # else nobody can tell which one is which
-        return Instead(edited if named else None, self._answered)
-
-    def _answered(self, value: Any) -> Any:
-        return (value, None) if self._with_artifact else value
+        named = self.named(args, kwargs)
+        return Validated(named, Parameters) if self._validated and not args else named
 
     def call_id(self, kwargs: Mapping[str, Any]) -> str:
         """The id of the call, where the body is told of it; else empty."""

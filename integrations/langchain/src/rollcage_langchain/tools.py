@@ -30,7 +30,7 @@ from rollcage.adapter import (
 from rollcage.errors import ContractError
 
 from rollcage_langchain.checkpoints import follow_checkpoints
-from rollcage_langchain.contracts import Signature, contract_for
+from rollcage_langchain.contracts import BodySignature, contract_for
 from rollcage_langchain.relabel import THIS_CALL, relabel
 
 __all__ = ["as_tools", "guard_tools", "running"]
@@ -130,7 +130,9 @@ class _Call(GuardedCall):
         super().__init__(guard.session, guard.contract, guard.signature.arguments(args, kwargs))
 
     def instead(self, inside: Callable[..., Any]) -> Instead:
-        return self._signature.instead(inside, self._args, self._kwargs)
+        edited = self._signature.edited(inside, self._args, self._kwargs)
+        pair = self._signature.with_artifact
+        return Instead(edited, lambda value: (value, None) if pair else value)
 
     def kept(self, value: Any) -> Any:
         return relabel(value, self._id, THIS_CALL)
@@ -143,7 +145,7 @@ class _Guard(GuardedTool):
     """What stands between a tool and one of its bodies."""
 
     def __init__(
-        self, session: Session, contract: Contract, running: Running, signature: Signature
+        self, session: Session, contract: Contract, running: Running, signature: BodySignature
     ) -> None:
         super().__init__(session, contract, running)
         self.signature = signature
@@ -191,7 +193,7 @@ def _with_functions(tool: Any, session: Session, effect: Effect | None, declared
         raise ContractError(f"{tool.name} has neither a func nor a coroutine: nothing to guard")
     contract, shared = contract_for(tool, first, effect, declared), running()
     guards = {
-        name: _Guard(session, contract, shared, Signature(tool, body))
+        name: _Guard(session, contract, shared, BodySignature(tool, body))
         for name, body in bodies.items()
         if body is not None
     }
@@ -231,7 +233,7 @@ def _with_methods(tool: BaseTool, session: Session, effect: Effect | None, decla
         del methods["_arun"]
     members: dict[str, Any] = {}
     for name, method in methods.items():
-        guard = _Guard(session, contract, shared, Signature(tool, method))
+        guard = _Guard(session, contract, shared, BodySignature(tool, method))
         members |= {GUARD: guard, name: guard.method(method, _FORMS[name])}
     members[_VALIDATES] = members[GUARD].telling(getattr(type(tool), _VALIDATES))
     return swapped(tool, members)

@@ -41,6 +41,7 @@ from rollcage.adapter.natives import Parts, register_parts
 from rollcage.adapter.places import slot_of
 from rollcage.adapter.running import Running, session_here
 from rollcage.adapter.shapes import is_list, is_model_class, is_object, is_tuple
+from rollcage.adapter.signatures import Signature
 from rollcage.adapter.swap import subclass, swapped
 from rollcage.contract.arguments import Validated, held_by
 from rollcage.contract.contract import Effect
@@ -76,6 +77,7 @@ __all__ = [
     "Parts",
     "RecordedAnswers",
     "Running",
+    "Signature",
     "ToolRequest",
     "Trace",
     "Validated",
