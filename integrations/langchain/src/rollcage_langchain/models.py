@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import operator
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final, TypeVar, cast
 
 from langchain_core.language_models import BaseChatModel
@@ -66,16 +65,13 @@ class _Call(ModelCall):
         super().__init__(guard.session, contract, canonical_request(messages, stop, options))
         self._limiter = guard.limiter
 
-    def body(self) -> contextlib.AbstractContextManager[None]:
+    def before(self) -> None:
         if self._limiter is not None:
             self._limiter.acquire(blocking=True)
-        return contextlib.nullcontext()
 
-    @contextlib.asynccontextmanager
-    async def abody(self) -> AsyncGenerator[None]:
+    async def abefore(self) -> None:
         if self._limiter is not None:
             await self._limiter.aacquire(blocking=True)
-        yield
 
     def answer(self, value: list[Piece]) -> Answer:
         return _answer(value)

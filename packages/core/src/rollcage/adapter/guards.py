@@ -39,6 +39,9 @@ Form = Literal["run", "arun", "thread", "stream", "astream"]
 """How a body is called: sync, async, sync in a thread, or for an iterator of either kind."""
 
 
+_NOTHING: Final = contextlib.nullcontext()
+
+
 class GuardedCall:
     """One call of a guarded body, and what its framework makes of it. Every method may be replaced.
 
@@ -63,7 +66,7 @@ class GuardedCall:
 
     def around(self) -> contextlib.AbstractContextManager[Any]:
         """Around the step, where the framework's own place of the call is known."""
-        return contextlib.nullcontext()
+        return _NOTHING
 
     def aaround(self) -> contextlib.AbstractContextManager[Any]:
         """The same of an async call."""
@@ -91,21 +94,23 @@ class GuardedCall:
         """
         return None
 
-    def answer(self, value: Any) -> Answer | None:  # noqa: ARG002 - to be replaced
-        """What a model answered, read off its step's value; None for a tool."""
+    @property
+    def read(self) -> Callable[[Any], Answer] | None:
+        """Reads what a model answered off its step's value; None for a tool."""
         return None
 
     # --- inside of the step ----------------------------------------------------------------------
 
     def body(self) -> contextlib.AbstractContextManager[Any]:
         """Around the body itself."""
-        return contextlib.nullcontext()
+        return _NOTHING
 
-    @contextlib.asynccontextmanager
-    async def abody(self) -> AsyncGenerator[None]:
+    def before(self) -> None:
+        """Wait until the body may run: for a rate limiter, say."""
+
+    async def abefore(self) -> None:
         """The same of an async body."""
-        with self.body():
-            yield
+        self.before()
 
     def kept(self, value: Any) -> Any:
         """What is recorded of what the body gave."""
@@ -165,7 +170,14 @@ class GuardedBody(abc.ABC):
         inside = self._sync(call, body)
         try:
             with call.around():
-                value = self.session.run(*_step(call, inside, args, kwargs), **_how(call, inside))
+                value = self.session.run(
+                    call.contract,
+                    call.arguments,
+                    fixed(inside, *args, **kwargs),
+                    kind=call.kind,
+                    answer=call.read,
+                    instead=call.instead(inside),
+                )
         except call.answered as error:
             return call.refusal(error)
         return call.given(value)
@@ -177,9 +189,9 @@ class GuardedBody(abc.ABC):
         call = self.call(owner, args, kwargs)
 
         async def inside(*args: Any, **kwargs: Any) -> Any:
-            with self.running.body():
-                async with call.abody():
-                    return call.kept(await body(*args, **kwargs))
+            with self.running.body(), call.body():
+                await call.abefore()
+                return call.kept(await body(*args, **kwargs))
 
         return await self._awaited(call, inside, args, kwargs, is_async=True)
 
@@ -201,10 +213,17 @@ class GuardedBody(abc.ABC):
         *,
         is_async: bool,
     ) -> Any:
-        step, how = _step(call, inside, args, kwargs), _how(call, inside)
         try:
             with call.aaround():
-                value = await self.session.arun(*step, is_async=is_async, **how)
+                value = await self.session.arun(
+                    call.contract,
+                    call.arguments,
+                    fixed(inside, *args, **kwargs),
+                    is_async=is_async,
+                    kind=call.kind,
+                    answer=call.read,
+                    instead=call.instead(inside),
+                )
         except call.answered as error:
             return call.refusal(error)
         return call.given(value)
@@ -219,11 +238,19 @@ class GuardedBody(abc.ABC):
 
         def inside(*args: Any, **kwargs: Any) -> Iterator[Any]:
             with self.running.body(), call.body():
+                call.before()
                 for piece in body(*args, **kwargs):
                     yield call.kept_piece(piece)
 
         with call.around():
-            pieces = self.session.stream(*_step(call, inside, args, kwargs), **_how(call, inside))
+            pieces = self.session.stream(
+                call.contract,
+                call.arguments,
+                fixed(inside, *args, **kwargs),
+                kind=call.kind,
+                answer=call.read,
+                instead=call.instead(inside),
+            )
         return _pieces(call, pieces)
 
     def astream(
@@ -236,18 +263,27 @@ class GuardedBody(abc.ABC):
         call = self.call(owner, args, kwargs)
 
         async def inside(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-            with self.running.body():
-                async with call.abody(), _closed(body(*args, **kwargs)) as given:
+            with self.running.body(), call.body():
+                await call.abefore()
+                async with _closed(body(*args, **kwargs)) as given:
                     async for piece in given:
                         yield call.kept_piece(piece)
 
         with call.aaround():
-            pieces = self.session.astream(*_step(call, inside, args, kwargs), **_how(call, inside))
+            pieces = self.session.astream(
+                call.contract,
+                call.arguments,
+                fixed(inside, *args, **kwargs),
+                kind=call.kind,
+                answer=call.read,
+                instead=call.instead(inside),
+            )
         return _apieces(call, pieces)
 
     def _sync(self, call: GuardedCall, body: Callable[..., Any]) -> Callable[..., Any]:
         def inside(*args: Any, **kwargs: Any) -> Any:
             with self.running.body(), call.body():
+                call.before()
                 return call.kept(body(*args, **kwargs))
 
         return inside
@@ -294,17 +330,6 @@ def guarding(holder: Any) -> Session | None:
     """The session that guards an object of a framework; None if there is none."""
     guard = guard_of(holder)
     return None if guard is None else guard.session
-
-
-def _step(
-    call: GuardedCall, inside: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Contract, Mapping[str, Any], Callable[..., Any]]:
-    return call.contract, call.arguments, fixed(inside, *args, **kwargs)
-
-
-def _how(call: GuardedCall, inside: Callable[..., Any]) -> dict[str, Any]:
-    read = call.answer if call.kind == "model" else None
-    return {"kind": call.kind, "answer": read, "instead": call.instead(inside)}
 
 
 @contextlib.asynccontextmanager

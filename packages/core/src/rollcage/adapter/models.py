@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import abc
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal, TypeVar
 
 from rollcage.adapter.guards import GUARD, Form, GuardedBody, GuardedCall, guard_of
@@ -12,6 +13,7 @@ from rollcage.adapter.swap import swapped
 from rollcage.contract.contract import Contract
 from rollcage.errors import ContractError
 from rollcage.session.session import Session
+from rollcage.values.answer import Answer
 
 __all__ = [
     "CallNumbers",
@@ -92,13 +94,22 @@ def offered(tools: Any) -> list[str]:
 # --- guarded models ------------------------------------------------------------------------------
 
 
-class ModelCall(GuardedCall):
+class ModelCall(GuardedCall, abc.ABC):
     """One call of a model. The value of its step is a list of pieces: a stream's, or one answer.
 
     So one that was streamed also answers a call that is not, and the other way round.
     """
 
     kind: ClassVar[Literal["tool", "model"]] = "model"
+
+    @abc.abstractmethod
+    def answer(self, value: Any) -> Answer:
+        """What the model answered, read off its step's value: for readers of other frameworks."""
+
+    @property
+    def read(self) -> Callable[[Any], Answer]:
+        """See `answer`."""
+        return self.answer
 
     def kept(self, value: Any) -> Any:
         """What is recorded of an answer that was not streamed."""
