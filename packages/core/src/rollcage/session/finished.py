@@ -195,6 +195,7 @@ class _Dead(Session):
             enter,
             around.reset,
             self._recall,
+            self._late_end,
             self._told(),
         )
         if settings.get("secrets") == "detected":

@@ -72,13 +72,14 @@ from rollcage.session.scope import (
     here,
     scope_of,
 )
-from rollcage.step.call import Call, Stats
+from rollcage.step.call import Call, Stats, Step
 from rollcage.step.capture import LARGE, Setting
 from rollcage.step.driver import Clock, Driver
+from rollcage.step.flow import late_end
 from rollcage.step.gating import Above, Gate, failed
 from rollcage.step.ledger import Ledger, Mode, OnDivergence
 from rollcage.step.observing import Observer
-from rollcage.step.requests import Effect, Raised, Returned
+from rollcage.step.requests import Effect, Flow, Raised, Returned
 from rollcage.store.jobs import job_name, store_option
 from rollcage.store.jsonl import JsonlStore
 from rollcage.store.protocol import Lock, Store
@@ -361,6 +362,7 @@ class Opened:
             enter,
             around.reset,
             self._recall,
+            self._late_end,
             self._told(),
         )
         self._gate.open(self.run_id, self._facade)
@@ -422,6 +424,11 @@ class Opened:
             store_option(self.store),
             self.run_id,
         )
+
+    def _late_end(self, step: Step, answer: Returned | Raised) -> Flow:
+        """Record the end of a body that outlived its cancelled call."""
+        assert self._setting is not None
+        return late_end(step, answer, self._setting)
 
     def _terms(self) -> Terms:
         return self._gate.terms(self._actor or self.name)

@@ -26,7 +26,16 @@ from rollcage.gate import (
 from rollcage.replay.path import Entry
 from rollcage.step.call import Call
 from rollcage.step.capture import LARGE, Setting, keep_large, revived
-from rollcage.step.requests import Consult, Effect, Note, Raised, Returned, Stop, Tell
+from rollcage.step.requests import (
+    BeginAsking,
+    Consult,
+    Effect,
+    EndAsking,
+    Note,
+    Raised,
+    Returned,
+    Stop,
+)
 from rollcage.trace import constructors as make
 from rollcage.undo.compensation import holds_secret
 from rollcage.values.codec import encode_result
@@ -133,7 +142,7 @@ def _request(call: Call, verdict: Verdict, asked: Asked, setting: Setting) -> Ap
 
 def _announced(call: Call, request: ApprovalRequest) -> Generator[Effect, Any, None]:
     """Write that somebody is asked: once, however often a framework comes back to it."""
-    fresh: bool = yield Tell(lambda ledger: ledger.begin_asking(request.id))
+    fresh: bool = yield BeginAsking(request.id)
     if not fresh:
         return
     yield Note(
@@ -162,7 +171,7 @@ def _decided(
     request: ApprovalRequest, decision: str, *, by: str = "", **more: Any
 ) -> Generator[Effect, Any, None]:
     """Write what became of it."""
-    yield Tell(lambda ledger: ledger.end_asking(request.id))
+    yield EndAsking(request.id)
     yield Note(
         make.approval_decided(
             id_=request.id,

@@ -1,4 +1,7 @@
-"""The two I/O loops: they perform what a flow asks for. All locks, clocks and threads are here."""
+"""The I/O loop: it performs what a flow asks for. All locks, clocks and threads are here.
+
+It is written once, as a coroutine. In a thread it is given what performs at once, and never waits.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,11 @@ import inspect
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from concurrent.futures import Future
 from hashlib import sha256
 from types import CoroutineType
-from typing import Any, Final, assert_never
+from typing import Any, Final, TypeVar, assert_never
 
 import orjson
 
@@ -34,28 +38,40 @@ from rollcage.step.ledger import Ledger
 from rollcage.step.observing import Observer, Observing
 from rollcage.step.requests import (
     Admit,
+    BeginAsking,
+    BeginUndo,
     Consult,
     Effect,
+    EndAsking,
     Execute,
     Flow,
     GetBlob,
     KeepBlob,
     Note,
+    OpenUndo,
     PutBlob,
     Raised,
     Recall,
     Resolve,
     Returned,
+    Rewind,
     Settle,
     Stop,
     Sync,
-    Tell,
+    TakenBack,
+    Telling,
+    Wait,
+    Waiting,
 )
 from rollcage.store.jobs import store_option
 from rollcage.store.protocol import Reader, Store, Writer
 from rollcage.trace import constructors as make
 
-__all__ = ["Clock", "Driver", "aconsult", "caught", "unwrap"]
+__all__ = ["Clock", "Driver", "Perform", "stepped", "unwrap"]
+
+T = TypeVar("T")
+Perform = Callable[[Waiting], Awaitable[Returned | Raised]]
+"""Performs what may take its time."""
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 
@@ -73,7 +89,8 @@ class Driver:
     """Performs the effects of one session's flows.
 
     `enter` and `leave` are called around a body, in its own context, with its step. `recall` reads
-    what the session's run and its lineage hold. `observers` are told of what is written.
+    what the session's run and its lineage hold. `late_end` makes the flow that records the end of a
+    body which outlived its cancelled call. `observers` are told of what is written.
     """
 
     def __init__(
@@ -86,6 +103,7 @@ class Driver:
         enter: Callable[[Step], contextvars.Token[Any]],
         leave: Callable[[contextvars.Token[Any]], None],
         recall: Callable[[], Lineage],
+        late_end: Callable[[Step, Returned | Raised], Flow],
         observers: Iterable[Observer] = (),
     ) -> None:
         self.ledger = ledger
@@ -102,40 +120,20 @@ class Driver:
         self._enter = enter
         self._leave = leave
         self._recall = recall
+        self._late_end = late_end
 
     # --- the loops -------------------------------------------------------------------------------
 
     def run(self, flow: Flow) -> Any:
         """Drive a flow to its end in this thread; the body's value, or its error raised."""
-        answer: Any = None
-        call: Call | None = None
-        try:
-            while True:
-                try:
-                    effect = flow.send(answer)
-                except StopIteration as stop:
-                    answer = stop.value
-                    break
-                if type(effect) is Execute:
-                    answer = self._execute(effect)
-                elif type(effect) is Admit:
-                    call = effect.call
-                    answer = self._admit(effect)
-                elif type(effect) is Settle:
-                    answer = None
-                    self._settle(effect)
-                    call = None
-                elif type(effect) is Sync:
-                    answer = self.sync()
-                else:
-                    answer = self.perform(effect)
-        except BaseException:
-            self._abandon(call)
-            raise
-        return unwrap(answer)  # outside of the handler: an error keeps its own context
+        return unwrap(stepped(self._driven_through(flow, self.here)))
 
     async def arun(self, flow: Flow, *, is_async: bool) -> Any:
         """Drive a flow to its end in this task; a sync body and the disk wait in a thread."""
+        return unwrap(await self._driven_through(flow, self.there if is_async else self.threaded))
+
+    async def _driven_through(self, flow: Flow, wait: Perform) -> Returned | Raised:
+        """Perform what a flow asks for, up to its end; `wait` performs what may take its time."""
         answer: Any = None
         call: Call | None = None
         try:
@@ -143,31 +141,57 @@ class Driver:
                 try:
                     effect = flow.send(answer)
                 except StopIteration as stop:
-                    answer = stop.value
-                    break
-                if type(effect) is Execute:
-                    said = effect.is_async
-                    answer = await self._aexecute(
-                        effect, is_async=is_async if said is None else said
-                    )
-                elif type(effect) is Admit:
+                    ended: Returned | Raised = stop.value
+                    return ended
+                if type(effect) is Admit:
                     call = effect.call
                     answer = self._admit(effect)
                 elif type(effect) is Settle:
                     answer = None
                     self._settle(effect)
                     call = None
-                elif type(effect) is Sync:
-                    answer = await caught(asyncio.to_thread(self.sync))
-                elif type(effect) is Consult:
-                    self.ended(effect)
-                    answer = await aconsult(effect)
+                elif isinstance(effect, (Execute, Sync, Consult, Wait)):
+                    answer = await wait(effect)
                 else:
                     answer = self.perform(effect)
         except BaseException:
             self._abandon(call)
             raise
-        return unwrap(answer)
+
+    async def here(self, effect: Waiting) -> Returned | Raised:
+        """Perform in this thread what may take its time; this never suspends."""
+        match effect:
+            case Execute():
+                return self._execute(effect)
+            case Sync():
+                return self.sync()
+            case Consult():
+                self._ended(effect)
+                return _consult(effect)
+            case Wait(until=until):
+                return _waited_for(until)
+            case _:
+                assert_never(effect)
+
+    async def there(self, effect: Waiting, *, is_async: bool = True) -> Returned | Raised:
+        """Perform in this task what may take its time; what would block the loop, in a thread."""
+        match effect:
+            case Execute():
+                said = effect.is_async
+                return await self._aexecute(effect, is_async=is_async if said is None else said)
+            case Sync():
+                return await _caught(asyncio.to_thread(self.sync))
+            case Consult():
+                self._ended(effect)
+                return await _aconsult(effect)
+            case Wait(until=until):
+                return await _caught(_awaited(until))
+            case _:
+                assert_never(effect)
+
+    async def threaded(self, effect: Waiting) -> Returned | Raised:
+        """As `there`, where the body is a sync one."""
+        return await self.there(effect, is_async=False)
 
     def beyond_cut(self) -> NotReplayable:
         """Halt where a consumer reads on behind the end of a recorded stream that was cut."""
@@ -294,7 +318,7 @@ class Driver:
         answer = done.result()
         if answer is not None:
             with contextlib.suppress(BaseException):  # what the body raised is recorded, not raised
-                self.run(effect.late(answer))
+                self.run(self._late_end(effect.step, answer))
 
     # --- everything else -------------------------------------------------------------------------
 
@@ -323,18 +347,33 @@ class Driver:
                 return self._halting(self.store.put_blob, digest, data)
             case GetBlob(digest=digest):
                 return self._get_blob(digest)
-            case Consult():
-                self.ended(effect)
-                return _consult(effect)
             case KeepBlob(digest=digest):
                 return None if self._source is self.store else self._get_blob(digest)
             case Recall():
                 return self._recalled()
-            case Tell(word=word):
+            case BeginAsking() | EndAsking() | BeginUndo() | OpenUndo() | TakenBack() | Rewind():
                 with self.lock:
-                    return word(self.ledger)
-            case Execute() | Sync():
+                    return self._tell(effect)
+            case Execute() | Sync() | Consult() | Wait():
                 raise AssertionError("performed by the loops")
+            case _:
+                assert_never(effect)
+
+    def _tell(self, effect: Telling) -> Any:
+        ledger = self.ledger
+        match effect:
+            case BeginAsking(request=request):
+                return ledger.begin_asking(request)
+            case EndAsking(request=request):
+                return ledger.end_asking(request)
+            case BeginUndo(paths=paths):
+                return ledger.begin_undo(paths)
+            case OpenUndo(fingerprint=fingerprint, attempt=attempt):
+                return ledger.undo_branch(fingerprint, attempt)
+            case TakenBack(run=run, step=step):
+                return ledger.taken_back(run, step)
+            case Rewind():
+                return ledger.rewind()
             case _:
                 assert_never(effect)
 
@@ -386,7 +425,7 @@ class Driver:
                 return
             driver = driver.around
 
-    def ended(self, effect: Consult) -> None:
+    def _ended(self, effect: Consult) -> None:
         """Where a body has ended, looking at what it changed is no part of its duration."""
         if effect.after is not None:
             effect.after.ended = self._clock.monotonic()
@@ -518,7 +557,7 @@ def _consult(effect: Consult) -> Returned | Raised:
     return Raised(SessionError(f"{effect.what} is async, this call is not: await it"))
 
 
-async def aconsult(effect: Consult) -> Returned | Raised:
+async def _aconsult(effect: Consult) -> Returned | Raised:
     """Call what a user declared; a sync one must not keep the loop waiting: it gets a thread."""
     function = functools.partial(effect.function, *effect.positional, **effect.words)
     try:
@@ -543,7 +582,32 @@ def unwrap(result: Returned | Raised, *, stream: bool = False) -> Any:
         del result  # no cycle of the error with its own traceback
 
 
-async def caught(waiting: Any) -> Returned | Raised:
+def _waited_for(until: Future[None]) -> Returned | Raised:
+    try:
+        return Returned(until.result())
+    except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
+        return Raised(error)
+
+
+async def _awaited(until: Future[None]) -> Returned:
+    return Returned(await asyncio.shield(asyncio.wrap_future(until)))
+
+
+def stepped(coroutine: Awaitable[T]) -> T:
+    """What a coroutine gives that never suspends.
+
+    An async loop that is given only what performs at once is a sync one: written once for both.
+    """
+    try:
+        next(coroutine.__await__())
+    except StopIteration as stop:
+        value: T = stop.value
+    else:
+        raise AssertionError("what performs at once never suspends")
+    return value
+
+
+async def _caught(waiting: Any) -> Returned | Raised:
     """What this waits for, cancellation included, as data."""
     try:
         answer: Returned | Raised = await waiting

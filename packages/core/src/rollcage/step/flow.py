@@ -6,10 +6,8 @@ cancellation included, can be mistaken for an event of the flow itself.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future
 from hashlib import sha256
 from typing import Any, Final, assert_never
 
@@ -38,7 +36,6 @@ from rollcage.step.capture import (
 from rollcage.step.halts import diverged, unknown
 from rollcage.step.requests import (
     Admit,
-    Consult,
     Effect,
     Execute,
     Flow,
@@ -51,6 +48,7 @@ from rollcage.step.requests import (
     Settle,
     Stop,
     Sync,
+    Wait,
 )
 from rollcage.step.results import given_back, recorded, warn_of
 from rollcage.step.unknown_errors import leaves_unknown
@@ -61,7 +59,7 @@ from rollcage.values.decoding import decode
 from rollcage.values.exceptions import decode_exception, encode_exception, told_of
 from rollcage.values.registered import Types
 
-__all__ = ["Read", "happened", "kept", "run_step"]
+__all__ = ["Read", "happened", "kept", "late_end", "run_step"]
 
 _log: Final = logging.getLogger("rollcage")
 
@@ -113,7 +111,7 @@ def run_step(
         answer = Returned(call.response.value)  # a person's, in place of the tool's
     else:
         body = _body(call, body)
-        answer = yield Execute(step, body, lambda end: _late(step, end, setting, read), is_async)
+        answer = yield Execute(step, body, is_async)
     settled = _settled(step, answer, setting, read)
     if call.captured is not None or len(settled.encoded) >= LARGE:
         answer = yield from _whole(settled, answer, setting)
@@ -215,7 +213,8 @@ def _made_ready(
                 stopped = yield from capture(call, need.entry, setting)
             case "wait":
                 assert need.until is not None
-                stopped = yield from _waited(need.until, waits=waits)
+                answer = yield Wait(need.until)
+                stopped = answer.error if isinstance(answer, Raised) else None
             case _:
                 assert_never(need.what)
         if stopped is not None:
@@ -224,13 +223,6 @@ def _made_ready(
         if admission.need is None:
             return admission
         need = admission.need
-
-
-def _waited(until: Future[None], *, waits: bool) -> Generator[Effect, Any, BaseException | None]:
-    """Wait for what another call of the turn finds out; an interrupt, where that came first."""
-    shielded = lambda: asyncio.shield(asyncio.wrap_future(until))  # noqa: E731 - made in the loop
-    answer = yield Consult(shielded if waits else until.result, "the wait for a slot", here=True)
-    return answer.error if isinstance(answer, Raised) else None
 
 
 def _told(
@@ -324,11 +316,11 @@ def _without_secrets(outcome: dict[str, Any], seal: Seal) -> dict[str, Any]:
     return shown
 
 
-def _late(step: Step, answer: Returned | Raised, setting: Setting, read: Read | None) -> Flow:
-    """Record the end of a body that outlived its cancelled call."""
+def late_end(step: Step, answer: Returned | Raised, setting: Setting) -> Flow:
+    """Record the end of a write whose body outlived its cancelled call."""
     marks: dict[str, Any] = {}
     call = step.call
-    settled = _settled(step, answer, setting, read)
+    settled = _settled(step, answer, setting, None)
     outcome, encoded = settled.outcome, settled.encoded
     if outcome["status"] == "unknown":
         return answer  # as it was recorded when its call was cut off
@@ -455,7 +447,7 @@ def _compared(
     """Run a recorded read or pure call again and tell the difference; the recorded value counts."""
     contract, seal = step.call.contract, setting.seal
     types = setting.types_of(contract)
-    answer: Returned | Raised = yield Execute(step, body, _forgotten)
+    answer: Returned | Raised = yield Execute(step, body)
     event = admission.event
     assert event is not None
     recorded = yield from _recorded(contract, entry, setting)
@@ -483,12 +475,6 @@ def _compared(
 
 def _now_drifts(now: dict[str, Any]) -> str:
     return f"its output now breaks its contract ({now['code']} at {now['path']}): {now['reason']}"
-
-
-def _forgotten(answer: Returned | Raised) -> Flow:
-    """The late end of a comparison says nothing."""
-    yield from ()
-    return answer
 
 
 def _same(one: Any, other: Any, seal: Seal, types: Types) -> bool:

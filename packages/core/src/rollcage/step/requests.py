@@ -4,30 +4,39 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from typing import Any
 
 from rollcage.gate import Verdict
+from rollcage.replay.path import Path
 from rollcage.step.call import Arrival, Call, Step
-from rollcage.step.ledger import Ledger
 
 __all__ = [
     "Admit",
+    "BeginAsking",
+    "BeginUndo",
     "Consult",
     "Effect",
+    "EndAsking",
     "Execute",
     "Flow",
     "GetBlob",
     "KeepBlob",
     "Note",
+    "OpenUndo",
     "PutBlob",
     "Raised",
     "Recall",
     "Resolve",
     "Returned",
+    "Rewind",
     "Settle",
     "Stop",
     "Sync",
-    "Tell",
+    "TakenBack",
+    "Telling",
+    "Wait",
+    "Waiting",
 ]
 
 
@@ -65,10 +74,52 @@ class Recall:
 
 
 @dataclasses.dataclass(slots=True)
-class Tell:
-    """Tell the ledger of an undo: answered by what that gives back."""
+class Wait:
+    """Wait for what another call finds out. Answered by `Returned` or `Raised`."""
 
-    word: Callable[[Ledger], Any]
+    until: Future[None]
+
+
+@dataclasses.dataclass(slots=True)
+class BeginAsking:
+    """Somebody is about to be asked. Answered by whether that is new."""
+
+    request: str
+
+
+@dataclasses.dataclass(slots=True)
+class EndAsking:
+    """It was decided."""
+
+    request: str
+
+
+@dataclasses.dataclass(slots=True)
+class BeginUndo:
+    """An undo begins; `paths` say what earlier ones have done."""
+
+    paths: dict[str, Path]
+
+
+@dataclasses.dataclass(slots=True)
+class OpenUndo:
+    """Open the branch in which the step of a fingerprint is undone. Answered by its name."""
+
+    fingerprint: str
+    attempt: int
+
+
+@dataclasses.dataclass(slots=True)
+class TakenBack:
+    """A step was undone: where its recording lies ahead, it holds no longer."""
+
+    run: str
+    step: int
+
+
+@dataclasses.dataclass(slots=True)
+class Rewind:
+    """What is recorded holds no longer: the world is not the one that it was recorded in."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -80,14 +131,10 @@ class KeepBlob:
 
 @dataclasses.dataclass(slots=True)
 class Execute:
-    """Run the tool's own body. Answered by `Returned` or `Raised`.
-
-    `late` makes the flow that records an end which came after the call was cancelled.
-    """
+    """Run the tool's own body. Answered by `Returned` or `Raised`."""
 
     step: Step
     body: Callable[..., Any]
-    late: Callable[[Returned | Raised], Flow]
     is_async: bool | None = None  # None: as the drive is
 
 
@@ -163,19 +210,23 @@ class Raised:
     began: bool = True  # False: cut off before the body's first instruction
 
 
+Waiting = Execute | Sync | Consult | Wait
+"""What may take its time: performed in one way by a thread, in another by a task."""
+
+Telling = BeginAsking | EndAsking | BeginUndo | OpenUndo | TakenBack | Rewind
+"""What the ledger is told."""
+
 Effect = (
     Admit
-    | Consult
-    | Execute
     | Settle
     | Resolve
     | Stop
     | Note
-    | Sync
     | PutBlob
     | GetBlob
     | KeepBlob
     | Recall
-    | Tell
+    | Telling
+    | Waiting
 )
 Flow = Generator[Effect, Any, Returned | Raised]

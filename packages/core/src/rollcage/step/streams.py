@@ -1,83 +1,95 @@
-"""The two loops of streams: bodies that give iterators, live or recorded."""
+"""The loop of streams: bodies that give iterators, live or recorded; for sync and async."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Iterator
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from rollcage.step.call import Step
-from rollcage.step.driver import Driver, aconsult, caught, unwrap
-from rollcage.step.requests import Admit, Consult, Execute, Flow, Raised, Returned, Settle, Sync
+from rollcage.step.driver import Driver, Perform, stepped, unwrap
+from rollcage.step.requests import (
+    Admit,
+    Consult,
+    Execute,
+    Flow,
+    Raised,
+    Returned,
+    Settle,
+    Sync,
+    Wait,
+)
 
 __all__ = ["astream", "stream"]
 
 _END: Final = object()
 
 
-def stream(  # noqa: C901, PLR0912 - a generator's exit reaches its own frame only
-    driver: Driver, flow: Flow
-) -> Iterator[Any]:
+def stream(driver: Driver, flow: Flow) -> Iterator[Any]:
     """Drive a flow whose body gives an iterator: its chunks, live or recorded.
 
     The step's value is the list of its chunks. A consumer that stops early cuts a write off;
     of anything else what it took is recorded, and no more of it can be replayed.
     """
-    answer: Any = None
-    live = False
-    ended: GeneratorExit | None = None  # the consumer wants no more
-    with driver.driven() as calls:
-        while True:
-            try:
-                effect = flow.send(answer)
-            except StopIteration as stop:
-                answer = stop.value
-                break
-            if type(effect) is Execute:
-                live = True
-                answer = driver.refusal(effect.step)
-                chunks: list[Any] = []
-                source: Any = None
-                try:
-                    while answer is None:
-                        with driver.inside(effect.step):
-                            if source is None:
-                                source = iter(effect.body(**effect.step.call.passed))
-                            chunk = next(source, _END)
-                        if chunk is _END:
-                            answer = Returned(chunks)
-                        else:
-                            chunks.append(chunk)
-                            yield chunk
-                except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
-                    answer = _cut_off(error, effect.step, chunks)
-                    if source is not None and hasattr(source, "close"):
-                        with contextlib.suppress(Exception), driver.inside(effect.step):
-                            source.close()
-                    if isinstance(error, GeneratorExit):
-                        ended = error
-            elif type(effect) is Sync:
-                answer = driver.sync()
-            else:
-                if type(effect) is Admit:
-                    calls.append(effect.call)
-                answer = driver.perform(effect)
-                if type(effect) is Settle:
-                    calls.clear()
-    if ended is not None:
-        raise ended
-    value = unwrap(answer, stream=True)
-    if not live:
-        yield from value
-        if answer.cut:
-            raise driver.beyond_cut()
+    chunks = _chunks(driver, flow, driver.here, _AtOnce)
+    while True:
+        chunk: Any = stepped(anext(chunks, _END))
+        if chunk is _END:
+            return
+        try:
+            yield chunk
+        except BaseException as error:  # noqa: BLE001 - of the consumer; it is raised again there
+            with contextlib.suppress(StopAsyncIteration):
+                stepped(chunks.athrow(error))
+            return
 
 
-async def astream(  # noqa: C901, PLR0912, PLR0915 - as `stream`
-    driver: Driver, flow: Flow
-) -> AsyncGenerator[Any]:
+def astream(driver: Driver, flow: Flow) -> AsyncGenerator[Any]:
     """`stream` for a body that gives an async iterator."""
+    return _chunks(driver, flow, driver.there, _Awaited)
+
+
+class _Source(Protocol):
+    """An iterator, sync or async, as the loop reads it."""
+
+    def __init__(self, iterable: Any) -> None: ...
+
+    async def take(self) -> Any:
+        """The next chunk, or `_END`."""
+        ...
+
+    async def close(self) -> None:
+        """No more of it is wanted."""
+        ...
+
+
+class _AtOnce:
+    def __init__(self, iterable: Any) -> None:
+        self._source = iter(iterable)
+
+    async def take(self) -> Any:
+        return next(self._source, _END)
+
+    async def close(self) -> None:
+        if hasattr(self._source, "close"):
+            self._source.close()
+
+
+class _Awaited:
+    def __init__(self, iterable: Any) -> None:
+        self._source = aiter(iterable)
+
+    async def take(self) -> Any:
+        return await anext(self._source, _END)
+
+    async def close(self) -> None:
+        if hasattr(self._source, "aclose"):
+            await self._source.aclose()
+
+
+async def _chunks(  # noqa: C901, PLR0912 - a generator's exit reaches its own frame only
+    driver: Driver, flow: Flow, wait: Perform, opened: type[_Source]
+) -> AsyncGenerator[Any]:
     answer: Any = None
     live = False
     ended: GeneratorExit | None = None  # the consumer wants no more
@@ -92,13 +104,13 @@ async def astream(  # noqa: C901, PLR0912, PLR0915 - as `stream`
                 live = True
                 answer = driver.refusal(effect.step)
                 chunks: list[Any] = []
-                source: Any = None
+                source: _Source | None = None
                 try:
                     while answer is None:
                         with driver.inside(effect.step):
                             if source is None:
-                                source = aiter(effect.body(**effect.step.call.passed))
-                            chunk = await anext(source, _END)
+                                source = opened(effect.body(**effect.step.call.passed))
+                            chunk = await source.take()
                         if chunk is _END:
                             answer = Returned(chunks)
                         else:
@@ -106,16 +118,13 @@ async def astream(  # noqa: C901, PLR0912, PLR0915 - as `stream`
                             yield chunk
                 except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
                     answer = _cut_off(error, effect.step, chunks)
-                    if source is not None and hasattr(source, "aclose"):
+                    if source is not None:
                         with contextlib.suppress(Exception), driver.inside(effect.step):
-                            await source.aclose()
+                            await source.close()
                     if isinstance(error, GeneratorExit):
                         ended = error
-            elif type(effect) is Sync:
-                answer = await caught(asyncio.to_thread(driver.sync))
-            elif type(effect) is Consult:
-                driver.ended(effect)
-                answer = await aconsult(effect)
+            elif isinstance(effect, (Execute, Sync, Consult, Wait)):
+                answer = await wait(effect)
             else:
                 if type(effect) is Admit:
                     calls.append(effect.call)

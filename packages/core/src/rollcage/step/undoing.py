@@ -25,7 +25,19 @@ from rollcage.replay.recording import Lineage, undo_paths
 from rollcage.step.call import Call, Told
 from rollcage.step.capture import Setting, observed, plan_late, probed, revived
 from rollcage.step.flow import happened, run_step
-from rollcage.step.requests import Effect, Flow, Note, Raised, Recall, Returned, Sync, Tell
+from rollcage.step.requests import (
+    BeginUndo,
+    Effect,
+    Flow,
+    Note,
+    OpenUndo,
+    Raised,
+    Recall,
+    Returned,
+    Rewind,
+    Sync,
+    TakenBack,
+)
 from rollcage.trace import constructors as make
 from rollcage.undo.compensation import (
     DidNotHappen,
@@ -125,21 +137,21 @@ def _carried_out(
     tasks: list[Task], lineage: Lineage, order: Order, setting: Setting, host: Host
 ) -> Generator[Effect, Any, list[UndoneStep]]:
     """Take one step back after the other, up to the first that fails."""
-    yield Tell(lambda ledger: ledger.begin_undo(undo_paths(lineage.entries)))
+    yield BeginUndo(undo_paths(lineage.entries))
     done: list[UndoneStep] = []
     for task in tasks:
         each = yield from _undone(task, setting, host)
         yield Note(_finished(each), each.name)
         done.append(each)
         if each.status in ("verified", "compensated"):
-            yield _taken_back(*task.origin)
+            yield TakenBack(*task.origin)
         elif each.status in ("failed", "conflict"):
             return done
     if order.only is None:
         incomplete = any(each.status not in ("verified", "compensated") for each in done)
         yield Note(make.run_rewound(to=order.to or 0, branch=order.branch, incomplete=incomplete))
         if not order.branch:
-            yield Tell(lambda ledger: ledger.rewind())
+            yield Rewind()
     return done
 
 
@@ -155,7 +167,7 @@ def take_back(order: Order, setting: Setting, host: Host) -> Generator[Effect, A
         return str(report)
     joins = [e for e in order.only or () if e.kind == "branch"]
     for entry in joins:  # what they brought back is gone
-        yield _taken_back(entry.run, entry.step)
+        yield TakenBack(entry.run, entry.step)
     return ""
 
 
@@ -380,7 +392,7 @@ def _undone(task: Task, setting: Setting, host: Host) -> Generator[Effect, Any, 
             return changed
     calls = task.calls
     yield Note(make.undo_started(of=task.origin, calls=len(calls)))
-    name: str = yield Tell(lambda ledger: ledger.undo_branch(task.entry.fingerprint, task.attempt))
+    name: str = yield OpenUndo(task.entry.fingerprint, task.attempt)
     for tool, values in calls:
         call, verdict = host.compensating(tool, values, name, task.origin)
         body = tool.body
@@ -425,10 +437,6 @@ def _changed_meanwhile(task: Task, setting: Setting) -> Generator[Effect, Any, U
     if strange:
         return task.ended("conflict", "somebody else has changed it since", strange)
     return None
-
-
-def _taken_back(run: str, step: int) -> Tell:
-    return Tell(lambda ledger: ledger.taken_back(run, step))
 
 
 def _finished(each: UndoneStep) -> dict[str, Any]:

@@ -32,7 +32,7 @@ _HARMLESS: Final = frozenset({os.devnull, "/dev/random", "/dev/urandom", "/dev/z
 _IMPORTER: Final = "<frozen importlib._bootstrap_external>"
 _BODIES: Final = {
     "rollcage.step.driver": {"_execute", "_aexecute"},
-    "rollcage.step.streams": {"stream", "astream"},
+    "rollcage.step.streams": {"_chunks", "__init__", "take", "close"},
 }
 _HANDLE_ONLY: Final = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_PATH", 0)
 _CREATES: Final = os.O_CREAT | os.O_TRUNC | os.O_APPEND

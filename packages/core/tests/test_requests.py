@@ -1,0 +1,137 @@
+"""What a flow asks for is data; and one loop performs it, whether a thread or a task drives it."""
+
+import ast
+import asyncio
+import dataclasses
+import importlib
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, get_args, get_type_hints
+
+import pytest
+from rollcage import Contract, Session, tool
+from rollcage.step import requests, watch
+from rollcage.store import JsonlStore
+from rollcage.trace import read_run
+
+
+def test_no_request_carries_code_but_the_users_own() -> None:
+    carried = {
+        (kind.__name__, field)
+        for kind in get_args(requests.Effect)
+        for field, hint in get_type_hints(kind).items()
+        if "Callable" in str(hint) or "Generator" in str(hint)
+    }
+    assert all(dataclasses.is_dataclass(kind) for kind in get_args(requests.Effect))
+    assert carried == {("Execute", "body"), ("Consult", "function")}
+
+
+@tool(effect="write")
+def next_of_nothing() -> int:
+    return next(iter(()))
+
+
+@tool(effect="read")
+def inner(n: int) -> int:
+    return n + 1
+
+
+@tool(effect="scope")
+def outer(n: int) -> int:
+    return inner(n) + inner(n + 1)
+
+
+def test_a_body_that_raises_what_ends_loops_raises_it(store: JsonlStore) -> None:
+    with Session("job", store=store) as session:
+        with pytest.raises(StopIteration):
+            session.call(next_of_nothing)
+        assert session.call(outer, n=1) == 5
+    assert [s.state for s in read_run(store.read(session.run_id)).steps] == [
+        "failed", "ran", "ran", "ran",
+    ]  # fmt: skip
+
+
+def test_a_sync_call_inside_of_a_running_loop_suspends_nothing(store: JsonlStore) -> None:
+    async def agent() -> int:
+        with Session("job", store=store):
+            return outer(1)
+
+    assert asyncio.run(agent()) == 5
+
+
+def test_what_calls_bodies_is_known_to_what_holds_them_to_their_permissions() -> None:
+    named = vars(watch)["_BODIES"]
+    for module, names in named.items():
+        tree = ast.parse(inspect.getsource(importlib.import_module(module)))
+        functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+        assert names <= {node.name for node in ast.walk(tree) if isinstance(node, functions)}
+
+
+# --- streams -------------------------------------------------------------------------------------
+
+CHUNKS = Contract(name="chunks", effect="read", parameters={"type": "object"})
+closed: list[str] = []
+
+
+def chunks() -> Iterator[int]:
+    try:
+        yield from range(3)
+    finally:
+        closed.append("sync")
+
+
+async def achunks() -> AsyncIterator[int]:
+    try:
+        for n in range(3):
+            yield n
+    finally:
+        closed.append("async")
+
+
+@pytest.fixture(autouse=True)
+def nothing_closed() -> None:
+    closed.clear()
+
+
+def test_what_a_consumer_throws_into_a_stream_is_its_end(store: JsonlStore) -> None:
+    with Session("job", store=store) as session:
+        stream: Any = session.stream(CHUNKS, {}, chunks)
+        assert next(stream) == 0
+        with pytest.raises(KeyError, match="enough"):
+            stream.throw(KeyError("enough"))
+        assert closed == ["sync"]
+        assert list(stream) == []
+    (step,) = read_run(store.read(session.run_id)).steps
+    assert step.state == "failed"
+
+
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_a_stream_that_is_left_is_cut_and_replays_up_to_there(
+    store: JsonlStore, in_loop: bool
+) -> None:
+    def read(session: Session) -> list[int]:
+        stream: Any = session.stream(CHUNKS, {}, chunks)
+        taken = [next(stream), next(stream)]
+        stream.close()
+        return taken
+
+    async def agent(session: Session) -> list[int]:
+        return read(session)
+
+    run: Callable[[Session], list[int]] = (lambda s: asyncio.run(agent(s))) if in_loop else read
+    with Session("job", store=store) as session:
+        assert run(session) == [0, 1]
+    assert closed == ["sync"]
+    with Session("job", store=store, replay="offline") as again:
+        assert run(again) == [0, 1]
+    assert again.stats.hits == 1
+
+
+def test_an_async_stream_is_driven_by_the_same_loop(store: JsonlStore) -> None:
+    async def read(session: Session) -> list[int]:
+        return [n async for n in session.astream(CHUNKS, {}, achunks)]
+
+    for replay in ("off", "offline"):
+        with Session("job", store=store, replay=replay) as session:
+            assert asyncio.run(read(session)) == [0, 1, 2]
+    assert closed == ["async"]
