@@ -36,23 +36,25 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def test_it_says_what_happens(played: tuple[Path, str]) -> None:
     said = played[1]
     assert len(re.findall(r"^ +\d+ +hit ", said, re.MULTILINE)) == 8
-    assert len(re.findall(r"^ +\d+ +ran ", said, re.MULTILINE)) == 8 + 2 + 1 + 6
+    assert len(re.findall(r"^ +\d+ +ran ", said, re.MULTILINE)) == 8 + 2 + 1 + 2 + 6
     assert "8 steps were replayed: nothing ran" in said
     assert "embedded null byte" in said
     assert "the model was told why: ../salaries.txt is outside of the workspace" in said
     assert "its hash does not follow from the lines before it" in said
+    assert "the drift is in the trace: output_wrong_type at $" in said
+    assert "nothing ran, and the trace says why: send_reminder: to: Field required" in said
     assert "$ rollcage undo" in said
     assert said.count("reversible") == 6
     assert len(re.findall(r"^ +step \d \(\w+\): verified$", said, re.MULTILINE)) == 6
-    assert "6 effects were taken back, and each was looked at" in said
+    assert "6 effects were undone, and each was verified" in said
     assert "✗" not in said
     assert not re.search(r"[\x00-\x09\x0b-\x1f]", said)
 
 
 def test_the_traces_say_the_same(played: tuple[Path, str]) -> None:
     store = JsonlStore(played[0] / ".rollcage")
-    crashed, resumed, blocked, wrecked = runs = store.runs()
-    assert [each.status for each in runs] == ["error", "ok", "ok", "undone"]
+    crashed, resumed, blocked, drifted, corrected, wrecked = runs = store.runs()
+    assert [each.status for each in runs] == ["error", "ok", "ok", "error", "ok", "undone"]
     assert resumed.source == crashed.run
     kinds = {}
     for info in runs:
@@ -62,6 +64,9 @@ def test_the_traces_say_the_same(played: tuple[Path, str]) -> None:
     assert kinds[resumed.run].count("step.replayed") == 8
     assert kinds[resumed.run].count("step.finished") == 2
     assert kinds[blocked.run].count("step.blocked") == 1
+    assert kinds[drifted.run].count("step.finished") == 1
+    assert kinds[corrected.run].count("call.refused") == 1
+    assert kinds[corrected.run].count("step.started") == 1
     assert kinds[wrecked.run].count("undo.finished") == 6
 
 
@@ -88,13 +93,15 @@ def test_the_commands_that_it_prints_work(played: tuple[Path, str]) -> None:
     commands = re.findall(r"^ +rollcage (.*)$", said, re.MULTILINE)
     results = [rollcage(folder.parent, *command.split()) for command in commands]
     assert [command.split()[0] for command in commands] == [
-        "runs", "show", "diff", "show", "verify", "show",
+        "runs", "show", "diff", "show", "show", "show", "verify", "show",
     ]  # fmt: skip
-    assert [result.returncode for result in results] == [0, 0, 1, 0, 3, 0]
+    assert [result.returncode for result in results] == [0, 0, 1, 0, 0, 0, 3, 0]
     assert "8 hit" in results[1].stdout
     assert "path_escape" in results[3].stdout
-    assert "line 5" in results[4].stdout
-    assert "ran, undone" in results[5].stdout
+    assert "output_wrong_type" in results[4].stdout
+    assert "1 call refused" in results[5].stdout
+    assert "line 5" in results[6].stdout
+    assert "ran, undone" in results[7].stdout
 
 
 def test_for_machines(tmp_path: Path) -> None:
@@ -102,7 +109,14 @@ def test_for_machines(tmp_path: Path) -> None:
     assert result.returncode == 0
     data = json.loads(result.stdout)
     assert data.keys() == {"folder", "store", "runs", "claims"}
-    assert data["runs"].keys() == {"crashed", "resumed", "blocked", "wrecked"}
+    assert data["runs"].keys() == {
+        "crashed",
+        "resumed",
+        "blocked",
+        "drifted",
+        "corrected",
+        "wrecked",
+    }
     assert all(claim["true"] for claim in data["claims"])
     assert (tmp_path / "here" / ".rollcage").is_dir()
 
@@ -157,5 +171,5 @@ def test_what_is_not_brought_back_it_does_not_claim(tmp_path: Path) -> None:
     assert result.returncode == 1
     assert "somebody else has changed it since" in re.sub(r"\s+", " ", result.stdout)
     assert "Nothing is changed: settle the conflict first." in result.stdout
-    assert "✗ 0 effects were taken back" in result.stdout
-    assert "does not show this: 0 effects were taken back" in result.stderr
+    assert "✗ 0 effects were undone" in result.stdout
+    assert "does not show this: 0 effects were undone" in result.stderr

@@ -1,9 +1,11 @@
 """README and documentation say what is true: their code runs, as a reader would run it.
 
 On one page, the Python blocks without a title are one program, from top to bottom. A block with
-`title="name.py"` is a file of that name. The `$` lines of a console block are commands, run in
-order in the folder with those files; what stands below one is its output (`...` for any text; ids,
-times and the width of columns are not compared), and `# exit code N` on its line is how it ends.
+`title="name.py"` is a file of that name, and so is one after a line that ends with its name and a
+colon, as in a README, of which GitHub and package indexes drop titles. The `$` lines of a console
+block are commands, run in order in the folder with those files; what stands below one is its output
+(`...` for any text; ids, times and the width of columns are not compared), and `# exit code N` on
+its line is how it ends. `ID` in a command is the first id in the output of the command before.
 Commands that need the network or another environment are named below, with the reason.
 """
 
@@ -31,10 +33,17 @@ NOT_RUN = {
     "pip install": "needs a package index",
     "nox": "makes environments of its own; this test is a part of it",
     "rollcage demo": "takes its time, and has tests of its own",
+    "rollcage runs --store rollcage-demo": "needs the demo to have run",
+    "rollcage show latest --store rollcage-demo": "needs the demo to have run",
     "python examples/": "test_examples.py runs each of them",
 }
 LANGUAGES = {"python", "console", "json", "text", "toml"}
-FENCE = re.compile(r"^```(\w*)(?: title=\"([\w.]+)\")?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(
+    r"(?:`(?P<file>[\w.]+)`:\n\n)?^```(?P<language>\w*)(?: title=\"(?P<title>[\w.]+)\")?\n"
+    r"(?P<text>.*?)^```$",
+    re.DOTALL | re.MULTILINE,
+)
+ID = re.compile(r"\b[0-9a-f]{16,64}\b")
 VARIES = re.compile(
     r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b(?=[0-9a-f]*\d)[0-9a-f]{12}\b|\b[0-9a-f]{64}\b"
     r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|\b\d+(\.\d)? (µs|ms|s)\b"
@@ -58,7 +67,12 @@ class Command(NamedTuple):
 
 def blocks(text: str) -> list[Block]:
     return [
-        Block(found[1], found[2] or "", found[3], text.count("\n", 0, found.start(3)))
+        Block(
+            found["language"],
+            found["file"] or found["title"] or "",
+            found["text"],
+            text.count("\n", 0, found.start("text")),
+        )
         for found in FENCE.finditer(text)
     ]
 
@@ -112,7 +126,7 @@ def test_python_blocks_run(page: Path, run_offline: Run, tmp_path: Path) -> None
 
 @every_page
 def test_commands_do_what_is_shown(page: Path, run_offline: Run, tmp_path: Path) -> None:
-    todo = set()
+    todo, before = set(), ""
     for block in blocks(page.read_text(encoding="utf-8")):
         if block.title:
             (tmp_path / block.title).write_text(block.text, encoding="utf-8")
@@ -120,7 +134,10 @@ def test_commands_do_what_is_shown(page: Path, run_offline: Run, tmp_path: Path)
         for command in commands(block.text) if block.language == "console" else ():
             if command.line.startswith(tuple(NOT_RUN)):
                 continue
-            ended = run_offline("bash", "-c", command.line, cwd=tmp_path)
+            found = ID.search(before)
+            line = re.sub(r"\bID\b", found[0], command.line) if found else command.line
+            ended = run_offline("bash", "-c", line, cwd=tmp_path)
+            before = ended.stdout
             code = 128 - ended.returncode if ended.returncode < 0 else ended.returncode
             assert code == command.exit_code, f"$ {command.line}\n{ended.stdout}"
             if command.output.strip():
@@ -138,6 +155,7 @@ def test_every_block_says_what_it_is(page: Path) -> None:
     found = blocks(text)
     assert {block.language for block in found} <= LANGUAGES
     assert text.count("```") == 2 * len(found), "a fence that is indented, or has unknown options"
+    assert page.name != "README.md" or "title=" not in text, "it is not shown: name the file before"
     for block in found:
         if block.language == "console":
             assert commands(block.text), "a console block without a `$ ` command"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from rollcage_cli.demo import stage
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = sorted(p.parent for p in ROOT.glob("*/*/pyproject.toml"))
@@ -82,6 +83,7 @@ def test_core_brings_no_framework() -> None:
 def core_extras() -> tuple[dict[str, list[str]], list[str]]:
     """Each of core's extras alone, and what `rollcage[all]` brings, without markers."""
     extras = dict(PROJECTS["rollcage"]["optional-dependencies"])
+    del extras["demo"]  # no feature of its own; see below
     everything = [r.partition(";")[0] for r in extras.pop("all")]
     return extras, everything
 
@@ -104,6 +106,22 @@ def test_extras_bring_a_sibling_or_a_library() -> None:
     assert libraries == {
         "idna": "idna", "secrets": "detect-secrets", "sql": "sqlglot", "yaml": "pyyaml",
     }  # fmt: skip
+
+
+def test_the_demo_comes_with_the_command_line_and_all_that_it_plays_with() -> None:
+    (wanted,) = map(Requirement, PROJECTS["rollcage"]["optional-dependencies"]["demo"])
+    assert (wanted.name, wanted.extras) == ("rollcage-cli", {"demo"})
+    brought = map(Requirement, PROJECTS[wanted.name]["optional-dependencies"]["demo"])
+    needed = {canonicalize_name(module) for module in stage.NEEDED}
+    assert needed <= {canonicalize_name(each.name) for each in brought}
+
+
+@every_folder
+def test_a_wheel_says_where_its_project_is_and_shows_how_it_is_used(folder: Path) -> None:
+    project = load(folder)["project"]
+    assert project["urls"] == PROJECTS["rollcage"]["urls"]
+    assert project["urls"].keys() == {"Source", "Documentation", "Changelog", "Issues"}
+    assert re.search(r"^```(python|console)$", (folder / "README.md").read_text(), re.MULTILINE)
 
 
 def test_core_is_tested_with_all_that_it_can_use() -> None:

@@ -326,7 +326,7 @@ class Judged:
                 yield f"lost: {step}, {event['outcome']['status']}"
 
     def _in_doubt(self) -> list[Line]:
-        """Calls of which nobody can tell whether they happened: begun, never ended."""
+        """Calls whose outcome is unknown: begun, never ended."""
         ended = {(line.run, line.step) for line in self.lines if not line.began}
         return [
             line for line in self.lines

@@ -338,7 +338,7 @@ async def test_it_needs_approval(lab: Any, make: Make, within: Any, results: Any
         async with lab.session(rules=[approve_first]) as session:
             client = lab.client([("act", {"text": "b"})], "end")
             agent = lab.agent(client, session, **make(plain, session))
-            with pytest.raises(SessionHalted, match="needs approval"):
+            with pytest.raises(SessionHalted, match="requires approval"):
                 await within(agent.run(task="Go."))
     async with lab.session() as session:  # approved: nothing asks any more
         client = lab.client([("act", {"text": "b"})], "end")

@@ -1,8 +1,10 @@
 """Functions declared with `@rollcage.tool`, as tools of LangChain."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import rollcage
@@ -10,8 +12,11 @@ from langchain_core.tools import (
     StructuredTool,
 )
 from rollcage import current_step
-from rollcage.errors import ContractError
+from rollcage.errors import ContractError, OutputDrift
 from rollcage_langchain import as_tools, guard_tools
+
+if TYPE_CHECKING:
+    from .conftest import Lab
 
 Call = Callable[..., dict[str, Any]]
 """Makes a tool call as LangChain hands it to a tool."""
@@ -86,3 +91,30 @@ def test_a_users_own_wrapper_around_a_declared_function_is_not_skipped(lab: Any)
         (guarded,) = guard_tools([StructuredTool.from_function(logged)], session)
         assert guarded.invoke({"city": "Lima"}) == "Lima 1 True"
     assert loud == ["Lima"]
+
+
+@rollcage.tool(effect="read", returns=float)
+def rate(currency: str) -> Any:
+    """Look up a rate, from a service that began to answer with texts."""
+    return f"1,08 {currency}"
+
+
+@rollcage.tool(effect="read")
+def annotated_rate(currency: str) -> float:
+    """The same, of which the type is no more than an annotation."""
+    found: Any = f"1,08 {currency}"
+    return found  # type: ignore[no-any-return] # wrong on purpose
+
+
+def test_the_declared_output_of_a_tool_counts_in_langchain_too(lab: Lab) -> None:
+    with lab.session() as session:
+        withheld, reported = as_tools([rate, annotated_rate], session)
+        with pytest.raises(OutputDrift, match="output_wrong_type"):
+            withheld.invoke({"currency": "USD"})
+        assert reported.invoke({"currency": "USD"}) == "1,08 USD"
+    drifts = [
+        event["outcome"]["drift"]
+        for event in lab.events(session.run_id)
+        if event["event"] == "step.finished"
+    ]
+    assert [each.get("reported", False) for each in drifts] == [False, True]

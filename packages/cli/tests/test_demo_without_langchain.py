@@ -11,15 +11,15 @@ Cli = Callable[..., Any]
 
 
 def test_without_its_extra_it_says_how(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "_NEEDED", ("no_such_library",))
+    monkeypatch.setattr(stage, "NEEDED", ("no_such_library",))
     result = cli("demo")
     assert result.code == 2
-    assert result.err == ('rollcage: the demo needs LangChain: pip install "rollcage-cli[demo]"\n')
+    assert result.err == ('rollcage: the demo needs LangChain: pip install "rollcage[demo]"\n')
     assert not list(Path.cwd().iterdir())
 
 
 def test_a_folder_that_is_there_is_left_alone(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "_NEEDED", ())
+    monkeypatch.setattr(stage, "NEEDED", ())
     Path("mine").mkdir()
     result = cli("demo", "--dir", "mine")
     assert result.code == 2
@@ -33,7 +33,7 @@ def test_by_default_each_demo_has_a_folder_of_its_own() -> None:
 
 
 def test_a_folder_that_can_not_be_made(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "_NEEDED", ())
+    monkeypatch.setattr(stage, "NEEDED", ())
     Path("file").write_text("")
     result = cli("demo", "--dir", "file/demo")
     assert result.code == 2

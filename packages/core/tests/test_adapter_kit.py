@@ -280,7 +280,7 @@ def test_a_whole_contract_stands_for_what_a_tool_says() -> None:
 
 @pytest.mark.parametrize("field", ["efect", "framework"])
 def test_a_field_that_can_not_be_declared_is_named(field: str) -> None:
-    with pytest.raises(ContractError, match=rf"send: \['{field}'\] can't be declared; what can: "):
+    with pytest.raises(ContractError, match=rf"send: \['{field}'\] are not options of a tool"):
         declare(said, framework="test", declared={field: "x"})
 
 

@@ -178,7 +178,7 @@ def test_a_run_stops_and_goes_on_in_another_process_days_later(
     for _ in range(2):  # the second one finds that nobody has decided yet
         halted = python(JOB, store, str(log))
         assert halted.returncode == 1
-        assert "ApprovalRequired: write needs approval: may it?" in halted.stderr
+        assert "ApprovalRequired: write requires approval: may it?" in halted.stderr
         assert log.read_text().split() == ["safe"]
     assert python(DECIDE, store, said).returncode == 0
     resumed = python(JOB, store, str(log))

@@ -264,7 +264,7 @@ class Unset:
 def test_a_value_whose_own_code_fails_is_marked_and_does_not_raise(value: Any) -> None:
     result = encode_result(value, seal)
     assert len(result.flaws) == 1
-    assert "can't be looked into" in result.flaws[0]
+    assert "can't be inspected" in result.flaws[0]
 
 
 def numbers() -> Iterator[int]:

@@ -203,8 +203,8 @@ def test_an_output_may_be_too_large(store: JsonlStore) -> None:
 @pytest.mark.parametrize(
     ("declared", "said"),
     [
-        ({"max_output": 0}, "lets nothing through"),
-        ({"json_output": range}, "no type to check by"),
+        ({"max_output": 0}, "allows no output"),
+        ({"json_output": range}, "is not a type"),
         ({"on_drift": "shrug"}, "on_drift='shrug'"),
     ],
 )

@@ -195,7 +195,7 @@ def test_what_allowed_a_call_is_recorded_with_it(session: Any) -> None:
 
 
 def test_ask_halts_the_session_until_somebody_can_answer(session: Any) -> None:
-    with pytest.raises(ApprovalRequired, match="write needs approval: is it right"):  # noqa: SIM117 - what it leaves with
+    with pytest.raises(ApprovalRequired, match="write requires approval: is it right"):  # noqa: SIM117 - what it leaves with
         with session(ask) as opened:
             with pytest.raises(ApprovalRequired):
                 opened.call(write, path="a")

@@ -253,7 +253,7 @@ def test_a_look_back_is_nothing_to_abandon(store: JsonlStore) -> None:
     finished(store, 1)
     with Session("job", store=store, replay="offline") as looked:
         write(1)
-    with pytest.raises(SessionError, match="only looked back"):
+    with pytest.raises(SessionError, match="was a replay only"):
         abandon_run(store, looked.run_id)
 
 

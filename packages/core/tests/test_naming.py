@@ -72,7 +72,7 @@ def test_where_no_script_runs_it_is_refused(run: Run, arguments: tuple[str, ...]
 
 
 def test_a_program_that_runs_other_peoples_scripts_gives_no_name() -> None:
-    with pytest.raises(SessionError, match="is no script of yours"):
+    with pytest.raises(SessionError, match="is not a script of yours"):
         Session()  # pytest's own
 
 

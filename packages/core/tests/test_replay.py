@@ -410,7 +410,7 @@ def test_a_miss_of_a_used_up_model_call_says_so(session: Any, recorded: int, sai
         for _ in range(recorded):
             ask(first, "a")
         ask(first, "b")
-    used_up = pytest.raises(ReplayMiss, match=f"for model: {said} to this very request")
+    used_up = pytest.raises(ReplayMiss, match=f"for model: {said} to this request")
     with used_up as caught, session("offline") as again:
         assert [ask(again, "a") for _ in range(recorded)] == ["to a"] * recorded
         ask(again, "a")
@@ -854,7 +854,7 @@ def test_deny_wins_over_a_recorded_result(session: Any) -> None:
 def test_ask_halts_where_nobody_answers_but_not_on_a_hit(session: Any) -> None:
     crash_after(session, lambda: write("a"))
     asking = session(rules=[lambda view: Verdict.ask("sure?")])
-    with pytest.raises(ApprovalRequired, match=r"write needs approval: sure\?"), asking:
+    with pytest.raises(ApprovalRequired, match=r"write requires approval: sure\?"), asking:
         assert write("a") == "wrote a"
         write("b")
     assert ran == []

@@ -117,7 +117,7 @@ def test_what_is_no_tool_is_refused(store: JsonlStore) -> None:
     with Session("job", store=store) as session:
         wrong: list[Any] = [None, "write", 7]
         for thing in wrong:
-            with pytest.raises(ContractError, match="no tool"):
+            with pytest.raises(ContractError, match="not a tool"):
                 session.call(thing)
         with pytest.raises(ArgumentsInvalid, match="number"):
             session.call(write, number="many")

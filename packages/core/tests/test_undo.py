@@ -66,7 +66,7 @@ def test_everything_is_taken_back_the_newest_first(
         assert report.complete
         assert statuses(report) == ["verified"] * 3
         assert [each.step for each in report.steps] == [3, 2, 1]
-        assert str(report) == "3 effects taken back"
+        assert str(report) == "3 effects undone"
     assert content(disk) == {"a": "old"}
     assert effects(disk)[3:] == ["restored b", "restored a", "restored a"]
     kinds = [event["event"] for event in events(session.run_id)]
@@ -433,7 +433,7 @@ def test_looking_back_undoes_nothing(
     with Session("job", store=store):
         files.put_file(path=str(disk / "a"), text="x")
     opened = Session("job", store=store, replay=replay)
-    with opened as session, pytest.raises(SessionError, match="changes nothing"):
+    with opened as session, pytest.raises(SessionError, match="nothing to undo"):
         session.undo()
     assert content(disk) == {"a": "x"}
 
@@ -601,7 +601,7 @@ def test_a_divergence_that_can_not_be_undone_halts(
         files.mail(to="ann")
         raise KeyError
     again = Session("job", store=store, on_divergence="undo")
-    with pytest.raises(Diverged, match="could not all be taken back"), again:
+    with pytest.raises(Diverged, match="Not all of them could be undone"), again:
         files.put_file(path=str(disk / "b"), text="reworded")
     assert "b" not in content(disk)
 

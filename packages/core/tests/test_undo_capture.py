@@ -66,7 +66,7 @@ def test_an_undo_plans_and_does_not_wait() -> None:
     async def undo() -> list[Compensation]:
         return []
 
-    with pytest.raises(ContractError, match="must not wait"):
+    with pytest.raises(ContractError, match="make it a plain function"):
         Contract(name="x", parameters={}, undo=undo)
 
 
@@ -282,7 +282,7 @@ def test_an_async_observe_needs_an_async_call(store: JsonlStore, events: Events)
         seen.append(what)
 
     with Session("job", store=store) as session:
-        with pytest.raises(CaptureFailed, match="is async, this call is not"):
+        with pytest.raises(CaptureFailed, match="is async, but this call is not"):
             write("a")
         asyncio.run(session.acall(write, what="b"))
     (started,) = of_kind(events(session.run_id), "step.started")

@@ -172,7 +172,7 @@ def test_a_look_back_is_no_run_to_undo(store: JsonlStore, files: Any, disk: Path
         put(files, disk, "a")
     with Session("job", store=store, replay="offline") as offline:
         put(files, disk, "a")
-    with pytest.raises(SessionError, match=f"undo the run that it looked at, {first.run_id}"):
+    with pytest.raises(SessionError, match=f"undo the run that it replayed, {first.run_id}"):
         undo_run(store, offline.run_id)
     assert undo_run(store, first.run_id).complete
 

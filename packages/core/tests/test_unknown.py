@@ -247,7 +247,7 @@ def test_an_undo_asks_too(store: JsonlStore, service: Service, lose: Callable[..
     order = declared(service, undo=undo)
     run = lose(order, "before")
     (step,) = undo_run(store, run, tools=[order, cancel]).steps
-    assert (step.status, step.reason) == ("compensated", "its probe says that it never happened")
+    assert (step.status, step.reason) == ("compensated", "its probe reports that it never happened")
     run = lose(order, "after")
     (step,) = undo_run(store, run, tools=[order, cancel]).steps
     assert step.status == "compensated"
@@ -298,7 +298,7 @@ def test_a_look_shows_that_it_did_not_happen(store: JsonlStore, files: Any, tmp_
     with pytest.raises(UnknownOutcome), Session("job", store=store) as session:
         put(str(tmp_path / "a"))
     (step,) = undo_run(store, session.run_id, tools=[put, files.restore_file]).steps
-    assert (step.status, step.reason) == ("verified", "what it changes is as it was before")
+    assert (step.status, step.reason) == ("verified", "the state is as it was before")
 
 
 def test_without_its_tool_nobody_can_be_asked(

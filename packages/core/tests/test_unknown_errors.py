@@ -319,7 +319,7 @@ def test_one_that_is_declared_both_ways_is_refused() -> None:
 
     with pytest.raises(ContractError, match=r"OSError is in raises= .* and in unknown_on="):
         Contract.of(order, raises=[OSError], unknown_on=[OSError])
-    with pytest.raises(ContractError, match="unknown_on=3 is no exception type"):
+    with pytest.raises(ContractError, match="unknown_on=3 is not an exception type"):
         Contract.of(order, unknown_on=[3])
 
 

@@ -199,7 +199,7 @@ def _differences(path: str, a: Any, b: Any, depth: int = 0) -> Iterator[Change]:
 
 
 def _insides(a: Any, b: Any) -> list[tuple[str, Any, Any]]:
-    """What two values of one shape hold, side by side; nothing where they can't be looked into."""
+    """What two values of one shape hold, side by side; nothing where they can't be inspected."""
     x, y = mapping_of(a), mapping_of(b)
     if x is not None and y is not None and tag_of(x) is None and tag_of(y) is None:
         return [(f".{n}", x.get(n, _ABSENT), y.get(n, _ABSENT)) for n in {**x, **y}]

@@ -34,7 +34,7 @@ class Standing:
 
     Attributes:
         sources: the runs that it builds on, oldest first, with their statuses.
-        unknown: writes of which nobody can tell whether they happened.
+        unknown: writes whose outcome is unknown.
         lost: writes that were performed, and whose result a replay can't give back.
         left: writes that were performed, and that a new one was let past.
         ahead: writes that its source performed, and that it has not asked for.

@@ -173,7 +173,7 @@ def _print_report(out: Console, report: UndoReport) -> None:
         where = "" if run == report.run else f" of {visible(run)}"
         out.print(f"step {number}{where} ({visible(name)}): not tried", soft_wrap=True)
     if report.complete:
-        out.print(Text(f"{len(report.steps)} effects taken back", style="green"))
+        out.print(Text(f"{len(report.steps)} effects undone", style="green"))
         out.print("The next session of this name resumes from there.")
 
 

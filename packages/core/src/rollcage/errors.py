@@ -32,7 +32,7 @@
     │   ├── UndoIncomplete            not everything could be taken back        (undo_incomplete)
     │   ├── RunStopped                somebody told the run to stop             (run_stopped)
     │   ├── ControlLost               nobody could stop the run any more        (control_lost)
-    │   ├── UnknownOutcome            nobody can tell whether a write happened  (outcome_unknown)
+    │   ├── UnknownOutcome            a write that may have happened or not      (outcome_unknown)
     │   └── TraceUnwritable           the trace can't be written                (trace_unwritable)
     └── StoreError                    the store or a trace in it
         ├── RunNotFound               no such run                               (run_not_found)
@@ -372,7 +372,7 @@ class Diverged(Halt):
 
 
 class UndoIncomplete(Halt):
-    """What a transaction had done could not all be taken back; the message says what is left."""
+    """A transaction could not be undone completely; the message says what is left."""
 
     code = "undo_incomplete"
 
@@ -417,7 +417,7 @@ class ControlLost(Halt):
 
 
 class UnknownOutcome(Halt):
-    """Nobody can tell whether a write happened; a person has to say so."""
+    """A write may have happened or not; a person has to resolve it."""
 
     code = "outcome_unknown"
 

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rollcage import Session, StepView, Verdict
 
 from rollcage_cli.demo.job import (
+    DRIFT,
     EFFECTS,
     ESCAPE,
+    MISSING,
+    NAME_DRIFT,
     NAME_ESCAPE,
+    NAME_MISSING,
     NAME_REPORT,
     NAME_WRECK,
     WRECK,
@@ -26,7 +30,7 @@ from rollcage_cli.demo.job import (
     Scene,
     report,
 )
-from rollcage_cli.demo.tools import for_agents
+from rollcage_cli.demo.tools import for_agents, for_contracts
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -35,8 +39,15 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 
+_ASKS: Final[Mapping[str, tuple[str, Sequence[Ask]]]] = {
+    "drift": (NAME_DRIFT, DRIFT),
+    "missing": (NAME_MISSING, MISSING),
+    "wreck": (NAME_WRECK, WRECK),
+}
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Play the acts one after the other: `slip`, `resume`, `escape`, `wreck`."""
+    """Play acts one after the other: `slip`, `resume`, `escape`, `drift`, `missing`, `wreck`."""
     folder, *acts = arguments
     for act in acts:
         answer = _play(Scene(Path(folder)), act)
@@ -48,16 +59,18 @@ def _play(scene: Scene, act: str) -> str:
     if act == "escape":
         asks: Sequence[Ask] = ESCAPE
         session = Session(NAME_ESCAPE, store=scene.store, rules=[_inside(scene.workspace)])
-    elif act == "wreck":
-        asks = WRECK
-        session = Session(NAME_WRECK, store=scene.store)
+    elif act in _ASKS:
+        name, asks = _ASKS[act]
+        session = Session(name, store=scene.store)
     else:
         asks = report(slip=act == "slip")
         session = Session(NAME_REPORT, store=scene.store)
     model = _scripted_model(asks)
     with session:
         if act == "wreck":
-            tools = _own_tools(scene, session)
+            tools = _own_tools(for_agents(scene), session)
+        elif act in _ASKS:
+            tools = _own_tools(for_contracts(scene), session)
         else:
             tools = _others_tools(scene, model, session)
         return _run_agent(model, tools, session)
@@ -76,11 +89,11 @@ def _run_agent(model: BaseChatModel, tools: Sequence[BaseTool], session: Session
     return str(state["messages"][-1].content)
 
 
-def _own_tools(scene: Scene, session: Session) -> Sequence[BaseTool]:
-    """The tools of our toolbox, which know how to take back what they do."""
+def _own_tools(tools: Sequence[Callable[..., Any]], session: Session) -> Sequence[BaseTool]:
+    """Functions that declare what they are, as LangChain's tools."""
     from rollcage_langchain import as_tools
 
-    return as_tools(for_agents(scene), session)
+    return as_tools(tools, session)
 
 
 def _others_tools(scene: Scene, model: BaseChatModel, session: Session) -> Sequence[BaseTool]:

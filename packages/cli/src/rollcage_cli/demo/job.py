@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 __all__ = [
-    "EFFECTS", "ESCAPE", "NAME_ESCAPE", "NAME_REPORT", "NAME_WRECK", "WRECK", "Ask", "Scene",
-    "prepare", "report",
+    "DRIFT", "EFFECTS", "ESCAPE", "MISSING", "NAME_DRIFT", "NAME_ESCAPE", "NAME_MISSING",
+    "NAME_REPORT", "NAME_WRECK", "WRECK", "Ask", "Scene", "prepare", "report",
 ]  # fmt: skip
 
 NAME_REPORT: Final = "weekly report"
 NAME_ESCAPE: Final = "curious agent"
+NAME_DRIFT: Final = "price check"
+NAME_MISSING: Final = "reminder"
 NAME_WRECK: Final = "spring cleaning"
 
 # What the two toolkits' tools do to the world; whatever is not named here counts as a write.
@@ -129,6 +131,13 @@ def report(*, slip: bool) -> Sequence[Ask]:
 ESCAPE: Final = (
     Ask("list_directory", {"dir_path": "."}),
     Ask("read_file", {"file_path": "../salaries.txt"}),
+)
+
+DRIFT: Final = (Ask("look_up_rate", {"currency": "USD"}),)
+
+MISSING: Final = (
+    Ask("send_reminder", {"text": "Your order waits."}),
+    Ask("send_reminder", {"to": "ann@example.org", "text": "Your order waits."}),
 )
 
 WRECK: Final = (

@@ -19,7 +19,9 @@ from rollcage.store import JsonlStore
 from rollcage.trace import Run, Step, read_run
 
 from rollcage_cli.demo.job import (
+    NAME_DRIFT,
     NAME_ESCAPE,
+    NAME_MISSING,
     NAME_REPORT,
     NAME_WRECK,
     WRECK,
@@ -33,11 +35,12 @@ from rollcage_cli.output import arguments_text, console, print_json, visible
 from rollcage_cli.show import outcome_text, state_text
 from rollcage_cli.verify import verify_trace
 
-__all__ = ["demo", "folder_for"]
+__all__ = ["NEEDED", "demo", "folder_for"]
 
-_NEEDED: Final = (
+NEEDED: Final = (
     "langchain", "langchain_community", "rollcage_langchain", "rollcage_toolbox", "sqlalchemy",
 )  # fmt: skip
+"""What is imported, and comes with the extra `rollcage[demo]`."""
 _FOLDER: Final = Path("rollcage-demo")
 _EDIT: Final = (b"120.50", b"920.50")  # what somebody writes into the record of what was done
 
@@ -90,12 +93,13 @@ def demo(
     """See it work: an agent crashes, is resumed, and is undone.
 
     Ten steps of a LangChain agent with real tools and a scripted model, offline: it dies at the
-    ninth, a second process replays eight and goes on. Then a blocked call, an edited trace, and
-    an agent that wrecks its folder and its database: `rollcage undo` brings both back.
+    ninth, a second process replays eight and goes on. Then a blocked call, an output that breaks
+    its contract, a call without one of its arguments, an edited trace, and an agent that wrecks its
+    folder and its database: `rollcage undo` restores both.
     """
-    missing = [name for name in _NEEDED if find_spec(name) is None]
+    missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        raise DemoUnavailable('the demo needs LangChain: pip install "rollcage-cli[demo]"')
+        raise DemoUnavailable('the demo needs LangChain: pip install "rollcage[demo]"')
     scene = folder_for(folder)
     stage = _Stage(scene, console(error=as_json))
     try:
@@ -127,7 +131,7 @@ def folder_for(folder: Path | None) -> Scene:
 
 
 class _Stage:
-    """The five acts, told as they happen."""
+    """The seven acts, shown as they happen."""
 
     def __init__(self, scene: Scene, out: Console) -> None:
         self.claims: list[Claim] = []
@@ -150,6 +154,12 @@ class _Stage:
             self._resume(agent)
             self._check()
             self._escape(agent)
+            self._check()
+        with self._agent("drift") as agent:
+            self._drift(agent)
+            self._check()
+        with self._agent("missing") as agent:
+            self._missing(agent)
             self._check()
         self._edit()
         self._check()
@@ -209,9 +219,33 @@ class _Stage:
         self._claim(f"the model was told why: {visible(reason)}", bool(reason) and reason in answer)
         self._claim("the agent went on to its end", agent.wait() == 0 and seen.status == "ok")
 
+    def _drift(self, agent: _Agent) -> None:
+        self._title("4", "A service changes: a tool that declares a number gives a text.")
+        agent.act(self._teller("drifted", NAME_DRIFT))
+        rows = self._view("drifted", agent).steps
+        drift = (rows[0].outcome or {}).get("drift", {}) if rows else {}
+        code, path = drift.get("code"), drift.get("path")
+        self._claim(f"the drift is in the trace: {code} at {path}", code == "output_wrong_type")
+        self._claim("the agent did not get the value", agent.wait() != 0)
+
+    def _missing(self, agent: _Agent) -> None:
+        self._title("5", "The model forgets an argument of a call.")
+        answer = agent.act(self._teller("corrected", NAME_MISSING))
+        seen = self._view("corrected", agent)
+        for row in seen.refused:
+            asked = f"{visible(row.name)}({arguments_text(row.args)})"
+            self._out.print(Text(f"       refused  {asked}", style="magenta"))
+        reasons = [row.reason for row in seen.refused]
+        self._claim(
+            f"nothing ran, and the trace says why: {visible(''.join(reasons))}",
+            len(reasons) == 1 and "to: Field required" in reasons[0],
+        )
+        sent = [row.state for row in seen.steps] == ["ran"] and "sent to ann@" in answer
+        self._claim("the model read that, and its second call ran", sent and agent.wait() == 0)
+
     def _edit(self) -> None:
         self._title(
-            "4", "Somebody edits the record: one digit, in a copy of the first run's trace."
+            "6", "Somebody edits the record: one digit, in a copy of the first run's trace."
         )
         run = self.runs["crashed"]
         found = verify_trace(self._store.read(run), self._store)
@@ -228,7 +262,7 @@ class _Stage:
 
     def _wreck(self, agent: _Agent, before: dict[str, str]) -> None:
         self._title(
-            "5", "An agent cleans up: it wrecks its folder and its database. Then it is undone."
+            "7", "An agent cleans up: it wrecks its folder and its database. Then it is undone."
         )
         agent.act(self._teller("wrecked", NAME_WRECK))
         states = [row.state for row in self._view("wrecked", agent).steps]
@@ -247,7 +281,7 @@ class _Stage:
         rows = read_run(self._store.read(run)).steps
         ends = [row.undone for row in rows if row.undoes is None]
         self._claim(
-            f"{ends.count('verified')} effects were taken back, and each was looked at",
+            f"{ends.count('verified')} effects were undone, and each was verified",
             code == 0 and ends == ["verified"] * len(WRECK),
         )
         for what, now in self._digests().items():
@@ -315,7 +349,7 @@ class _Stage:
         state = state_text(row)
         text.append(state).append(" " * (9 - len(state)))
         text.append(f"{visible(row.name)}({arguments_text(row.args)})")
-        if row.state in ("failed", "blocked"):
+        if row.state in ("failed", "blocked") or "drift" in (row.outcome or {}):
             text.append(f" → {outcome_text(row)}", style="red")
         text.truncate(self._out.width, overflow="ellipsis")
         self._out.print(text)
@@ -332,10 +366,12 @@ class _Stage:
             f"rollcage show {run['resumed'][-12:]} --store {store}",
             f"rollcage diff {run['crashed'][-12:]} {run['resumed'][-12:]} --store {store}",
             f"rollcage show {run['blocked'][-12:]} --step 2 --store {store}",
+            f"rollcage show {run['drifted'][-12:]} --store {store}",
+            f"rollcage show {run['corrected'][-12:]} --store {store}",
             f"rollcage verify {run['crashed'][-12:]} --store {self._scene.edited}",
             f"rollcage show {run['wrecked'][-12:]} --store {store}",
         ]
         out.print()
-        out.print(Text("Look at the traces:", style="bold"))
+        out.print(Text("See the traces:", style="bold"))
         for command in commands:
             out.print(f"    {command}", soft_wrap=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from rollcage_cli.demo.job import Scene
 
-__all__ = ["SETTING", "for_agents", "for_undo"]
+__all__ = ["SETTING", "for_agents", "for_contracts", "for_undo"]
 
 SETTING = f'[tool.rollcage]\ntools = ["{__name__}:for_undo"]\n'
 """What says to `rollcage undo`, in the demo's folder, where its tools are."""
@@ -20,6 +20,25 @@ def for_agents(scene: Scene) -> list[Callable[..., Any]]:
     from rollcage_toolbox.sql import Database
 
     return [*Workspace(scene.workspace).tools(), *Database(_address(scene)).tools()]
+
+
+def for_contracts(scene: Scene) -> list[Callable[..., Any]]:
+    """Tools that declare what they take and what they give."""
+    from rollcage import tool
+
+    @tool(effect="read", returns=float)
+    def look_up_rate(currency: str) -> Any:
+        """Look up an exchange rate: the service has begun to answer with texts."""
+        return f"1,08 {currency}"
+
+    @tool(effect="write")
+    def send_reminder(to: str, text: str) -> str:
+        """Send a reminder."""
+        with (scene.workspace / "outbox" / "reminders.txt").open("a", encoding="utf-8") as file:
+            file.write(f"{to}: {text}\n")
+        return f"sent to {to}"
+
+    return [look_up_rate, send_reminder]
 
 
 def for_undo() -> list[Callable[..., Any]]:

@@ -162,14 +162,19 @@ def declare(
         if unknown:
             known = ", ".join(sorted(_FIELDS))
             raise ContractError(
-                f"{contract.name}: {sorted(unknown)} can't be declared; what can: {known}"
+                f"{contract.name}: {sorted(unknown)} are not options of a tool; those are: {known}"
             )
         fields = {name: _LISTS.get(name, lambda v: v)(each) for name, each in fields.items()}
+        # The output contract of a tool of ours counts; annotations of the framework's own do not.
+        ours, stated = contract.function is not None, "returns" in fields
         contract = dataclasses.replace(
-            contract, **fields, function=contract.function or body, annotated=False
+            contract,
+            **fields,
+            function=contract.function or body,
+            annotated=ours and contract.annotated and not stated,
         )
-        whole = "returns" in fields
-    if whole and contract.on_drift is None and not contract.annotated:  # it is said to be one
+        whole = ours or stated
+    if whole and contract.on_drift is None and not contract.annotated:  # a declared type
         contract = dataclasses.replace(contract, on_drift="error")
     if effect is not None:
         contract = dataclasses.replace(contract, effect=effect)

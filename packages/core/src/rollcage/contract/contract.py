@@ -141,7 +141,7 @@ class Contract:
         for field in ("name", "version", "description", "risk"):
             _is_text(self, field, getattr(self, field))
         if isinstance(cast("object", self.labels), str) or not all(self.labels):
-            raise ContractError(f"{self.name}: labels={self.labels!r} is no tuple of words")
+            raise ContractError(f"{self.name}: labels={self.labels!r} is not a tuple of words")
         for label in self.labels:
             _is_text(self, "labels", label)
         _one_of(self, "effect", get_args(Effect))
@@ -149,7 +149,7 @@ class Contract:
         _one_of(self, "on_miss", (None, *get_args(OnMiss)))
         _one_of(self, "on_drift", (None, *get_args(OnDrift)))
         if self.max_output is not None and not self.max_output > 0:
-            raise ContractError(f"{self.name}: max_output={self.max_output!r} lets nothing through")
+            raise ContractError(f"{self.name}: max_output={self.max_output!r} allows no output")
         try:
             grants_of(self.permissions)
         except ContractError as error:
@@ -157,13 +157,13 @@ class Contract:
         for field in ("raises", "unknown_on", "framework_raises"):
             for each in cast("tuple[object, ...]", getattr(self, field)):
                 if not (isinstance(each, type) and issubclass(each, Exception)):
-                    raise ContractError(f"{self.name}: {field}={each!r} is no exception type")
+                    raise ContractError(f"{self.name}: {field}={each!r} is not an exception type")
         both = set(self.raises) & set(self.unknown_on)
         if both:
             names = ", ".join(sorted(each.__name__ for each in both))
             raise ContractError(
                 f"{self.name}: {names} is in raises= (it did not happen) and in unknown_on= "
-                f"(nobody can tell)"
+                f"(it may have happened)"
             )
 
     def _check_undo(self) -> None:
@@ -182,7 +182,9 @@ class Contract:
             if words:
                 _words(self.name, field, function, words)
         if self.undo is not None and inspect.iscoroutinefunction(self.undo):
-            raise ContractError(f"{self.name}: undo= is async; it plans only, and must not wait")
+            raise ContractError(
+                f"{self.name}: undo= is async; it only plans, so make it a plain function"
+            )
 
     # --- arguments -------------------------------------------------------------------------------
 
@@ -266,9 +268,7 @@ class Contract:
         if self.json_output is not False:
             shape = _adapter(object if self.json_output is True else self.json_output)
             if shape is None:
-                raise ContractError(
-                    f"{self.name}: json_output={self.json_output!r} is no type to check by"
-                )
+                raise ContractError(f"{self.name}: json_output={self.json_output!r} is not a type")
         if adapter is None and shape is None and self.allow_empty and self.max_output is None:
             return None
         return Promise(
@@ -295,7 +295,9 @@ class Contract:
         unknown = declared.keys() - _DECLARABLE
         if unknown:
             known = ", ".join(sorted(_DECLARABLE))
-            raise ContractError(f"{name}: {sorted(unknown)} can't be declared; what can: {known}")
+            raise ContractError(
+                f"{name}: {sorted(unknown)} are not options of a tool; those are: {known}"
+            )
         try:
             hints = typing.get_type_hints(function, include_extras=True)
         except (NameError, TypeError, AttributeError, SyntaxError) as error:
@@ -349,7 +351,7 @@ def _words(name: str, field: str, function: Any, known: tuple[str, ...]) -> froz
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        raise ContractError(f"{name}: {field}= has no signature to go by") from None
+        raise ContractError(f"{name}: {field}= has no readable signature") from None
     words: set[str] = set()
     for each in parameters:
         if each.kind is each.VAR_KEYWORD:

@@ -255,7 +255,7 @@ def signature_model(
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:
-        raise ContractError(f"{name}: it has no signature that Python can tell") from error
+        raise ContractError(f"{name}: Python can't read its signature") from error
     for index, parameter in enumerate(parameters):
         if parameter.kind is parameter.VAR_KEYWORD:
             base = _open_base(hints.get(parameter.name, Any))
@@ -276,7 +276,8 @@ def _check_parameter(name: str, parameter: inspect.Parameter, *, first: bool) ->
     untyped = parameter.annotation is parameter.empty
     if first and untyped and parameter.name in ("self", "cls"):
         raise ContractError(
-            f"{name}: a method is no tool by itself; declare a bound one: tool(an_object.{name})"
+            f"{name}: an unbound method can't be a tool; declare a bound one: "
+            f"tool(an_object.{name})"
         )
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
         raise ContractError(f"{name}: parameter {parameter.name!r} can't be passed by name")

@@ -287,7 +287,7 @@ class Labels:
         return Found(labels, tuple(origins), by_argument) if labels else NO_LABELS
 
     def _of_value(self, name: str, value: Any, *, encoded: bool) -> list[Origin]:
-        """Where one argument has its labels from; all labels where it can't be looked into."""
+        """Where one argument has its labels from; all labels where it can't be inspected."""
         if value is None or isinstance(value, bool):
             return []
         wanted = leaves(value, encoded=encoded)

@@ -56,7 +56,7 @@ def within(path: str | Iterable[str], root: str, base: str | None = None) -> boo
 
     Raises:
         PathInvalid: it can't be told: not plainly written, readings that differ, a loop of links,
-            a directory that can't be looked into.
+            a directory that can't be inspected.
     """
     if not isinstance(path, str):
         paths = _texts(path)

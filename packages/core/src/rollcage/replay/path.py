@@ -297,7 +297,7 @@ def nearest(
         score = (entry.name == name, -len(differing), not entry.used)
         if best is None or score > best[0]:
             state = "already replayed" if entry.used else "recorded in another world"
-            place = f"nothing but its place: the same call is {state}"
+            place = f"its place only: the same call is {state}"
             best = (score, entry, "; ".join(differing) or place)
     return None if best is None else (best[1], best[2])
 

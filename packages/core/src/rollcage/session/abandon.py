@@ -45,7 +45,7 @@ def abandon_run(
             check_attested(trace)
             mode = next(read_events(trace.data, trace.where))[1].get("mode")
             if mode in ("offline", "verify"):
-                raise SessionError(f"run {run} only looked back ({mode}): nothing goes on with it")
+                raise SessionError(f"run {run} was a replay only ({mode}): no session resumes it")
             if trace.info is not None and trace.info.status == "abandoned":
                 raise SessionError(
                     f"run {run} was abandoned before: see rollcage show {run}{store_option(own)}"

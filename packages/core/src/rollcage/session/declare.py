@@ -78,7 +78,7 @@ def declaration(function: Callable[..., Any]) -> tuple[Callable[..., Any], Contr
     if contract is not None:
         return getattr(function, "__wrapped__", function), contract
     if not callable(function):
-        raise ContractError(f"{function!r} can't be called: it is no tool")
+        raise ContractError(f"{function!r} can't be called, so it is not a tool")
     return function, _undeclared(function)
 
 

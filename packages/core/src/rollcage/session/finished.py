@@ -61,7 +61,7 @@ def undo_run(
         rules: rules, as the last of `gate`.
         approver: decides where a rule asks.
         observers: each is told what becomes of each step, as in `Session`.
-        in_doubt: what is done with a step of which nobody can tell whether it happened: `"list"`
+        in_doubt: what is done with a step whose outcome is unknown: `"list"`
             it, or `"restore"` what was before, where its plan was made by then.
         durability: as in `Session`.
 
@@ -129,7 +129,7 @@ async def aplan_undo(
 
 def _step(to: int | None) -> int | None:
     if to is not None and to < 1:
-        raise SessionError(f"to={to} is no step; steps count from 1")
+        raise SessionError(f"to={to} is not a step; steps count from 1")
     return to
 
 
@@ -164,8 +164,8 @@ class _Dead(Session):
         settings = lineage.settings
         if settings["mode"] in ("offline", "verify"):
             raise SessionError(
-                f"run {trace.run} only looked back ({settings['mode']}): undo the run that it "
-                f"looked at, {settings['source']}"
+                f"run {trace.run} was a replay only ({settings['mode']}): undo the run that it "
+                f"replayed, {settings['source']}"
             )
         check_newest(self.store, trace.run, "undo")
         self.run_id = trace.run

@@ -75,13 +75,14 @@ class Job:
             return
         if info.status == "abandoned":
             raise RunAbandoned(
-                f"run {info.run} was abandoned: nothing goes on with it. Record afresh with "
+                f"run {info.run} was abandoned, so no session resumes it. Start a new run with "
                 f'replay="off", or look at it: rollcage show {info.run}{store_option(store)}'
             )
         if info.input != self.input:
             raise SessionError(
                 f"run {info.run} of {info.name!r} had {'another' if info.input else 'no'} input: "
-                f"it is another job. Give the input that it had, or record afresh"
+                f"it is another job. Pass the input that it had, or start a new run with "
+                f"replay='off'"
             )
 
     def check_age(self, run: str, trace: bytes, store: Store) -> None:
@@ -100,9 +101,9 @@ class Job:
             at = store_option(store)
             raise RunTooOld(
                 f"run {run} of {self.name!r} was last written to {_span(age)} ago, and "
-                f"resume_within={_span(self.within)}. Go on with it all the same by a longer "
-                f"resume_within=; or take back what it did: rollcage undo {run}{at}; or leave that "
-                f"as it is and begin afresh: rollcage abandon {run}{at}"
+                f"resume_within={_span(self.within)}. To resume it all the same, pass a longer "
+                f"resume_within=; to undo what it did: rollcage undo {run}{at}; to keep that and "
+                f"start over: rollcage abandon {run}{at}"
             )
 
     def _none(self, runs: Any) -> str:
@@ -112,8 +113,8 @@ class Job:
         which = "without an input" if self.input is None else "with this input"
         return (
             f"the store has no run of {self.name!r} {which} to replay; {others} of it "
-            f"{'has' if others == 1 else 'have'} another. Give the input that it had, as input=, "
-            f"or name the run, as source="
+            f"{'has' if others == 1 else 'have'} another. Pass the input that it had as input=, or "
+            f"the run's id as source="
         )
 
 
@@ -142,7 +143,9 @@ def microseconds(within: dt.timedelta | float | None) -> int | None:
     except (TypeError, ValueError, OverflowError):
         span = dt.timedelta(-1)
     if span < dt.timedelta(0):
-        raise SessionError(f"resume_within={within!r} is no span: a timedelta, or seconds from 0")
+        raise SessionError(
+            f"resume_within={within!r} is not a time span: pass a timedelta, or seconds from 0 up"
+        )
     return span // dt.timedelta(microseconds=1)
 
 

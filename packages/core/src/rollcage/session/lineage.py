@@ -194,9 +194,9 @@ def read_traces(
                 raise
             if whole and not finished:
                 raise SourceMissing(
-                    f"run {run} did not finish, and run {wanted} that it builds on is gone: what "
-                    f'that one had done can\'t be known. Bring it back, or use replay="offline", '
-                    f"or begin afresh: rollcage abandon {run}{store_option(reader)}"
+                    f"run {run} did not finish, and run {wanted} that it builds on is gone, so "
+                    f'what that one had done is not known. Restore it, or use replay="offline", '
+                    f"or start over: rollcage abandon {run}{store_option(reader)}"
                 ) from None
             break
         if trace.torn:
@@ -257,8 +257,8 @@ def _check_settings(started: Mapping[str, Any], run: str, settings: Mapping[str,
         if started.get(field) != own:
             raise SessionError(
                 f"run {run} was recorded with {field}={started.get(field)!r}, this session has "
-                f"{own!r}; nothing recorded would hold. Give the same, or begin afresh: "
-                f'replay="off"'
+                f"{own!r}, so nothing recorded would match. Pass the recorded one, or start "
+                f'a new run: replay="off"'
             )
 
 

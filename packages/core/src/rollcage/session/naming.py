@@ -29,16 +29,14 @@ def name_of_script() -> str:
         raise _nameless("no script is running")
     path = Path(file).resolve()
     if any(path.is_relative_to(folder) for folder in _installed()):
-        raise _nameless(f"{path.name} is no script of yours")
+        raise _nameless(f"{path.name} is not a script of yours")
     name = path.stem if spec is None else str(spec.name).removesuffix(".__main__")
     _log.warning("this session was given no name: it is called %r, after its script", name)
     return name
 
 
 def _nameless(why: str) -> SessionError:
-    return SessionError(
-        f'{why} that this session could be called after: say which job it is, Session("name")'
-    )
+    return SessionError(f'{why}, so this session has no name: say which job it is, Session("name")')
 
 
 def _installed() -> set[Path]:

@@ -136,7 +136,7 @@ class Opened:
         if name is None:
             name = name_of_script()
         if not name:
-            raise SessionError("a session needs a name: it says which job this is")
+            raise SessionError("a session needs a name: it identifies the job")
         _check("replay", replay, tuple(MODES))
         _check("chain", chain, ("effects", "all"))
         _check("durability", durability, ("os", "disk"))
@@ -145,7 +145,7 @@ class Opened:
         _check("unguarded", unguarded, ("warn", "refuse"))
         _check("secrets", secrets, ("declared", "detected"))
         if source is not None and replay == "off":
-            raise SessionError('replay="off" records afresh: it takes no source')
+            raise SessionError('replay="off" starts a new run: it takes no source=')
         self.name = job_name(name)
         self.store = open_store(store)
         self._kept = self.store  # where this run is, and its large values
@@ -193,7 +193,7 @@ class Opened:
     def _enter(self) -> tuple[Entry, ...]:
         """Open the run; the steps of its source whose undo was cut off, and is to be finished."""
         if self.run_id:
-            raise SessionError("a session is entered once; make another one")
+            raise SessionError("a session can be entered once only; make another one")
         self._facade = self._facade_here()
         outer = here()
         lent = self._lent = None if outer is None else outer.session.lend(outer)
@@ -294,7 +294,7 @@ class Opened:
         if self._replay not in ("offline", "verify"):
             raise error
         folder = tempfile.mkdtemp(prefix="rollcage-")
-        _log.warning("%s. This run only looks back: it is recorded in %s", error, folder)
+        _log.warning("%s. This run only replays: it is recorded in %s", error, folder)
         return JsonlStore(folder)
 
     def _open(self) -> tuple[Entry, ...]:
@@ -618,7 +618,9 @@ class Opened:
         """
         self._active()
         if self._found is None or self._found.run is None:
-            raise SessionError(f"session {self.name!r} replays no run: there is no answer in it")
+            raise SessionError(
+                f"session {self.name!r} replays no run, so it has no recorded answers"
+            )
         return self._found.run, read_answers(self._found.reader, self._found.run, agent)
 
     def _hmac(self, secret: str) -> str:
@@ -656,12 +658,12 @@ def _person(actor: str) -> str:
     try:
         return person(actor)
     except ValueError as error:
-        raise SessionError(f"actor= has to say who the run acts for: {error}") from None
+        raise SessionError(f"actor= has to name who the run acts for: {error}") from None
 
 
 def _check(field: str, value: Any, allowed: tuple[Any, ...]) -> None:
     if value not in allowed:
-        raise SessionError(f"{field}={value!r} is none of {', '.join(map(repr, allowed))}")
+        raise SessionError(f"{field}={value!r} is not one of {', '.join(map(repr, allowed))}")
 
 
 def _interrupts(error: BaseException | None) -> bool:

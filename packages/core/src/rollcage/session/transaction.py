@@ -113,7 +113,10 @@ class Transaction:
         if halted is None or isinstance(halted, (ControlLost, RunStopped)):
             return True
         # The run is to be resumed: what was done stays until then.
-        error.add_note(f"the transaction {self._name} stays as it is: the session was halted")
+        error.add_note(
+            f"the transaction {self._name} is not undone: the session was halted, and the run is "
+            f"to be resumed"
+        )
         return False
 
     def _tell(self, error: BaseException, what: UndoReport | Exception) -> None:
@@ -121,12 +124,12 @@ class Transaction:
         if isinstance(what, UndoReport) and what.complete:
             return
         said = what.code + ": " + str(what) if isinstance(what, RollcageError) else str(what)
-        told = f"the transaction {self._name} could not be taken back whole: {said}"
+        told = f"the transaction {self._name} could not be undone completely: {said}"
         error.add_note(told)
         if self._session.halted is None:
             at = store_option(self._session.store)
             halt = UndoIncomplete(
-                f"{told}\nLook at it with: rollcage undo {self._session.run_id}{at} --plan"
+                f"{told}\nSee what is left: rollcage undo {self._session.run_id}{at} --plan"
             )
             halt.__cause__ = what if isinstance(what, Exception) else None
             self._session.halt(halt)

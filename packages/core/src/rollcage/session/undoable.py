@@ -69,7 +69,7 @@ class Undoable(Opened):
     def _rest_of_undo(self, half_undone: tuple[Entry, ...], *, is_async: bool = False) -> Flow:
         """Go on with an undo of the source that was cut off: it holds neither half nor whole."""
         _log.warning(
-            "an undo of run %s was cut off: it is finished first, with %d steps",
+            "an undo of run %s was interrupted: its %d steps are finished first",
             half_undone[0].run,
             len(half_undone),
         )
@@ -84,9 +84,9 @@ class Undoable(Opened):
         if not report.complete:
             at = store_option(self.store)
             raise UndoIncomplete(
-                f"an undo was cut off, and can't be finished: {report}\nLook at it: rollcage undo "
-                f"{self.run_id}{at} --plan. Then take its steps for performed, with "
-                f'on_divergence="warn", or begin afresh: rollcage abandon {self.run_id}{at}'
+                f"an undo was interrupted, and can't be finished: {report}\nSee what is left: "
+                f"rollcage undo {self.run_id}{at} --plan. Then accept its steps as performed, with "
+                f'on_divergence="warn", or start over: rollcage abandon {self.run_id}{at}'
             )
         recording = load(self._traces(), offline=False, retry_failed=self._retry_failed)
         with driver.lock:
@@ -102,7 +102,7 @@ class Undoable(Opened):
 
         Args:
             to: the last step that stays; None takes everything back.
-            in_doubt: what is done with a step of which nobody can tell whether it happened:
+            in_doubt: what is done with a step whose outcome is unknown:
                 `"list"` it, or `"restore"` what was before, where its plan was made by then.
 
         Raises:
@@ -145,7 +145,7 @@ class Undoable(Opened):
         if self._found is not None and self._found.mode in ("offline", "verify"):
             if self._active().ledger.is_taken_back(order.branch):
                 return _nothing_left(order)
-            raise SessionError(f"replay={self._replay!r} changes nothing, so it undoes nothing")
+            raise SessionError(f"replay={self._replay!r} runs nothing, so there is nothing to undo")
         scope = scope_of(self._guard)
         if not order.branch and scope.step is not None:
             raise SessionError(f"{scope.step.call.contract.name} can't undo the run that it is in")

@@ -106,7 +106,7 @@ def edited_again(call: Call, verdict: Verdict, entry: Entry, setting: Setting) -
             return verdict if asks else now, None
     halt = NotReplayable(
         f"step {entry.step} of run {entry.run} ({entry.name}) ran with arguments that an approver "
-        f"had edited, and can't be given back: {reason}"
+        f"had edited, and can't be replayed: {reason}"
     )
     yield Stop(halt)
     return Verdict("deny", str(halt), halt.code), halt

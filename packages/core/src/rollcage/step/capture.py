@@ -184,7 +184,9 @@ def capture(
         return stopped.error
     except Exception as error:  # noqa: BLE001 - the user's own functions may raise anything
         said = f"{type(error).__name__}: {error}"
-        call.refused = CaptureFailed(f"{call.contract.name} can't be prepared for undo: {said}")
+        call.refused = CaptureFailed(
+            f"{call.contract.name} can't be prepared for undo, so it did not run: {said}"
+        )
         call.refused.__cause__ = error
     return None
 
@@ -251,7 +253,7 @@ def settled_marks(
             marks["after"] = digests_of(now)
         elif isinstance(now.error, Exception):
             said = told_of(now.error, setting.seal)
-            _log.error("what %s changed can't be observed: %s", contract.name, said)
+            _log.error("the state after %s can't be observed: %s", contract.name, said)
         else:
             interrupt = now.error
     if isinstance(answer, Returned) and call.undoes is None:
@@ -303,7 +305,7 @@ def probed(
         try:
             before = yield from revived(undo["before"])
         except ValueError as error:
-            return f"what was before is gone: {error}"
+            return f"the earlier state is gone: {error}"
     said = "its tool declares no probe"
     if contract.probe is not None:
         plain = {r: decode(state) for r, state in (before or {}).items()}
@@ -315,7 +317,7 @@ def probed(
         if isinstance(answer, Returned):
             if isinstance(answer.value, Happened | DidNotHappen):
                 return answer.value
-            said = "its probe can't tell"
+            said = "its probe does not know"
         elif isinstance(answer.error, Exception):
             said = f"its probe failed: {type(answer.error).__name__}: {answer.error}"
         else:
@@ -324,9 +326,9 @@ def probed(
         return said
     now = yield from observed(contract, arguments, seal)
     if isinstance(now, Raised):
-        failed = f"what it changes can't be observed: {type(now.error).__name__}: {now.error}"
+        failed = f"its state can't be observed: {type(now.error).__name__}: {now.error}"
         return failed if isinstance(now.error, Exception) else now.error
     was: Digests = digests_of(before)
     if not differing(was, digests_of(now)):
         return DidNotHappen()
-    return f"{said}, and what it changes is not as it was before"
+    return f"{said}, and the state is not as it was before"

@@ -340,7 +340,7 @@ class Driver:
                 event.setdefault("time", self._clock.wall() // 1000)
                 with self.lock:
                     if self.closed:
-                        raise SessionError("the session was left; open another one to go on")
+                        raise SessionError("the session was left already; open another one")
                     self.ledger.stats.drifted += "drift" in event
                     return self.append(event, event.get("outcome", _NOTHING), name)
             case PutBlob(digest=digest, data=data):
@@ -381,7 +381,7 @@ class Driver:
         self.check_process()
         with self.lock:
             if self.closed:
-                raise SessionError("the session was left; open another one to go on")
+                raise SessionError("the session was left already; open another one")
             self._look_for_stop(effect.call)
             admission = self.ledger.admit(
                 effect.call, effect.verdict, self._clock.wall() // 1000, effect.arrival
@@ -554,7 +554,9 @@ def _consult(effect: Consult) -> Returned | Raised:
         return Returned(answer)
     if type(answer) is CoroutineType:
         answer.close()
-    return Raised(SessionError(f"{effect.what} is async, this call is not: await it"))
+    return Raised(
+        SessionError(f"{effect.what} is async, but this call is not: use await session.acall(...)")
+    )
 
 
 async def _aconsult(effect: Consult) -> Returned | Raised:

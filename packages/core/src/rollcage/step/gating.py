@@ -203,19 +203,22 @@ class Gate:
             SessionError: it has other limits, labels or prices: those stand for a whole session.
         """
         if self.policy is None:
-            raise SessionError("the session was opened without a policy: there is none to reload")
+            raise SessionError(
+                "the session was opened without a policy, so it can load none: pass policy= to "
+                "Session"
+            )
         with self._reloading:
             try:
                 loaded = policy_of(policy)
                 field = self.policy.differs(loaded)
                 if field:
                     raise SessionError(
-                        f"the new policy has other {field}: what was counted by the old ones can't "
-                        f"be held against them. Open another session"
+                        f"the new policy has other {field}, and a session keeps those that it "
+                        f"began with. Load a policy with the same {field}, or open another session"
                     )
             except (PolicyInvalid, SessionError, OSError) as error:
                 said = f"the policy can't be used: {type(error).__name__}"
-                remedy = "Somebody has to mend it; nothing can be called until then."
+                remedy = "Every call is denied until a policy is loaded that can be used."
                 self._refuses = Verdict("deny", said, "policy_invalid", "policy", remedy)
                 raise
             self.policy, self._refuses = loaded, None

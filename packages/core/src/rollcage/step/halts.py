@@ -22,8 +22,9 @@ def unknown(run: str, step: int, name: str, at: str, *, why: str = "") -> Unknow
         why: what cut it off, if that is known.
     """
     return UnknownOutcome(
-        f"nobody can tell whether step {step} of run {run} ({name}) happened{why}. Find out, then "
-        f"say so: rollcage resolve {run} {step}{at} --happened [--result JSON] | --did-not-happen",
+        f"the outcome of step {step} of run {run} ({name}) is unknown: it may have happened or "
+        f"not{why}. Find out, then record it: rollcage resolve {run} {step}{at} --happened "
+        f"[--result JSON] | --did-not-happen",
         run,
         step,
     )
@@ -32,9 +33,8 @@ def unknown(run: str, step: int, name: str, at: str, *, why: str = "") -> Unknow
 def _ways_on(run: str, at: str) -> str:
     """What can be done with a run that goes another way than what is recorded."""
     return (
-        f"Look at what was done: rollcage show {run}{at}. Take it back: rollcage undo {run}{at}. "
-        f"Or leave it as it is and begin afresh: rollcage abandon {run}{at}, or "
-        f'replay="off" for this once'
+        f"See what was done: rollcage show {run}{at}. Undo it: rollcage undo {run}{at}. Or keep "
+        f'it and start over: rollcage abandon {run}{at}, or replay="off" just this once'
     )
 
 
@@ -69,13 +69,13 @@ def diverged(
     tried = ""
     if left:
         tried = (
-            f" They could not all be taken back:\n{left}\nWhere that can be mended, the next "
-            f"session goes on with it; what it would do: rollcage undo {run}{at} --plan."
+            f" Not all of them could be undone:\n{left}\nOnce that is fixed, the next session "
+            f"finishes the undo; to see what it would do: rollcage undo {run}{at} --plan."
         )
     return Diverged(
         f"a new write, {described(contract.name, args)}, would leave recorded effects behind: "
-        f"{listed}{more} of run {orphans[0].run}.{like}{tried} Where the job works on something "
-        f"else by now, give each its own input: Session(name, input=...). {_ways_on(run, at)}",
+        f"{listed}{more} of run {orphans[0].run}.{like}{tried} If this is another job than the "
+        f"recorded one, give each its own input: Session(name, input=...). {_ways_on(run, at)}",
         tuple((e.run, e.step) for e in orphans),
     )
 
@@ -89,8 +89,8 @@ def taken_back(branch: str, run: str, at: str) -> Diverged:
         at: what a command line needs to find the store.
     """
     return Diverged(
-        f"what {branch} did was taken back, and the run went on after it: it can only be told as "
-        f"it was, and now it goes another way. {_ways_on(run, at)}",
+        f"the recorded calls of {branch} were undone before the run went on, so they can be "
+        f"replayed only in their recorded form, and this call differs. {_ways_on(run, at)}",
         (),
     )
 
@@ -102,6 +102,6 @@ def contradicted(entry: Entry, at: str) -> Halt:
     return Halt(
         f"the framework's history shows call {entry.call_id} ({entry.name}) as answered, but it "
         f"never ran: the session was halted there (step {entry.step} of run {entry.run}: "
-        f"{entry.outcome['reason']}). Go on from a state that was saved before, or take that call "
-        f"and its answer out of the history"
+        f"{entry.outcome['reason']}). Resume from a state that was saved earlier, or remove that "
+        f"call and its answer from the history"
     )

@@ -509,8 +509,8 @@ class Ledger:
         raise _Refused(
             NotReplayable(
                 f"step {entry.step} of run {entry.run} ({entry.name}) was performed, but its "
-                f"result can't be replayed: {entry.flaw}. Say what it gave: rollcage resolve "
-                f"{entry.run} {entry.step}{self._at} --happened --result JSON; or say "
+                f"result can't be replayed: {entry.flaw}. Record its result: rollcage resolve "
+                f"{entry.run} {entry.step}{self._at} --happened --result JSON; or declare "
                 f'on_miss="live" on the tool to run it again'
             )
         )
@@ -559,20 +559,24 @@ class Ledger:
         for queue in recording.models.values():
             entries += queue
         near = nearest(entries, contract.name, contract.version, arrival.call.compared)
-        said = "nothing is recorded here"
+        said = "nothing is recorded at this place"
         if near is not None:
             entry, differs = near
             nearby = f"step {entry.step} ({entry.name})"
             said = f"the nearest recorded call is {nearby}; it differs in {differs}"
         asked = len(recording.models.get(arrival.call.key.hex(), ()))
         if arrival.call.kind == "model" and asked:
-            answers = "the one recorded answer" if asked == 1 else f"all {asked} recorded answers"
-            said = f"{answers} to this very request had been given before; it was asked once more"
+            many = (
+                "the one recorded answer to this request was"
+                if asked == 1
+                else (f"all {asked} recorded answers to this request were")
+            )
+            said = f"{many} replayed already; the model was called once more"
         if arrival.call.turn is None and threading.current_thread() is not threading.main_thread():
             said += (
                 ". It was called in a thread, and threads have no order that a replay could "
-                "follow: give each call its place, with `with session.turn() as turn:` and in "
-                "the thread `with turn.slot(i):`, or each thread a branch, `session.branch(name)`"
+                "follow: give each call a slot, with `with session.turn() as turn:` and in the "
+                "thread `with turn.slot(i):`, or each thread a branch, `session.branch(name)`"
             )
         error = ReplayMiss(f"no recorded step for {contract.name}: {said}")
         raise _Refused(error, halts=on_miss == "fail")
@@ -603,7 +607,7 @@ class Ledger:
             refusal = Blocked(verdict.message, rule=verdict.rule, code=verdict.code)
             raise _Refused(refusal, halts=False)
         if verdict.decision == "ask" and arrival.call.approved is None:
-            said = f"{arrival.contract.name} needs approval: {verdict.reason}"
+            said = f"{arrival.contract.name} requires approval: {verdict.reason}"
             waits = arrival.call.waits
             raise _Refused(ApprovalRequired(f"{said} ({waits})" if waits else said))
         self.stats.misses += 1
@@ -628,7 +632,7 @@ class Ledger:
                 NotReplayable(
                     f"step {other.step} of run {other.run} performed {contract.name} as version "
                     f"{other.version!r}; the tool is now {contract.version!r} and is not silently "
-                    f'run again. Give the tool its old version, or say on_miss="live" on it'
+                    f'run again. Give the tool its old version, or declare on_miss="live" on it'
                 )
             )
 
@@ -646,7 +650,7 @@ class Ledger:
                 NotReplayable(
                     f"step {other.step} of run {other.run} ran {contract.name} with the effect "
                     f"{other.effect!r}; the tool now declares {contract.effect!r} and is not "
-                    f'silently run again. Say on_miss="live" on it to run it'
+                    f'silently run again. Declare on_miss="live" on it to run it'
                 )
             )
 

@@ -64,8 +64,8 @@ def warn_of(contract: Contract, outcome: Mapping[str, Any]) -> NotReplayableWarn
         return None  # it just runs again
     # Without the step's number, so that Python shows it once for each tool and place in the code.
     text = (
-        f"{contract.name} was performed, but what it gave can't be given back by a replay: "
-        f"{outcome['lossy']}. A resume halts at it until somebody says what it gave: "
+        f"{contract.name} was performed, but its result can't be replayed: {outcome['lossy']}. A "
+        f"resume halts at it until its result is recorded: "
         f"rollcage resolve RUN STEP --happened --result JSON"
     )
     try:
@@ -89,10 +89,10 @@ def _shown(contract: Contract, encoded: Any, seal: Seal, types: Types) -> list[s
         value = given_back(contract, {"typed": True}, encoded, types)
         again = encode_result(value, seal, typed=True, types=types)
     except Exception as error:  # noqa: BLE001 - validators are the user's own
-        return [f"$: its class refuses what was recorded of it: {type(error).__name__}"]
+        return [f"$: its class refuses the recorded fields: {type(error).__name__}"]
     if not again.flaws and same_encoding(again.value, encoded):
         return []
-    return ["$: it does not come back equal"]
+    return ["$: it does not decode to an equal value"]
 
 
 def _outline(encoded: Any) -> Any:

@@ -217,7 +217,7 @@ def _known(
     entry, undo = task.entry, task.entry.undo or {}
     task.contract, missing = _contract_of(entry, setting, needed="before" in undo)
     if task.contract is None and entry.status == "unknown":
-        task.reason = f"its outcome is unknown, and its probe can't be asked: {missing}"
+        task.reason = f"its outcome is unknown, and its probe can't be called: {missing}"
     if task.contract is not None:
         args = yield from revived(entry.args)
         task.values = task.contract.bind(arguments_of(args), setting.seal).values
@@ -304,7 +304,7 @@ def _planned_of_failed(
 ) -> Generator[Effect, Any, list[dict[str, Any]] | None]:
     """Plan a step that failed behind its effect: its probe knows the result that it had."""
     entry, contract = task.entry, task.contract
-    task.reason = "it failed, and what takes it back needs its result"
+    task.reason = "it failed, and its undo needs its result"
     if contract is None or contract.probe is None:
         return None
     said = yield from probed(contract, task.values, _key(entry, lineage), entry.undo, setting.seal)
@@ -358,7 +358,7 @@ def _now(task: Task, setting: Setting) -> Generator[Effect, Any, dict[str, Any]]
     if isinstance(states, Raised):
         if isinstance(states.error, Exception):
             said = f"{type(states.error).__name__}: {states.error}"
-            raise SessionError(f"what it changes can't be observed: {said}")
+            raise SessionError(f"its state can't be observed: {said}")
         raise _Refused(states.error)
     return digests_of(states)
 
@@ -426,7 +426,7 @@ def _changed_meanwhile(task: Task, setting: Setting) -> Generator[Effect, Any, U
     except SessionError as error:
         return task.ended("failed", str(error))
     if not differing(task.was, now):
-        return task.ended("verified", "what it changes is as it was before")
+        return task.ended("verified", "the state is as it was before")
     if task.after is None or task.begun or task.entry.status == "unknown":
         return None
     strange = {

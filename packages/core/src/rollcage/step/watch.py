@@ -78,7 +78,7 @@ class Watch:
             self.found.append(needs)
         if self._strict:
             raise PermissionUndeclared(
-                f"{self._tool} does not declare the permission {needs}: that was not done", needs
+                f"{self._tool} does not declare the permission {needs}, so this was refused", needs
             )
 
     # --- files -----------------------------------------------------------------------------------

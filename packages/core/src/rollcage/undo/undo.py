@@ -33,7 +33,7 @@ State = Literal["reversible", "nothing", "conflict", "irreversible", "unknown"]
 """What an undo would do with a step: `nothing` where the state is as it was before."""
 
 InDoubt = Literal["list", "restore"]
-"""What an undo does with a step of which nobody can tell whether it happened."""
+"""What an undo does with a step whose outcome is unknown."""
 
 _DONE: Final = ("verified", "compensated")
 
@@ -86,7 +86,7 @@ class UndoReport:
         """A line for each step that is not taken back; else how many were."""
         lines = [_line(each) for each in self.steps if each.status not in _DONE]
         lines += [f"step {step} ({name}) of run {run}: not tried" for run, step, name in self.left]
-        return "\n".join(lines) or f"{len(self.steps)} effects taken back"
+        return "\n".join(lines) or f"{len(self.steps)} effects undone"
 
 
 def _line(each: UndoneStep) -> str:
@@ -356,8 +356,9 @@ def _blame(task: Task, stays: Mapping[str, Task]) -> None:
     last = behind[0]
     task.state, task.differs = last.state, {}
     task.reason = (
-        f"step {last.entry.step} ({last.entry.name}) changed the same state later, and stays: it "
-        f"is {last.state}"
+        f"step {last.entry.step} ({last.entry.name}) changed the same state later, and was not "
+        f"undone: "
+        f"it is {last.state}"
     )
 
 
@@ -410,21 +411,21 @@ def _state(
 ) -> tuple[State, str]:
     entry = task.entry
     if task.happened is False:
-        return "nothing", "its probe says that it never happened"
+        return "nothing", "its probe reports that it never happened"
     after = task.after or {}
     # What it made (a row with a new key) a later step took away, and is there again by its turn.
     made = after.keys() - (task.was or {}).keys()
     returns = bool(made) and all(coming.get(resource) == after[resource] for resource in made)
     if task.was is not None and (clean or not (returns or differing(task.was, here))):
         if task.plan is None and entry.status == "ok" and task.after not in (None, task.was):
-            return "nothing", "what it changed was put back by somebody else"
-        return "nothing", "what it changes is as it was before"
+            return "nothing", "its state was restored by somebody else"
+        return "nothing", "the state is as it was before"
     if task.plan is None and entry.status != "unknown":
         return "irreversible", task.reason or "its tool declares no undo"
     in_doubt_why = _doubt(task)
     if in_doubt_why and not task.begun:
         if in_doubt == "restore" and task.plan is not None:
-            return "reversible", f"{in_doubt_why}: what was before is restored"
+            return "reversible", f"{in_doubt_why}: the earlier state is restored"
         return "unknown", in_doubt_why
     if task.plan is None:
         return "irreversible", task.reason or "its tool declares no undo"
@@ -441,9 +442,9 @@ def _state(
 def _doubt(task: Task) -> str:
     """Why nobody can tell what a step has changed; empty where it is known."""
     if task.entry.status == "unknown" and not task.happened:
-        return task.reason or "nobody can tell whether it happened"
+        return task.reason or "it may have happened or not"
     if task.entry.status == "error" and task.after is None:
-        return "it failed, and nothing tells what it had changed by then"
+        return "it failed, and what it had changed by then is not known"
     if task.was is not None and task.after is None and not task.happened:
         return "what it changed was not observed"
     return ""

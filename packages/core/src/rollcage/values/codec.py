@@ -559,9 +559,9 @@ def _encode(encoder: _Encoder, value: Any, path: str) -> Any:
     try:
         return encoder.encode(value, path)
     except RecursionError:
-        raise Unencodable(path, "nested too deep, or holding itself") from None
+        raise Unencodable(path, "nested too deep, or contains itself") from None
     except Unencodable:
         raise
     except Exception as error:
         # Looking into a value may run its own code; the call has already happened by then.
-        raise Unencodable(path, f"can't be looked into: {type(error).__name__}") from error
+        raise Unencodable(path, f"can't be inspected: {type(error).__name__}") from error
