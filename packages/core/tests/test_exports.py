@@ -44,8 +44,8 @@ TRACE = [
 ]  # fmt: skip
 STORE = [
     "DEFAULT_NAME", "JsonlStore", "Line", "Lock", "Log", "Reader", "Repair", "RunInfo", "RunTrace",
-    "StopOrder", "Store", "TraceFile", "Writer", "check_attested", "is_linked", "is_run_id",
-    "is_store", "is_store_file", "job_name", "newest_run", "open_store", "open_trace",
+    "StopOrder", "Store", "TraceFile", "Writer", "check_attested", "is_database", "is_linked",
+    "is_run_id", "is_store", "is_store_file", "job_name", "newest_run", "open_store", "open_trace",
     "store_option",
 ]  # fmt: skip
 

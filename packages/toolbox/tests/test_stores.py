@@ -2,6 +2,8 @@
 
 import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 import rollcage
 import sqlalchemy as sa
-from rollcage import Session, tool
+from rollcage import Session, open_store, tool
 from rollcage.errors import CaptureFailed
 from rollcage.store import JsonlStore
 from rollcage_toolbox import PathRefused, Workspace
@@ -181,6 +183,38 @@ def test_sql_does_not_open_a_file_of_a_store_that_was_made_since() -> None:
     Path("other/runs").rename(folder / "runs")
     with pytest.raises(ValueError, match="no tool touches"):
         database.query("SELECT 1")
+
+
+@pytest.mark.parametrize("whose", ["this process's", "another's"])
+def test_a_store_in_a_sqlite_file(workspace: Workspace, whose: str) -> None:
+    program = """
+import rollcage
+
+@rollcage.tool(effect="write")
+def note() -> None: ...
+
+with rollcage.Session("job", store="sqlite:///runs.db"):
+    note()
+"""
+    Path("deep").mkdir()
+    subprocess.run([sys.executable, "-c", program], check=True)
+    if whose == "this process's":
+        assert open_store("sqlite:///runs.db").runs()[0].status == "ok"
+    os.link("runs.db", "hard")
+    for name in ("runs.db", "runs.db-runs", "hard"):
+        refused(workspace.read_file, name)
+        refused(workspace.write_file, name, "forged", overwrite=True)
+        refused(workspace.delete_file, name)
+        refused(workspace.move_file, name, "stolen")
+        refused(workspace.copy_file, name, "stolen")
+        with pytest.raises(ValueError, match="no tool touches"):
+            Database(f"sqlite:///{name}")
+    kinds = {entry["name"]: entry["kind"] for entry in workspace.list_dir(".")}
+    assert (kinds["runs.db"], kinds["hard"]) == ("refused", "refused")
+    assert workspace.find_files("**") == []
+    sqlite3.connect("mine.db").execute("CREATE TABLE mine (a)").connection.close()
+    assert workspace.find_files("**") == ["mine.db"]
+    assert Database("sqlite:///mine.db").query("SELECT * FROM mine")["rows"] == []
 
 
 def test_what_reads_a_store_by_right_still_does() -> None:

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 from urllib.parse import quote
 
 import sqlalchemy as sa
-from rollcage.store import is_store, is_store_file
+from rollcage.store import is_database, is_store, is_store_file
 from sqlalchemy import exc, pool
 
 from rollcage_toolbox.errors import ToolboxError
@@ -122,6 +122,8 @@ def _check_no_store(place: Path) -> None:
         ValueError: it is one.
     """
     real = Path(os.path.realpath(place))
+    if is_database(None, str(real)):
+        raise ValueError(f"{place} is Rollcage's own store: no tool touches that")
     for above in real.parents:
         if is_store_file(real.relative_to(above).parts[0]) and is_store(None, str(above)):
             raise ValueError(f"{place} is in Rollcage's own store ({above}): no tool touches that")

@@ -2,7 +2,7 @@
 
 from rollcage.store.jobs import job_name, newest_run, store_option
 from rollcage.store.jsonl import JsonlStore, open_trace
-from rollcage.store.layout import DEFAULT_NAME, is_linked, is_store, is_store_file
+from rollcage.store.layout import DEFAULT_NAME, is_database, is_linked, is_store, is_store_file
 from rollcage.store.protocol import (
     Line,
     Lock,
@@ -35,6 +35,7 @@ __all__ = [
     "TraceFile",
     "Writer",
     "check_attested",
+    "is_database",
     "is_linked",
     "is_run_id",
     "is_store",

@@ -23,10 +23,10 @@ from typing import Final
 
 from rollcage.errors import StoreError, StoreReadOnly, TraceUnwritable
 from rollcage.store import disk, layout
+from rollcage.store.layout import APPLICATION
 
 __all__ = ["Database", "RunLock", "failed", "unwritable"]
 
-APPLICATION: Final = 0x526C6367  # "Rlcg", in the header of a store's file
 VERSION: Final = 1
 WAIT: Final = 30.0  # seconds for another process that writes just now
 _SCHEMA: Final = """
@@ -91,7 +91,7 @@ class Database:
         self._idle: list[sqlite3.Connection] = []
         self._guard = threading.Lock()
         _databases.add(self)
-        for suffix in ("", "-wal", "-shm", "-runs"):
+        for suffix in ("", *layout.BESIDE):
             layout.files.add(f"{self.path}{suffix}")
 
     # --- connections -----------------------------------------------------------------------------
@@ -280,8 +280,7 @@ def _is_made(connection: sqlite3.Connection) -> bool:
 
 
 def _make_schema(connection: sqlite3.Connection) -> None:
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("BEGIN IMMEDIATE")  # before it has a log: the header says at once what it is
     try:
         if not _is_made(connection):  # else another process was first
             for statement in _statements():
@@ -293,6 +292,7 @@ def _make_schema(connection: sqlite3.Connection) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+    connection.execute("PRAGMA journal_mode = WAL")
 
 
 def _said(error: sqlite3.Error) -> str:

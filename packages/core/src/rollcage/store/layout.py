@@ -1,7 +1,8 @@
-"""How a store that is a directory is told from any other, by what is in it."""
+"""How a store is told from any other directory or file, by what is in it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -10,15 +11,24 @@ from pathlib import Path
 from typing import Final
 
 __all__ = [
+    "APPLICATION",
+    "BESIDE",
     "DEFAULT_NAME",
     "SCHEME",
     "files",
+    "is_database",
     "is_linked",
     "is_store",
     "is_store_file",
     "known",
     "plain",
 ]
+
+APPLICATION: Final = 0x526C6367
+"""What says in the header of a SQLite file that it is a store ("Rlcg")."""
+
+BESIDE: Final = ("-wal", "-shm", "-runs")
+"""What the files that lie beside that one have at the end of its name."""
 
 SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 """How a URL begins."""
@@ -31,6 +41,7 @@ _FILES: Final = frozenset(
 )
 _FOLDERS: Final = frozenset({"runs", "blobs", "approvals"})
 _OF_RUN: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\.")
+_HEADER: Final = 100  # bytes of a SQLite file
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -63,6 +74,46 @@ def is_linked(status: os.stat_result) -> bool:
             if os.path.samestat(found, status):
                 return True
     return False
+
+
+def is_database(fd: int | None, name: str) -> bool:
+    """Whether a file is a store in SQLite, or lies beside one and is a part of it.
+
+    One that this process uses is not opened: to close it would end the locks that SQLite has on it.
+
+    Args:
+        fd: an open directory; None: `name` is a whole path.
+        name: of the file, in that one.
+    """
+    ends = (end for end in BESIDE if name.endswith(end))
+    return _is_database(fd, name) or any(_is_database(fd, name.removesuffix(end)) for end in ends)
+
+
+def _is_database(fd: int | None, name: str) -> bool:
+    try:
+        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+    except (OSError, ValueError):
+        return False
+    if not stat.S_ISREG(status.st_mode):
+        return False
+    for file in list(files):
+        with contextlib.suppress(OSError):
+            if os.path.samestat(Path(file).lstat(), status):
+                return True
+    if status.st_size < _HEADER:
+        return False
+    if fd is not None:  # which directory the name is in, for a session that watches
+        sys.audit("rollcage.dir_fd", fd)
+    try:
+        file_fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+    except OSError:
+        return False  # whoever is to use it can't either
+    try:
+        header = os.pread(file_fd, _HEADER, 0)
+    finally:
+        os.close(file_fd)
+    ours = header[68:72] == APPLICATION.to_bytes(4, "big")
+    return ours and header.startswith(b"SQLite format 3\x00")
 
 
 def is_store(fd: int | None, name: str = ".", *, with_name: str = "") -> bool:

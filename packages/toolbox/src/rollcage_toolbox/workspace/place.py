@@ -19,7 +19,7 @@ import unicodedata
 from collections.abc import Iterator
 from typing import Final
 
-from rollcage.store import is_linked, is_store, is_store_file
+from rollcage.store import is_database, is_linked, is_store, is_store_file
 
 from rollcage_toolbox.errors import LimitExceeded, PathRefused
 from rollcage_toolbox.workspace.images import ABSENT, Image, Settings, dir_image, file_image
@@ -355,7 +355,7 @@ def refuse_store(fd: int, name: str, path: str) -> None:
     what people have said.
     """
     own = is_store_file(name) and is_store(fd, with_name=name)
-    if own or is_store(fd, name):
+    if own or is_store(fd, name) or is_database(fd, name):
         raise _refusal("Rollcage's own store, or in it", path, "path_store")
 
 

@@ -10,7 +10,7 @@ import re
 import stat
 from typing import Any
 
-from rollcage.store import is_store, is_store_file
+from rollcage.store import is_database, is_store, is_store_file
 
 from rollcage_toolbox.errors import InputRefused, LimitExceeded
 from rollcage_toolbox.workspace.changes import Encoding, FilePath, as_text
@@ -104,7 +104,8 @@ def _entry(fd: int, name: str) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None  # it went in between
     shown = os.fsencode(name).decode("utf-8", "backslashreplace")
-    if (is_store_file(name) and is_store(fd)) or is_store(fd, name):
+    own = is_store_file(name) and is_store(fd)
+    if own or is_store(fd, name) or is_database(fd, name):
         return {"name": shown, "kind": "refused", "size": 0}
     if usable(name) and stat.S_ISDIR(status.st_mode):
         return {"name": shown, "kind": "dir", "size": 0}

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from rollcage.store import is_store, is_store_file
+from rollcage.store import is_database, is_store, is_store_file
 
 from rollcage_toolbox.errors import LimitExceeded, PathRefused
 from rollcage_toolbox.workspace.images import ABSENT, Image, Images, Settings, dir_image
@@ -106,7 +106,7 @@ class Tree:
     def _walk(self, fd: int, above: str, depth: int) -> Iterator[Found]:
         own = is_store(fd)
         for name in self.listing(fd):
-            if own and is_store_file(name):
+            if (own and is_store_file(name)) or is_database(fd, name):
                 continue
             try:
                 status = os.stat(name, dir_fd=fd, follow_symlinks=False)
