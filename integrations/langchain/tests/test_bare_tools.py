@@ -319,6 +319,35 @@ def test_nor_does_a_middleware_before_the_guard_run_one(
     assert (state["messages"][-2].text, bench.ran) == ("all is well", [])
 
 
+def test_a_bare_thread_knows_of_a_session_that_refuses(bench: Bench) -> None:
+    with bench.lab.session(unguarded="refuse") as session:
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(bench.bare.invoke, {"text": "a"})
+            with pytest.raises(Blocked, match="write is not guarded where it was run"):
+                asked.result()
+        write = guard_tools([bench.bare], session)[0]
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            assert pool.submit(write.invoke, {"text": "b"}).result() == "wrote b"
+    assert bench.ran == ["b"]
+
+
+@pytest.mark.parametrize("effect", ["scope", "write"])
+def test_an_agent_as_a_tool_acts_through_guarded_calls_only(bench: Bench, effect: Any) -> None:
+    def ask(what: str) -> str:
+        """Ask an agent whose tools are bare."""
+        return str(node_of([bench.bare], handle_tool_errors=True).invoke(
+            asks(("write", {"text": what})))["messages"][-1].text
+        )  # fmt: skip
+
+    with bench.lab.session(unguarded="refuse") as session:
+        given: Any = {"ask": effect}
+        tool = guard_tools([StructuredTool.from_function(ask)], session, effects=given)[0]
+        said = tool.invoke({"what": "a"})
+    assert ("is not guarded" in said, bench.ran) == (
+        (True, []) if effect == "scope" else (False, ["a"])
+    )
+
+
 # --- arguments that LangChain refuses ------------------------------------------------------------
 
 

@@ -31,9 +31,9 @@ ADAPTER = [
     "Validated", "asking", "call_id_here", "check_names", "declare", "declare_tool",
     "declared_contract", "expose", "exposes", "fixed", "gathered", "guard_each", "guard_of",
     "guarded_contract", "guarding", "held_by", "is_list", "is_model_class", "is_object", "is_tuple",
-    "model_contract", "model_request", "offered", "option", "plain_body", "register_parts",
-    "required_contract", "session_here", "slot_of", "step_here", "subclass", "swapped",
-    "type_hints",
+    "model_contract", "model_request", "offered", "option", "plain_body", "refuses_unguarded",
+    "register_parts", "required_contract", "session_here", "slot_of", "step_here", "subclass",
+    "swapped", "type_hints",
 ]  # fmt: skip
 TRACE = [
     "CHAIN_START", "FORMAT", "REPLAYED", "STATES", "TAG", "AskedApproval", "Native", "RefusedCall",

@@ -21,6 +21,7 @@ and replays the model's own calls, says where the calls that it asks for stand, 
 when the session is halted. `ReplayModel` drives an agent with the decisions of a recorded run.
 """
 
+from rollcage_autogen.bare import watch_agents
 from rollcage_autogen.models import guard_model
 from rollcage_autogen.replay_model import ReplayModel
 from rollcage_autogen.states import follow_state
@@ -38,3 +39,4 @@ __all__ = [
 ]
 
 register()
+watch_agents()

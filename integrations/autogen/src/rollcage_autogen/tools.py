@@ -43,6 +43,7 @@ from rollcage.adapter import (
     swapped,
 )
 
+from rollcage_autogen.bare import watch_agents
 from rollcage_autogen.contracts import AnyTool, contract_for, plain_function
 from rollcage_autogen.endings import Answering, instead_of, linked
 from rollcage_autogen.turns import before_question, listing, note_missing, placed
@@ -80,6 +81,7 @@ def guard_tools(
         ToolRefused: a tool that the session's facade does not give.
     """
     register_messages()
+    watch_agents()
     return guard_each(
         tools,
         session,

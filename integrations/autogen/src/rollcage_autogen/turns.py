@@ -18,12 +18,16 @@ from typing import Any, Final, Literal
 from autogen_core import MessageHandlerContext
 from autogen_core.models import CreateResult
 from rollcage import Session
-from rollcage.adapter import guarded_contract, is_object, slot_of, step_here
+from rollcage.adapter import declared_contract, guarded_contract, is_object, slot_of, step_here
 from rollcage.errors import ArgumentsInvalid, Blocked
 
+from rollcage_autogen.contracts import plain_function
+
 __all__ = [
+    "EXECUTES",
     "agent_name",
     "answered",
+    "bare_tools",
     "before_question",
     "check_guarded",
     "listing",
@@ -95,7 +99,8 @@ def agent_name() -> str:
 # --- an agent that lists its tools ---------------------------------------------------------------
 
 _FRAMES: Final = 9  # between an agent and the schema of one of its tools
-_METHODS: Final[Mapping[str, Purpose]] = {"_call_llm": "question", "_execute_tool_call": "call"}
+EXECUTES: Final = "_execute_tool_call"
+_METHODS: Final[Mapping[str, Purpose]] = {"_call_llm": "question", EXECUTES: "call"}
 
 
 def listing() -> tuple[Purpose | None, Mapping[str, Any]]:
@@ -108,7 +113,11 @@ def listing() -> tuple[Purpose | None, Mapping[str, Any]]:
     if agents is None:
         return None, {}
     methods = {name: getattr(agents.AssistantAgent, name, None) for name in _METHODS}
-    codes = {getattr(method, "__code__", None): name for name, method in methods.items()}
+    codes = {
+        getattr(inspect.unwrap(method), "__code__", None): name
+        for name, method in methods.items()
+        if method is not None
+    }
     frame = inspect.currentframe()
     for _ in range(_FRAMES):
         if frame is None:
@@ -173,10 +182,8 @@ def check_guarded(session: Session) -> None:
     purpose, here = listing()
     benches: Any = here.get("workbench") if purpose == "question" else ()
     for bench in benches or ():
-        if isinstance(getattr(bench, "session", None), Session):
-            continue  # it guards what it has
-        tools: Any = getattr(bench, "_tools", None)
-        bare = [bench] if tools is None else [t for t in tools if guarded_contract(t) is None]
+        tools = bare_tools(bench)
+        bare = [bench] if tools is None else tools
         if bare:
             name = str(getattr(bare[0], "name", type(bare[0]).__name__))
             reason = (
@@ -186,3 +193,17 @@ def check_guarded(session: Session) -> None:
             )
             session.refused(name, {}, reason=reason, code="unguarded")
             raise Blocked(reason, rule="", code="unguarded")
+
+
+def bare_tools(bench: Any) -> list[Any] | None:
+    """The tools of a workbench that nobody guards; None where nobody can tell: all of them."""
+    if isinstance(getattr(bench, "session", None), Session):
+        return []  # it guards what it has
+    tools: Any = getattr(bench, "_tools", None)
+    if tools is None:
+        return None
+    return [
+        each
+        for each in tools
+        if guarded_contract(each) is None and declared_contract(plain_function(each)) is None
+    ]

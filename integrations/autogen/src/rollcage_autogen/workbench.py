@@ -38,6 +38,7 @@ from rollcage.adapter import (
 )
 from rollcage.errors import ContractError
 
+from rollcage_autogen.bare import watch_agents
 from rollcage_autogen.endings import cancelled, instead_of
 from rollcage_autogen.tools import guard_tools
 from rollcage_autogen.turns import before_question, listing, note_missing, placed
@@ -97,6 +98,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
                 f"{workbench!r} is no workbench of AutoGen: tools go to guard_tools"
             )
         register_messages()
+        watch_agents()
         self.session = session
         self._effects = effects or {}
         self._declared = contracts or {}

@@ -17,7 +17,13 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.tools import BaseTool
 from langchain_core.tracers.context import register_configure_hook
 from rollcage import Session
-from rollcage.adapter import declared_contract, guarding, session_here, step_here
+from rollcage.adapter import (
+    declared_contract,
+    guarding,
+    refuses_unguarded,
+    session_here,
+    step_here,
+)
 from rollcage.errors import Blocked
 
 __all__ = ["refusing_bare"]
@@ -116,11 +122,11 @@ class _Hook:
 
     def get(self) -> BaseCallbackHandler | None:
         """The handler; None where bare tools may run."""
-        step, call = step_here(), _around.get()
-        if call is not None and call.step == step:
+        call = _around.get()
+        if call is not None and call.step == step_here():
             return call.refusal
-        session = None if step is not None else session_here()
-        if session is None or session.unguarded != "refuse":
+        session = refuses_unguarded()
+        if session is None:
             return None
         return _Refusal(
             session,

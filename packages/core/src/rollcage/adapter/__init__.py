@@ -39,7 +39,7 @@ from rollcage.adapter.models import (
 )
 from rollcage.adapter.natives import Parts, register_parts
 from rollcage.adapter.places import slot_of
-from rollcage.adapter.running import Running, session_here
+from rollcage.adapter.running import Running, refuses_unguarded, session_here
 from rollcage.adapter.shapes import is_list, is_model_class, is_object, is_tuple
 from rollcage.adapter.signatures import Signature
 from rollcage.adapter.swap import subclass, swapped
@@ -105,6 +105,7 @@ __all__ = [
     "offered",
     "option",
     "plain_body",
+    "refuses_unguarded",
     "register_parts",
     "required_contract",
     "session_here",

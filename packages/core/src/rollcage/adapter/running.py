@@ -9,10 +9,11 @@ import contextlib
 from collections.abc import Callable, Generator
 from typing import Any, Final, cast
 
-from rollcage.session.scope import here, step_here
+from rollcage.session.declare import open_sessions
+from rollcage.session.scope import Guard, here, step_here
 from rollcage.session.session import Session
 
-__all__ = ["Running", "session_here"]
+__all__ = ["Running", "refuses_unguarded", "session_here"]
 
 _NOT_RUNNING: Final = object()
 
@@ -21,6 +22,26 @@ def session_here() -> Session | None:
     """The session that is open around this context; None outside of one."""
     scope = here()
     return None if scope is None else cast("Session", scope.session)
+
+
+def refuses_unguarded() -> Session | None:
+    """The session that lets no tool run unguarded in this context; None where one may.
+
+    It is one around this context, or, in a thread or task that knows no session, any that is open.
+    What the body of a guarded tool does is its own deed, unless that acts through guarded calls
+    only (`effect="scope"`: an agent as a tool).
+    """
+    scope = here()
+    sessions: list[Guard] = []
+    if scope is None:
+        sessions = list(open_sessions.values())
+    elif scope.step is not None and scope.step.call.contract.effect != "scope":
+        return None
+    while scope is not None:
+        sessions.append(scope.session)
+        scope = scope.session.nesting.outer
+    found = next((each for each in sessions if each.unguarded == "refuse"), None)
+    return cast("Session | None", found)
 
 
 class Running:

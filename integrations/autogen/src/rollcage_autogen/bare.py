@@ -1,0 +1,87 @@
+"""Bare tools: those that an agent has and nobody guards, where a session lets none of them run.
+
+An `AssistantAgent` whose model and tools nobody guards asks nobody before it runs them. So the
+method by which it makes a call is replaced by one that looks first; without such a session it does
+nothing else than that method.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from autogen_core import FunctionCall
+from autogen_core.models import FunctionExecutionResult
+from rollcage import Session
+from rollcage.adapter import is_object, refuses_unguarded
+
+from rollcage_autogen.turns import EXECUTES, bare_tools, placed
+
+__all__ = ["watch_agents"]
+
+_WATCHED: Final = "__rollcage_watched__"
+
+
+def watch_agents() -> None:
+    """Look before each call that an agent makes; once, and where there may be agents at all."""
+    agents: Any = sys.modules.get("autogen_agentchat.agents")
+    execute: Any = None if agents is None else getattr(agents.AssistantAgent, EXECUTES, None)
+    if execute is None or hasattr(execute, _WATCHED):
+        return
+    watched: Any = _watched(execute)
+    setattr(watched, _WATCHED, True)
+    setattr(agents.AssistantAgent, EXECUTES, staticmethod(watched))
+
+
+def _watched(execute: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(execute)
+    async def watched(*args: Any, **options: Any) -> Any:
+        session = refuses_unguarded()
+        if session is not None:
+            refused = await _refused(session, **options)
+            if refused is not None:
+                return refused
+        return await execute(*args, **options)
+
+    return watched
+
+
+async def _refused(
+    session: Session,
+    *,
+    tool_call: FunctionCall,
+    workbench: Sequence[Any],
+    handoff_tools: Sequence[Any] = (),
+    **_: Any,
+) -> tuple[FunctionCall, FunctionExecutionResult] | None:
+    """What the model reads of a call of a bare tool, which does not run; None of any other."""
+    name = tool_call.name
+    if any(each.name == name for each in handoff_tools) or not await _is_bare(name, workbench):
+        return None
+    reason = (
+        f'{name} is not guarded, so it did not run: a session with unguarded="refuse" is open. '
+        f"Pass the agent's tools through guard_tools, its workbench through RollcageWorkbench"
+    )
+    try:
+        given = json.loads(tool_call.arguments)
+    except ValueError:
+        given = tool_call.arguments
+    with placed(session, tool_call.id):
+        args = given if is_object(given) else {"arguments": given}
+        session.refused(name, args, reason=reason, code="unguarded")
+    return tool_call, FunctionExecutionResult(
+        content=reason, call_id=tool_call.id, is_error=True, name=name
+    )
+
+
+async def _is_bare(name: str, workbench: Sequence[Any]) -> bool:
+    """Whether the first workbench that has a tool of this name does not guard it."""
+    for bench in workbench:
+        if name in [each["name"] for each in await bench.list_tools()]:
+            own: Any = getattr(bench, "_override_name_to_original", {})
+            bare = bare_tools(bench)
+            return bare is None or own.get(name, name) in [each.name for each in bare]
+    return False

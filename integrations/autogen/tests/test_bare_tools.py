@@ -1,0 +1,265 @@
+"""Agents whose tools nobody guards, in a session that lets none of them run."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from autogen_agentchat.agents import AssistantAgent
+from autogen_agentchat.conditions import MaxMessageTermination
+from autogen_agentchat.teams import RoundRobinGroupChat, Swarm
+from autogen_agentchat.tools import AgentTool
+from autogen_core.tools import (
+    FunctionTool,
+    StaticStreamWorkbench,
+    StaticWorkbench,
+    TextResultContent,
+    ToolOverride,
+    ToolResult,
+    ToolSchema,
+    Workbench,
+)
+from rollcage import Session, tool
+from rollcage_autogen import RollcageWorkbench, as_tools, guard_tools
+
+if TYPE_CHECKING:
+    from .conftest import Lab
+
+SCRIPT: list[Any] = [[("send", {"text": "a"})], "end"]
+
+
+class Outside:
+    """What a bare tool did, and in which forms an agent may have it."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+        def send(text: str) -> str:
+            """Send a text."""
+            self.sent.append(text)
+            return "sent"
+
+        self.function = send
+        self.tool = FunctionTool(send, description="Send a text.")
+
+    def given(self, form: str) -> dict[str, Any]:
+        """Options of an agent."""
+        match form:
+            case "tools":
+                return {"tools": [self.tool]}
+            case "static":
+                return {"workbench": StaticWorkbench([self.tool])}
+            case "overridden":
+                inner = FunctionTool(self.function, name="inner", description="Send a text.")
+                renamed = {"inner": ToolOverride(name="send")}
+                return {"workbench": StaticWorkbench([inner], renamed)}
+            case _:
+                return {"workbench": Remote(self.sent)}
+
+
+class Remote(Workbench):
+    """A workbench that lists its tools itself, as that of an MCP server does."""
+
+    component_config_schema = None  # pyright: ignore[reportAssignmentType] - it is never dumped
+
+    def __init__(self, sent: list[str]) -> None:
+        self.sent = sent
+
+    async def list_tools(self) -> list[ToolSchema]:
+        return [ToolSchema(name="send", description="Send a text.")]
+
+    async def call_tool(self, name: str, arguments: Any = None, *_: Any, **__: Any) -> ToolResult:
+        self.sent.append(arguments["text"])
+        return ToolResult(name=name, result=[TextResultContent(content="sent")])
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def reset(self) -> None: ...
+
+    async def save_state(self) -> dict[str, Any]:
+        return {}
+
+    async def load_state(self, state: Any) -> None: ...
+
+    def _to_config(self) -> Any: ...
+
+    @classmethod
+    def _from_config(cls, config: Any) -> Any: ...
+
+
+@pytest.fixture
+def outside() -> Outside:
+    return Outside()
+
+
+def refused(lab: Lab, session: Session) -> list[tuple[str, Any, str]]:
+    lines = [e for e in lab.events(session) if e["event"] == "call.refused"]
+    return [(line["name"], line["args"], line["code"]) for line in lines]
+
+
+REFUSED = [("send", {"text": "a"}, "unguarded")]
+
+
+@pytest.mark.parametrize("form", ["tools", "static", "overridden", "remote"])
+async def test_an_agent_that_nobody_guards_runs_no_tool(
+    lab: Lab, within: Any, results: Any, outside: Outside, form: str
+) -> None:
+    async with lab.session(unguarded="refuse") as session:
+        agent = lab.agent(lab.client(*SCRIPT), **outside.given(form))
+        ended = await within(agent.run(task="Go."))
+    ((text, is_error),) = results(ended)
+    assert is_error
+    assert "pass" in text.lower()
+    assert (outside.sent, refused(lab, session)) == ([], REFUSED)
+    # It is for such a session only, and only while that is open.
+    async with lab.session(replay="off"):
+        await within(lab.agent(lab.client(*SCRIPT), **outside.given(form)).run(task="Go."))
+    await within(lab.agent(lab.client(*SCRIPT), **outside.given(form)).run(task="Go."))
+    assert outside.sent == ["a", "a"]
+
+
+async def test_one_that_is_handed_the_conversation_runs_none(
+    lab: Lab, within: Any, outside: Outside
+) -> None:
+    async with lab.session(unguarded="refuse") as session:
+        look = FunctionTool(lambda: "seen", name="look", description="Look.")
+        first = lab.agent(
+            lab.client([("look", {})], [("transfer_to_second", {})]), session, name="first",
+            handoffs=["second"], tools=guard_tools([look], session),
+        )  # fmt: skip
+        script = [*SCRIPT, *["end"] * 8]
+        second = lab.agent(lab.client(*script), name="second", **outside.given("tools"))
+        team = Swarm([first, second], termination_condition=MaxMessageTermination(8))
+        await within(team.run(task="Go."))
+    assert (outside.sent, refused(lab, session)) == ([], REFUSED)
+    assert [step["name"] for step in lab.steps(session)] == ["look"]
+
+
+async def test_tools_that_come_between_a_question_and_its_calls_do_not_run(
+    lab: Lab, within: Any, results: Any, outside: Outside
+) -> None:
+    bench = StaticStreamWorkbench([])
+
+    class Late(type(lab.client())):  # type: ignore[misc]  # pyright: ignore[reportUntypedBaseClass, reportGeneralTypeIssues] - the fake's class
+        def answer(self, *args: Any) -> Any:
+            bench._tools = [outside.tool]
+            return super().answer(*args)
+
+    async with lab.session(unguarded="refuse") as session:
+        agent = lab.agent(Late(SCRIPT), session, workbench=bench, max_tool_iterations=1)
+        ended = await within(agent.run(task="Go."))
+    assert results(ended)[0][1]
+    assert (outside.sent, refused(lab, session)) == ([], REFUSED)
+
+
+async def test_guarded_and_declared_tools_run_beside_bare_ones(
+    lab: Lab, within: Any, results: Any, outside: Outside
+) -> None:
+    def keep(text: str) -> str:
+        outside.sent.append(f"kept {text}")
+        return "kept"
+
+    declared = tool(name="note")(keep)
+    script: list[Any] = [[*SCRIPT[0], ("keep", {"text": "b"}), ("note", {"text": "c"})], "end"]
+
+    async def run(session: Session) -> Any:
+        guarded = guard_tools([FunctionTool(keep, description="Keep.")], session)
+        tools: Any = [outside.tool, *guarded, *as_tools([declared])]
+        return await within(lab.agent(lab.client(*script), tools=tools).run(task="Go."))
+
+    async with lab.session(unguarded="refuse") as session:
+        with pytest.raises(Exception, match="no session guards"):  # one of its tools is guarded
+            await run(session)
+    async with lab.session(unguarded="refuse", replay="off") as session:
+        agents = [
+            lab.agent(
+                lab.client(*script),
+                workbench=[
+                    StaticWorkbench([outside.tool]),
+                    RollcageWorkbench(
+                        StaticWorkbench([FunctionTool(keep, description="Keep.")]), session
+                    ),
+                    StaticWorkbench([*as_tools([declared])]),
+                ],
+            )
+        ]
+        with pytest.raises(Exception, match="no session guards"):
+            await within(agents[0].run(task="Go."))
+    assert outside.sent == []
+    async with lab.session(unguarded="refuse", replay="off") as session:
+        whole = lab.agent(lab.client([("note", {"text": "c"})], "end"), tools=as_tools([declared]))
+        ended = await within(whole.run(task="Go."))
+    assert (results(ended), outside.sent) == ([("kept", False)], ["kept c"])
+    assert [step["name"] for step in lab.steps(session)] == ["note"]
+
+
+@pytest.mark.parametrize("effect", ["scope", "write"])
+async def test_an_agent_as_a_tool_acts_through_guarded_calls_only(
+    lab: Lab, within: Any, outside: Outside, effect: Any
+) -> None:
+    async with lab.session(unguarded="refuse") as session:
+        inner = lab.agent(lab.client(*SCRIPT), name="inner", **outside.given("tools"))
+        tools = guard_tools([AgentTool(inner)], session, effects={"inner": effect})
+        agent = lab.agent(lab.client([("inner", {"task": "Go."})], "end"), tools=tools)
+        await within(agent.run(task="Go."))
+    assert outside.sent == ([] if effect == "scope" else ["a"])
+    assert refused(lab, session) == (REFUSED if effect == "scope" else [])
+
+
+async def test_a_team_in_a_thread_of_its_own_runs_none(lab: Lab, outside: Outside) -> None:
+    async with lab.session(unguarded="refuse") as session:
+
+        def run() -> None:
+            agent = lab.agent(lab.client(*SCRIPT), **outside.given("tools"))
+            asyncio.run(RoundRobinGroupChat([agent], max_turns=1).run(task="Go."))
+
+        thread = threading.Thread(target=run)  # it knows no session
+        thread.start()
+        await asyncio.to_thread(thread.join)
+    assert (outside.sent, refused(lab, session)) == ([], REFUSED)
+
+
+async def test_a_session_inside_of_one_that_refuses_refuses_too(
+    lab: Lab, within: Any, outside: Outside
+) -> None:
+    async with lab.session(unguarded="refuse") as session, lab.session("inner"):
+        agent = lab.agent(lab.client(*SCRIPT), **outside.given("tools"))
+        await within(agent.run(task="Go."))
+    assert (outside.sent, refused(lab, session)) == ([], REFUSED)
+
+
+async def test_a_refused_call_is_in_no_way_of_a_resume(
+    lab: Lab, within: Any, results: Any, outside: Outside
+) -> None:
+    script = [[("send", {"text": "b"})], *SCRIPT]
+
+    async def run(session: Session, *, guarded: bool) -> Any:
+        async with session:
+            agents = [
+                lab.agent(lab.client(*part), tools=tools)
+                for part, tools in (
+                    ([script[0], "end"], guard_tools([outside.tool], session)),
+                    (SCRIPT, guard_tools([outside.tool], session) if guarded else [outside.tool]),
+                )
+            ]
+            return [results(await within(each.run(task="Go."))) for each in agents]
+
+    first = lab.session(unguarded="refuse")
+    assert [[error for _, error in each] for each in await run(first, guarded=False)] == [
+        [False], [True],
+    ]  # fmt: skip
+    again = lab.session(unguarded="refuse", replay="continue")
+    await run(again, guarded=True)
+    assert (outside.sent, again.stats.hits, again.root) == (["b", "a"], 1, first.run_id)
+
+
+def test_the_method_by_which_an_agent_makes_a_call() -> None:
+    """A fact about AutoGen that `bare.py` depends on, and that it is replaced once."""
+    execute: Any = AssistantAgent._execute_tool_call
+    names = set(execute.__wrapped__.__annotations__)
+    assert {"tool_call", "workbench", "handoff_tools"} <= names
+    assert not hasattr(execute.__wrapped__, "__wrapped__")
