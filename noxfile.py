@@ -31,19 +31,23 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 GROUPS = PROJECT["dependency-groups"]
 
 NEWEST = "3.13"  # the newest Python that all dependencies carry
+# What the conformance suites stand on.
+SUITES = ["packages/conformance", "packages/core", "packages/governance"]
 # Each package with the siblings that its tests need: nothing else is in its environment.
 PACKAGES = {
-    "core": ["packages/core"],
+    "core": ["packages/core", "packages/governance"],
     "cli": ["packages/cli", "packages/core"],
-    "conformance": ["packages/conformance", "packages/core"],
+    "conformance": SUITES,
+    "governance": ["packages/governance", "packages/cli", "packages/core"],
     "toolbox": ["packages/toolbox", "packages/core"],
-    "langchain": ["integrations/langchain", "packages/conformance", "packages/core"],
-    "autogen": ["integrations/autogen", "packages/conformance", "packages/core"],
-    "crewai": ["integrations/crewai", "packages/conformance", "packages/core"],
+    "langchain": ["integrations/langchain", *SUITES],
+    "autogen": ["integrations/autogen", *SUITES],
+    "crewai": ["integrations/crewai", *SUITES],
 }
 ADAPTERS = [name for name, (folder, *_) in PACKAGES.items() if folder.startswith("integrations/")]
 CORE = "packages/core[idna,secrets,sql,yaml]"  # with all that a policy can use
-EVERYTHING = [CORE, "packages/cli[demo]", "packages/conformance", "packages/toolbox"]
+EVERYTHING = [CORE, "packages/cli[demo]", "packages/conformance", "packages/governance"]
+EVERYTHING += ["packages/toolbox"]
 EVERYTHING += [PACKAGES[adapter][0] for adapter in ADAPTERS]
 
 
@@ -224,9 +228,7 @@ def newest(session: nox.Session) -> None:
     """Core's quick tests, the adapters' conformance and facts, on the newest Python."""
     folders = [PACKAGES[adapter][0] for adapter in ADAPTERS]
     needs = groups("test-core")
-    session.install(
-        *editable(CORE, "packages/conformance", *folders), *ADAPTERS_TESTS, *needs, *CONSTRAINTS
-    )
+    session.install(*editable(CORE, *SUITES, *folders), *ADAPTERS_TESTS, *needs, *CONSTRAINTS)
     tests = ["packages/core/tests", *(path for adapter in ADAPTERS for path in moving(adapter))]
     quick = "not (slow or law or hypothesis)"  # thousands of cases are tried on the oldest Python
     session.run(*PYTEST, "-m", quick, *tests, *session.posargs)

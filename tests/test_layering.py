@@ -46,11 +46,18 @@ FRAMEWORKS = ("autogen", "crewai", "langchain", "langgraph")
 # ... but for these, inside a function: (importing module or package, what it imports).
 LAZY = {
     ("rollcage.__main__", "rollcage_cli"),
+    ("rollcage.gate.extras", "rollcage_governance"),
     ("rollcage_cli.demo", "rollcage_langchain"),
     ("rollcage_cli.demo", "rollcage_toolbox"),
     ("rollcage_cli.demo", "langchain"),
     ("rollcage_cli.demo", "langchain_community"),
     ("rollcage_cli.demo", "langchain_core"),
+}
+# ... and for these: commands that a package brings to the command line, and suites that need it.
+BESIDE = {
+    ("rollcage_conformance", "rollcage_governance"),
+    ("rollcage_governance.commands", "rollcage_cli"),
+    ("rollcage_governance.views", "rollcage_cli"),
 }
 
 
@@ -127,8 +134,11 @@ def between(each: Import, integrations: set[str], known: set[str]) -> Iterator[s
     here, there = each.importer.split(".")[0], each.module.split(".")[0]
     if here == there or there in sys.stdlib_module_names:
         return
-    allowed = (f"{each.importer}.".startswith(f"{where}.") for where, what in LAZY if what == there)
-    if each.lazy and any(allowed):
+    pairs = LAZY | BESIDE if each.lazy else BESIDE
+    allowed = (
+        f"{each.importer}.".startswith(f"{where}.") for where, what in pairs if what == there
+    )
+    if any(allowed):
         return
     if there == "rollcage":
         if each.module not in PUBLIC or each.name.startswith("_"):

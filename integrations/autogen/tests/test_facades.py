@@ -22,9 +22,10 @@ from autogen_core.tools import (
 )
 from autogen_ext.tools.mcp import McpWorkbench, StdioServerParams
 from pydantic import BaseModel
-from rollcage import Blocked, Contract, Registry, Session, ToolRefused
+from rollcage import Blocked, Contract, Session, ToolRefused
 from rollcage.adapter import guarded_contract, model_contract
 from rollcage_autogen import RollcageWorkbench, as_tools, guard_model, guard_tools
+from rollcage_governance import Registry
 
 if TYPE_CHECKING:
     from .conftest import Lab

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import rollcage
 from crewai.tools import BaseTool, tool
-from rollcage import Blocked, Contract, Registry, Session, ToolRefused
+from rollcage import Blocked, Contract, Session, ToolRefused
 from rollcage.adapter import guarded_contract, model_contract
 from rollcage_crewai import as_tools, guard_crew, guard_model, guard_tools
+from rollcage_governance import Registry
 
 if TYPE_CHECKING:
     from .conftest import Lab

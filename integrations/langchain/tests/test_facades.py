@@ -10,8 +10,9 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.tools import BaseTool, StructuredTool, Tool, tool
 from langgraph.prebuilt import ToolNode
-from rollcage import Blocked, Contract, Registry, Session, ToolRefused
+from rollcage import Blocked, Contract, Session, ToolRefused
 from rollcage.adapter import guarded_contract, model_contract
+from rollcage_governance import Registry
 from rollcage_langchain import (
     RollcageMiddleware,
     as_tools,

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -222,3 +223,16 @@ def test_main_takes_the_process_arguments(
     monkeypatch.setattr(sys, "argv", ["rollcage", "--version"])
     assert app.main() == 0
     assert capsys.readouterr().out.startswith("rollcage ")
+
+
+def test_a_command_of_a_package_that_is_not_here_names_it(
+    cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "_installed", metadata.EntryPoints)
+    result = cli("tools", "list")
+    assert result.code == 2
+    assert result.err == (
+        "rollcage: rollcage tools comes with rollcage-governance, which is not installed: pip "
+        "install 'rollcage[governance]'\n"
+    )
+    assert cli("--help").code == 0

@@ -12,10 +12,10 @@ PUBLIC = [
     "Approval", "ApprovalCorrupt", "ApprovalInvalid", "ApprovalRequest", "ApprovalRequired",
     "Approver", "ArgumentsInvalid", "Blocked", "CaptureFailed", "Compensation",
     "ConsoleApprover", "Contract", "ContractError", "ControlLost", "CurrentStep", "DetectorMissing",
-    "DidNotHappen", "Diverged", "Facade", "FacadeMissing", "Forked", "GovernanceError", "Guard",
+    "DidNotHappen", "Diverged", "FacadeMissing", "Forked", "GovernanceError", "Guard",
     "Halt", "Happened", "NotReplayable", "NotReplayableWarning",
-    "Observer", "OutputDrift", "PermissionUndeclared", "PlannedCall",
-    "PlannedStep", "Policy", "PolicyInvalid", "QueueApprover", "Registry", "RegistryCorrupt",
+    "Observer", "OutputDrift", "PackageMissing", "PermissionUndeclared", "PlannedCall",
+    "PlannedStep", "Policy", "PolicyInvalid", "QueueApprover", "RegistryCorrupt",
     "ReplayMiss", "ReplayedError", "Response", "RollcageError", "Rule",
     "RunAbandoned", "RunInUse", "RunNotFound", "RunStopped", "RunTooOld", "Session",
     "SessionError", "SessionHalted", "Settled", "SourceMissing", "Stats", "StepEvent", "StepView",
@@ -39,7 +39,7 @@ TRACE = [
     "CHAIN_START", "FORMAT", "REPLAYED", "STATES", "TAG", "AskedApproval", "Native", "RefusedCall",
     "Run", "State", "Step", "Tail", "Totals", "Worlds", "check_events", "decode",
     "decode_exception", "encode", "encode_exception", "encode_result", "event_adapter", "fold",
-    "json_schema", "read_events", "read_run", "register_native", "seal_line", "split_tail",
+    "jcs", "json_schema", "read_events", "read_run", "register_native", "seal_line", "split_tail",
     "step_resolved", "tail_of",
 ]  # fmt: skip
 STORE = [

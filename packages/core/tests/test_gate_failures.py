@@ -18,7 +18,6 @@ from rollcage import (
     Contract,
     PolicyInvalid,
     QueueApprover,
-    Registry,
     Session,
     SessionError,
     StepView,
@@ -26,10 +25,11 @@ from rollcage import (
     tool,
 )
 from rollcage.errors import DetectorMissing, RegistryCorrupt
-from rollcage.gate import Detecting, FacadeSnapshot, Labels, Policy, secrets
+from rollcage.gate import Detecting, Labels, Policy, secrets
 from rollcage.gate.meter import Meter
 from rollcage.step.driver import Clock
 from rollcage.store import JsonlStore
+from rollcage_governance import FacadeSnapshot, Registry
 
 Events = Callable[[str], list[dict[str, Any]]]
 
@@ -417,7 +417,7 @@ def the_facade_raises(place: Place) -> Settings:
 
 @fails_with("tool_changed")
 def a_tool_can_not_be_described(place: Place) -> Settings:
-    place.opened = lambda _: place.patch.setattr("rollcage.gate.facade.described", broken)
+    place.opened = lambda _: place.patch.setattr("rollcage_governance.facade.described", broken)
     return given(place)
 
 

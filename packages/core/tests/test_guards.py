@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import contextvars
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,10 +16,9 @@ from rollcage import (
     Approval,
     Blocked,
     Contract,
-    Facade,
     FacadeMissing,
+    PackageMissing,
     Policy,
-    Registry,
     Session,
     SessionError,
     Settled,
@@ -29,6 +29,7 @@ from rollcage import (
 )
 from rollcage.gate import Given
 from rollcage.store import JsonlStore
+from rollcage_governance import Facade, Registry
 
 Approve = Callable[..., Registry]
 
@@ -159,6 +160,20 @@ def test_what_is_no_guard_is_refused_before_anything_begins(
     with pytest.raises(SessionError, match=said):
         Session("job", store=store, gate=gate)
     assert not list(store.runs())
+
+
+def test_without_the_package_a_facade_is_refused_and_nothing_is_undone(
+    store: JsonlStore, approve: Approve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    approve(note)
+    with Session("job", store=store, facade="agent") as session:
+        note("a")
+    monkeypatch.setitem(sys.modules, "rollcage_governance", None)
+    with pytest.raises(PackageMissing, match=r"pip install 'rollcage\[governance\]'") as missing:
+        Session("job", store=store, facade="agent")
+    assert (missing.value.extra, missing.value.code) == ("governance", "package_missing")
+    with pytest.raises(PackageMissing, match="the run's facade 'agent' needs rollcage-governance"):
+        undo_run(store, session.run_id)
 
 
 # --- screen --------------------------------------------------------------------------------------

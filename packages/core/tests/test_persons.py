@@ -13,7 +13,6 @@ from rollcage import (
     GovernanceError,
     Policy,
     PolicyInvalid,
-    Registry,
     Session,
     SessionError,
     StepView,
@@ -30,6 +29,7 @@ from rollcage.gate import (
     same_person,
 )
 from rollcage.store import JsonlStore
+from rollcage_governance import Registry
 
 UNSEEN = {
     "zero width space": "ann\u200b",

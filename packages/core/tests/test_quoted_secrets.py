@@ -20,7 +20,6 @@ from rollcage import (
     CaptureFailed,
     NotReplayable,
     QueueApprover,
-    Registry,
     Session,
     SessionError,
     Verdict,
@@ -29,6 +28,7 @@ from rollcage import (
     undo_run,
 )
 from rollcage.gate.quotes import Quotes
+from rollcage_governance import Registry
 
 # A write whose result held a secret says that it can't come back: not what these tests ask.
 pytestmark = pytest.mark.filterwarnings("ignore::rollcage.NotReplayableWarning")

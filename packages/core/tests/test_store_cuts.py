@@ -17,7 +17,6 @@ import pytest
 from hypothesis import settings
 from rollcage import (
     GovernanceError,
-    Registry,
     Session,
     StoreError,
     UnknownOutcome,
@@ -28,6 +27,7 @@ from rollcage import (
 )
 from rollcage.store import JsonlStore, StopOrder, newest_run
 from rollcage.trace import check_events
+from rollcage_governance import Registry
 
 CHANGES = ("open", "mkdir", "link", "replace", "rename", "unlink", "ftruncate")
 WRITES = ("write", "pwrite")

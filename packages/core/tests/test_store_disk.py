@@ -14,16 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import (
-    Registry,
-    RunInUse,
-    Session,
-    StoreError,
-    StoreReadOnly,
-    TraceUnwritable,
-    tool,
-)
+from rollcage import RunInUse, Session, StoreError, StoreReadOnly, TraceUnwritable, tool
 from rollcage.store import JsonlStore, StopOrder
+from rollcage_governance import Registry
 
 Python = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -18,12 +18,13 @@ from rollcage.errors import RollcageError
 from typer.core import TyperGroup
 from typer.main import get_group
 
-from rollcage_cli.errors import FAILED, OK, exit_code
+from rollcage_cli.errors import FAILED, OK, UsageError, exit_code
 from rollcage_cli.options import OFF
 
 __all__ = ["main", "rollcage"]
 
-# Where each command is. One is imported when it is asked for: nobody waits for the others.
+# Where each command is. One is imported when it is asked for: nobody waits for the others. Those of
+# other packages are entry points of `GROUP`.
 _COMMANDS: Final = {
     "demo": "rollcage_cli.demo",
     "runs": "rollcage_cli.runs",
@@ -41,9 +42,10 @@ _COMMANDS: Final = {
     "approve": "rollcage_cli.approvals",
     "reject": "rollcage_cli.approvals",
     "respond": "rollcage_cli.approvals",
-    "tools": "rollcage_cli.registry",
     "policy": "rollcage_cli.policy",
 }
+GROUP: Final = "rollcage.commands"
+_ELSEWHERE: Final = {"tools": "governance"}  # by the extra that brings them
 _EXIT_CODES: Final = (
     "Exit codes: 0 done, 1 a difference, 2 bad request or not found, 3 a trace is damaged, "
     "4 a run is in use, 5 anything else."
@@ -55,18 +57,38 @@ class _Commands(TyperGroup):
     """The commands by name; all of them for the help, and to name the one that was meant."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - Typer gives it
-        return list(_COMMANDS)
+        return [*_COMMANDS, *_installed().names]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        for name in [cmd_name] if cmd_name in _COMMANDS else _COMMANDS:
+        known = cmd_name in _COMMANDS or cmd_name in _ELSEWHERE
+        for name in [cmd_name] if known else self.list_commands(ctx):
             if name not in self.commands:
                 self.commands[name] = _imported(name)
         return super().get_command(ctx, cmd_name)
 
 
+def _installed() -> metadata.EntryPoints:
+    """The commands that other packages bring."""
+    return metadata.entry_points(group=GROUP)
+
+
 def _imported(name: str) -> Any:
-    """A command, or a group of them, as Typer runs it."""
-    found = getattr(import_module(_COMMANDS[name]), name)
+    """A command, or a group of them, as Typer runs it.
+
+    Raises:
+        UsageError: the package that brings it is not installed.
+    """
+    if name in _COMMANDS:
+        found = getattr(import_module(_COMMANDS[name]), name)
+    else:
+        brought = _installed().select(name=name)
+        if not brought:
+            extra = _ELSEWHERE[name]
+            raise UsageError(
+                f"rollcage {name} comes with rollcage-{extra}, which is not installed: "
+                f"pip install 'rollcage[{extra}]'"
+            )
+        found = brought[name].load()
     around = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
     if isinstance(found, typer.Typer):
         around.add_typer(found)

@@ -28,7 +28,6 @@ from rollcage import (
     Approval,
     ApprovalRequired,
     QueueApprover,
-    Registry,
     RunStopped,
     Session,
     StepView,
@@ -50,6 +49,7 @@ from rollcage.errors import (
 from rollcage.gate import ApprovalQueue
 from rollcage.store import StopOrder, Store, check_attested
 from rollcage.trace import check_events
+from rollcage_governance import Registry
 
 __all__ = ["StoreSuite"]
 

@@ -14,6 +14,7 @@
     ├── PermissionUndeclared          its body was about to do what it does not declare
     │                                                                   (permission_undeclared)
     ├── DetectorMissing               what finds credentials is not installed   (detector_missing)
+    ├── PackageMissing                what it is given comes with a package     (package_missing)
     ├── ApprovalInvalid               nothing can be said of a request          (approval_invalid)
     ├── ReplayedError                 a recorded exception of a type that the reader does not know
     ├── GovernanceError               the registry of tools refuses this        (governance_refused)
@@ -70,6 +71,7 @@ __all__ = [
     "NotReplayable",
     "NotReplayableWarning",
     "OutputDrift",
+    "PackageMissing",
     "PermissionUndeclared",
     "PolicyInvalid",
     "PolicyProblem",
@@ -114,6 +116,20 @@ class DetectorMissing(RollcageError):
     """Credentials are to be found in texts, and the library for it is not installed."""
 
     code = "detector_missing"
+
+
+class PackageMissing(RollcageError):
+    """A session was given something that comes with a package which is not installed.
+
+    Attributes:
+        extra: of `rollcage`, which brings that package.
+    """
+
+    code = "package_missing"
+
+    def __init__(self, message: str, extra: str) -> None:
+        super().__init__(message)
+        self.extra = extra
 
 
 class PolicyProblem(NamedTuple):

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from rollcage import Blocked, Contract, Registry, StepView, ToolRefused, tool
+from rollcage import Blocked, Contract, StepView, ToolRefused, tool
+from rollcage_governance import Registry
 
 from rollcage_conformance.scenario import Message, Scenario, ToolSpec
 from rollcage_conformance.stage import Mode, Played, Stage

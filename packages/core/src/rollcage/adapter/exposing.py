@@ -20,7 +20,7 @@ _GUARD: Final = "__rollcage_guard__"
 def guarded_contract(tool: Any) -> Contract | None:
     """The contract by which an adapter guards a framework's tool; None where none does.
 
-    It is what `rollcage.Registry.propose` takes for a tool that a framework made itself.
+    It is what `rollcage_governance.Registry.propose` takes for a tool that a framework made itself.
     """
     for holder in (tool, getattr(tool, "func", None), getattr(tool, "coroutine", None)):
         contract = getattr(getattr(holder, _GUARD, None), "contract", None)

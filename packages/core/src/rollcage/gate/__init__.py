@@ -1,6 +1,6 @@
 """The decision before a call: rules look at a step and say allow, ask or deny (DESIGN §5).
 
-What only some sessions need (policies, limits, the registry, ...) is imported when it is first
+What only some sessions need (policies, limits, ...) is imported when it is first
 asked for: whoever has no policy does not wait for one.
 """
 
@@ -24,7 +24,6 @@ from rollcage.gate.approval import (
 )
 from rollcage.gate.console import ConsoleApprover, os_user
 from rollcage.gate.extras import all_given, policy_of, recorded_facade
-from rollcage.gate.facade import FacadeSnapshot
 from rollcage.gate.guard import (
     Decides,
     FacadeGuard,
@@ -44,11 +43,9 @@ from rollcage.gate.guard import (
     screened,
 )
 from rollcage.gate.labels import NO_LABELS, FlowMode, Found, Labels, Origin
-from rollcage.gate.lifecycle import Governed, Kind, Lifecycle, Pin, Proposal
 from rollcage.gate.named import Named
 from rollcage.gate.persons import person, same_person
 from rollcage.gate.queue import ApprovalQueue, QueueApprover, Queued, QueueState
-from rollcage.gate.registry import Facade, Registry
 from rollcage.gate.sealing import Detecting, Sealing
 from rollcage.gate.secrets import Finding, detect, hide_secrets, names_secret
 from rollcage.gate.verdict import (
@@ -114,22 +111,17 @@ __all__ = [
     "Doubt",
     "Evaluation",
     "Explained",
-    "Facade",
     "FacadeGuard",
-    "FacadeSnapshot",
     "Figures",
     "Finding",
     "FlowMode",
     "Found",
     "Given",
-    "Governed",
     "Guard",
     "Guards",
     "Instead",
     "Judged",
-    "Kind",
     "Labels",
-    "Lifecycle",
     "Limit",
     "Limits",
     "Loops",
@@ -139,18 +131,15 @@ __all__ = [
     "NamedFacade",
     "Origin",
     "Pending",
-    "Pin",
     "Policy",
     "PolicyGuard",
     "PolicyRule",
     "Prices",
-    "Proposal",
     "QueueApprover",
     "QueueState",
     "Queued",
     "Rate",
     "Refusal",
-    "Registry",
     "Rerun",
     "Resolver",
     "Response",

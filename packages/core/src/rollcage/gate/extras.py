@@ -1,4 +1,7 @@
-"""Policies and facades by the words that name them: a file, a name, what a trace holds."""
+"""What is given by the words that name it: a policy's file, a facade's name, what a trace holds.
+
+Policies and facades come with packages of their own; the error without one names it.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rollcage.errors import PackageMissing
 from rollcage.gate.guard import FacadeGuard, Given, NamedFacade, PolicyGuard
 from rollcage.gate.verdict import Rule
 from rollcage.store.protocol import Store
@@ -21,7 +25,12 @@ def all_given(
     facade: str | None,
     rules: Iterable[Rule],
 ) -> tuple[Given, ...]:
-    """All that a session was given to decide by, in order; what is named is read."""
+    """All that a session was given to decide by, in order; what is named is read.
+
+    Raises:
+        PolicyInvalid: the policy's file can't be used.
+        PackageMissing: the package that reads it is not installed.
+    """
     named: list[Given] = []
     if policy is not None:
         named.append(policy_of(policy))
@@ -44,13 +53,31 @@ def policy_of(given: PolicyGuard | str | os.PathLike[str]) -> PolicyGuard:
 
 
 def _facade(name: str) -> NamedFacade:
-    from rollcage.gate.registry import Facade
-
+    try:
+        from rollcage_governance import Facade
+    except ImportError as error:
+        raise _missing("governance", f"facade={name!r}", error) from error
     return Facade(name)
 
 
 def recorded_facade(store: Store, data: Mapping[str, Any]) -> FacadeGuard:
-    """The facade that a run was given, by its trace."""
-    from rollcage.gate.registry import Registry
+    """The facade that a run was given, by its trace.
 
+    Raises:
+        PackageMissing: nothing says here what was approved, so nothing can be taken back.
+    """
+    try:
+        from rollcage_governance import Registry
+    except ImportError as error:
+        raise _missing("governance", f"the run's facade {data['name']!r}", error) from error
     return Registry(store).recorded_facade(dict(data))
+
+
+def _missing(extra: str, what: str, error: ImportError) -> PackageMissing:
+    package = f"rollcage_{extra}"
+    if error.name != package:  # it is there; something that it needs is not
+        raise error
+    return PackageMissing(
+        f"{what} needs rollcage-{extra}, which is not installed: pip install 'rollcage[{extra}]'",
+        extra,
+    )

@@ -211,7 +211,7 @@ class FacadeGuard(ABC):
 
 
 class NamedFacade(ABC):
-    """A facade by its name: `rollcage.Facade` is one."""
+    """A facade by its name: `rollcage_governance.Facade` is one."""
 
     name: str
 

@@ -82,8 +82,8 @@ class Session(Undoable):
             timedelta or in seconds; an older one is refused. By wall clocks: one from the future
             counts as new.
         gate: what decides on each call before it happens, together: deny over ask over allow, the
-            first of equals. A `rollcage.Policy`, a `rollcage.Facade`, rules (see `rollcage.Rule`)
-            and guards (see `rollcage.Guard`), in any order.
+            first of equals. A `rollcage.Policy`, a `rollcage_governance.Facade`, rules (see
+            `rollcage.Rule`) and guards (see `rollcage.Guard`), in any order.
         policy: a policy, or the file (TOML or YAML) that it is in; as the first of `gate`.
         rules: rules, as the last of `gate`.
         observers: each is told what becomes of each step, after it was written: see
@@ -111,9 +111,9 @@ class Session(Undoable):
             (`Blocked`, with the code `unguarded`). Adapters refuse by it what they see unguarded.
         tools: the tools that undo plans name, where they are not those of this process: functions
             declared with `@rollcage.tool`, and contracts of a framework's tools.
-        facade: the name of a `rollcage.Facade` in `gate`: what the agent gets of the store's
-            registry of tools (see `rollcage.Registry`), as it stands when the session opens: no
-            other tool runs in it, and none that was changed since it was approved. Inside of a
+        facade: the name of a `rollcage_governance.Facade` in `gate`: what the agent gets of the
+            store's registry of tools (see `Registry` there), as it stands when the session opens:
+            no other tool runs in it, and none that was changed since it was approved. Inside of a
             session with a facade, what both give.
         secrets: what never reaches the disk: what is `"declared"` a secret, or also each credential
             that is `"detected"` in arguments, results and errors (extra `rollcage[secrets]`). A
@@ -122,6 +122,7 @@ class Session(Undoable):
             themselves, beside those that a tool's return type names: see `rollcage.register`.
 
     Raises:
+        PackageMissing: what reads the policy's file, or the facade, is not installed.
         PolicyInvalid: the policy can't be used; the message names each line that is wrong.
         DetectorMissing: credentials are to be detected, and what finds them is not installed.
         FacadeMissing: on entering: the registry knows no such facade.

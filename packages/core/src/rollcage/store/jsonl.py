@@ -6,7 +6,7 @@
     ├── index.jsonl         what runs there are; a finished one's count and head
     ├── index.mark          by which it is known that nobody else has changed it
     ├── lock                held while a session opens
-    ├── registry.jsonl      what became of each tool (see `rollcage.Registry`); its end
+    ├── registry.jsonl      what became of each tool (see `rollcage_governance.Registry`); its end
     ├── registry.head       is attested here
     ├── key                 of the HMACs that stand for secrets
     ├── runs/<run>.jsonl    one trace each; a live writer holds its OS lock

@@ -3,6 +3,7 @@
 `read_run(store.read(run))` folds a trace to a `Run` with its `Step`s.
 """
 
+from rollcage.fingerprint.identity import jcs
 from rollcage.trace.constructors import step_resolved
 from rollcage.trace.events import CHAIN_START, FORMAT, event_adapter, json_schema, seal_line
 from rollcage.trace.reader import Tail, check_events, read_events, split_tail, tail_of
@@ -46,6 +47,7 @@ __all__ = [
     "encode_result",
     "event_adapter",
     "fold",
+    "jcs",
     "json_schema",
     "read_events",
     "read_run",

@@ -10,14 +10,14 @@ from rollcage import (
     Blocked,
     Contract,
     FacadeMissing,
-    Registry,
     RegistryCorrupt,
     Session,
     Verdict,
     tool,
 )
-from rollcage.gate import FacadeSnapshot, StepView
+from rollcage.gate import StepView
 from rollcage.store import JsonlStore
+from rollcage_governance import FacadeSnapshot, Registry
 
 Approve = Callable[..., Registry]
 Events = Callable[[str], list[dict[str, Any]]]
@@ -212,7 +212,7 @@ def test_a_contract_is_described_once(approve: Approve, monkeypatch: pytest.Monk
     def described(_: Contract) -> Any:
         raise AssertionError("once is enough")
 
-    monkeypatch.setattr("rollcage.gate.facade.described", described)
+    monkeypatch.setattr("rollcage_governance.facade.described", described)
     for _ in range(3):
         assert facade.check(SEND) is None
         assert facade.check(SEND, SEND.function) is None
@@ -221,7 +221,7 @@ def test_a_contract_is_described_once(approve: Approve, monkeypatch: pytest.Monk
 def test_however_many_contracts_there_are(
     approve: Approve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rollcage.gate.facade._SEEN", 3)
+    monkeypatch.setattr("rollcage_governance.facade._SEEN", 3)
     facade = approve(send).facade("agent")
     for _ in range(10):
         assert facade.check(dataclasses.replace(SEND)) is None

@@ -15,16 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import (
-    Blocked,
-    Contract,
-    Registry,
-    Session,
-    SessionError,
-    Verdict,
-    tool,
-)
+from rollcage import Blocked, Contract, Session, SessionError, Verdict, tool
 from rollcage.store import JsonlStore
+from rollcage_governance import Registry
 
 Approve = Callable[..., Registry]
 Way = Callable[[Session, "Tools"], Any]

@@ -7,14 +7,17 @@ from typing import Annotated, Any
 
 import typer
 from rich.text import Text
-from rollcage import Contract, Registry
+from rollcage import Contract
 from rollcage.adapter import model_contract
-from rollcage.gate import FacadeSnapshot, Governed, Kind
-
 from rollcage_cli.errors import DIFFERENT, UsageError
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption, who
 from rollcage_cli.output import console, print_json, visible
-from rollcage_cli.registry_views import (
+from rollcage_cli.tools import Source, contracts_of, load_tools
+
+from rollcage_governance.facade import FacadeSnapshot
+from rollcage_governance.lifecycle import Governed, Kind
+from rollcage_governance.registry import Registry
+from rollcage_governance.views import (
     diff_text,
     facade_data,
     facades_table,
@@ -24,7 +27,6 @@ from rollcage_cli.registry_views import (
     lines_of,
     review_text,
 )
-from rollcage_cli.tools import Source, contracts_of, load_tools
 
 __all__ = ["tools"]
 

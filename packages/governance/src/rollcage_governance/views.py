@@ -7,10 +7,11 @@ from typing import Any, Final
 
 from rich.table import Table
 from rich.text import Text
-from rollcage.gate import FacadeSnapshot, Governed, Lifecycle
-
 from rollcage_cli.lookup import time_text
 from rollcage_cli.output import visible
+
+from rollcage_governance.facade import FacadeSnapshot
+from rollcage_governance.lifecycle import Governed, Lifecycle
 
 __all__ = [
     "diff_text",

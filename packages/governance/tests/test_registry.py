@@ -9,10 +9,11 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage import Contract, GovernanceError, Registry, RegistryCorrupt, StoreError, tool
+from rollcage import Contract, GovernanceError, RegistryCorrupt, StoreError, tool
 from rollcage.errors import FacadeMissing
 from rollcage.store import JsonlStore
 from rollcage.trace import CHAIN_START, seal_line
+from rollcage_governance import Registry
 
 
 @tool(effect="write", risk="low", permissions=["net:mail"])
@@ -432,7 +433,8 @@ def test_a_head_that_can_not_be_written_is_told(
 
 WRITER = """
 import sys
-from rollcage import Contract, GovernanceError, Registry
+from rollcage import Contract, GovernanceError
+from rollcage_governance import Registry
 
 store, me = sys.argv[1:]
 registry = Registry(store)
@@ -472,7 +474,8 @@ def test_several_processes_write_at_once(store: JsonlStore, registry: Registry) 
 
 KILLED = """
 import os, signal, sys
-from rollcage import Contract, Registry
+from rollcage import Contract
+from rollcage_governance import Registry
 from rollcage.store import chained
 
 write = os.write

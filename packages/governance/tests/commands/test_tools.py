@@ -8,10 +8,10 @@ from typing import Any
 
 import orjson
 import pytest
-from rollcage import Registry
-from rollcage_cli import options, registry
-
-Cli = Callable[..., Any]
+from command_line import Cli
+from rollcage_cli import options
+from rollcage_governance import Registry
+from rollcage_governance import commands as registry
 
 TOOLS = '''
 from rollcage import Contract, tool

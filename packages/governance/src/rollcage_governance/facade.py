@@ -9,14 +9,14 @@ from hashlib import sha256
 from types import CodeType, FunctionType
 from typing import Any, Final, NamedTuple
 
-from rollcage.contract.contract import Contract
+from rollcage import Contract
 from rollcage.errors import FacadeMissing, ToolRefused
-from rollcage.fingerprint.identity import jcs
-from rollcage.gate.guard import FacadeGuard
-from rollcage.gate.lifecycle import Governed, Lifecycle
-from rollcage.gate.pin import changed, described, diff, digest_of
-from rollcage.gate.source import Code
-from rollcage.gate.verdict import Verdict
+from rollcage.gate import FacadeGuard, Verdict
+from rollcage.trace import jcs
+
+from rollcage_governance.lifecycle import Governed, Lifecycle
+from rollcage_governance.pin import changed, described, diff, digest_of
+from rollcage_governance.source import Code
 
 __all__ = ["FacadeSnapshot"]
 

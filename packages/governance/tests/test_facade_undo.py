@@ -9,7 +9,6 @@ import pytest
 from rollcage import (
     Blocked,
     CaptureFailed,
-    Registry,
     Session,
     SessionError,
     aundo_run,
@@ -19,6 +18,7 @@ from rollcage import (
     undo_run,
 )
 from rollcage.store import JsonlStore
+from rollcage_governance import Registry
 
 Approve = Callable[..., Registry]
 

@@ -9,12 +9,11 @@ from typing import Any, Final, NoReturn
 
 import orjson
 import pydantic
-
-from rollcage.contract.contract import Contract
+from rollcage import Contract
 from rollcage.errors import ContractError
-from rollcage.fingerprint.identity import jcs
-from rollcage.gate.source import Code, code_of
-from rollcage.values.codec import encode
+from rollcage.trace import encode, jcs
+
+from rollcage_governance.source import Code, code_of
 
 __all__ = ["changed", "described", "diff", "digest_of"]
 

@@ -16,8 +16,9 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
-from rollcage.gate.persons import same_person
-from rollcage.gate.pin import digest_of
+from rollcage.gate import same_person
+
+from rollcage_governance.pin import digest_of
 
 __all__ = [
     "BEGINS",

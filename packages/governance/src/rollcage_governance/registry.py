@@ -9,12 +9,13 @@ from time import time_ns
 from typing import Any
 
 import pydantic
-
-from rollcage.contract.contract import Contract
+from rollcage import Contract
 from rollcage.errors import GovernanceError, RegistryCorrupt, RollcageError
-from rollcage.gate.facade import FacadeSnapshot
-from rollcage.gate.guard import NamedFacade
-from rollcage.gate.lifecycle import (
+from rollcage.gate import NamedFacade, person
+from rollcage.store import Line, Store, open_store, store_option
+
+from rollcage_governance.facade import FacadeSnapshot
+from rollcage_governance.lifecycle import (
     BEGINS,
     FORMAT,
     Governed,
@@ -22,11 +23,7 @@ from rollcage.gate.lifecycle import (
     Lifecycle,
     NotAllowed,
 )
-from rollcage.gate.persons import person
-from rollcage.gate.pin import described, diff, digest_of
-from rollcage.store.jobs import store_option
-from rollcage.store.protocol import Line, Store
-from rollcage.store.url import open_store
+from rollcage_governance.pin import described, diff, digest_of
 
 __all__ = ["Facade", "Registry"]
 
@@ -318,7 +315,7 @@ def _text(what: str, text: object) -> str:
 
 def _flaw(line: dict[str, Any]) -> str:
     """How a line differs from its model; empty where it does not."""
-    from rollcage.gate.registry_lines import adapter  # building models takes its time
+    from rollcage_governance.lines import adapter  # building models takes its time
 
     try:
         adapter().validate_python(line)

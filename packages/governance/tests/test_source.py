@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage.gate.source import code_of
+from rollcage_governance.source import code_of
 
 MODULE = '''\
 """A module."""
@@ -151,7 +151,7 @@ def test_code_without_a_file_has_a_name_of_its_own() -> None:
 
 def test_that_name_is_the_same_in_every_process() -> None:
     program = (
-        "from rollcage.gate.source import code_of\n"
+        "from rollcage_governance.source import code_of\n"
         "names = {}\n"
         'exec(\'def f(x): return x in {"a", "b", "c", "d"}\', names)\n'
         "print(code_of(names['f']).text)"

@@ -1,0 +1,145 @@
+"""What tests of core, and of what stands on it, share: a store, the events of a run, processes."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from rollcage.store import JsonlStore, check_attested
+from rollcage.store.sqlite import SqliteStore
+from rollcage.trace import Worlds, check_events
+
+__all__ = ["approve", "events", "every_trace_is_valid", "files", "python", "resolve", "store"]
+
+Events = Callable[[str], list[dict[str, Any]]]
+Resolve = Callable[[str, int, dict[str, Any]], None]
+Python = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(autouse=True)
+def every_trace_is_valid(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Hold each trace that a test wrote in its `tmp_path` against the schema, chain and index."""
+    if "tmp_path" not in request.fixturenames:
+        yield
+        return
+    folder: Path = request.getfixturevalue("tmp_path")
+    yield
+    if request.node.get_closest_marker("damaged") is not None:
+        return
+    for path in sorted(folder.rglob("runs/*.jsonl")):
+        trace = JsonlStore(path.parent.parent).read(path.stem)
+        if not trace.data:
+            continue  # its writer was killed before it began
+        assert not trace.torn
+        worlds = Worlds()
+        for event in check_events(trace.data, trace.where):
+            assert worlds.follow(event) is None
+        check_attested(trace)
+
+
+class WithoutFolder(SqliteStore):
+    """A store of which a test that looks at the files of a folder has nothing to say."""
+
+    @property
+    def root(self) -> Path:
+        """There is none: the test is skipped."""
+        pytest.skip("it looks at the files of a store that is a folder")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    """A store of the test's own: a folder, or what `ROLLCAGE_TEST_STORE` says (`sqlite`)."""
+    if os.environ.get("ROLLCAGE_TEST_STORE") == "sqlite":
+        return WithoutFolder(tmp_path / "store.db")
+    return JsonlStore(tmp_path / "store")
+
+
+@pytest.fixture
+def events(store: JsonlStore) -> Events:
+    """The events of a run in `store`, each checked."""
+
+    def read(run: str) -> list[dict[str, Any]]:
+        trace = store.read(run)
+        return check_events(trace.data, trace.where)
+
+    return read
+
+
+@pytest.fixture
+def resolve(store: JsonlStore) -> Resolve:
+    """Say what became of a step whose outcome is unknown, as an operator does."""
+
+    def say(run: str, step: int, outcome: dict[str, Any]) -> None:
+        info = store.read(run).info
+        writer = store.reopen(run)
+        try:
+            writer.append(
+                {
+                    "event": "step.resolved",
+                    "time": 0,
+                    "step": step,
+                    "by": "operator",
+                    "outcome": outcome,
+                    "digest": sha256(orjson.dumps(outcome)).hexdigest(),
+                }
+            )
+            if info is not None and info.status is not None:
+                writer.attest(info.status)
+        finally:
+            writer.close()
+
+    return say
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Python:
+    """Run Python code in a process of its own, in `tmp_path`."""
+
+    def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code), *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONWARNINGS": "error"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def files() -> Any:
+    """The tools of `file_tools.py`."""
+    path = Path(__file__).parents[1] / "file_tools.py"
+    spec = importlib.util.spec_from_file_location("file_tools", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def approve(store: JsonlStore) -> Callable[..., Any]:
+    """Propose, approve and activate tools, and define a facade that gives them: a `Registry`."""
+    from rollcage_governance import Registry
+
+    def govern(*functions: Any, facade: str = "agent", pack: str = "pack") -> Registry:
+        registry = Registry(store)
+        for each in functions:
+            name = registry.propose(each, by="ann").name
+            registry.approve(name, by="bob")
+            registry.activate(name, pack, by="bob")
+        registry.define_facade(facade, [pack], by="bob")
+        return registry
+
+    return govern
