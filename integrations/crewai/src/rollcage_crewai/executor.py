@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import json
 from collections.abc import Callable, Generator
 from contextvars import ContextVar
 from typing import Any
@@ -14,13 +13,14 @@ from crewai.agents.parser import AgentAction
 from crewai.execution import get_execution_uuid
 from crewai.hooks.dispatch import HookAborted
 from crewai.tools.tool_failure import ToolExecutionFailedError
-from crewai.utilities.agent_utils import extract_tool_call_info, is_inside_event_loop
+from crewai.utilities.agent_utils import is_inside_event_loop
 from crewai.utilities.string_utils import sanitize_tool_name
 from rollcage import Session
-from rollcage.adapter import Asked, asking, guarded_contract, is_object, slot_of, subclass
+from rollcage.adapter import Asked, asking, guarded_contract, subclass
 from rollcage.errors import ArgumentsInvalid
 
-from rollcage_crewai.tools import Awaiting, awaited, awaiting, this_call, untold
+from rollcage_crewai.tools import awaited, untold
+from rollcage_crewai.turns import Awaiting, as_object, asked_for, awaiting, slot_in, this_call
 
 __all__ = ["guarded_executor"]
 
@@ -45,8 +45,8 @@ def guarded_executor(base: Any, session: Session, guarded: Callable[[Any], Any])
             return base.invoke(self, inputs)
 
     def single(self: Any, *args: Any, **kwargs: Any) -> Any:
-        info = _info(args)
-        raw = None if info is None else _object(info[2])
+        info = asked_for(args)
+        raw = None if info is None else as_object(info[2])
         with agent.placed_call(self, *args, **kwargs), asking(raw) as asked:
             try:
                 ended = base._execute_single_native_tool_call(self, *args, **kwargs)  # noqa: SLF001 - see test_facts
@@ -224,7 +224,7 @@ class _Agent:
         """Put a native call on record that CrewAI refused: an error is all that came of it."""
         if asked.reached or said is None or not args:
             return
-        info = _info(args)
+        info = asked_for(args)
         if info is None:
             self._session.refused("unknown", {"call": str(args[0])}, reason=said)
             return
@@ -247,7 +247,7 @@ class _Agent:
         self, executor: Any, name: str, arguments: Any, said: str, *, cached: bool = False
     ) -> None:
         """`cached`: one whose arguments pass may have had its answer from CrewAI's own cache."""
-        found = _object(arguments)
+        found = as_object(arguments)
         readable = found is not None
         given = {"arguments": arguments} if found is None else found
         wanted = sanitize_tool_name(name)
@@ -268,9 +268,9 @@ class _Agent:
         """Around one of the calls that a model's message issued."""
         attempt = self._attempt
         attempt.called = True
-        info = _info(args)
+        info = asked_for(args)
         call_id = kwargs.get("call_id") or ("" if info is None else info[0])
-        with self._place(executor, attempt, _slot(executor.messages, call_id), call_id):
+        with self._place(executor, attempt, slot_in(executor.messages, call_id), call_id):
             yield
 
     @contextlib.contextmanager
@@ -304,8 +304,8 @@ class _Agent:
                 return told(*args, **kwargs)
             key = attempt.rounds, executor.iterations, guarded.name
             if key not in attempt.outcomes:
-                asked_for = _object(getattr(attempt.reached, "tool_input", None))
-                with self._place(executor, attempt, 0), asking(asked_for):
+                raw = as_object(getattr(attempt.reached, "tool_input", None))
+                with self._place(executor, attempt, 0), asking(raw):
                     try:
                         attempt.outcomes[key] = False, awaited(body(*args, **kwargs))
                     except Exception as error:  # noqa: BLE001 - raised below, each time
@@ -322,22 +322,3 @@ class _Agent:
 def _plans(executor: Any) -> bool:
     todos = getattr(getattr(executor, "state", None), "todos", None)
     return bool(getattr(todos, "items", None))
-
-
-def _info(args: tuple[Any, ...]) -> tuple[str, str, Any] | None:
-    """The id, name and arguments of a native call, as the model wrote them."""
-    return extract_tool_call_info(args[0]) if args else None
-
-
-def _object(arguments: Any) -> dict[str, Any] | None:
-    """Arguments by name, where these are some; they may be JSON."""
-    if isinstance(arguments, str):
-        with contextlib.suppress(ValueError):
-            arguments = json.loads(arguments)
-    return arguments if is_object(arguments) else None
-
-
-def _slot(messages: list[Any], call_id: str) -> int | None:
-    """The place of a call in the message that issued it; None where nobody can tell."""
-    issued = (message["tool_calls"] for message in reversed(messages) if message.get("tool_calls"))
-    return slot_of(call_id, (call.get("id") for call in next(issued, ())))

@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from concurrent.futures import Future
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from crewai.tools.base_tool import BaseTool, Tool
@@ -37,24 +35,19 @@ from rollcage.adapter import (
 from rollcage.errors import ArgumentsInvalid, Blocked
 
 from rollcage_crewai.contracts import arguments_of, contract_for, instead_of
+from rollcage_crewai.turns import awaiting, this_call
 from rollcage_crewai.values import register
 
 __all__ = [
-    "Awaiting",
     "as_tools",
     "awaited",
-    "awaiting",
     "guard_tools",
-    "this_call",
     "untold",
 ]
 
 T = TypeVar("T", bound=BaseTool | CrewStructuredTool)
 
 _ANSWERED: Final = (*REFUSED, *HALTED)
-
-this_call: ContextVar[object] = ContextVar("rollcage_crewai_call", default=None)
-"""Set anew for each call that a guarded crew makes."""
 
 register()
 
@@ -171,47 +164,6 @@ class _Guard(GuardedTool):
 
     def call(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:  # noqa: ARG002 - a tool's bodies are its own
         return _Call(self, args, kwargs)
-
-
-class Awaiting:
-    """The async bodies of one agent that are running now, each in a thread and loop of its own.
-
-    Whoever awaits the crew can't cancel those: CrewAI tells no thread.
-    """
-
-    def __init__(self) -> None:
-        self._running: dict[asyncio.Task[Any], tuple[asyncio.AbstractEventLoop, Future[None]]] = {}
-        self._cancelled = False
-
-    @contextlib.contextmanager
-    def body(self) -> Generator[None]:
-        """Around a body, in its own loop."""
-        task = asyncio.current_task()
-        assert task is not None
-        ended: Future[None] = Future()
-        self._running[task] = asyncio.get_running_loop(), ended
-        try:
-            if self._cancelled:
-                raise asyncio.CancelledError
-            yield
-        finally:
-            del self._running[task]
-            ended.set_result(None)
-
-    async def cancel(self) -> None:
-        """Cancel them all, and wait for their ends; none begins any more."""
-        self._cancelled = True
-        ends: list[asyncio.Future[None]] = []
-        for task, (loop, ended) in list(self._running.items()):
-            with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended meanwhile
-                loop.call_soon_threadsafe(task.cancel)
-                ends.append(asyncio.wrap_future(ended))
-        if ends:
-            await asyncio.wait(ends)
-
-
-awaiting: ContextVar[Awaiting | None] = ContextVar("rollcage_crewai_awaiting", default=None)
-"""The async bodies of the agent around."""
 
 
 def refusal(error: Any, tool: Any) -> ToolFailure:

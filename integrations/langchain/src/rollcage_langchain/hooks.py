@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from typing import Any, TypeVar
 
-from langchain_core.messages import AIMessage, ToolMessage
-from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.messages import ToolMessage
 from langgraph.errors import GraphInterrupt
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
@@ -20,16 +19,15 @@ from rollcage.adapter import (
     LateTools,
     asking,
     guarded_contract,
-    is_list,
-    is_object,
 )
 
 from rollcage_langchain.approvals import INTERRUPT
 from rollcage_langchain.bare import refusing_bare
 from rollcage_langchain.checkpoints import follow_checkpoints, followed
 from rollcage_langchain.tools import guard_tools
+from rollcage_langchain.turns import agent_name, answered_in, messages_in, turn_and_slot
 
-__all__ = ["Answer", "Hook", "agent_name", "tool_node_wrappers"]
+__all__ = ["Answer", "Hook", "tool_node_wrappers"]
 
 Answer = ToolMessage | Command[Any]
 T = TypeVar("T")
@@ -65,13 +63,6 @@ def _refusal(request: ToolCallRequest, error: Exception) -> ToolMessage:
     return ToolMessage(
         content=str(error), name=call["name"], tool_call_id=call["id"], status="error"
     )
-
-
-def agent_name() -> str:
-    """The name of the agent around, as `create_agent(name=)` has it; empty without one."""
-    config: Mapping[str, Any] = var_child_runnable_config.get() or {}
-    found = (config.get("metadata") or {}).get("lc_agent_name")
-    return found if isinstance(found, str) else ""
 
 
 class Hook:
@@ -120,7 +111,7 @@ class Hook:
         """Around a call of the model, which is shown these messages."""
         self._checkpoints.here()  # its thread may come to be interrupted behind this
         with self.ending(""):
-            self.session.seen({"": _answered(messages)})
+            self.session.seen({"": answered_in(messages)})
             with self.session.place(agent=agent_name()):
                 yield
 
@@ -163,8 +154,8 @@ class Hook:
             state=request.state,
             runtime=request.runtime,  # pyright: ignore[reportUnknownMemberType] - a framework's own data
         )
-        self.session.seen({"": _answered(_messages(request.state, self._messages_key))})
-        turn, slot = _turn_and_slot(request, self._messages_key)
+        self.session.seen({"": answered_in(messages_in(request.state, self._messages_key))})
+        turn, slot = turn_and_slot(request, self._messages_key)
         call_id = request.tool_call["id"] or ""
         return request, self.session.place(
             turn=turn, slot=slot, agent=agent_name(), call_id=call_id, ask=self._ask
@@ -206,47 +197,3 @@ def _guarding(tools: LateTools) -> type[ToolCallRequest]:
             super().__setattr__(name, value)
 
     return Request
-
-
-def _answered(messages: Iterable[Any]) -> Iterator[str]:
-    """The ids of the calls that a history holds the results of, where it has no checkpointer."""
-    return (message.tool_call_id for message in messages if isinstance(message, ToolMessage))
-
-
-# --- where a call stands -------------------------------------------------------------------------
-
-
-class _ThisMessage:
-    """A message without an id, as a turn: it is the same turn as long as it is the same object."""
-
-    def __init__(self, message: AIMessage) -> None:
-        self._message = message
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ThisMessage) and other._message is self._message
-
-    def __hash__(self) -> int:
-        return id(self._message)
-
-
-def _turn_and_slot(request: ToolCallRequest, messages_key: str) -> tuple[object, int | None]:
-    """The message that issued a call, and the call's index in it; none where nobody can tell."""
-    call = request.tool_call
-    for message in reversed(_messages(request.state, messages_key)):
-        if isinstance(message, AIMessage):
-            calls = message.tool_calls
-            slots = [i for i, each in enumerate(calls) if each is call]
-            slots = slots or [i for i, each in enumerate(calls) if each["id"] == call["id"]]
-            if slots:
-                slot = slots[0] if len(slots) == 1 else None
-                return message.id or _ThisMessage(message), slot
-    return None, None
-
-
-def _messages(state: Any, messages_key: str) -> Sequence[Any]:
-    found: Any = state
-    if is_object(state):
-        found = state.get(messages_key)
-    elif not is_list(state):
-        found = getattr(state, messages_key, None)
-    return found if is_list(found) else []

@@ -1,0 +1,70 @@
+"""Functions that are declared with `@rollcage.tool`, as tools of AutoGen."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from autogen_core import CancellationToken
+from autogen_core.tools import BaseTool, FunctionTool
+from rollcage.adapter import guarding, plain_body, required_contract
+
+from rollcage_autogen.contracts import AnyTool, plain_function
+from rollcage_autogen.endings import Answering, instead_of, linked
+
+__all__ = ["DeclaredTool", "function_call"]
+
+
+class DeclaredTool(FunctionTool):
+    """A tool for a declared function: the session around a call is around its body, too."""
+
+    component_provider_override = "autogen_core.tools.FunctionTool"
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        contract = required_contract(function)
+        # Not FunctionTool's own: it refuses annotations that the contract has understood.
+        base: Any = BaseTool
+        base.__init__(
+            self, contract.parameters, contract.returns, contract.name, contract.description
+        )
+        self._func = function
+        self._global_imports = ()
+        self._signature = inspect.signature(function)
+        self._has_cancellation_support = False
+
+    async def run(self, args: Any, cancellation_token: CancellationToken) -> Any:
+        """Call the function; a sync one in a thread that has this context."""
+        call = function_call(self, args, cancellation_token)
+        if inspect.iscoroutinefunction(self._func):
+            return await call()
+        return await linked(asyncio.to_thread(call), cancellation_token)
+
+    def run_json(
+        self, args: Any, cancellation_token: CancellationToken, call_id: str | None = None
+    ) -> Any:
+        """Call it for an agent, which hears of whatever ends the call."""
+        running = self._answered(args, cancellation_token, call_id)
+        return Answering(running, self.name, cancellation_token)
+
+    async def _answered(self, args: Any, token: CancellationToken, call_id: str | None) -> Any:
+        try:
+            return await super().run_json(args, token, call_id)
+        except BaseException as error:  # noqa: BLE001 - what must go on as it is, does
+            instead = instead_of(error, None, self.name, token)
+        raise instead
+
+
+def function_call(tool: AnyTool, args: Any, token: CancellationToken) -> functools.partial[Any]:
+    """What a `FunctionTool` calls; behind `@rollcage.tool`, where we guard it ourselves."""
+    function: Any = plain_function(tool)
+    if guarding(tool) is not None:
+        function = plain_body(function)
+    names: Any = getattr(tool, "_signature").parameters  # noqa: B009 - protected, and no other way
+    arguments = {name: getattr(args, name) for name in names if hasattr(args, name)}
+    arguments |= args.__pydantic_extra__ or {}  # where it takes any further keyword
+    if "cancellation_token" in names:
+        arguments["cancellation_token"] = token
+    return functools.partial(function, **arguments)

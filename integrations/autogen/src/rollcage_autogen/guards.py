@@ -1,0 +1,295 @@
+"""What stands around one tool: where agents call it, and around its own body."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from contextvars import ContextVar
+from typing import Any, Final, TypeVar
+
+import pydantic
+import pydantic_core
+from autogen_core import CancellationToken
+from autogen_core.tools import BaseStreamTool, BaseTool, FunctionTool
+from rollcage import Contract, Session
+from rollcage.adapter import (
+    GUARD,
+    Effect,
+    GuardedCall,
+    GuardedTool,
+    Instead,
+    Running,
+    Validated,
+    asking,
+    gathered,
+    held_by,
+    step_here,
+    swapped,
+)
+
+from rollcage_autogen.contracts import AnyTool, contract_for, plain_function
+from rollcage_autogen.declared import DeclaredTool, function_call
+from rollcage_autogen.endings import Answering, instead_of, linked
+from rollcage_autogen.turns import before_question, listing, note_missing, placed
+from rollcage_autogen.values import Piece, last_piece
+
+__all__ = ["guarded"]
+
+T = TypeVar("T", bound=AnyTool)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _Asked:
+    """A call as an agent makes it: by `run_json`, which alone is told its id."""
+
+    guard: _Guard
+    id: str
+    step: tuple[str, int] | None  # inside of which it is made
+    stream: Any = None  # what it opened: AutoGen leaves that open where its own is left early
+
+    async def close(self) -> None:
+        if self.stream is not None:
+            await self.stream.aclose()
+
+
+_asked: ContextVar[_Asked | None] = ContextVar("rollcage_autogen_call", default=None)
+
+
+class _Call(GuardedCall):
+    """A call of a body, which is told its arguments as one object, and whatever else."""
+
+    def __init__(self, guard: _Guard, given: Any, *rest: Any) -> None:
+        validated = isinstance(given, pydantic.BaseModel)  # by AutoGen
+        arguments = Validated.of(given) if validated else given
+        super().__init__(guard.session, guard.contract, arguments)
+        self._guard = guard
+        self._type: Any = type(given) if validated else None
+        self._rest = rest
+
+    def around(self) -> contextlib.AbstractContextManager[None]:
+        return self._guard.placed()
+
+    def instead(self, inside: Callable[..., Any]) -> Instead:
+        """Other arguments have the form of these; they are validated."""
+
+        def edited(values: dict[str, Any]) -> Any:
+            given = values if self._type is None else held_by(self._type, values)
+            return inside(given, *self._rest)
+
+        return Instead(gathered(edited), self.kept)
+
+    def kept(self, value: Any) -> Any:
+        return [Piece(value)] if self._guard.streams else value
+
+    def given(self, value: Any) -> Any:
+        return last_piece(value)
+
+    def kept_piece(self, piece: Any) -> Piece:
+        return Piece(piece)
+
+    def given_piece(self, piece: Any) -> Any:
+        return piece.value if isinstance(piece, Piece) else piece
+
+
+class _Guard(GuardedTool):
+    def __init__(self, session: Session, contract: Contract, tool: AnyTool) -> None:
+        super().__init__(session, contract, Running(_asked.get))
+        self.name = tool.name
+        self.streams = isinstance(tool, BaseStreamTool)
+        self.schema: bytes | None = None  # as the framework made it, where it is always the same
+
+    def call(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:  # noqa: ARG002 - a tool's bodies are its own
+        """A call of one of its bodies, which are called by place: see `_members`."""
+        return _Call(self, *args)
+
+    def astream(self, body: Any, owner: Any, /, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        stream = super().astream(body, owner, *args, **kwargs)
+        asked = self._asked()
+        if asked is not None:
+            asked.stream = stream
+        return stream
+
+    @contextlib.contextmanager
+    def asked(self, call_id: str | None, args: Any) -> Generator[_Asked]:
+        """Around a call by an agent; one that AutoGen refuses for its arguments is on record."""
+        made = _Asked(self, call_id or "", step_here())
+        token = _asked.set(made)
+        given: Any = args if isinstance(args, Mapping) else None
+        try:
+            with asking(given) as asked:
+                try:
+                    yield made
+                except (pydantic.ValidationError, TypeError) as error:
+                    if not asked.reached:
+                        given = {"arguments": args} if given is None else given
+                        with self.placed():
+                            reason = type(error).__name__
+                            self.session.refused(self.contract, given, reason=reason)
+                    raise
+        finally:
+            _asked.reset(token)
+
+    def _asked(self) -> _Asked | None:
+        """The agent's call that comes to its body here; None where other code runs the body."""
+        asked = _asked.get()
+        if asked is None or asked.guard is not self or asked.step != step_here():
+            return None
+        return asked
+
+    def placed(self) -> contextlib.AbstractContextManager[None]:
+        """Where that call stands."""
+        asked = self._asked()
+        return placed(self.session, "" if asked is None else asked.id)
+
+
+def guarded(tool: T, session: Session, effect: Effect | None, declared: Any) -> T:
+    """A tool of the same type, guarded where agents call it and around its body."""
+    guard = _Guard(session, contract_for(tool, effect, declared), tool)
+    cls: Any = type(tool)
+    members: dict[str, Any] = {GUARD: guard, "schema": _schema(guard, cls)}
+    members["run"] = _function_run(guard) if _is_plain_function(tool) else _run(guard, cls.run)
+    members["run_json"] = _run_json(guard, cls.run_json)
+    if guard.streams:
+        members["run_stream"] = _run_stream(guard, cls.run_stream)
+        members["run_json_stream"] = _run_json_stream(guard, cls.run_json_stream)
+    return swapped(tool, members)
+
+
+def _is_plain_function(tool: AnyTool) -> bool:
+    """Whether its body is a sync function: AutoGen calls it in a thread without its context."""
+    if not isinstance(tool, FunctionTool) or type(tool).run not in _FUNCTION_RUNS:
+        return False
+    return not inspect.iscoroutinefunction(plain_function(tool))
+
+
+_FUNCTION_RUNS: Final[tuple[Any, ...]] = (FunctionTool.run, DeclaredTool.run)
+
+
+def _schema(guard: _Guard, cls: Any) -> property:
+    """An agent reads the schemas of its tools before each question to its model and each call.
+
+    AutoGen builds them anew each time; its own only say how the tool was made, so that is kept.
+    """
+    base: Any = BaseTool
+    may_keep = cls.schema is base.schema
+
+    def schema(self: Any) -> Any:
+        if listing()[0] == "question":
+            before_question(guard.session)
+        else:
+            note_missing(guard.session, self)
+        if guard.schema is not None:
+            return pydantic_core.from_json(guard.schema)  # whoever gets it may change it
+        made = cls.schema.__get__(self, cls)
+        guard.schema = _as_json(made) if may_keep else None
+        return made
+
+    return property(schema)
+
+
+def _as_json(schema: Any) -> bytes | None:
+    """A schema as JSON; None where that would not say the same."""
+    try:
+        text = pydantic_core.to_json(schema)
+    except ValueError:  # it refers to itself
+        return None
+    return text if pydantic_core.from_json(text) == schema else None
+
+
+# --- the bodies ----------------------------------------------------------------------------------
+
+
+def _run(guard: _Guard, body: Callable[..., Any]) -> Callable[..., Any]:
+    guarded = guard.method(body, "arun")
+
+    @functools.wraps(body)
+    async def run(self: Any, args: Any, cancellation_token: CancellationToken) -> Any:
+        return await guarded(self, args, cancellation_token)
+
+    return run
+
+
+def _function_run(guard: _Guard) -> Callable[..., Any]:
+    def body(self: Any, args: Any, token: CancellationToken) -> Any:
+        return function_call(self, args, token)()
+
+    guarded = guard.method(body, "thread")
+
+    async def run(self: Any, args: Any, cancellation_token: CancellationToken) -> Any:
+        running = guarded(self, args, cancellation_token)
+        if "cancellation_token" in function_call(self, args, cancellation_token).keywords:
+            return await running
+        return await linked(running, cancellation_token)
+
+    return run
+
+
+def _run_stream(guard: _Guard, body: Callable[..., Any]) -> Callable[..., Any]:
+    guarded = guard.method(body, "astream")
+
+    @functools.wraps(body)
+    def run_stream(self: Any, args: Any, cancellation_token: CancellationToken) -> Any:
+        return guarded(self, args, cancellation_token)
+
+    return run_stream
+
+
+# --- as agents call them -------------------------------------------------------------------------
+
+
+def _run_json(guard: _Guard, method: Callable[..., Any]) -> Callable[..., Any]:
+    base: Any = BaseTool
+    # A body of its own may not use `run`.
+    own = method not in (base.run_json, DeclaredTool.run_json)
+    body = guard.method(method, "arun") if own else method
+
+    async def call(self: Any, args: Any, token: CancellationToken, call_id: str | None) -> Any:
+        try:
+            with guard.asked(call_id, args):
+                return await body(self, args, token, call_id)
+        except BaseException as error:  # noqa: BLE001 - what must go on as it is, does
+            instead = instead_of(error, guard.session, guard.name, token)
+        raise instead
+
+    @functools.wraps(method)
+    def run_json(
+        self: Any, args: Any, cancellation_token: CancellationToken, call_id: str | None = None
+    ) -> Answering:
+        running = call(self, args, cancellation_token, call_id)
+        return Answering(running, guard.name, cancellation_token)
+
+    return run_json
+
+
+def _run_json_stream(guard: _Guard, method: Callable[..., Any]) -> Callable[..., Any]:
+    base: Any = BaseStreamTool
+    body = method if method is base.run_json_stream else guard.method(method, "astream")
+
+    @functools.wraps(method)
+    async def run_json_stream(
+        self: Any, args: Any, cancellation_token: CancellationToken, call_id: str | None = None
+    ) -> AsyncIterator[Any]:
+        try:
+            async with contextlib.AsyncExitStack() as leaving:
+                # The consumer has this context, too: no longer than for the first piece.
+                with guard.asked(call_id, args) as made:
+                    leaving.push_async_callback(made.close)
+                    stream = body(self, args, cancellation_token, call_id)
+                    await leaving.enter_async_context(contextlib.aclosing(stream))
+                    first = await anext(stream, _END)
+                if first is not _END:
+                    yield first
+                    async for each in stream:
+                        yield each
+            return
+        except BaseException as error:  # noqa: BLE001 - what must go on as it is, does
+            instead = instead_of(error, guard.session, guard.name, cancellation_token)
+        raise instead
+
+    return run_json_stream
+
+
+_END: Final = object()

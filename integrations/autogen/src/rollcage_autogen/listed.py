@@ -1,0 +1,169 @@
+"""Tools that a workbench lists by itself: their calls, and what these give."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Generator, Mapping
+from contextvars import ContextVar
+from typing import Any, Final
+
+from autogen_core import CancellationToken
+from autogen_core.tools import ImageResultContent, TextResultContent, ToolResult
+from pydantic import BaseModel
+from rollcage import Contract, Session
+from rollcage.adapter import GuardedCall, GuardedTool, Instead, gathered, is_list, is_object
+
+from rollcage_autogen.turns import placed
+from rollcage_autogen.values import Piece, last_piece
+
+__all__ = ["ListedTool", "ToolFailed", "result_of", "text_result"]
+
+
+class ToolFailed(Exception):
+    """A workbench's tool ended with an error result, which is recorded as an error."""
+
+    @property
+    def result(self) -> ToolResult:
+        """That result."""
+        said: Any = self.args[0] if self.args else ""
+        return said if isinstance(said, ToolResult) else text_result("", str(said), is_error=True)
+
+    def __str__(self) -> str:
+        return self.result.to_text()
+
+
+class _Call(GuardedCall):
+    """A call of a listed tool. What is recorded is the `ToolResult`; an error result, as an error.
+
+    So is any other tool's failure; of its texts alone nobody can tell which.
+    """
+
+    def __init__(
+        self,
+        guard: ListedTool,
+        name: str,
+        arguments: Mapping[str, Any] | None,
+        token: CancellationToken,
+        call_id: str | None,
+    ) -> None:
+        super().__init__(guard.session, guard.contract, arguments or {})
+        self._guard = guard
+        self._name = name
+        self._rest = token, call_id
+        self._errors: list[BaseException] = []
+
+    def around(self) -> contextlib.AbstractContextManager[None]:
+        return placed(self.session, self._rest[1] or "")
+
+    def instead(self, inside: Callable[..., Any]) -> Instead:
+        def answered(value: Any) -> Any:
+            text = value if isinstance(value, str) else json.dumps(value)
+            result = text_result(self._name, text)
+            return [Piece(result)] if self._guard.streams else result
+
+        return Instead(gathered(lambda values: inside(self._name, values, *self._rest)), answered)
+
+    def body(self) -> contextlib.AbstractContextManager[None]:
+        return _hearing(self._guard.inner, self._errors)
+
+    def kept(self, value: Any) -> Any:
+        result = self.kept_piece(value)
+        return [result] if self._guard.streams else result.value
+
+    def kept_piece(self, piece: Any) -> Piece:
+        if isinstance(piece, ToolResult) and piece.is_error:
+            raise ToolFailed(piece) from (self._errors[0] if self._errors else None)
+        return Piece(piece)
+
+    def given(self, value: Any) -> ToolResult:
+        """The result, as this agent's workbench calls it; it may have been recorded elsewhere."""
+        return result_of(self._name, last_piece(value))
+
+    def given_piece(self, piece: Any) -> Any:
+        value = piece.value if isinstance(piece, Piece) else piece
+        return result_of(self._name, value) if isinstance(value, ToolResult) else value
+
+
+class ListedTool(GuardedTool):
+    """What stands around one tool of a workbench.
+
+    Args:
+        session: guards the calls.
+        contract: of the tool, as the workbench lists it.
+        inner: the workbench.
+        streams: whether it is asked for streams.
+    """
+
+    def __init__(self, session: Session, contract: Contract, inner: Any, *, streams: bool) -> None:
+        super().__init__(session, contract)
+        self.inner = inner
+        self.streams = streams
+
+    def call(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:  # noqa: ARG002 - called by place alone
+        """A call of the workbench, as `call_tool` makes it."""
+        return _Call(self, *args)
+
+
+_heard: Final[ContextVar[list[BaseException] | None]] = ContextVar(
+    "rollcage_autogen_heard", default=None
+)
+
+
+@contextlib.contextmanager
+def _hearing(workbench: Any, errors: list[BaseException]) -> Generator[None]:
+    """Take down the errors of a workbench's call: it answers with their texts alone.
+
+    From a text nobody can tell a lost connection from a server's own refusal.
+    """
+    formatted: Any = getattr(workbench, "_format_errors", None)
+    if callable(formatted) and not isinstance(formatted, _Telling):
+        workbench._format_errors = _Telling(formatted)  # noqa: SLF001 - protected, and no other way  # pyright: ignore[reportArgumentType] - known to mypy
+    token = _heard.set(errors)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):  # a stream that is closed elsewhere
+            _heard.reset(token)
+
+
+class _Telling:
+    """A workbench's own `_format_errors`, which tells the call around it what it was given."""
+
+    def __init__(self, formatted: Callable[[Any], str]) -> None:
+        self._formatted = formatted
+
+    def __call__(self, error: Any) -> str:
+        heard = _heard.get()
+        if heard is not None and isinstance(error, BaseException):
+            heard.append(error)
+        return self._formatted(error)
+
+
+def result_of(name: str, value: Any) -> ToolResult:
+    """A result, as this agent's workbench calls it; it may have been recorded elsewhere."""
+    if isinstance(value, ToolResult):
+        return value.model_copy(update={"name": name})
+    blocks = _blocks(value)
+    if blocks is not None:
+        return ToolResult(name=name, result=blocks)
+    return text_result(
+        name, value.model_dump_json() if isinstance(value, BaseModel) else str(value)
+    )
+
+
+def _blocks(value: Any) -> list[TextResultContent | ImageResultContent] | None:
+    """Content blocks of another framework as AutoGen's, where all of them are text."""
+    if is_object(value) and "content" in value:
+        value = value["content"]
+    if not is_list(value) or not value:
+        return None
+    texts = [each.get("text") if is_object(each) else None for each in value]
+    if not all(isinstance(text, str) for text in texts):
+        return None
+    return [TextResultContent(content=str(text)) for text in texts]
+
+
+def text_result(name: str, text: str, *, is_error: bool = False) -> ToolResult:
+    """A result that is a text."""
+    return ToolResult(name=name, result=[TextResultContent(content=text)], is_error=is_error)

@@ -1,0 +1,82 @@
+"""Where a call stands: the message that issued it, and the agent that is around it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Generator
+from concurrent.futures import Future
+from contextvars import ContextVar
+from typing import Any
+
+from crewai.utilities.agent_utils import extract_tool_call_info
+from rollcage.adapter import is_object, slot_of
+
+__all__ = ["Awaiting", "as_object", "asked_for", "awaiting", "slot_in", "this_call"]
+
+this_call: ContextVar[object] = ContextVar("rollcage_crewai_call", default=None)
+"""Set anew for each call that a guarded crew makes."""
+
+
+def asked_for(args: tuple[Any, ...]) -> tuple[str, str, Any] | None:
+    """The id, name and arguments of a native call, as the model wrote them."""
+    return extract_tool_call_info(args[0]) if args else None
+
+
+def as_object(arguments: Any) -> dict[str, Any] | None:
+    """Arguments by name, where these are some; they may be JSON."""
+    if isinstance(arguments, str):
+        with contextlib.suppress(ValueError):
+            arguments = json.loads(arguments)
+    return arguments if is_object(arguments) else None
+
+
+def slot_in(messages: list[Any], call_id: str) -> int | None:
+    """The place of a call in the message that issued it; None where nobody can tell."""
+    issued = (message["tool_calls"] for message in reversed(messages) if message.get("tool_calls"))
+    return slot_of(call_id, (call.get("id") for call in next(issued, ())))
+
+
+# --- async bodies ---------------------------------------------------------------------------------
+
+
+class Awaiting:
+    """The async bodies of one agent that are running now, each in a thread and loop of its own.
+
+    Whoever awaits the crew can't cancel those: CrewAI tells no thread.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[asyncio.Task[Any], tuple[asyncio.AbstractEventLoop, Future[None]]] = {}
+        self._cancelled = False
+
+    @contextlib.contextmanager
+    def body(self) -> Generator[None]:
+        """Around a body, in its own loop."""
+        task = asyncio.current_task()
+        assert task is not None
+        ended: Future[None] = Future()
+        self._running[task] = asyncio.get_running_loop(), ended
+        try:
+            if self._cancelled:
+                raise asyncio.CancelledError
+            yield
+        finally:
+            del self._running[task]
+            ended.set_result(None)
+
+    async def cancel(self) -> None:
+        """Cancel them all, and wait for their ends; none begins any more."""
+        self._cancelled = True
+        ends: list[asyncio.Future[None]] = []
+        for task, (loop, ended) in list(self._running.items()):
+            with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended meanwhile
+                loop.call_soon_threadsafe(task.cancel)
+                ends.append(asyncio.wrap_future(ended))
+        if ends:
+            await asyncio.wait(ends)
+
+
+awaiting: ContextVar[Awaiting | None] = ContextVar("rollcage_crewai_awaiting", default=None)
+"""The async bodies of the agent around."""
