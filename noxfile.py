@@ -18,6 +18,7 @@ nox.options.sessions = [
     "docs",
     "tests",
     "cross",
+    "stores",
     "coverage",
     "floor",
     "newest",
@@ -45,6 +46,10 @@ PACKAGES = {
     "crewai": ["integrations/crewai", *SUITES],
 }
 ADAPTERS = [name for name, (folder, *_) in PACKAGES.items() if folder.startswith("integrations/")]
+ON_ANY_STORE = [
+    "approval_queue", "bends", "cancellation", "ending", "job", "nested_gate", "seen", "session",
+    "threads", "transaction", "undo", "unknown",
+]  # fmt: skip
 CORE = "packages/core[idna,secrets,sql,yaml]"  # with all that a policy can use
 EVERYTHING = [CORE, "packages/cli[demo]", "packages/conformance", "packages/governance"]
 EVERYTHING += ["packages/toolbox"]
@@ -188,6 +193,14 @@ def conformance(session: nox.Session, adapter: str) -> None:
     needs = groups("test", f"test-{adapter}")
     session.install(*editable(*PACKAGES[adapter]), *needs, *CONSTRAINTS)
     session.run(*PYTEST, f"{PACKAGES[adapter][0]}/tests/test_conformance.py", *session.posargs)
+
+
+@nox.session
+def stores(session: nox.Session) -> None:
+    """Those of core's tests that any store must pass, on one in SQLite instead of a folder."""
+    session.install(*editable(*PACKAGES["core"]), *groups("test", "test-core"), *CONSTRAINTS)
+    tests = [f"packages/core/tests/test_{name}.py" for name in ON_ANY_STORE]
+    session.run(*PYTEST, *tests, *session.posargs, env={"ROLLCAGE_TEST_STORE": "sqlite"})
 
 
 @nox.session
