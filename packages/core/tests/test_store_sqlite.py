@@ -224,7 +224,7 @@ def test_a_full_disk_is_told_and_nothing_is_half_written(
 ) -> None:
     with pytest.raises(TraceUnwritable, match="SQLITE_FULL"), Session("b", store=store) as session:
         note("two")
-        connection = session._driver.writer._connection  # type: ignore[union-attr]
+        connection = session._active().writer._connection  # type: ignore[attr-defined]
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages}")
         for _ in range(50):

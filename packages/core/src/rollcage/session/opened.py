@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import functools
-import hmac
 import logging
 import os
 import tempfile
@@ -21,14 +19,12 @@ import orjson
 from rollcage.contract.permissions import Enforce, grants_of
 from rollcage.errors import (
     PolicyInvalid,
-    RunNotFound,
     SessionError,
     SessionHalted,
     StoreError,
     StoreReadOnly,
     TraceUnwritable,
 )
-from rollcage.fingerprint.identity import uuid7
 from rollcage.gate import (
     Approver,
     Ask,
@@ -43,23 +39,19 @@ from rollcage.gate import (
     Verdict,
     all_given,
     person,
+    recorded_facade,
 )
 from rollcage.replay.ahead import Memory
+from rollcage.replay.generation import Origin
 from rollcage.replay.path import Entry
-from rollcage.replay.recording import Lineage, Recording, read
+from rollcage.replay.recording import Recording
 from rollcage.replay.world import Turn
 from rollcage.session.declare import open_sessions
 from rollcage.session.ending import cut_off, ending, partial
 from rollcage.session.job import Job, Replay, encode_input, microseconds
-from rollcage.session.lineage import (
-    MODES,
-    Source,
-    read_answers,
-    read_lineage,
-    read_traces,
-    take_source,
-)
+from rollcage.session.lineage import MODES, read_answers
 from rollcage.session.naming import Names, name_of_script
+from rollcage.session.run import Key, Run
 from rollcage.session.scope import (
     Guard,
     Lent,
@@ -80,9 +72,10 @@ from rollcage.step.gating import Above, Gate, failed
 from rollcage.step.ledger import Ledger, Mode, OnDivergence
 from rollcage.step.observing import Observer
 from rollcage.step.requests import Effect, Flow, Raised, Returned
+from rollcage.step.undoing import Order, take_back
 from rollcage.store.jobs import job_name, store_option
 from rollcage.store.jsonl import JsonlStore
-from rollcage.store.protocol import Lock, Store
+from rollcage.store.protocol import Reader, Store, Writer
 from rollcage.store.url import open_store
 from rollcage.trace import constructors as make
 from rollcage.trace.events import FORMAT
@@ -92,7 +85,7 @@ from rollcage.values.codec import tagged
 from rollcage.values.exceptions import encode_exception
 from rollcage.values.registered import REGISTERED, Types
 
-__all__ = ["Opened", "writable"]
+__all__ = ["Opened", "check_approved", "writable"]
 
 
 _log: Final = logging.getLogger("rollcage")
@@ -132,6 +125,7 @@ class Opened:
         secrets: Literal["declared", "detected"] = "declared",
         types: Iterable[type] = (),
         _clock: Clock = Clock(),  # noqa: B008 - immutable
+        _reopens: str | None = None,  # a run that was there before, for an undo of it
     ) -> None:
         if name is None:
             name = name_of_script()
@@ -148,7 +142,6 @@ class Opened:
             raise SessionError('replay="off" starts a new run: it takes no source=')
         self.name = job_name(name)
         self.store = open_store(store)
-        self._kept = self.store  # where this run is, and its large values
         self.run_id = self.root = ""
         self._replay: Replay = replay
         self._source = source
@@ -172,13 +165,12 @@ class Opened:
         self._enforce: Enforce = enforce
         self.unguarded: Unguarded = unguarded
         self._clock = _clock
-        self._found: Source | None = None
-        self._driver: Driver | None = None
-        self._locks: list[Lock] = []
+        self._reopens = _reopens
+        self._run: Run | None = None
         self._turns: dict[Any, Turn] = {}
         self._ended: OrderedDict[int, dict[Any, Returned | Raised]] = OrderedDict()  # by turn
-        self._key: bytes | None = None
-        self._seal = (Detecting if secrets == "detected" else Sealing)(self._hmac)
+        self._key = Key(self.store)
+        self._seal = (Detecting if secrets == "detected" else Sealing)(self._key.sign)
         self._names = Names(self._seal)
         self._setting: Setting | None = None
         self._memory: Memory | None = None
@@ -202,13 +194,14 @@ class Opened:
         try:
             try:
                 with self.store.opening():
-                    half_undone = self._open()
+                    half_undone = self._open(self.store)
             except StoreReadOnly as error:
-                self._kept = self._elsewhere(error)
-                half_undone = self._open()
+                self._key.instead = elsewhere = self._elsewhere(error)
+                half_undone = self._open(elsewhere)
         except BaseException:
             self._gate.close()
-            self._release()
+            if self._run is not None:
+                self._run.close()
             raise
         open_sessions[id(self)] = self._guard
         self.nesting.enter(self._guard)
@@ -217,7 +210,7 @@ class Opened:
     def _take_over(self, lent: Lent) -> None:
         """Add what the session around says to what this one does: nothing becomes looser by it."""
         if isinstance(lent.seal, Detecting) and not isinstance(self._seal, Detecting):
-            self._seal = Detecting(self._hmac)
+            self._seal = Detecting(self._key.sign)
         self._seal.share(lent.seal)
         if self._seal.is_quoted_by(self.name):
             raise SessionError(
@@ -282,9 +275,8 @@ class Opened:
             _log.warning("the end of run %s is not recorded: %s", self.run_id, unwritable)
         finally:
             driver.closed = True
-            driver.writer.close()
             self._gate.close()
-            self._release()
+            self._opened().close()
         halted = driver.ledger.halted
         if halted is not None and error is not halted and not _interrupts(error):
             raise halted
@@ -297,9 +289,11 @@ class Opened:
         _log.warning("%s. This run only replays: it is recorded in %s", error, folder)
         return JsonlStore(folder)
 
-    def _open(self) -> tuple[Entry, ...]:
+    def _open(self, kept: Store) -> tuple[Entry, ...]:
+        if self._reopens is not None:
+            return self._reopen(self._reopens)
         given = self._given
-        given = None if given is None else encode_input(given, self._seal, self._hmac)
+        given = None if given is None else encode_input(given, self._seal, self._key.sign)
         job = Job(
             self.name,
             None if given is None else given["digest"],
@@ -308,19 +302,15 @@ class Opened:
             self._within,
             self._clock.wall,
         )
-        self._found = source = take_source(self.store, job, self._locks)
-        self.run_id = self.root = uuid7(self._clock.wall() // 1_000_000, self._clock.random(10))
-        recording: Recording | None = None
-        if source.run is not None:
-            recording = read_lineage(
-                source,
-                job,
-                self.store,
-                settings={"format": FORMAT, "chain": self._chain, "seed": self._seed},
-                retry_failed=self._retry_failed,
-                locks=self._locks,
-            )
-            self.root = str(recording.run_settings.get("root") or source.run)
+        run, source, recording = Run.open(
+            job,
+            self.store,
+            kept,
+            self._clock,
+            settings={"format": FORMAT, "chain": self._chain, "seed": self._seed},
+            retry_failed=self._retry_failed,
+        )
+        self._run, self.run_id, self.root = run, run.id, run.root
         policy, words = self._gate.policy, self._gate.words
         started = make.run_started(
             time=self._clock.wall() // 1000,
@@ -347,27 +337,51 @@ class Opened:
         half_undone: tuple[Entry, ...] = ()
         if recording is not None and source.mode == "resume" and self._on_divergence != "warn":
             half_undone = recording.half_undone
-        writer = self._kept.create(started)
+        run.writer = kept.create(started)
+        self._drive(
+            run,
+            run.writer,
+            self._ledger(source.mode, None if half_undone else recording),
+            source.reader,
+        )
+        self._gate.open(self.run_id, self._facade)
+        self._setting = self._share()
+        return half_undone
+
+    def _reopen(self, run: str) -> tuple[Entry, ...]:
+        """Go on from where a run stands that was there before: to undo it."""
+        self._run, writer, lineage = Run.reopen(self.store, run)
+        settings = lineage.settings
+        self.run_id, self.root, self.name = run, self._run.root, settings["name"]
+        given = settings.get("facade")
+        if given is not None:  # what was approved then, or is now, may take back what it has done
+            self._facade = recorded_facade(self.store, given)
+        if settings.get("secrets") == "detected":
+            self._seal = Detecting(self._key.sign)
+        self._seed = settings["seed"]
+        ledger = self._ledger("record", None, (lineage.last_step, lineage.last_turn))
+        self._drive(self._run, writer, ledger, self.store)
+        self._setting = self._share()
+        return ()
+
+    def _drive(self, run: Run, writer: Writer, ledger: Ledger, reader: Reader) -> None:
         enter = functools.partial(enter_body, self._guard)
         if self._enforce != "off":
             based = functools.partial(grants_of, base=str(Path.cwd()))
             grants = functools.lru_cache(maxsize=1024)(based)
             enter = functools.partial(enter_watched, self._enforce, grants, self._guard)
-        self._driver = Driver(
-            self._ledger(source.mode, None if half_undone else recording),
+        run.driver = Driver(
+            ledger,
             writer,
-            self._kept,
-            source.reader,
+            run.store,
+            reader,
             self._clock,
             enter,
             around.reset,
-            self._recall,
+            run.recall,
             self._late_end,
             self._told(),
         )
-        self._gate.open(self.run_id, self._facade)
-        self._setting = self._share()
-        return half_undone
 
     def _ledger(
         self, mode: Mode, recording: Recording | None, counted: tuple[int, int] = (0, 0)
@@ -403,7 +417,19 @@ class Opened:
         waits: bool,  # noqa: FBT001 - the engine calls it
     ) -> Generator[Effect, Any, str]:
         """Undo what a new write would leave behind."""
-        raise NotImplementedError
+        assert self._setting is not None
+        order = Order(self.run_id, only=orphans, is_async=waits)
+        return take_back(order, self._setting, self)
+
+    def compensating(
+        self, tool: Tool, arguments: Mapping[str, Any], branch: str, origin: Origin
+    ) -> tuple[Call, Verdict]:
+        """A compensating call, and what the rules say of it; for an undo."""
+        self._allow(tool)
+        bound = tool.contract.bind(arguments, self._seal)
+        ask = self._asked(Scope(self._guard, inside=scope_of(self._guard).inside))
+        call = Call("tool", tool.contract, bound, branch=branch, ask=ask, undoes=origin)
+        return call, self._gate.screens(tool.contract) or self._decide(call)
 
     def _share(self) -> Setting:
         """What the flows of this session share."""
@@ -454,7 +480,10 @@ class Opened:
             return failed(error)
 
     def _finish(self, driver: Driver, error: BaseException | None) -> None:
-        ledger = driver.ledger
+        run, ledger = self._opened(), driver.ledger
+        if run.source is None:
+            run.finish(driver, None, run.status_again)
+            return
         cut = [step for step in ledger.in_flight() if step.world_effect]
         if cut and error is None and ledger.halted is None:
             ledger.halted = cut_off(self.run_id, cut)
@@ -471,22 +500,18 @@ class Opened:
             error=None if cause is None else encode_exception(cause, self._seal),
             reason=ledger.waits if status == "paused" and cause is None else None,
         )
-        with driver.lock:
-            driver.closed = True  # first: nothing comes behind this line, from whichever thread
-            driver.writer.append(event if driver.hide is None else driver.hide(event))
-            driver.writer.sync()
-            driver.writer.attest(status)
-
-    def _release(self) -> None:
-        for lock in self._locks:
-            lock.release()
-        self._locks.clear()
+        run.finish(driver, event, status)
 
     def _active(self) -> Driver:
-        driver = self._driver
+        driver = None if self._run is None else self._run.driver
         if driver is None:
             raise SessionError(f"session {self.name!r} is not entered: use `with Session(...)`")
         return driver
+
+    def _opened(self) -> Run:
+        self._active()
+        assert self._run is not None
+        return self._run
 
     @property
     def stats(self) -> Stats:
@@ -530,10 +555,7 @@ class Opened:
         Raises:
             ToolRefused: the session has a facade, and that gives no such tool.
         """
-        facade, contract = self._facade, tool.contract
-        verdict = None if facade is None else facade.check(contract, tool.body, undo=True)
-        if facade is not None and verdict is not None:
-            raise facade.refusal(contract, verdict)
+        check_approved(self._facade, tool)
 
     @property
     def policy(self) -> PolicyGuard | None:
@@ -616,32 +638,23 @@ class Opened:
         Raises:
             SessionError: it replays nothing.
         """
-        self._active()
-        if self._found is None or self._found.run is None:
+        source = self._opened().source
+        if source is None or source.run is None:
             raise SessionError(
                 f"session {self.name!r} replays no run, so it has no recorded answers"
             )
-        return self._found.run, read_answers(self._found.reader, self._found.run, agent)
+        return source.run, read_answers(source.reader, source.run, agent)
 
-    def _hmac(self, secret: str) -> str:
-        if self._key is None:
-            try:
-                self._key = self.store.secret_key()
-            except StoreReadOnly:  # it has none: nothing in it was secret
-                self._key = self._kept.secret_key()
-        return hmac.new(self._key, secret.encode("utf-8", "surrogatepass"), "sha256").hexdigest()
 
-    def _recall(self) -> Lineage:
-        """What the run and its lineage hold."""
-        return read(self._traces())
+def check_approved(facade: FacadeGuard | None, tool: Tool) -> None:
+    """Refuse a tool that takes something back, and was never approved.
 
-    def _traces(self) -> list[tuple[str, bytes]]:
-        own = self._kept.read(self.run_id)
-        traces = [(own.where, own.data)]
-        if self._found is not None and self._found.run is not None:
-            with contextlib.suppress(RunNotFound):  # what was replayed of it is in the own one
-                traces = read_traces(self._found.reader, self._found.run, locks=None) + traces
-        return traces
+    Raises:
+        ToolRefused: there is a facade, and that gives no such tool.
+    """
+    verdict = None if facade is None else facade.check(tool.contract, tool.body, undo=True)
+    if facade is not None and verdict is not None:
+        raise facade.refusal(tool.contract, verdict)
 
 
 def _policy_data(policy: PolicyGuard) -> dict[str, str]:

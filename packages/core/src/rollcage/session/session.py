@@ -41,6 +41,7 @@ from rollcage.session.declare import (
 )
 from rollcage.session.opened import writable
 from rollcage.session.scope import Branch, InScope, Scope, TurnHandle, asked, scope_of
+from rollcage.session.transaction import Transaction
 from rollcage.session.undoable import Undoable
 from rollcage.step.call import Call
 from rollcage.step.capture import on_record
@@ -468,6 +469,15 @@ class Session(Undoable):
             event = driver.ledger.join(parent, full, turn, self._clock.wall() // 1000)
             if event is not None:
                 driver.append(event)
+
+    def transaction(self, name: str = "transaction") -> Transaction:
+        """A block that takes back what was done in it when it raises; `with` or `async with`.
+
+        It is a branch: its calls have a world of their own, which comes back when the block ends
+        well. Nested ones are taken back with the one around them. Where not everything can be taken
+        back, the error says so in a note, and the session halts with `UndoIncomplete`.
+        """
+        return Transaction(self, name)
 
     def place(
         self,

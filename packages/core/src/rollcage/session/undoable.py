@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Mapping
 from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Final, Self
 
 from rollcage.errors import SessionError, UndoIncomplete
-from rollcage.gate import Verdict
-from rollcage.replay.generation import Origin
 from rollcage.replay.path import Entry
 from rollcage.replay.recording import load
 from rollcage.session.opened import Opened
-from rollcage.session.scope import Scope, scope_of
-from rollcage.session.transaction import Transacting, Transaction
-from rollcage.step.call import Call
-from rollcage.step.requests import Effect, Flow, Returned
-from rollcage.step.undoing import Order, take_back, undo_steps
+from rollcage.session.scope import scope_of
+from rollcage.step.requests import Flow, Returned
+from rollcage.step.undoing import Order, undo_steps
 from rollcage.store.jobs import store_option
-from rollcage.undo.compensation import Tool
 from rollcage.undo.undo import InDoubt, UndoReport
 
 __all__ = ["Undoable"]
@@ -79,7 +73,8 @@ class Undoable(Opened):
 
     def _finished_undo(self, report: UndoReport) -> None:
         """Follow what is recorded as it holds behind that undo."""
-        driver, found = self._active(), self._found
+        run = self._opened()
+        driver, found = self._active(), run.source
         assert found is not None
         if not report.complete:
             at = store_option(self.store)
@@ -88,7 +83,7 @@ class Undoable(Opened):
                 f"rollcage undo {self.run_id}{at} --plan. Then accept its steps as performed, with "
                 f'on_divergence="warn", or start over: rollcage abandon {self.run_id}{at}'
             )
-        recording = load(self._traces(), offline=False, retry_failed=self._retry_failed)
+        recording = load(run.traces(), offline=False, retry_failed=self._retry_failed)
         with driver.lock:
             driver.ledger = self._ledger(found.mode, recording, driver.ledger.counted)
 
@@ -120,15 +115,6 @@ class Undoable(Opened):
         report: UndoReport = await self._active().arun(self._undo(order), is_async=True)
         return report
 
-    def transaction(self, name: str = "transaction") -> Transaction:
-        """A block that takes back what was done in it when it raises; `with` or `async with`.
-
-        It is a branch: its calls have a world of their own, which comes back when the block ends
-        well. Nested ones are taken back with the one around them. Where not everything can be taken
-        back, the error says so in a note, and the session halts with `UndoIncomplete`.
-        """
-        return Transaction(cast("Transacting", self), name)
-
     def undo_branch(self, name: str) -> UndoReport:
         """Take back what was done in the branch of this full name, and below. See `undo`."""
         report: UndoReport = self._active().run(self._undo(Order(self.run_id, branch=name)))
@@ -142,7 +128,8 @@ class Undoable(Opened):
 
     def _undo(self, order: Order) -> Flow:
         assert self._setting is not None
-        if self._found is not None and self._found.mode in ("offline", "verify"):
+        source = self._opened().source
+        if source is not None and source.mode in ("offline", "verify"):
             if self._active().ledger.is_taken_back(order.branch):
                 return _nothing_left(order)
             raise SessionError(f"replay={self._replay!r} runs nothing, so there is nothing to undo")
@@ -150,26 +137,6 @@ class Undoable(Opened):
         if not order.branch and scope.step is not None:
             raise SessionError(f"{scope.step.call.contract.name} can't undo the run that it is in")
         return undo_steps(order, self._setting, self)
-
-    def _take_back(
-        self,
-        orphans: tuple[Entry, ...],
-        waits: bool,  # noqa: FBT001 - the engine calls it
-    ) -> Generator[Effect, Any, str]:
-        """Undo what a new write would leave behind."""
-        assert self._setting is not None
-        order = Order(self.run_id, only=orphans, is_async=waits)
-        return take_back(order, self._setting, self)
-
-    def compensating(
-        self, tool: Tool, arguments: Mapping[str, Any], branch: str, origin: Origin
-    ) -> tuple[Call, Verdict]:
-        """A compensating call, and what the rules say of it; for an undo."""
-        self._allow(tool)
-        bound = tool.contract.bind(arguments, self._seal)
-        ask = self._asked(Scope(self._guard, inside=scope_of(self._guard).inside))
-        call = Call("tool", tool.contract, bound, branch=branch, ask=ask, undoes=origin)
-        return call, self._gate.screens(tool.contract) or self._decide(call)
 
 
 def _nothing_left(order: Order) -> Flow:

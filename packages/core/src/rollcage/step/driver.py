@@ -67,7 +67,7 @@ from rollcage.store.jobs import store_option
 from rollcage.store.protocol import Reader, Store, Writer
 from rollcage.trace import constructors as make
 
-__all__ = ["Clock", "Driver", "Perform", "stepped", "unwrap"]
+__all__ = ["Clock", "Driver", "Perform", "aconsult", "consult", "stepped", "unwrap"]
 
 T = TypeVar("T")
 Perform = Callable[[Waiting], Awaitable[Returned | Raised]]
@@ -167,7 +167,7 @@ class Driver:
                 return self.sync()
             case Consult():
                 self._ended(effect)
-                return _consult(effect)
+                return consult(effect)
             case Wait(until=until):
                 return _waited_for(until)
             case _:
@@ -183,7 +183,7 @@ class Driver:
                 return await _caught(asyncio.to_thread(self.sync))
             case Consult():
                 self._ended(effect)
-                return await _aconsult(effect)
+                return await aconsult(effect)
             case Wait(until=until):
                 return await _caught(_awaited(until))
             case _:
@@ -544,7 +544,7 @@ class Driver:
         return Returned(None)
 
 
-def _consult(effect: Consult) -> Returned | Raised:
+def consult(effect: Consult) -> Returned | Raised:
     """Call what a user declared, in this thread."""
     try:
         answer: Any = effect.function(*effect.positional, **effect.words)
@@ -559,7 +559,7 @@ def _consult(effect: Consult) -> Returned | Raised:
     )
 
 
-async def _aconsult(effect: Consult) -> Returned | Raised:
+async def aconsult(effect: Consult) -> Returned | Raised:
     """Call what a user declared; a sync one must not keep the loop waiting: it gets a thread."""
     function = functools.partial(effect.function, *effect.positional, **effect.words)
     try:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from rollcage.contract.contract import Contract
 from rollcage.contract.drift import flaw_of, raised
@@ -41,13 +41,12 @@ from rollcage.replay.world import Branch, Place, Turn, union
 from rollcage.step import journal
 from rollcage.step.call import Admission, Arrival, Call, Need, Stats, Step, Told
 from rollcage.step.halts import contradicted, diverged, taken_back, unknown
-from rollcage.trace.constructors import branch_forked
+from rollcage.trace.constructors import Event, branch_forked
 
 __all__ = ["Ledger", "Mode", "OnDivergence"]
 
 Mode = Literal["record", "resume", "offline", "verify"]
 OnDivergence = Literal["halt", "warn", "undo"]
-Event = dict[str, Any]
 
 _NOT_COMPARABLE: Final = "not comparable: recorded writes came after this read"
 

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 Event = dict[str, Any]
-Data = Mapping[str, Any]
+_Data = Mapping[str, Any]
 
 
 # --- runs ----------------------------------------------------------------------------------------
@@ -54,9 +54,9 @@ def run_started(
     on_divergence: str,
     durability: str,
     rules: list[str],
-    input_: Data | None = None,
-    policy: Data | None = None,
-    facade: Data | None = None,
+    input_: _Data | None = None,
+    policy: _Data | None = None,
+    facade: _Data | None = None,
     actor: str = "",
     said: Any = None,
     within: str = "",
@@ -89,7 +89,7 @@ def run_started(
 
 
 def run_finished(
-    *, time: int, status: str, steps: int, error: Data | None = None, reason: str | None = None
+    *, time: int, status: str, steps: int, error: _Data | None = None, reason: str | None = None
 ) -> Event:
     """See `models.RunFinished`."""
     event: Event = {"event": "run.finished", "time": time, "status": status, "steps": steps}
@@ -118,7 +118,7 @@ def run_rewound(*, to: int, branch: str = "", incomplete: bool = False) -> Event
     return {"event": "run.rewound", "to": to, **_given(branch=branch, incomplete=incomplete)}
 
 
-def policy_loaded(*, time: int, policy: Data | None = None, error: Data | None = None) -> Event:
+def policy_loaded(*, time: int, policy: _Data | None = None, error: _Data | None = None) -> Event:
     """See `models.PolicyLoaded`."""
     return {"event": "policy.loaded", "time": time, **_given(policy=policy, error=error)}
 
@@ -184,7 +184,7 @@ def step_started(
     joined: bool,  # noqa: FBT001 - as the place has it
     occurrence: list[int],
     fingerprint: str,
-    verdict: Data | None,
+    verdict: _Data | None,
 ) -> Event:
     """See `models.StepStarted`."""
     call["event"] = "step.started"
@@ -209,7 +209,7 @@ def step_replayed(
     joined: bool,  # noqa: FBT001 - as the place has it
     occurrence: list[int],
     fingerprint: str,
-    verdict: Data | None,
+    verdict: _Data | None,
     *,
     origin: list[Any],
     outcome: Any,
@@ -253,7 +253,7 @@ def step_finished(time: int, step: int, *, outcome: Any, digest: str, duration: 
 def step_blocked(
     call: Event,
     *,
-    verdict: Data,
+    verdict: _Data,
     position: int,
     since: int | None = None,
     joined: bool = False,
@@ -273,7 +273,7 @@ def step_blocked(
 
 
 def step_resolved(
-    *, step: int, by: str, outcome: Any, digest: str, marks: Data | None = None, time: int = 0
+    *, step: int, by: str, outcome: Any, digest: str, marks: _Data | None = None, time: int = 0
 ) -> Event:
     """See `models.StepResolved`."""
     event = {"event": "step.resolved", "step": step, "by": by, "outcome": outcome, "digest": digest}
@@ -285,7 +285,7 @@ def call_refused(
     kind: str,
     name: str,
     version: str,
-    args: Data,
+    args: _Data,
     code: str,
     reason: str,
     branch: str,
@@ -367,7 +367,7 @@ def approval_requested(
     slot: int,
     agent: str,
     call_id: str,
-    verdict: Data,
+    verdict: _Data,
     requested_by: str,
     expires: int,
 ) -> Event:
@@ -424,7 +424,7 @@ def undo_started(*, of: tuple[str, int], calls: int) -> Event:
 
 
 def undo_finished(
-    *, of: tuple[str, int], status: str, reason: str = "", differs: Data | None = None
+    *, of: tuple[str, int], status: str, reason: str = "", differs: _Data | None = None
 ) -> Event:
     """See `models.UndoFinished`."""
     event: Event = {"event": "undo.finished", "of": list(of), "status": status}

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any, Final, Literal, Protocol, get_args
 
 from rollcage.errors import TraceCorrupt
+from rollcage.trace.constructors import Event
 from rollcage.trace.reader import check_events, read_events
 
 __all__ = [
@@ -29,8 +30,6 @@ cancelled, or resolved as such.
 STATES: Final[tuple[State, ...]] = get_args(State)
 REPLAYED: Final = frozenset({"hit", "seen"})
 """The states of steps that were not run: a recorded outcome stands for them."""
-
-Data = dict[str, Any]
 
 
 @dataclasses.dataclass(slots=True)
@@ -84,7 +83,7 @@ class Step:
     name: str
     version: str
     effect: str
-    args: Data
+    args: dict[str, Any]
     key: str
     turn: int
     slot: int
@@ -93,8 +92,8 @@ class Step:
     parent: int | None
     time: int
     state: State
-    outcome: Data | None = None
-    verdict: Data | None = None
+    outcome: dict[str, Any] | None = None
+    verdict: dict[str, Any] | None = None
     duration: int | None = None
     origin: list[Any] | None = None
     resolved_by: str | None = None
@@ -138,7 +137,7 @@ class Step:
         ran = self.state == "ran" and self.stays_done and not raised
         return outcome.get("lossy") if ran else None
 
-    def _end(self, event: Data, line: int) -> None:
+    def _end(self, event: Event, line: int) -> None:
         self.outcome = event["outcome"]
         ended: dict[str, State] = {"ok": "ran", "error": "failed", "not_started": "not_started"}
         self.state = ended.get(event["outcome"]["status"], _without_end(self.kind, self.effect))
@@ -156,7 +155,7 @@ class RefusedCall:
 
     name: str
     version: str
-    args: Data
+    args: dict[str, Any]
     code: str
     reason: str
     kind: str
@@ -179,8 +178,8 @@ class AskedApproval:
         line: of the first of them in the trace.
     """
 
-    request: Data
-    decision: Data | None
+    request: Event
+    decision: Event | None
     line: int
 
 
@@ -214,15 +213,15 @@ class Run:
         last_time: the latest time that an event has (Unix, µs).
     """
 
-    started: Data = dataclasses.field(default_factory=dict[str, Any])
-    finished: Data | None = None
-    abandoned: Data | None = None
+    started: Event = dataclasses.field(default_factory=dict[str, Any])
+    finished: Event | None = None
+    abandoned: Event | None = None
     steps: list[Step] = dataclasses.field(default_factory=list[Step])
     refused: list[RefusedCall] = dataclasses.field(default_factory=list[RefusedCall])
     approvals: list[AskedApproval] = dataclasses.field(default_factory=list[AskedApproval])
-    undos: list[Data] = dataclasses.field(default_factory=list[Data])
-    policies: list[Data] = dataclasses.field(default_factory=list[Data])
-    stops: list[Data] = dataclasses.field(default_factory=list[Data])
+    undos: list[Event] = dataclasses.field(default_factory=list[Event])
+    policies: list[Event] = dataclasses.field(default_factory=list[Event])
+    stops: list[Event] = dataclasses.field(default_factory=list[Event])
     undone: dict[tuple[str, int], str] = dataclasses.field(
         default_factory=dict[tuple[str, int], str]
     )
@@ -302,7 +301,7 @@ def read_run(trace: Traced, *, schema: bool = True) -> Run:
     return folding.end()
 
 
-def fold(events: Iterable[tuple[int, Data]]) -> Run:
+def fold(events: Iterable[tuple[int, Event]]) -> Run:
     """The run that these events tell of, each with its line; they have passed the schema."""
     folding = _Folding()
     for line, event in events:
@@ -324,7 +323,7 @@ class _Folding:
         self._run.approvals += self._asked.values()
         return self._run
 
-    def take(self, line: int, event: Data) -> None:  # noqa: C901, PLR0912 - one case an event
+    def take(self, line: int, event: Event) -> None:  # noqa: C901, PLR0912 - one case an event
         run, kind = self._run, event["event"]
         run.last_time = max(run.last_time, event["time"])
         match kind:
@@ -359,7 +358,7 @@ class _Folding:
             case _:
                 pass  # what begins or sums up an undo; or an event of a newer format
 
-    def _undone(self, event: Data) -> None:
+    def _undone(self, event: Event) -> None:
         """Take in what became of the undo of a step, which may be the replay of another run's."""
         of = event["of"][0], event["of"][1]
         self._run.undos.append(event)
@@ -368,7 +367,7 @@ class _Folding:
             step.undone = event["status"]
 
 
-def _refused(event: Data) -> RefusedCall:
+def _refused(event: Event) -> RefusedCall:
     return RefusedCall(
         name=event["name"],
         version=event.get("version", ""),
@@ -386,7 +385,7 @@ def _refused(event: Data) -> RefusedCall:
     )
 
 
-def _begin(event: Data, line: int) -> Step:
+def _begin(event: Event, line: int) -> Step:
     joined = event["event"] == "branch.joined"
     kind = "branch" if joined else event["kind"]
     effect = "write" if joined else event["effect"]
@@ -431,7 +430,7 @@ def _begin(event: Data, line: int) -> Step:
     return step
 
 
-def _given(event: Data) -> State:
+def _given(event: Event) -> State:
     """How a recorded step was used up: asked for, or seen in a framework's own memory."""
     return "seen" if event.get("seen") else "hit"
 
