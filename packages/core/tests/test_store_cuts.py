@@ -29,6 +29,8 @@ from rollcage.store import JsonlStore, StopOrder, newest_run
 from rollcage.trace import check_events
 from rollcage_governance import Registry
 
+pytestmark = pytest.mark.slow
+
 CHANGES = ("open", "mkdir", "link", "replace", "rename", "unlink", "ftruncate")
 WRITES = ("write", "pwrite")
 CUT, ENDED = 17, 0
@@ -275,7 +277,6 @@ def test_a_job_is_done_once(tmp_path: Path, before: Program, program: Program) -
 
 
 @pytest.mark.law
-@pytest.mark.slow
 @pytest.mark.parametrize(("before", "program"), JOBS)
 def test_at_every_byte(tmp_path: Path, before: Program, program: Program) -> None:
     """In CI at some hundred of them, evenly spread; at each with `nox -s laws`."""

@@ -48,7 +48,7 @@ from rollcage.errors import (
 )
 from rollcage.gate import ApprovalQueue
 from rollcage.store import StopOrder, Store, check_attested
-from rollcage.trace import check_events
+from rollcage.trace import check_events, step_resolved
 from rollcage_governance import Registry
 
 __all__ = ["StoreSuite"]
@@ -268,15 +268,9 @@ class StoreSuite:
         info = store.read(unknown.run).info
         writer = store.reopen(unknown.run)
         try:
+            digest = sha256(orjson.dumps(outcome)).hexdigest()
             writer.append(
-                {
-                    "event": "step.resolved",
-                    "time": 0,
-                    "step": unknown.step,
-                    "by": "operator",
-                    "outcome": outcome,
-                    "digest": sha256(orjson.dumps(outcome)).hexdigest(),
-                }
+                step_resolved(step=unknown.step, by="operator", outcome=outcome, digest=digest)
             )
             if info is not None and info.status is not None:
                 writer.attest(info.status)
