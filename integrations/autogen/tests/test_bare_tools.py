@@ -62,7 +62,7 @@ class Outside:
 class Remote(Workbench):
     """A workbench that lists its tools itself, as that of an MCP server does."""
 
-    component_config_schema = None  # pyright: ignore[reportAssignmentType] - it is never dumped
+    component_config_schema = None
 
     def __init__(self, sent: list[str]) -> None:
         self.sent = sent
@@ -144,13 +144,17 @@ async def test_tools_that_come_between_a_question_and_its_calls_do_not_run(
 ) -> None:
     bench = StaticStreamWorkbench([])
 
-    class Late(type(lab.client())):  # type: ignore[misc]  # pyright: ignore[reportUntypedBaseClass, reportGeneralTypeIssues] - the fake's class
-        def answer(self, *args: Any) -> Any:
-            bench._tools = [outside.tool]
-            return super().answer(*args)
+    client: Any = lab.client(*SCRIPT)
+    answer = client.answer
+
+    def late(*args: Any) -> Any:
+        bench._tools.append(outside.tool)
+        return answer(*args)
+
+    client.answer = late
 
     async with lab.session(unguarded="refuse") as session:
-        agent = lab.agent(Late(SCRIPT), session, workbench=bench, max_tool_iterations=1)
+        agent = lab.agent(client, session, workbench=bench, max_tool_iterations=1)
         ended = await within(agent.run(task="Go."))
     assert results(ended)[0][1]
     assert (outside.sent, refused(lab, session)) == ([], REFUSED)

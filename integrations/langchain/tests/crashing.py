@@ -27,7 +27,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import Send
+from langgraph.types import Command, Send, interrupt
 from rollcage import DidNotHappen, Happened, Session
 from rollcage_langchain import RollcageMiddleware, guard_model, guard_tools
 
@@ -272,11 +272,41 @@ def _workflow(shop: Shop, session: Session, saver: Any) -> Any:
     return workflow
 
 
+def _asking(shop: Shop, session: Session, saver: Any) -> Any:
+    """A node that asks a person, between writes, and two at once that do."""
+    tool = next(each for each in shop.tools(session) if each.name == "write")
+
+    def write(text: str) -> str:
+        return str(tool.invoke({"text": text}))
+
+    def ask(name: str) -> Node:
+        def run(_: Any) -> dict[str, list[str]]:
+            said = write(f"{name}-before")
+            return {"log": [said, write(f"{name}-{interrupt(name)}")]}
+
+        return run
+
+    graph: Any = StateGraph(State)
+    graph.add_node("first", lambda _: {"log": [write("first")]})
+    graph.add_node("ask", ask("ask"))
+    graph.add_node("left", lambda _: {"log": [interrupt("left")]})
+    graph.add_node("right", ask("right"))
+    graph.add_node("last", lambda _: {"log": [write("last")]})
+    graph.add_edge(START, "first")
+    graph.add_edge("first", "ask")
+    graph.add_edge("ask", "left")
+    graph.add_edge("ask", "right")
+    graph.add_edge(["left", "right"], "last")
+    graph.add_edge("last", END)
+    return graph.compile(checkpointer=saver)
+
+
 GRAPHS: dict[str, tuple[Callable[[Shop, Session, Any], Any], Any]] = {
     "agent": (_agent, {"messages": [HumanMessage("Go.", id="question")]}),
     "graph": (_graph, {"log": ["go"]}),
     "branches": (_branches, {"log": ["go"]}),
     "workflow": (_workflow, "go"),
+    "asking": (_asking, {"log": ["go"]}),
 }
 
 
@@ -288,7 +318,7 @@ def _play(root: Path, job: dict[str, Any]) -> Any:
         with memory as saver, Session("job", store=store) as session:
             graph = build(shop, session, saver)
             state = graph.get_state(CONFIG)
-            given = None if state.next or state.values else question
+            given = _next(state, question)
             return graph.invoke(given, CONFIG, durability=durability)
 
     async def play() -> Any:
@@ -296,10 +326,18 @@ def _play(root: Path, job: dict[str, Any]) -> Any:
         async with memory as saver, Session("job", store=store) as session:
             graph = build(shop, session, saver)
             state = await graph.aget_state(CONFIG)
-            given = None if state.next or state.values else question
+            given = _next(state, question)
             return await graph.ainvoke(given, CONFIG, durability=durability)
 
     return asyncio.run(play())
+
+
+def _next(state: Any, question: Any) -> Any:
+    """What a graph is given: an answer where it waits for one, a question where it is new."""
+    if state.interrupts:
+        asked = state.interrupts[0]
+        return Command(resume={asked.id: f"answer-to-{asked.value}"})
+    return None if state.next or state.values else question
 
 
 def _said(result: Any) -> Any:
@@ -315,6 +353,8 @@ def _live(job: dict[str, Any]) -> None:
     root = Path(job["root"])
     CLOCKWORK.deadly = job["deadly"]
     result = _play(root, job)
+    while isinstance(result, dict) and "__interrupt__" in result:
+        result = _play(root, job)  # somebody has an answer, in another session
     said = {"result": _said(result), "points": CLOCKWORK.points}
     (root / "result").write_text(json.dumps(said))
 

@@ -62,6 +62,8 @@ WAYS = [
     ("branches", "async", False),
     ("branches", "async", True),
     ("workflow", "sync", False),
+    ("asking", "sync", False),
+    ("asking", "async", True),
 ]
 
 
@@ -90,6 +92,9 @@ def test_killed_at_any_point_a_graph_goes_on_by_itself(
         assert outcome(root) == expected, (point, codes)
         events = [_events(root, run.run) for run in JsonlStore(root / "store").runs()]
         assert all(each[0]["event"] == "run.started" for each in events)
+        ended = {each[-1]["status"] for each in events if each[-1]["event"] == "run.finished"}
+        assert ended <= {"ok", "partial"} | ({"paused"} if graph == "asking" else set())
+        assert len({each[0]["root"] for each in events}) == 1  # one job, whoever was asked
 
 
 def _events(root: Path, run: str) -> list[dict[str, Any]]:

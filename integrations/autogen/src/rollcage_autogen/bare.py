@@ -28,12 +28,13 @@ _WATCHED: Final = "__rollcage_watched__"
 def watch_agents() -> None:
     """Look before each call that an agent makes; once, and where there may be agents at all."""
     agents: Any = sys.modules.get("autogen_agentchat.agents")
-    execute: Any = None if agents is None else getattr(agents.AssistantAgent, EXECUTES, None)
+    cls: Any = getattr(agents, "AssistantAgent", None)
+    execute: Any = getattr(cls, EXECUTES, None)
     if execute is None or hasattr(execute, _WATCHED):
         return
     watched: Any = _watched(execute)
     setattr(watched, _WATCHED, True)
-    setattr(agents.AssistantAgent, EXECUTES, staticmethod(watched))
+    setattr(cls, EXECUTES, staticmethod(watched))
 
 
 def _watched(execute: Callable[..., Any]) -> Callable[..., Any]:

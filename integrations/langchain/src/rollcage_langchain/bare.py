@@ -47,8 +47,10 @@ class _Refusal(BaseCallbackHandler):
         """It looks at tools only."""
         return True
 
-    ignore_chat_model = ignore_chain = ignore_retriever = ignore_retry = ignore_llm
-    ignore_custom_event = ignore_llm
+    @property
+    def ignore_chat_model(self) -> bool:
+        """The same."""
+        return True
 
     def on_tool_start(
         self,

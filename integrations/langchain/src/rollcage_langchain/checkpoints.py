@@ -89,7 +89,7 @@ class Checkpoints:
         saver, thread = given.get(_CHECKPOINTER), given.get("thread_id")
         if not isinstance(saver, BaseCheckpointSaver) or thread is None:
             return None
-        self.goes_on(str(thread), saver)
+        self.goes_on(str(thread), saver)  # pyright: ignore[reportUnknownArgumentType] - a framework's own data
         at: Any = given.get("checkpoint_map")
         namespace = str(given.get("checkpoint_ns") or "")
         levels = _levels(namespace, at) if is_object(at) else ()
