@@ -1,6 +1,7 @@
-"""Laws 8 to 10: runs that are cut, undone, and shuffled, with all that programs are made of."""
+"""Laws 8 to 12: runs that are cut, undone or shuffled, with all that programs are made of."""
 
 import asyncio
+import itertools
 import os
 import random
 from collections import Counter
@@ -8,8 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from memory import Remembering
 from programs import Lab, Program, World, folder
 from rollcage import aundo_run
+from rollcage.step.driver import Clock
 from strategies import programs, seeds
 
 pytestmark = [pytest.mark.law, pytest.mark.slow]
@@ -20,7 +23,9 @@ LAW = settings(
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+FEWER = settings(LAW, max_examples=max(1, settings().max_examples // 3))
 CUTS = 3  # of each program's traces, in one case
+HOUR = 3_600 * 10**9  # ns
 
 
 def cuts(lab: Lab, chance: random.Random) -> Iterator[tuple[str, int, World]]:
@@ -93,3 +98,41 @@ def test_10_calls_come_in_any_order_within_their_turn(program: Program, seed: in
             lab.once(program, replay="offline", source=lab.path(lab.newest))
             assert lab.given == given_back
             assert len(lab.tools.ran) == ran
+
+
+@FEWER
+@given(programs, seeds)
+def test_11_a_framework_goes_on_by_itself_at_any_step(program: Program, seed: int) -> None:
+    chance = random.Random(seed)  # noqa: S311 - reproducible moments
+    with folder() as root:
+        lab = Remembering(root / "whole")
+        lab.chance = chance
+        lab.through(program)
+        effects = lab.world.effects
+        for run, line, world in cuts(lab, chance):
+            cut = lab.back(run, line, root / "cut", world)
+            assert_through(cut, program, effects)
+            last = cut.runs()[-1]
+            behind = chance.randint(1, cut.lines(last))
+            there = chance.choice(list(cut.worlds(last, behind)))
+            assert_through(cut.back(last, behind, root / "again", there), program, effects)
+
+
+@FEWER
+@given(programs, seeds)
+def test_12_clocks_jump_within_and_between_runs(program: Program, seed: int) -> None:
+    chance = random.Random(seed)  # noqa: S311 - reproducible moments
+
+    def clock() -> Clock:
+        times, start = itertools.count(1), chance.randint(-9, 9)
+        jumps = itertools.cycle([chance.randint(-9, 9) for _ in range(chance.randint(1, 4))])
+        return Clock(wall=lambda: (500_000 + start + next(jumps)) * HOUR + next(times) * 1000)
+
+    with folder() as root:
+        plain = Lab(root / "plain")
+        plain.through(program)
+        lab = Lab(root / "whole")
+        lab.clock = clock
+        assert_through(lab, program, plain.world.effects)
+        for run, line, world in cuts(lab, chance):
+            assert_through(lab.back(run, line, root / "cut", world), program, plain.world.effects)

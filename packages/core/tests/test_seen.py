@@ -380,3 +380,112 @@ def test_what_was_seen_counts_for_rules(tmp_path: Path) -> None:
         session.seen({"ann": ["1", "2"]})
         answer(session, "3", "c")
     assert counted == [2]
+
+
+@tool(effect="pure")
+def double(number: int) -> int:
+    """Double."""
+    return 2 * number
+
+
+@pytest.mark.parametrize("inside", ["nothing", "pure"])
+def test_a_branch_is_the_same_one_whatever_was_done_in_those_before(
+    tmp_path: Path, inside: str
+) -> None:
+    """Branches of one name, in nodes that a framework never comes back to, are counted too."""
+
+    def agent(session: Session, *texts: str) -> None:
+        with session.branch("agent"):
+            if inside == "pure":
+                double(number=1)
+            for text in texts:
+                write(text=text)
+
+    memory = Memory()
+    with pytest.raises(PowerCutError), Session("job", store=tmp_path) as session:
+        session.follow(memory)
+        double(number=1)
+        with memory.at("first"):
+            agent(session)
+        with memory.at("second"):
+            agent(session, "a")
+            raise PowerCutError
+    memory = Memory("first")
+    with Session("job", store=tmp_path) as session:
+        session.follow(memory)
+        with memory.at("second"):
+            agent(session, "a", "b")
+    assert DONE == ["a", "b"]
+    forked = [e["name"] for e in events(tmp_path, session) if e["event"] == "branch.forked"]
+    assert forked == ["agent#2"]
+
+
+def test_a_write_that_failed_in_a_block_is_not_seen(tmp_path: Path) -> None:
+    """It was taken back with its block: there is nothing of it that a framework could hold."""
+
+    @tool(effect="write", undo=lambda args: [])
+    def fail(text: str) -> None:
+        raise ValueError(text)
+
+    memory = Memory()
+    with pytest.raises(PowerCutError), Session("job", store=tmp_path) as session:
+        session.follow(memory)
+        with memory.at("one"), pytest.raises(ValueError, match="a"), session.transaction():
+            fail(text="a")
+        raise PowerCutError
+    memory = Memory("one")
+    with Session("job", store=tmp_path) as session:
+        session.follow(memory)
+        with memory.at("two"):
+            write(text="b")
+    assert DONE == ["b"]
+
+
+async def test_a_turn_that_was_cut_behind_a_new_join_goes_on(tmp_path: Path) -> None:
+    """What was seen before has turns of its own, and they don't end that one."""
+    cut = asyncio.Event()
+    session = Session("none", store=tmp_path)
+
+    async def node(memory: Memory, turn: Any, number: int) -> None:
+        if f"{number}" in memory.done:
+            return
+        with turn.slot(number):
+            if number == 0:
+                memory.node = "0"
+                look()
+            elif number == 1:
+                memory.node = "1"
+                with session.branch("agent"):
+                    write(text="a")
+            else:
+                await asyncio.sleep(0)
+                if cut.is_set():
+                    raise PowerCutError
+                memory.node = "2"
+                write(text="b")
+
+    async def go(*done: str) -> None:
+        nonlocal session
+        memory = Memory(*done)
+        async with Session("job", store=tmp_path) as session:
+            session.follow(memory)
+            with session.turn() as turn:
+                for number in (0, 2, 1) if not done else (0, 1, 2):
+                    await node(memory, turn, number)
+            if not done:
+                raise PowerCutError
+
+    with pytest.raises(PowerCutError):
+        await go()
+    trace = tmp_path / "runs" / f"{session.run_id}.jsonl"
+    lines = trace.read_bytes().splitlines(keepends=True)
+    behind = next(n for n, line in enumerate(lines) if b'"branch.joined"' in line)
+    trace.write_bytes(b"".join(lines[:behind]))  # killed: the branch had not come back
+    (tmp_path / "index.jsonl").unlink()
+    cut.set()
+    with pytest.raises(PowerCutError):
+        await go("0")
+    cut.clear()
+    await go("0", "1")
+    assert sorted(DONE) == ["a", "b"]
+    assert session.stats.misses == 0

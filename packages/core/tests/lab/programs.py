@@ -15,7 +15,7 @@ import random
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
@@ -34,6 +34,8 @@ from rollcage import (
     current_step,
     tool,
 )
+from rollcage.session.scope import TurnHandle
+from rollcage.step.driver import Clock
 from rollcage.store import JsonlStore
 
 ATTEMPTS = 30  # how often a program is resumed before it counts as halted for ever
@@ -249,6 +251,8 @@ class Lab:
         self.session: Session | None = None
         self.given: list[str] = []
         self.newest = ""  # the run that was written last
+        self.started: list[str] = []  # all runs
+        self.clock: Callable[[], Clock] | None = None  # makes that of each session
 
     def path(self, run: str) -> Path:
         return self.root / "runs" / f"{run}.jsonl"
@@ -258,6 +262,10 @@ class Lab:
         return JsonlStore(self.root)
 
     # --- running ---------------------------------------------------------------------------------
+
+    async def program(self, program: Program) -> None:
+        """Do all of it, in an open session."""
+        await self.nodes(program)
 
     async def nodes(self, nodes: Iterable[Node]) -> None:
         for node in nodes:
@@ -271,20 +279,9 @@ class Lab:
                 await self.op(node)
             case Turn(nodes):
                 with session.turn() as turn:
-
-                    async def placed(slot: int, each: Node) -> None:
-                        _slot.set(slot)  # of this task alone
-                        with turn.slot(slot):
-                            await self.node(each)
-
-                    await _at_once([placed(slot, each) for slot, each in self.order(nodes)])
+                    await at_once(self.placed(turn, *each) for each in self.order(nodes))
             case Branches(lines):
-
-                async def line(number: int, nodes: tuple[Node, ...]) -> None:
-                    with session.branch(f"b{number}"):
-                        await self.nodes(nodes)
-
-                await _at_once([line(number, nodes) for number, nodes in self.order(lines)])
+                await at_once(self.line(*each) for each in self.order(lines))
             case Block(nodes, raises):
                 try:
                     async with session.transaction(f"t{_slot.get()}"):
@@ -301,6 +298,18 @@ class Lab:
             self.shuffle += 1
             random.Random(self.shuffle).shuffle(placed)  # noqa: S311 - a reproducible order
         return placed
+
+    async def placed(self, turn: TurnHandle, slot: int, node: Node) -> None:
+        """One of those that were issued together; in a task of its own."""
+        _slot.set(slot)
+        with turn.slot(slot):
+            await self.node(node)
+
+    async def line(self, number: int, nodes: tuple[Node, ...]) -> None:
+        """One of the agents that run at once; in a task of its own."""
+        assert self.session is not None
+        with self.session.branch(f"b{number}"):
+            await self.nodes(nodes)
 
     async def op(self, op: Op) -> None:
         arguments: dict[str, Any] = {"arg": op.arg, "does": op.does}
@@ -322,13 +331,18 @@ class Lab:
 
         async def main() -> str:
             tools = self.tools.by_name.values()  # not those of other tests that have these names
+            if self.clock is not None:
+                how["_clock"] = self.clock()
             self.session = session = Session("job", store=self.root, tools=tools, **how)
             self.given = []
-            async with session:
-                self.newest = session.run_id
-                with _collecting():
-                    await self.nodes(program)
-                self.given.sort()
+            try:
+                async with session:
+                    self.newest = session.run_id
+                    with _collecting():
+                        await self.program(program)
+                    self.given.sort()
+            finally:
+                self.started += [session.run_id] * bool(session.run_id)
             return session.run_id
 
         return asyncio.run(main())
@@ -366,7 +380,8 @@ class Lab:
     # --- going back ------------------------------------------------------------------------------
 
     def runs(self) -> list[str]:
-        return [info.run for info in self.store.runs()]
+        """All of them, in the order in which they were begun, whatever the clocks said."""
+        return [*self.started]
 
     def lines(self, run: str) -> int:
         """How many lines of a run there are at whose end the job is not done."""
@@ -458,7 +473,9 @@ class Lab:
             shutil.copy(self.path(each), root / "runs")
         lines = self.path(run).read_bytes().splitlines(keepends=True)
         (root / "runs" / f"{run}.jsonl").write_bytes(b"".join(lines[:line]))
-        return type(self)(root, world)
+        lab = type(self)(root, world)
+        lab.clock, lab.started = self.clock, [*runs[: runs.index(run)], run]
+        return lab
 
 
 _given: ContextVar[list[str]] = ContextVar("given")
@@ -476,7 +493,7 @@ def _collecting() -> Iterator[list[str]]:
         _given.reset(token)
 
 
-async def _at_once(calls: list[Awaitable[None]]) -> None:
+async def at_once(calls: Iterable[Awaitable[None]]) -> None:
     """All of them at once; when all have ended, what the first of them raised."""
     ended = await asyncio.gather(*calls, return_exceptions=True)
     raised = [each for each in ended if isinstance(each, BaseException)]

@@ -102,7 +102,12 @@ class Ahead:
             self._load(recording)
 
     def _load(self, recording: Recording) -> None:
-        held = {id(entry) for path in recording.paths.values() for entry in path.entries}
+        held = {
+            id(entry)
+            for path in recording.paths.values()
+            for entry in path.entries
+            if path.taken_back or not entry.abandoned
+        }
         held |= {id(entry) for queue in recording.models.values() for entry in queue}
         held |= {id(entry) for entry in recording.pure.values()}
         self._left = [

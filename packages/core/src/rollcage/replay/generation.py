@@ -82,9 +82,9 @@ class Generation:
         self.entries: list[Entry] = []
         self.by_step: dict[int, Entry] = {}
         self.replays: dict[Origin, Entry] = {}
-        # Branches that have left the older path: at which position, and in which turn.
-        self.left: dict[str, tuple[int, int]] = {}
-        self.opened: set[str] = set()  # branches
+        # Branches that have left the older path: at which position, in which turn and step.
+        self.left: dict[str, tuple[int, int, int]] = {}
+        self.opened: dict[str, tuple[str, str]] = {}  # branches: see `Recording`
         self.settings: dict[str, Any] = {}
         self.run = ""
         self.waits = ""  # for what, where it ended like that and was not taken back since
@@ -151,7 +151,8 @@ class Generation:
 
     def _branch(self, event: dict[str, Any]) -> None:
         if event["event"] == "branch.forked":
-            self.opened.add(event["name"])
+            place = event.get("conversation", ""), event.get("checkpoint", "")
+            self.opened[event["name"]] = place
             return
         entry = self._entry({**_JOIN, **event})
         entry.status, entry.digest = "ok", event["digest"]
@@ -163,7 +164,7 @@ class Generation:
         elif entry.branch in self.of_branch:
             self._begun_anew(entry.branch)
         if "leaves" in event:
-            self.left[entry.branch] = entry.position, entry.group
+            self.left[entry.branch] = entry.position, entry.group, entry.number
 
     def _undo(self, event: dict[str, Any]) -> None:
         """Take an event of an undo in. Raises ValueError where it is none."""
@@ -191,7 +192,7 @@ class Generation:
         if entry.branch in self.of_branch and entry.effect in ("write", "scope"):
             self._begun_anew(entry.branch)
         if "leaves" in event:
-            self.left[entry.branch] = entry.position, entry.group
+            self.left[entry.branch] = entry.position, entry.group, entry.number
         for run, step in event.get("orphans") or ():
             self._accept(run, step, by=(entry.run, entry.step))
 
@@ -427,7 +428,8 @@ class Generation:
             ]
         last: dict[str, int] = {}
         for entry in self.entries:
-            if entry.kind != "model" and entry.status != "blocked":
+            since = self.left.get(entry.branch, (0, 0, 0))[2]  # what was seen before has new turns
+            if entry.kind != "model" and entry.status != "blocked" and entry.number >= since:
                 last[entry.branch] = max(last.get(entry.branch, 0), entry.group)
         self._take_back_calls()
         for entry in self.older.values():

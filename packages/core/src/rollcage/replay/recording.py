@@ -24,7 +24,8 @@ class Recording:
         paths: by branch.
         entries: all of them, in their order.
         forks: by branch, the branches that were forked off it.
-        opened: the branches of which a trace says that they were, whatever was done in them.
+        opened: the branches of which a trace says that they were, whatever was done in them; each
+            with where a framework with a memory stood by then: conversation and checkpoint.
         pure: by key; holds in any world, any number of times.
         models: by key; in any world, once each, first in first out: those used are at the end.
         rolled: the branches that were taken back whole.
@@ -36,7 +37,7 @@ class Recording:
         self.paths: dict[str, Path] = {}
         self.entries: list[Entry] = []
         self.forks: dict[str, list[str]] = {}
-        self.opened: set[str] = set()
+        self.opened: dict[str, tuple[str, str]] = {}
         self.pure: dict[str, Entry] = {}
         self.models: dict[str, deque[Entry]] = {}
         self.rolled: set[str] = set()
@@ -75,7 +76,7 @@ class Lineage(NamedTuple):
     last_step: int  # of the newest run, and its last turn
     last_turn: int
     waits: str  # see `Recording`
-    opened: set[str]  # see `Recording`
+    opened: dict[str, tuple[str, str]]  # see `Recording`
 
     @property
     def half_undone(self) -> tuple[Entry, ...]:
@@ -98,7 +99,7 @@ def read(lineage: Iterable[tuple[str, bytes]]) -> Lineage:
     settings: dict[str, Any] = {}
     undone = Undone()
     runs: list[str] = []
-    opened: set[str] = set()
+    opened: dict[str, tuple[str, str]] = {}
     steps = turns = 0
     waits = ""
     for number, (where, data) in enumerate(lineage):

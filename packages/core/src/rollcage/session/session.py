@@ -456,7 +456,7 @@ class Session(Undoable):
             parent = driver.ledger.branch_name(here.branch, here.step)
             turn = here.turn or driver.ledger.turn_at(standing, parent)
             now = self._clock.wall() // 1000
-            full, forked = driver.ledger.fork(parent, name, turn, now)
+            full, forked = driver.ledger.fork(parent, name, turn, now, standing)
             if not driver.closed and driver.ledger.halted is None:
                 driver.append(forked)
         scope = dataclasses.replace(here, branch=full, turn=None, slot=None)

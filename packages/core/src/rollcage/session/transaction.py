@@ -1,7 +1,8 @@
 """A block whose effects are taken back when it raises.
 
-A session that was halted takes nothing back: a resume goes on in the middle of the block. One that
-was told to stop, or may have been, does: whoever stops a run wants no half of a transaction.
+A session that was halted takes nothing back: a resume goes on in the middle of the block, and what
+raised there comes out as `SessionHalted`. One that was told to stop, or may have been, does take
+back: whoever stops a run wants no half of a transaction.
 """
 
 from __future__ import annotations
@@ -10,7 +11,14 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Protocol
 
-from rollcage.errors import ControlLost, RollcageError, RunStopped, UndoIncomplete
+from rollcage.errors import (
+    ControlLost,
+    Halt,
+    RollcageError,
+    RunStopped,
+    SessionHalted,
+    UndoIncomplete,
+)
 from rollcage.session.scope import Branch
 from rollcage.store.jobs import store_option
 from rollcage.store.protocol import Store
@@ -113,10 +121,16 @@ class Transaction:
         if halted is None or isinstance(halted, (ControlLost, RunStopped)):
             return True
         # The run is to be resumed: what was done stays until then.
-        error.add_note(
+        said = (
             f"the transaction {self._name} is not undone: the session was halted, and the run is "
             f"to be resumed"
         )
+        error.add_note(said)
+        if isinstance(error, Exception) and not isinstance(error, Halt | SessionHalted):
+            # Whoever swallows the block's own error must not take it for taken back, and go on.
+            stop = SessionHalted(f"{said}: {halted}")
+            stop.__cause__ = halted
+            raise stop
         return False
 
     def _tell(self, error: BaseException, what: UndoReport | Exception) -> None:

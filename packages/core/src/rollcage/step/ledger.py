@@ -155,13 +155,16 @@ class Ledger:
             self._open_branch(name, child_world(parent.fingerprint), follows=True)
         return name
 
-    def fork(self, parent: str, name: str, turn: Turn | None, now: int) -> tuple[str, Event]:
+    def fork(
+        self, parent: str, name: str, turn: Turn | None, now: int, standing: Standing | None = None
+    ) -> tuple[str, Event]:
         """Start a branch off another one: its full name, and what is written of it."""
         branch = self._branches[parent]
         turn = turn or self.new_turn()
         branch.arrive(turn)
-        count = branch.forks.get(name, 0) + 1
-        branch.forks[name] = count
+        at = ("", "") if standing is None else (standing.conversation, standing.checkpoint)
+        count = self._count_of(parent, name, at) or branch.forks.get(name, 0) + 1
+        branch.forks[name] = max(branch.forks.get(name, 0), count)
         own = name if count == 1 else f"{name}#{count}"
         full = f"{parent}/{own}" if parent else own
         follows = branch.may_follow(turn)  # other calls of the turn may have left the path by now
@@ -171,7 +174,28 @@ class Ledger:
             # It stood beside what came back to the other branch behind its own first step.
             began = min(entry.era for entry in fork.path.entries)
             fork.forked_at = min(fork.forked_at, branch.path.position_at(began))
-        return full, branch_forked(time=now, name=full, branch=parent, turn=turn.number)
+        return full, branch_forked(
+            time=now,
+            name=full,
+            branch=parent,
+            turn=turn.number,
+            conversation=at[0],
+            checkpoint=at[1],
+        )
+
+    def _count_of(self, parent: str, name: str, at: Spot) -> int | None:
+        """Which of the forks of a name one is that a framework with a memory makes again.
+
+        Those that it made before, where it never comes back to, need not all be seen.
+        """
+        if self._recording is None or not at[1]:
+            return None
+        for known, place in self._recording.opened.items():
+            around, _, own = known.rpartition("/")
+            plain, _, count = own.partition("#")
+            if place == at and (around, plain) == (parent, name) and known not in self._branches:
+                return int(count or 1)
+        return None
 
     def join(self, parent: str, name: str, turn: Turn | None, now: int) -> Event | None:
         """A branch comes back: what it wrote becomes one write of its parent."""

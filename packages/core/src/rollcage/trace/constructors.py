@@ -306,10 +306,12 @@ def call_refused(
     return event
 
 
-def branch_forked(*, time: int, name: str, branch: str, turn: int) -> Event:
+def branch_forked(
+    *, time: int, name: str, branch: str, turn: int, conversation: str, checkpoint: str
+) -> Event:
     """See `models.BranchForked`."""
     event: Event = {"event": "branch.forked", "time": time, "name": name, "turn": turn}
-    return event | _given(branch=branch)
+    return event | _given(branch=branch, conversation=conversation, checkpoint=checkpoint)
 
 
 def branch_joined(

@@ -368,6 +368,8 @@ class BranchForked(_Event):
     name: str = Field(description="the branch that was opened")
     branch: str = Field("", description="the branch that it was forked off")
     turn: int = Field(ge=0)
+    conversation: str = Field("", description="as in a step: where the framework stood")
+    checkpoint: str = ""
 
 
 class BranchJoined(_Event):
