@@ -241,7 +241,7 @@ def test_the_original_stays_as_it_is(lab: "Lab", write: BaseTool, written: list[
     [
         ({"tools": ["write"]}, "is no tool of CrewAI"),
         ({"effects": {"wrote": "read"}}, "effects= names wrote; the tools are: write"),
-        ({"contracts": {"write": {"colour": 1}}}, "can't be declared"),
+        ({"contracts": {"write": {"colour": 1}}}, "are not options of a tool"),
     ],
 )
 def test_what_cannot_be_guarded_is_refused(

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import pydantic
 import pytest
 from rollcage import (
     Approval,
@@ -451,3 +452,18 @@ def test_a_value_of_few_parts_comes_back(tmp_path: Path) -> None:
     for hostile in ([], {"y": 1}, "x"):
         with pytest.raises(ValueError, match=r"test\.point"):
             native.revive(hostile)
+
+
+class Size(pydantic.BaseModel):
+    """A model of a framework."""
+
+    width: int
+    unit: str | None = None
+
+
+def test_a_model_validates_its_own_parts() -> None:
+    native = Parts.of_model("test.size", Size, exclude_none=True)
+    assert native.project(Size(width=3)) == {"width": 3}
+    assert native.revive({"width": 3}) == Size(width=3)
+    with pytest.raises(ValueError, match="valid integer"):
+        native.revive({"width": "wide"})

@@ -8,7 +8,7 @@ import functools
 import inspect
 from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from contextvars import ContextVar
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import pydantic
 import pydantic_core
@@ -117,14 +117,14 @@ class _Guard(GuardedTool):
         """Around a call by an agent; one that AutoGen refuses for its arguments is on record."""
         made = _Asked(self, call_id or "", step_here())
         token = _asked.set(made)
-        given: Any = args if isinstance(args, Mapping) else None
+        given = cast("Mapping[str, Any]", args) if isinstance(args, Mapping) else None
         try:
             with asking(given) as asked:
                 try:
                     yield made
                 except (pydantic.ValidationError, TypeError) as error:
                     if not asked.reached:
-                        given = {"arguments": args} if given is None else given
+                        given = {"arguments": cast("Any", args)} if given is None else given
                         with self.placed():
                             reason = type(error).__name__
                             self.session.refused(self.contract, given, reason=reason)

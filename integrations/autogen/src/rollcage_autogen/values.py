@@ -68,11 +68,7 @@ def register() -> None:
     register_parts(
         {
             Piece: Parts("autogen.piece", lambda v: {"value": v.value}, Piece),
-            CreateResult: Parts(
-                "autogen.create_result",
-                lambda v: v.model_dump(mode="json", exclude_none=True),
-                lambda **data: CreateResult.model_validate(data),
-            ),
+            CreateResult: Parts.of_model("autogen.create_result", CreateResult, exclude_none=True),
             ToolResult: Parts("autogen.tool_result", _tool_result_parts, _tool_result),
             Image: Parts(
                 "autogen.image",

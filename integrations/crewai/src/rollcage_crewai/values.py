@@ -60,9 +60,5 @@ def _is_chunk(chunk: Any) -> bool:
 def register() -> None:
     """Teach the trace CrewAI's types. Once is enough."""
     register_native([Response], _Responses())
-    failure = Parts(
-        "crewai.tool_failure",
-        lambda value: value.model_dump(mode="json", exclude_defaults=True),
-        lambda **data: ToolFailure.model_validate(data),
-    )
+    failure = Parts.of_model("crewai.tool_failure", ToolFailure, exclude_defaults=True)
     register_parts({ToolFailure: failure})

@@ -1,6 +1,6 @@
 """A tiny framework in plain Python, guarded by hand: what the suites themselves are proven on.
 
-It is also the shortest adapter there is, to read before writing one.
+It stands on `Session` alone: what is wrong with the adapters' bases is not wrong with it too.
 """
 
 import asyncio

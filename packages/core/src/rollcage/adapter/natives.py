@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pydantic
+
 from rollcage.adapter.shapes import is_object
 from rollcage.values.codec import register_native
 
@@ -33,6 +35,15 @@ class Parts:
         self.portable = portable
         self._take = take
         self._make = make
+
+    @classmethod
+    def of_model(cls, name: str, model: type[pydantic.BaseModel], **dump: Any) -> Parts:
+        """Carries a Pydantic model, which validates its own parts; `dump` is for `model_dump`."""
+
+        def make(**parts: Any) -> Any:
+            return model.model_validate(parts)
+
+        return cls(name, lambda value: value.model_dump(mode="json", **dump), make)
 
     def project(self, value: Any) -> dict[str, Any]:
         """Its parts."""
