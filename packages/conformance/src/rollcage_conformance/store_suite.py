@@ -270,7 +270,9 @@ class StoreSuite:
         try:
             digest = sha256(orjson.dumps(outcome)).hexdigest()
             writer.append(
-                step_resolved(step=unknown.step, by="operator", outcome=outcome, digest=digest)
+                step_resolved(
+                    time=0, step=unknown.step, by="operator", outcome=outcome, digest=digest
+                )
             )
             if info is not None and info.status is not None:
                 writer.attest(info.status)

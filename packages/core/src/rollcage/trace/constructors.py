@@ -273,11 +273,19 @@ def step_blocked(
 
 
 def step_resolved(
-    *, step: int, by: str, outcome: Any, digest: str, marks: _Data | None = None, time: int = 0
+    *,
+    step: int,
+    by: str,
+    outcome: Any,
+    digest: str,
+    marks: _Data | None = None,
+    time: int | None = None,
 ) -> Event:
     """See `models.StepResolved`."""
     event = {"event": "step.resolved", "step": step, "by": by, "outcome": outcome, "digest": digest}
-    return {**event, **(marks or {}), **_given(time=time)}
+    if time is not None:
+        event["time"] = time
+    return {**event, **(marks or {})}
 
 
 def call_refused(
