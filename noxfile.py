@@ -33,13 +33,14 @@ GROUPS = PROJECT["dependency-groups"]
 
 NEWEST = "3.13"  # the newest Python that all dependencies carry
 # What the conformance suites stand on.
-SUITES = ["packages/conformance", "packages/core", "packages/governance"]
+SUITES = ["packages/conformance", "packages/core", "packages/governance", "packages/policy"]
 # Each package with the siblings that its tests need: nothing else is in its environment.
 PACKAGES = {
-    "core": ["packages/core", "packages/governance"],
+    "core": ["packages/core", "packages/governance", "packages/policy"],
     "cli": ["packages/cli", "packages/core"],
     "conformance": SUITES,
     "governance": ["packages/governance", "packages/cli", "packages/core"],
+    "policy": ["packages/policy", "packages/cli", "packages/core", "packages/governance"],
     "toolbox": ["packages/toolbox", "packages/core"],
     "langchain": ["integrations/langchain", *SUITES],
     "autogen": ["integrations/autogen", *SUITES],
@@ -52,7 +53,7 @@ ON_ANY_STORE = [
 ]  # fmt: skip
 CORE = "packages/core[idna,secrets,sql,yaml]"  # with all that a policy can use
 EVERYTHING = [CORE, "packages/cli[demo]", "packages/conformance", "packages/governance"]
-EVERYTHING += ["packages/toolbox"]
+EVERYTHING += ["packages/policy", "packages/toolbox"]
 EVERYTHING += [PACKAGES[adapter][0] for adapter in ADAPTERS]
 
 
@@ -169,7 +170,7 @@ def escapes(session: nox.Session) -> None:
 @nox.session
 def hostile(session: nox.Session) -> None:
     """Hostile calls, and their benign twins, through the gate, as a table (a part of `cross`)."""
-    session.install(*editable(CORE), *groups("test"), *CONSTRAINTS)
+    session.install(*editable(CORE, "packages/policy"), *groups("test"), *CONSTRAINTS)
     session.run("python", "-m", "tests.hostile", *session.posargs)
 
 

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from rollcage import Contract
-from rollcage.gate import Policy, StepView
+from rollcage.gate import StepView
+from rollcage_policy import Policy
 
 from benchmarks.timing import WARM_UP, cpu_per_call
 from benchmarks.workload import Mail, mail, send_mail

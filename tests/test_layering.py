@@ -29,7 +29,7 @@ ROOMS: list[set[str]] = [
 ]
 
 # What core imports when it is imported. Any other library is optional, and imported in a function.
-CORE_LIBRARIES = {"cel", "orjson", "pydantic", "pydantic_core", "rfc8785", "typing_extensions"}
+CORE_LIBRARIES = {"orjson", "pydantic", "pydantic_core", "rfc8785", "typing_extensions"}
 
 # What the other distributions may import of core: names of these modules, and of none below them.
 PUBLIC = {
@@ -47,6 +47,7 @@ FRAMEWORKS = ("autogen", "crewai", "langchain", "langgraph")
 LAZY = {
     ("rollcage.__main__", "rollcage_cli"),
     ("rollcage.gate.extras", "rollcage_governance"),
+    ("rollcage.gate.extras", "rollcage_policy"),
     ("rollcage_cli.demo", "rollcage_langchain"),
     ("rollcage_cli.demo", "rollcage_toolbox"),
     ("rollcage_cli.demo", "langchain"),
@@ -56,8 +57,10 @@ LAZY = {
 # ... and for these: commands that a package brings to the command line, and suites that need it.
 BESIDE = {
     ("rollcage_conformance", "rollcage_governance"),
+    ("rollcage_conformance", "rollcage_policy"),
     ("rollcage_governance.commands", "rollcage_cli"),
     ("rollcage_governance.views", "rollcage_cli"),
+    ("rollcage_policy.commands", "rollcage_cli"),
 }
 
 
@@ -182,7 +185,7 @@ def tree(tmp_path: Path) -> Path:
         f"{CORE}step/__init__.py": "",
         f"{CORE}step/flow.py": "from .. import errors\nfrom ..gate.policy import decide\n",
         f"{CORE}gate/__init__.py": "from .policy import decide\n",
-        f"{CORE}gate/policy.py": "import cel\nfrom ..contract.contract import Contract\n",
+        f"{CORE}gate/policy.py": "import orjson\nfrom ..contract.contract import Contract\n",
         f"{CORE}contract/contract.py": "from rollcage.errors import RollcageError as Error\n",
         f"{CORE}trace/__init__.py": "def f():\n    import psycopg\n",
         f"{CORE}errors.py": "",

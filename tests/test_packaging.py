@@ -63,7 +63,7 @@ def test_every_supported_python_is_named(folder: Path) -> None:
 
 def test_core_stays_small() -> None:
     names = {Requirement(r).name for r in PROJECTS["rollcage"]["dependencies"]}
-    assert names == {"common-expression-language", "orjson", "pydantic", "rfc8785"}
+    assert names == {"orjson", "pydantic", "rfc8785"}
 
 
 def test_core_brings_no_framework() -> None:

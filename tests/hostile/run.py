@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rollcage import Policy, Session
+from rollcage import Session
 from rollcage.errors import ArgumentsInvalid, Blocked, PolicyInvalid
-from rollcage.gate import surroundings
+from rollcage_policy import Policy, surroundings
 
 from tests.hostile.case import Case, Category, Place, plant
 from tests.hostile.commands import commands

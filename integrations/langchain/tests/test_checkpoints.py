@@ -23,7 +23,6 @@ from langgraph.types import Command
 from rollcage import (
     Diverged,
     Halt,
-    Policy,
     Session,
     StepView,
     UnknownOutcome,
@@ -38,6 +37,7 @@ from rollcage_langchain import (
     guard_model,
     guard_tools,
 )
+from rollcage_policy import Policy
 
 if TYPE_CHECKING:
     from .conftest import Lab

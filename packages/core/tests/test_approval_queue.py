@@ -30,10 +30,11 @@ from rollcage import (
     Verdict,
     tool,
 )
-from rollcage.gate import ApprovalQueue, Pending, Policy, Queued
+from rollcage.gate import ApprovalQueue, Pending, Queued
 from rollcage.step.driver import Clock
 from rollcage.store import JsonlStore
 from rollcage.trace import check_events
+from rollcage_policy import Policy
 
 HOUR = 3600 * 1_000_000_000  # ns
 ran: list[str] = []

@@ -12,7 +12,6 @@ from rollcage import (
     Blocked,
     Compensation,
     Contract,
-    Policy,
     Session,
     StepView,
     Verdict,
@@ -21,6 +20,7 @@ from rollcage import (
 )
 from rollcage.adapter import Instead
 from rollcage.store import JsonlStore
+from rollcage_policy import Policy
 
 ran: list[Any] = []
 

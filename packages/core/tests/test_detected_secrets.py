@@ -13,7 +13,6 @@ from rollcage import (
     CaptureFailed,
     Compensation,
     NotReplayable,
-    Policy,
     ReplayMiss,
     Session,
     SessionError,
@@ -24,6 +23,7 @@ from rollcage import (
 )
 from rollcage.errors import DetectorMissing
 from rollcage.gate import secrets
+from rollcage_policy import Policy
 
 AWS = "AKIA" + "IOSFODNN7EXAMPLE"
 GITHUB = "ghp" + "_" + "a1B2" * 9

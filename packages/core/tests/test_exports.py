@@ -15,7 +15,7 @@ PUBLIC = [
     "DidNotHappen", "Diverged", "FacadeMissing", "Forked", "GovernanceError", "Guard",
     "Halt", "Happened", "NotReplayable", "NotReplayableWarning",
     "Observer", "OutputDrift", "PackageMissing", "PermissionUndeclared", "PlannedCall",
-    "PlannedStep", "Policy", "PolicyInvalid", "QueueApprover", "RegistryCorrupt",
+    "PlannedStep", "PolicyInvalid", "QueueApprover", "RegistryCorrupt",
     "ReplayMiss", "ReplayedError", "Response", "RollcageError", "Rule",
     "RunAbandoned", "RunInUse", "RunNotFound", "RunStopped", "RunTooOld", "Session",
     "SessionError", "SessionHalted", "Settled", "SourceMissing", "Stats", "StepEvent", "StepView",
@@ -36,11 +36,11 @@ ADAPTER = [
     "swapped", "type_hints",
 ]  # fmt: skip
 TRACE = [
-    "CHAIN_START", "FORMAT", "REPLAYED", "STATES", "TAG", "AskedApproval", "Native", "RefusedCall",
-    "Run", "State", "Step", "Tail", "Totals", "Worlds", "check_events", "decode",
+    "CHAIN_START", "FORMAT", "REPLAYED", "STAND_IN", "STATES", "TAG", "AskedApproval", "Native",
+    "RefusedCall", "Run", "State", "Step", "Tail", "Totals", "Worlds", "check_events", "decode",
     "decode_exception", "encode", "encode_exception", "encode_result", "event_adapter", "fold",
-    "jcs", "json_schema", "read_events", "read_run", "register_native", "seal_line", "split_tail",
-    "step_resolved", "tail_of",
+    "jcs", "json_schema", "key_digest", "read_events", "read_run", "register_native", "seal_line",
+    "split_tail", "step_resolved", "tail_of",
 ]  # fmt: skip
 STORE = [
     "DEFAULT_NAME", "JsonlStore", "Line", "Lock", "Log", "Reader", "Repair", "RunInfo", "RunTrace",

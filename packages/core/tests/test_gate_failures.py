@@ -25,11 +25,12 @@ from rollcage import (
     tool,
 )
 from rollcage.errors import DetectorMissing, RegistryCorrupt
-from rollcage.gate import Detecting, Labels, Policy, secrets
-from rollcage.gate.meter import Meter
+from rollcage.gate import Detecting, Labels, secrets
 from rollcage.step.driver import Clock
 from rollcage.store import JsonlStore
 from rollcage_governance import FacadeSnapshot, Registry
+from rollcage_policy import Policy
+from rollcage_policy.meter import Meter
 
 Events = Callable[[str], list[dict[str, Any]]]
 

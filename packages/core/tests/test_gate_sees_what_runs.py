@@ -6,10 +6,11 @@ from typing import Any
 import pydantic
 import pydantic.dataclasses
 import pytest
-from rollcage import ArgumentsInvalid, Blocked, Contract, Policy, Session, StepView, Verdict, tool
+from rollcage import ArgumentsInvalid, Blocked, Contract, Session, StepView, Verdict, tool
 from rollcage.gate import Labels
 from rollcage.store import JsonlStore
 from rollcage.trace import decode, encode
+from rollcage_policy import Policy
 
 HIDING: list[dict[str, Any]] = [
     {"$rollcage": "model", "type": "Mail", "value": {"to": "ann"}},

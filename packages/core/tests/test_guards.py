@@ -18,7 +18,6 @@ from rollcage import (
     Contract,
     FacadeMissing,
     PackageMissing,
-    Policy,
     Session,
     SessionError,
     Settled,
@@ -30,6 +29,7 @@ from rollcage import (
 from rollcage.gate import Given
 from rollcage.store import JsonlStore
 from rollcage_governance import Facade, Registry
+from rollcage_policy import Policy
 
 Approve = Callable[..., Registry]
 
@@ -174,6 +174,15 @@ def test_without_the_package_a_facade_is_refused_and_nothing_is_undone(
     assert (missing.value.extra, missing.value.code) == ("governance", "package_missing")
     with pytest.raises(PackageMissing, match="the run's facade 'agent' needs rollcage-governance"):
         undo_run(store, session.run_id)
+
+
+def test_without_the_package_a_policy_is_refused(
+    store: JsonlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "rollcage_policy", None)
+    with pytest.raises(PackageMissing, match=r"policy='p.toml' needs rollcage-policy") as missing:
+        Session("job", store=store, policy="p.toml")
+    assert missing.value.extra == "policy"
 
 
 # --- screen --------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from rollcage import (
     ArgumentsInvalid,
     Blocked,
     Compensation,
-    Policy,
     RunStopped,
     Session,
     SessionHalted,
@@ -27,6 +26,7 @@ from rollcage import (
     undo_run,
 )
 from rollcage.store import JsonlStore, StopOrder
+from rollcage_policy import Policy
 
 ran: list[str] = []
 

@@ -11,7 +11,6 @@ from rollcage import (
     ConsoleApprover,
     Contract,
     GovernanceError,
-    Policy,
     PolicyInvalid,
     Session,
     SessionError,
@@ -30,6 +29,7 @@ from rollcage.gate import (
 )
 from rollcage.store import JsonlStore
 from rollcage_governance import Registry
+from rollcage_policy import Policy
 
 UNSEEN = {
     "zero width space": "ann\u200b",

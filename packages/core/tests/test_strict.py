@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, SecretStr
-from rollcage import ArgumentsInvalid, Contract, Policy, Session, compensate, tool
+from rollcage import ArgumentsInvalid, Contract, Session, compensate, tool
 from rollcage.store import JsonlStore
 from rollcage.trace import decode
+from rollcage_policy import Policy
 
 Events = Callable[[str], list[dict[str, Any]]]
 

@@ -14,7 +14,6 @@ from rollcage import (
     Blocked,
     NotReplayable,
     NotReplayableWarning,
-    Policy,
     PolicyInvalid,
     RunStopped,
     Session,
@@ -26,6 +25,7 @@ from rollcage import (
 )
 from rollcage.store import JsonlStore, StopOrder
 from rollcage.trace import FORMAT, constructors, json_schema
+from rollcage_policy import Policy
 
 PUBLISHED = Path(__file__).parents[3] / "docs" / "schema" / "trace-event.schema.json"
 WRITE_IT = (

@@ -42,10 +42,9 @@ _COMMANDS: Final = {
     "approve": "rollcage_cli.approvals",
     "reject": "rollcage_cli.approvals",
     "respond": "rollcage_cli.approvals",
-    "policy": "rollcage_cli.policy",
 }
 GROUP: Final = "rollcage.commands"
-_ELSEWHERE: Final = {"tools": "governance"}  # by the extra that brings them
+_ELSEWHERE: Final = {"policy": "policy", "tools": "governance"}  # by the extra that brings them
 _EXIT_CODES: Final = (
     "Exit codes: 0 done, 1 a difference, 2 bad request or not found, 3 a trace is damaged, "
     "4 a run is in use, 5 anything else."

@@ -1,12 +1,13 @@
-"""The command line, and where it looks."""
+"""Runs to look at, and the command line to look at them with: see core's `lab`."""
 
-from pathlib import Path
-
-import pytest
-from command_line import cli, evil, plain_environment  # noqa: F401 - pytest finds them here
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    """Where the command line looks by default."""
-    return tmp_path / ".rollcage"
+from command_line import (  # noqa: F401 - pytest finds them here
+    cli,
+    dead,
+    edit,
+    evil,
+    payment,
+    plain_environment,
+    record,
+    store,
+    tools,
+)

@@ -4,16 +4,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from rollcage import (
-    Approval,
-    ApprovalRequest,
-    Blocked,
-    Policy,
-    PolicyInvalid,
-    Session,
-    StepView,
-    Verdict,
-)
+from rollcage import Approval, ApprovalRequest, Blocked, PolicyInvalid, Session, StepView, Verdict
+from rollcage_policy import Policy
 
 from rollcage_conformance.golden import steps
 from rollcage_conformance.scenario import Message, Scenario, ToolCall, ToolSpec

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import pytest
-from rollcage import Policy, tool
+from rollcage import tool
+from rollcage_policy import Policy
 
 from rollcage_conformance.golden import load_golden, normalise
 from rollcage_conformance.scenario import Message, Scenario, ToolSpec

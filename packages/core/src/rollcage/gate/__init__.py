@@ -1,7 +1,6 @@
 """The decision before a call: rules look at a step and say allow, ask or deny (DESIGN §5).
 
-What only some sessions need (policies, limits, ...) is imported when it is first
-asked for: whoever has no policy does not wait for one.
+What only policies and tools need (addresses) is imported when it is first asked for.
 """
 
 from importlib import import_module
@@ -43,7 +42,6 @@ from rollcage.gate.guard import (
     screened,
 )
 from rollcage.gate.labels import NO_LABELS, FlowMode, Found, Labels, Origin
-from rollcage.gate.named import Named
 from rollcage.gate.persons import person, same_person
 from rollcage.gate.queue import ApprovalQueue, QueueApprover, Queued, QueueState
 from rollcage.gate.sealing import Detecting, Sealing
@@ -58,6 +56,7 @@ from rollcage.gate.verdict import (
     decide,
     rule_name,
 )
+from rollcage.undo.compensation import holds_secret
 
 if TYPE_CHECKING:
     from rollcage.gate.addresses import (
@@ -76,24 +75,11 @@ if TYPE_CHECKING:
         why_not_public,
         why_not_public_host,
     )
-    from rollcage.gate.cases import Case, CaseResult, Cases, deciders, view_of
-    from rollcage.gate.functions import FUNCTIONS, surroundings
-    from rollcage.gate.limits import Limit, Limits, Loops, Rate
-    from rollcage.gate.meter import Meter, Ticket
-    from rollcage.gate.policy import Evaluation, Policy, PolicyRule
-    from rollcage.gate.presets import PRESETS
-    from rollcage.gate.prices import ModelPrice, Prices
-    from rollcage.gate.recorded import Figures
-    from rollcage.gate.rerun import Judged, Rerun
-    from rollcage.gate.trial import Explained, Trial, Tried, fixed_resolver
-    from rollcage.gate.unreachable import Doubt, doubts
 
 __all__ = [
     "ALLOWED",
     "DEFAULT_PORTS",
-    "FUNCTIONS",
     "NO_LABELS",
-    "PRESETS",
     "AddressInvalid",
     "Approval",
     "ApprovalQueue",
@@ -101,18 +87,11 @@ __all__ = [
     "Approver",
     "Ask",
     "Asked",
-    "Case",
-    "CaseResult",
-    "Cases",
     "ConsoleApprover",
     "Decides",
     "Decision",
     "Detecting",
-    "Doubt",
-    "Evaluation",
-    "Explained",
     "FacadeGuard",
-    "Figures",
     "Finding",
     "FlowMode",
     "Found",
@@ -120,27 +99,15 @@ __all__ = [
     "Guard",
     "Guards",
     "Instead",
-    "Judged",
     "Labels",
-    "Limit",
-    "Limits",
-    "Loops",
-    "Meter",
-    "ModelPrice",
-    "Named",
     "NamedFacade",
     "Origin",
     "Pending",
-    "Policy",
     "PolicyGuard",
-    "PolicyRule",
-    "Prices",
     "QueueApprover",
     "QueueState",
     "Queued",
-    "Rate",
     "Refusal",
-    "Rerun",
     "Resolver",
     "Response",
     "Rule",
@@ -154,21 +121,16 @@ __all__ = [
     "StepView",
     "TakenOfLimits",
     "Terms",
-    "Ticket",
-    "Trial",
-    "Tried",
     "Verdict",
     "WithLimits",
     "all_given",
     "bounded",
     "check_characters",
     "decide",
-    "deciders",
     "detect",
-    "doubts",
-    "fixed_resolver",
     "guards_of",
     "hide_secrets",
+    "holds_secret",
     "host_name",
     "is_address",
     "is_local_name",
@@ -185,10 +147,8 @@ __all__ = [
     "screened",
     "split_authority",
     "split_url",
-    "surroundings",
     "system_resolver",
     "untimely",
-    "view_of",
     "why_not_public",
     "why_not_public_host",
 ]
@@ -208,34 +168,6 @@ _LATE: Final = {
     "system_resolver": "addresses",
     "why_not_public": "addresses",
     "why_not_public_host": "addresses",
-    "FUNCTIONS": "functions",
-    "surroundings": "functions",
-    "Limit": "limits",
-    "Limits": "limits",
-    "Loops": "limits",
-    "Rate": "limits",
-    "Meter": "meter",
-    "Ticket": "meter",
-    "Evaluation": "policy",
-    "Policy": "policy",
-    "PolicyRule": "policy",
-    "PRESETS": "presets",
-    "ModelPrice": "prices",
-    "Prices": "prices",
-    "Case": "cases",
-    "CaseResult": "cases",
-    "Cases": "cases",
-    "deciders": "cases",
-    "view_of": "cases",
-    "Figures": "recorded",
-    "Judged": "rerun",
-    "Rerun": "rerun",
-    "Explained": "trial",
-    "Trial": "trial",
-    "Tried": "trial",
-    "fixed_resolver": "trial",
-    "Doubt": "unreachable",
-    "doubts": "unreachable",
 }
 
 

@@ -44,11 +44,14 @@ def policy_of(given: PolicyGuard | str | os.PathLike[str]) -> PolicyGuard:
 
     Raises:
         PolicyInvalid: the file can't be used.
+        PackageMissing: what reads it is not installed.
     """
     if isinstance(given, PolicyGuard):
         return given
-    from rollcage.gate.policy import Policy
-
+    try:
+        from rollcage_policy import Policy
+    except ImportError as error:
+        raise _missing("policy", f"policy={os.fspath(given)!r}", error) from error
     return Policy.load(Path(given))
 
 

@@ -127,7 +127,7 @@ class WithLimits(Protocol):
 
 
 class PolicyGuard(ABC):
-    """A policy, as a session knows it: `rollcage.Policy` is one. It never changes.
+    """A policy, as a session knows it: `rollcage_policy.Policy` is one. It never changes.
 
     Attributes:
         name: what its file calls it.

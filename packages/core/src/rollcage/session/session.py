@@ -83,7 +83,7 @@ class Session(Undoable):
             timedelta or in seconds; an older one is refused. By wall clocks: one from the future
             counts as new.
         gate: what decides on each call before it happens, together: deny over ask over allow, the
-            first of equals. A `rollcage.Policy`, a `rollcage_governance.Facade`, rules (see
+            first of equals. A `rollcage_policy.Policy`, a `rollcage_governance.Facade`, rules (see
             `rollcage.Rule`) and guards (see `rollcage.Guard`), in any order.
         policy: a policy, or the file (TOML or YAML) that it is in; as the first of `gate`.
         rules: rules, as the last of `gate`.

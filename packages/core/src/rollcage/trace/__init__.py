@@ -3,7 +3,7 @@
 `read_run(store.read(run))` folds a trace to a `Run` with its `Step`s.
 """
 
-from rollcage.fingerprint.identity import jcs
+from rollcage.fingerprint.identity import jcs, key_digest
 from rollcage.trace.constructors import step_resolved
 from rollcage.trace.events import CHAIN_START, FORMAT, event_adapter, json_schema, seal_line
 from rollcage.trace.reader import Tail, check_events, read_events, split_tail, tail_of
@@ -20,7 +20,7 @@ from rollcage.trace.runs import (
     read_run,
 )
 from rollcage.trace.worlds import Worlds
-from rollcage.values.codec import TAG, Native, encode, encode_result, register_native
+from rollcage.values.codec import STAND_IN, TAG, Native, encode, encode_result, register_native
 from rollcage.values.decoding import decode
 from rollcage.values.exceptions import decode_exception, encode_exception
 
@@ -28,6 +28,7 @@ __all__ = [
     "CHAIN_START",
     "FORMAT",
     "REPLAYED",
+    "STAND_IN",
     "STATES",
     "TAG",
     "AskedApproval",
@@ -49,6 +50,7 @@ __all__ = [
     "fold",
     "jcs",
     "json_schema",
+    "key_digest",
     "read_events",
     "read_run",
     "register_native",

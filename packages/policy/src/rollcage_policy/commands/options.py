@@ -1,0 +1,75 @@
+"""What the commands about policies share: their options, and how a decision is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.table import Table
+from rich.text import Text
+from rollcage.gate import Decision, Verdict
+from rollcage_cli.output import visible
+
+from rollcage_policy import Judged, PolicyRule
+
+__all__ = [
+    "AgentOption",
+    "PolicyArgument",
+    "ResolveOption",
+    "SaidOption",
+    "ToolsOption",
+    "decision_text",
+    "place_of",
+    "plain_table",
+    "shown_arguments",
+    "verdict_data",
+]
+
+PolicyArgument = Annotated[
+    Path, typer.Argument(metavar="POLICY", help="A .toml, .yaml or .yml.", show_default=False)
+]
+ToolsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="MODULE[:ATTRIBUTE]",
+        help="Where the tools are; else tool.rollcage.tools in pyproject.toml says it.",
+    ),
+]
+SaidOption = Annotated[
+    list[str] | None, typer.Option(metavar="TEXT", help="The user's own words, for named().")
+]
+AgentOption = Annotated[str, typer.Option(metavar="NAME", help="Who makes the call.")]
+ResolveOption = Annotated[
+    bool, typer.Option("--resolve", help="Look hosts up, for public_host(); else it asks nobody.")
+]
+_STYLES: Final[Mapping[str, str]] = {"allow": "green", "ask": "yellow", "deny": "red"}
+
+
+def decision_text(decision: Decision | None) -> Text:
+    """A decision, in its colour; `?` where it is not known."""
+    return Text("?" if decision is None else decision, style=_STYLES.get(decision or "", "dim"))
+
+
+def shown_arguments(judged: Judged) -> Mapping[str, Any]:
+    """The arguments of a call as they are recorded; of one that never was, in that form."""
+    return judged.view.args if judged.time else judged.view.data
+
+
+def plain_table(*titles: str) -> Table:
+    """A table without lines; long texts are folded."""
+    table = Table(box=None, pad_edge=False)
+    for title in titles:
+        table.add_column(title, overflow="fold")
+    return table
+
+
+def place_of(rule: PolicyRule) -> str:
+    """Where a rule stands."""
+    return visible(f"{rule.where}:{rule.line}")
+
+
+def verdict_data(verdict: Verdict | None) -> dict[str, Any] | None:
+    """A verdict for machines, with what the model would read."""
+    return None if verdict is None else {**verdict.as_data(), "message": verdict.message}

@@ -1,0 +1,95 @@
+"""`rollcage policy init`: a policy to begin with, and its tests."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+from rollcage.errors import StoreError
+from rollcage_cli.errors import UsageError
+from rollcage_cli.options import OFF
+from rollcage_cli.output import console, visible
+
+from rollcage_policy.commands.starters import STARTERS
+
+__all__ = ["init"]
+
+
+class Start(StrEnum):
+    """What a policy begins with."""
+
+    WORKSPACE = "workspace"
+    NETWORK = "network"
+    READ_ONLY = "read-only"
+    REVERSIBLE_ONLY = "reversible-only"
+    BUDGET = "budget"
+    SECRETS = "secrets"
+
+
+def init(
+    policy: Annotated[Path, typer.Argument(metavar="[POLICY]", help="A .toml.")] = Path(
+        "policy.toml"
+    ),
+    preset: Annotated[Start, typer.Option(help="What it begins with.")] = Start.READ_ONLY,
+    root: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Of the workspace: this folder, if not said."),
+    ] = None,
+    host: Annotated[
+        list[str] | None, typer.Option(metavar="HOST", help="That the network reaches.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over what is there.")] = OFF,
+) -> None:
+    """Write a policy to begin with, and its tests beside it: NAME.toml and NAME.tests.toml.
+
+    It denies what no rule allows. Both pass `rollcage policy check` and `test`.
+    """
+    if policy.suffix != ".toml":
+        raise UsageError(f"{visible(str(policy))}: init writes TOML; call it NAME.toml")
+    if root is not None and preset is not Start.WORKSPACE:
+        raise UsageError("--root is for --preset workspace")
+    if host and preset is not Start.NETWORK:
+        raise UsageError("--host is for --preset network")
+    tests = policy.with_suffix(".tests.toml")
+    there = [path for path in (policy, tests) if path.exists()]
+    if there and not force:
+        raise UsageError(f"{visible(str(there[0]))} is there already; --force writes over it")
+    starter = STARTERS[preset.value]
+    hosts = host or ["api.example.com"]
+    values = {
+        "ROOT": _quoted(str((root or Path.cwd()).resolve())),
+        "INSIDE": _quoted(str((root or Path.cwd()).resolve() / "notes.txt")),
+        "HOSTS": f"[{', '.join(map(_quoted, hosts))}]",
+        "HOST": _host_of(hosts[0]),
+        "POLICY": _quoted(policy.name),
+    }
+    for path, text in ((policy, starter.policy), (tests, starter.tests)):
+        for name, value in values.items():
+            text = text.replace(f"@{name}@", value)  # noqa: PLW2901 - the text, filled in
+        _write(path, text, force=force)
+    out = console()
+    out.print(Text(f"{visible(str(policy))} and {visible(str(tests))} are written", style="green"))
+    out.print(f"Go on with: rollcage policy test {visible(str(tests))}", soft_wrap=True)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _host_of(host: str) -> str:
+    """A host that a glob takes, for a test."""
+    return host.replace("*", "api") if host != "*" else "api.example.com"
+
+
+def _write(path: Path, text: str, *, force: bool) -> None:
+    try:
+        with path.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UsageError(f"{visible(str(path))} is there already; --force writes over it") from None
+    except OSError as error:
+        raise StoreError(f"{visible(str(path))} can't be written: {error.strerror}") from error

@@ -1,0 +1,432 @@
+"""What a condition refers to and what it may cost, read off its text before it is ever evaluated.
+
+CEL always ends, but not always soon: loops over a call's arguments multiply, `map` and `filter`
+copy what they have gathered with each element, and a text that is added to itself grows. Nothing
+can interrupt an evaluation, so what it may cost is bounded here, once, as a function of the size of
+the arguments (`Expression.cost`), and held against that size before each evaluation. What would
+exhaust the stack (brackets, chains, sums without end) is refused when the policy is loaded; so is a
+name that nothing has, which would deny every call.
+
+This is no second parser: it reads tokens, and `cel` has the last word on the syntax.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from rollcage_policy.tokens import END, ExpressionInvalid, Token, literal, place, tokens
+
+__all__ = ["MOST_CHARACTERS", "ROOTS", "Expression", "ExpressionInvalid", "read_expression",
+           "variable"]  # fmt: skip
+
+MOST_CHARACTERS: Final = 4096
+"""How long a condition may be."""
+
+_MOST_NESTED: Final = 16  # brackets; each takes 8 KiB of the stack, of which a thread may have 256
+_MOST_CHAINED: Final = 64  # .a[0].b: each takes a third of a KiB
+_MOST_SUMS: Final = 32  # + - * / %: the same, and each + may copy what stands before it
+_MOST_RELATIONS: Final = 8
+_MOST_LOOPS: Final = 8
+_MOST_LOOPS_IN_LOOPS: Final = 2
+
+ROOTS: Final[Mapping[str, frozenset[str] | None]] = {
+    "args": None,
+    "const": None,
+    "labels": None,
+    "tool": frozenset(
+        {"name", "version", "effect", "risk", "reversible", "idempotent", "permissions", "kind"}
+    ),
+    "agent": frozenset({"name"}),
+    "run": frozenset({"id", "name", "calls", "tokens", "cost", "elapsed"}),
+}
+"""What a condition sees, with the fields of each; None where they are not the same for all."""
+
+_TYPES: Final = frozenset(
+    {"int", "uint", "double", "bool", "string", "bytes", "list", "map", "null_type", "type"}
+)
+_WORDS: Final = frozenset({"true", "false", "null"})
+_GATHERING: Final = frozenset({"map", "filter"})  # copy all that they have so far, each time
+_LOOPS: Final = frozenset({"all", "exists", "exists_one", "existsOne"}) | _GATHERING
+_FUNCTIONS: Final = frozenset(
+    {"size", "has", "type", "dyn", "int", "uint", "double", "string", "bytes", "timestamp"}
+) | {"duration"}
+_METHODS: Final = frozenset(
+    {"size", "contains", "startsWith", "endsWith", "matches", "getFullYear", "getMonth", "getDate"}
+) | {"getDayOfMonth", "getDayOfWeek", "getDayOfYear", "getHours", "getMinutes", "getSeconds",
+     "getMilliseconds"}  # fmt: skip
+_OURS: Final = 100  # how many of CEL's own operations a function of ours may take
+
+# `const` is a reserved word of CEL, and its `matches` compiles the pattern each time: both stand
+# under another name, of the same length, so that a column in an error is the column that was meant.
+_INNER_NAMES: Final = {"const": "Const", "matches": "Matches"}
+
+_COUNTED: Final = re.compile(r"\{([0-9]{1,6})(?:,([0-9]{0,6}))?\}")
+_OPENING: Final = {"(": ")", "[": "]", "{": "}"}
+
+
+@dataclasses.dataclass
+class _Bracket:
+    """An open bracket; that of a loop knows what the loop binds and what it goes over."""
+
+    closing: str
+    loop: str = ""
+    variable: str = ""
+    domain: tuple[str, ...] | None = None
+    in_body: bool = False
+    looks_out: bool = False  # its body refers to something else than what it goes over
+    before: int = 0  # operations when it was opened
+    sums: int = 0
+    chain: int = 0
+    relations: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Expression:
+    """A condition as it was written, with what it refers to.
+
+    Attributes:
+        source: its text.
+        inner: the text that is compiled; see `_INNER_NAMES`.
+        named: the same with a variable for each argument, as `variable` calls it. It gives the same
+            wherever all arguments that it asks for are there. None where it looks at them in
+            another way than by their names.
+        fields: by name of what it sees (`args`, `tool`, …) the fields that it asks for; None where
+            it looks at all of it.
+        functions: the functions of ours that it calls.
+        patterns: the patterns of its `matches`.
+        degree: how the time for it grows with the number of elements of the arguments: 1 in
+            proportion, 2 with its square, and so on.
+        operations: how many operations it is made of, a function of ours counting as many.
+        scanning: how many states the patterns of its `matches` have, about.
+        sums: how many of them are additions and their like.
+        growth: how many times as large as the arguments it can make what it looks at.
+        literals: how many elements it holds itself.
+    """
+
+    source: str
+    inner: str
+    named: str | None
+    fields: Mapping[str, frozenset[str] | None]
+    functions: frozenset[str]
+    patterns: frozenset[str]
+    degree: int
+    operations: int
+    scanning: int
+    sums: int
+    growth: int
+    literals: int
+
+    def cost(self, elements: int, characters: int) -> float:
+        """How long it may take with arguments of this size, at the most (ns, on a slow machine)."""
+        elements = (elements + self.literals) * self.growth
+        characters = characters * self.growth
+        once = self.operations * (50 * elements + 0.25 * characters)
+        once += self.scanning * 6 * characters
+        once += self.sums * self.sums * 0.4 * characters
+        return float(elements ** (self.degree - 1) * once)
+
+
+def variable(argument: str) -> str:
+    """What `Expression.named` calls an argument."""
+    return f"args_{argument}"
+
+
+def read_expression(source: str, constants: Iterable[str], ours: Iterable[str]) -> Expression:
+    """What a condition refers to, with everything refused that can't be meant.
+
+    Args:
+        source: the condition.
+        constants: the names below `const`.
+        ours: the names of functions that are there besides CEL's own.
+
+    Raises:
+        ExpressionInvalid: too long, too deep, too costly, or a name that nothing has.
+    """
+    if len(source) > MOST_CHARACTERS:
+        raise ExpressionInvalid(f"longer than {MOST_CHARACTERS} characters")
+    return _Reading(source, frozenset(constants), frozenset(ours)).expression()
+
+
+class _Reading:
+    """One walk over the tokens of a condition, from left to right."""
+
+    def __init__(self, source: str, constants: frozenset[str], ours: frozenset[str]) -> None:
+        self.source = source
+        self.roots = {**ROOTS, "const": constants}
+        self.ours = ours
+        self.tokens = tokens(source)
+        self.open: list[_Bracket] = [_Bracket("")]
+        self.fields: dict[str, set[str] | None] = {}
+        self.functions: set[str] = set()
+        self.patterns: set[str] = set()
+        self.degree = self.growth = 1
+        self.loops = self.operations = self.scanning = self.sums = self.literals = 0
+
+    def expression(self) -> Expression:
+        for at, token in enumerate(self.tokens):
+            if token.kind == "name":
+                self._name(at, token)
+            elif token.kind == "sign":
+                self._sign(at, token)
+        fields = {n: None if f is None else frozenset(f) for n, f in self.fields.items()}
+        return Expression(
+            self.source,
+            self._inner(),
+            self._named(),
+            fields,
+            frozenset(self.functions),
+            frozenset(self.patterns),
+            self.degree,
+            max(1, self.operations),
+            self.scanning,
+            self.sums,
+            self.growth,
+            self.literals,
+        )
+
+    def _inner(self) -> str:
+        text = self.source
+        for at, token in enumerate(self.tokens):
+            inner = _INNER_NAMES.get(token.text) if token.kind == "name" else None
+            is_member = self._at(at - 1).text == "."
+            is_method = is_member and self._at(at + 1).text == "("
+            if inner and (is_method if token.text == "matches" else not is_member):
+                text = text[: token.at] + inner + text[token.at + len(inner) :]
+        return text
+
+    def _named(self) -> str | None:
+        text = self._inner()
+        for at in reversed(range(len(self.tokens))):  # from the end: what is before stays in place
+            token = self.tokens[at]
+            if token.kind == "name" and token.text.startswith(variable("")):
+                return None  # a loop may call its own variable so
+            if token != Token("name", "args", token.at) or self._at(at - 1).text == ".":
+                continue
+            dot, field, behind = (self._at(at + each) for each in (1, 2, 3))
+            if dot.text != "." or field.kind != "name" or behind.text == "(":
+                return None
+            first, end, said = token.at, field.at + len(field.text), variable(field.text)
+            if (self._at(at - 2).text, self._at(at - 1).text, behind.text) == ("has", "(", ")"):
+                first, end, said = self._at(at - 2).at, behind.at + 1, "true"
+            text = text[:first] + said + text[end:]
+        return text
+
+    def _at(self, at: int) -> Token:
+        return self.tokens[at] if 0 <= at < len(self.tokens) else END
+
+    def _fail(self, token: Token, reason: str) -> ExpressionInvalid:
+        return ExpressionInvalid(f"{place(self.source, token.at)}: {reason}")
+
+    # --- brackets and operators ------------------------------------------------------------------
+
+    def _sign(self, at: int, token: Token) -> None:
+        sign, here = token.text, self.open[-1]
+        if sign in _OPENING:
+            self._enter(at, token)
+        elif sign == here.closing:
+            self._leave()
+        elif sign == ",":
+            here.chain = here.relations = 0
+            here.in_body = bool(here.loop)
+            self.literals += not here.loop
+        elif sign == ".":
+            self._chained(token)
+            before = self._at(at - 1)
+            if before.kind == "end" or (before.kind == "sign" and before.text not in _CLOSED):
+                raise self._fail(token, "a name can't begin with a dot")
+        else:
+            self._operator(token)
+
+    def _operator(self, token: Token) -> None:
+        here = self.open[-1]
+        here.chain = 0
+        self.operations += 1
+        if token.text in _ARITHMETIC:
+            self._summed(token)
+        elif token.text in _RELATIONS:
+            here.relations += 1
+            if here.relations > _MOST_RELATIONS:
+                raise self._fail(token, f"more than {_MOST_RELATIONS} comparisons in a row")
+        else:
+            here.relations = 0
+
+    def _summed(self, token: Token) -> None:
+        self.sums += 1
+        if self.sums > _MOST_SUMS:
+            raise self._fail(token, f"more than {_MOST_SUMS} of + - * / %")
+        for each in self.open:
+            each.sums += 1
+
+    def _chained(self, token: Token) -> None:
+        self.open[-1].chain += 1
+        if self.open[-1].chain > _MOST_CHAINED:
+            raise self._fail(token, f"more than {_MOST_CHAINED} members in a row")
+
+    def _enter(self, at: int, token: Token) -> None:
+        if len(self.open) > _MOST_NESTED:
+            raise self._fail(token, f"nested deeper than {_MOST_NESTED} brackets")
+        before = self._at(at - 1)
+        if token.text == "{" and before.kind == "name" and before.text != "in":
+            raise self._fail(token, "there are no messages here, only maps")
+        self._chained(token)
+        bracket = _Bracket(_OPENING[token.text], before=self.operations)
+        name, dot = before.text, self._at(at - 2).text
+        if token.text == "(" and before.kind == "name" and dot == "." and name in _LOOPS:
+            self._enter_loop(at, bracket, name)
+        elif token.text != "(":
+            self.literals += 1
+        self.open.append(bracket)
+
+    def _enter_loop(self, at: int, bracket: _Bracket, name: str) -> None:
+        variable, comma = self._at(at + 1), self._at(at + 2)
+        if variable.kind != "name" or comma.text != ",":
+            return  # not what CEL takes: it says so itself
+        if variable.text in self.roots or variable.text in _TYPES | _WORDS:
+            raise self._fail(variable, f"a loop can't call its variable {variable.text!r}")
+        around = [each for each in self.open if each.loop]
+        if any(each.variable == variable.text for each in around):
+            raise self._fail(variable, f"{variable.text!r} is the variable of a loop around this")
+        self.loops += 1
+        if self.loops > _MOST_LOOPS:
+            raise self._fail(variable, f"more than {_MOST_LOOPS} loops")
+        if len(around) >= _MOST_LOOPS_IN_LOOPS:
+            raise self._fail(variable, f"loops nested deeper than {_MOST_LOOPS_IN_LOOPS}")
+        bracket.loop, bracket.variable = name, variable.text
+        bracket.domain = self._listed(at - 3)
+
+    def _listed(self, at: int) -> tuple[str, ...] | None:
+        """The texts of the list that ends here, if it holds nothing else."""
+        found: list[str] = []
+        if self._at(at).text != "]":
+            return None
+        while (at := at - 1) >= 0 and self._at(at).text != "[":
+            text = literal(self._at(at))
+            if text is not None:
+                found.append(text)
+            elif self._at(at).text != ",":
+                return None
+        is_index = self._at(at - 1).kind == "name" or self._at(at - 1).text in _CLOSED
+        return None if is_index else tuple(found)
+
+    def _leave(self) -> None:
+        left = self.open.pop()
+        if not left.loop:
+            return
+        if left.domain is not None:  # as often as it has texts, whatever the arguments are
+            self.operations += (self.operations - left.before) * len(left.domain)
+        else:
+            around = [each for each in self.open if each.loop and each.domain is None]
+            looks_out = left.looks_out or any(each.looks_out for each in around)
+            degree = len(around) + 1 + (left.loop in _GATHERING) + looks_out
+            self.degree = max(self.degree, degree)
+        if left.loop == "map":
+            self.growth *= 1 + left.sums
+
+    # --- names -----------------------------------------------------------------------------------
+
+    def _name(self, at: int, token: Token) -> None:
+        before, after = self._at(at - 1), self._at(at + 1)
+        if after.text == "(":
+            self._call(at, token, is_method=before.text == ".")
+        elif before.text == "." or token.text in _WORDS:
+            return
+        elif token.text == "in":
+            self._operator(token)
+        elif token.text in self.roots:
+            self._root(at, token)
+        elif not self._is_bound(at, token) and token.text not in _TYPES:
+            known = [*self.roots, *(each.variable for each in self.open if each.loop)]
+            raise self._fail(token, f"unknown name {token.text!r}{_nearest(token.text, known)}")
+
+    def _is_bound(self, at: int, token: Token) -> bool:
+        """Whether it is a loop's variable, where the loop binds it or in its body."""
+        binding = self._at(at - 1).text == "(" and self._at(at + 1).text == ","
+        for each in self.open:
+            if each.loop and each.variable == token.text and (each.in_body or binding):
+                inner = [other for other in self.open if other.loop]
+                for other in inner[inner.index(each) + 1 :]:
+                    other.looks_out = other.looks_out or other.in_body
+                return True
+        return False
+
+    def _call(self, at: int, token: Token, *, is_method: bool) -> None:
+        name = token.text
+        if name in _LOOPS and is_method:
+            self.operations += 1
+            return
+        known = (_METHODS if is_method else _FUNCTIONS) | self.ours
+        if name not in known:
+            known = known | _LOOPS if is_method else known
+            raise self._fail(token, f"unknown function {name!r}{_nearest(name, known)}")
+        if name == "matches":
+            pattern = literal(self._at(at + 2))
+            if pattern is None or self._at(at + 3).text != ")":
+                raise self._fail(token, _NO_PATTERN)
+            self.patterns.add(pattern)
+            self.scanning += _states(pattern)
+        own = name in self.ours
+        if own:
+            self.functions.add(name)
+        self.operations += _OURS if own or name == "matches" else 1
+
+    def _root(self, at: int, token: Token) -> None:
+        """Note which of its fields is asked for."""
+        if token.text == "args":
+            for each in self.open:
+                each.looks_out = each.looks_out or (bool(each.loop) and each.in_body)
+        names = self._fields_at(at)
+        known = self.roots[token.text]
+        if names is None or token.text == "labels":
+            self.fields[token.text] = None
+            return
+        for name in names:
+            if known is not None and name not in known:
+                raise self._fail(token, f"{token.text} has no {name!r}{_nearest(name, known)}")
+        if (found := self.fields.setdefault(token.text, set())) is not None:
+            found.update(names)
+
+    def _fields_at(self, at: int) -> tuple[str, ...] | None:
+        """The fields that are asked for here; None where that can't be told: it may be any."""
+        after, field, behind = self._at(at + 1), self._at(at + 2), self._at(at + 3)
+        if after.text == "." and field.kind == "name" and behind.text != "(":
+            return (field.text,)
+        if after.text == "[" and behind.text == "]":
+            return self._texts_of(field)
+        if self._at(at - 1).text == "in" and after.text not in ("[", "."):
+            element = self._at(at - 2)
+            if self._at(at - 3).text not in _CONTINUING:
+                return self._texts_of(element)
+        return None
+
+    def _texts_of(self, token: Token) -> tuple[str, ...] | None:
+        """What a text in quotes says, or what the variable of a loop over such texts may be."""
+        if (text := literal(token)) is not None:
+            return (text,)
+        if token.kind != "name":
+            return None
+        loops = (e.domain for e in reversed(self.open) if e.loop and e.variable == token.text)
+        return next(loops, None)
+
+
+_NO_PATTERN: Final = 'the pattern of matches has to stand here, as r"…"'
+_CLOSED: Final = frozenset({")", "]", "}"})
+_ARITHMETIC: Final = frozenset({"+", "-", "*", "/", "%"})
+_RELATIONS: Final = frozenset({"==", "!=", "<", "<=", ">", ">=", "in"})
+_CONTINUING: Final = _ARITHMETIC | {"."}  # what stands before is more than a name
+
+
+def _states(pattern: str) -> int:
+    """How large the machine for a pattern may be: what is counted is there as often."""
+    states = len(pattern)
+    for least, most in _COUNTED.findall(pattern):
+        states *= max(1, int(least), int(most or 0))
+    return states
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    found = difflib.get_close_matches(name, sorted(known), 1)
+    return f"; did you mean {found[0]!r}?" if found else ""

@@ -1,0 +1,297 @@
+"""What conditions can call besides CEL's own: paths, URLs, commands, SQL, what the user named.
+
+Each gives an answer or raises. Whatever it does not understand raises, and a condition that raises
+denies: so no function guesses, and none takes a hostile value for a harmless one. Texts are bounded
+(`MOST_TEXT`), and none of them takes longer than in proportion to its length. What an error says
+holds no value of an argument but the host of a URL.
+
+CEL itself brings `matches` (`args.id.matches("^[a-z]+$")`): a linear-time regular expression that
+is searched for anywhere, unless it begins with `^` and ends with `$`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import functools
+import re
+import shlex
+import unicodedata
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any, Final, NamedTuple
+
+from rollcage.gate import (
+    DEFAULT_PORTS,
+    Resolver,
+    SplitUrl,
+    bounded,
+    host_name,
+    is_address,
+    said_here,
+    split_url,
+    system_resolver,
+    why_not_public_host,
+)
+from rollcage.trace import STAND_IN
+
+from rollcage_policy import paths
+from rollcage_policy.named import Named
+from rollcage_policy.sql import sql_reads_only
+
+__all__ = ["FUNCTIONS", "MOST_TEXT", "Surroundings", "surroundings"]
+
+MOST_TEXT: Final = 1_000_000
+"""How many characters a function looks at, in all the texts of its arguments together."""
+
+_MOST_DEEP: Final = 64
+_UNSEEN: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
+
+
+class Surroundings(NamedTuple):
+    """What functions know besides their arguments.
+
+    Attributes:
+        said: the user's own words, in this session; None where nobody has told them.
+        resolver: gives the addresses of a name.
+    """
+
+    said: Named | None = None
+    resolver: Resolver = bounded(system_resolver)
+
+
+_around: ContextVar[Surroundings] = ContextVar("rollcage.surroundings", default=Surroundings())  # noqa: B039 - immutable
+
+
+@contextlib.contextmanager
+def surroundings(
+    *, said: Named | Iterable[str] | None = None, resolver: Resolver | None = None
+) -> Generator[None]:
+    """What is decided inside knows this; what is left out stays as it is around.
+
+    Args:
+        said: the user's own words, for `named`.
+        resolver: gives the addresses of a name, for `public_host`; it should give up in time.
+    """
+    before = _around.get()
+    token = _around.set(
+        Surroundings(
+            said if isinstance(said, Named) else before.said if said is None else Named(said),
+            before.resolver if resolver is None else resolver,
+        )
+    )
+    try:
+        yield
+    finally:
+        _around.reset(token)
+
+
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{what} takes a text, not {_kind(value)}")
+    if len(value) > MOST_TEXT:
+        raise ValueError(f"{what} takes at most {MOST_TEXT} characters")
+    return value
+
+
+def _kind(value: object) -> str:
+    kinds = {list: "a list", dict: "a map", bool: "a bool", type(None): "null"}
+    return kinds.get(type(value), "a number" if isinstance(value, int | float) else "this")
+
+
+# --- paths ---------------------------------------------------------------------------------------
+
+
+def _within(path: object, root: object, base: object = None) -> bool:
+    """Whether a path (or each of a list of them) is a folder or lies below it: see `paths.within`.
+
+    `within(args.path, const.root)`; where the tool takes relative paths from a folder of its own,
+    `within(args.path, const.root, const.root)` says which.
+    """
+    folder = _text(root, "within")
+    start = None if base is None else _text(base, "within")
+    if isinstance(path, str | list):
+        return paths.within(path, folder, start)
+    raise ValueError(f"within takes a path, not {_kind(path)}")
+
+
+# --- URLs ----------------------------------------------------------------------------------------
+
+
+def _split(url: object, what: str) -> SplitUrl:
+    return split_url(_text(url, what))
+
+
+def _host(url: object) -> str:
+    """The host of a URL (http, https, ws, wss), in lower case and ASCII, IPv6 without brackets.
+
+    What clients read in different ways is refused: names and passwords, backslashes, blanks,
+    several `@`, numbers that are addresses for some, look-alike letters.
+    """
+    return _split(url, "host").host
+
+
+def _port(url: object) -> int:
+    """The port of a URL, the scheme's own where none is written."""
+    return _split(url, "port").port
+
+
+def _scheme(url: object) -> str:
+    """The scheme of a URL, in lower case."""
+    return _split(url, "scheme").scheme
+
+
+def _one_spelling(host: str) -> str:
+    """A host as `host` gives it; an IPv6 address may come without its brackets."""
+    bare = host.count(":") > 1 and not host.startswith("[")
+    return host_name(f"[{host}]" if bare else host)
+
+
+def _public_host(host: object) -> bool:
+    """Whether a host (of `host`, or as written) and all its addresses are of the public internet.
+
+    A name is resolved. Ask about the name first (`host_in(h, const.hosts) && public_host(h)`):
+    whoever makes up names could tell something by the query alone.
+    """
+    name = _one_spelling(_text(host, "public_host"))
+    port = DEFAULT_PORTS["https"]
+    return why_not_public_host(name, port, _around.get().resolver) is None
+
+
+def _host_in(host: object, hosts: object) -> bool:
+    """Whether a host is one of a list: `a.example`, `*.a.example` for all names below, `*`."""
+    name = _one_spelling(_text(host, "host_in"))
+    if not isinstance(hosts, list) or not all(isinstance(each, str) for each in hosts):
+        raise ValueError("host_in takes a list of texts")
+    return any(
+        each in {"*", name}
+        or (each.startswith("*.") and name.endswith(each[1:]) and not is_address(name))
+        for each in hosts
+    )
+
+
+# --- texts ---------------------------------------------------------------------------------------
+
+
+def _glob(text: object, pattern: object) -> bool:
+    """Whether a whole text matches a pattern: `*` anything, `?` one character, `[a-z]`; as written.
+
+    `/` and line ends are characters like others.
+    """
+    return fnmatch.fnmatchcase(_text(text, "glob"), _text(pattern, "glob"))
+
+
+def _lower(text: object) -> str:
+    """A text in lower case; letters that only stand for others (the sign for kelvin) stay."""
+    written = _text(text, "lower")
+    if written.isascii():
+        return written.lower()
+    # One by one: so no letter turns into one that it only looks like.
+    return "".join(c.lower() if unicodedata.is_normalized("NFC", c) else c for c in written)
+
+
+def _trim(text: object) -> str:
+    """A text without blanks at its ends."""
+    return _text(text, "trim").strip()
+
+
+# --- commands ------------------------------------------------------------------------------------
+
+_WORD: Final = r"""(?:[\w@%+=:,./-]|'[^']*'|"[^"$`\\!]*")+"""
+_SIMPLE: Final = re.compile(rf"[ \t]*{_WORD}(?:[ \t]+{_WORD})*[ \t]*")
+_MOST_COMMAND: Final = 8_000
+
+
+def _command(text: object) -> list[str]:
+    """The words of one simple command, the program first: `command(args.cmd)[0] in ["ls", "cat"]`.
+
+    Refused is whatever a shell would make more of: operators, redirections, variables,
+    substitutions, patterns, `~`, escapes, comments, assignments, line ends. A program that runs
+    others (`env`, `sh`, `xargs`, `find`, `git`) is one word like any: name only those that don't.
+    """
+    written = _text(text, "command")
+    if len(written) > _MOST_COMMAND:
+        raise ValueError(f"command takes at most {_MOST_COMMAND} characters")
+    if any(unicodedata.category(each) in _UNSEEN for each in written.replace("\t", " ")):
+        raise ValueError("a command with characters that are not shown")
+    if not _SIMPLE.fullmatch(written):
+        raise ValueError("more than one simple command: a shell would make something else of it")
+    words = shlex.split(written)
+    if "=" in words[0] or not words[0] or any(re.match(r"\s*=", each) for each in words):
+        raise ValueError("a command that begins with an assignment, or with nothing")
+    return words
+
+
+# --- what the user said --------------------------------------------------------------------------
+
+
+def _named(value: object) -> bool:
+    """Whether the user's own words hold a value (each of a list), as a whole word: see `Named`."""
+    words = said_here.get()
+    said = _around.get().said if words is None else _named_in(words)
+    if said is None:
+        raise ValueError("named: the session was not told what the user said; pass said=")
+    for each in value if isinstance(value, list) else [value]:
+        # What is made alike to find it must not be what the tool then takes for something else.
+        if isinstance(each, str) and not unicodedata.is_normalized("NFC", each):
+            raise ValueError("named: letters that stand for others")
+    return said(value)
+
+
+@functools.lru_cache(maxsize=8)
+def _named_in(words: tuple[str, ...]) -> Named:
+    return Named(words)
+
+
+# --- secrets -------------------------------------------------------------------------------------
+
+
+def _secret(value: object) -> bool:
+    """Whether a value holds what a detector takes for a credential, anywhere inside of it.
+
+    Words that stand for one that was found already count as well: conditions see no more of it in
+    a session with `secrets="detected"`. It needs `rollcage[secrets]`.
+    """
+    from rollcage.gate import detect
+
+    left = MOST_TEXT
+    for text in _texts(value, 0):
+        left -= len(text)
+        if left < 0:
+            raise ValueError(f"secret takes at most {MOST_TEXT} characters")
+        if STAND_IN.search(text) or detect(text):
+            return True
+    return False
+
+
+def _texts(value: object, deep: int) -> Iterator[str]:
+    """All texts inside of a value, names of members included."""
+    if deep > _MOST_DEEP:
+        raise ValueError(f"secret takes values of at most {_MOST_DEEP} levels")
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, member in value.items():
+            yield from _texts(name, deep)
+            yield from _texts(member, deep + 1)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each, deep + 1)
+
+
+FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
+    "within": _within,
+    "host": _host,
+    "port": _port,
+    "scheme": _scheme,
+    "host_in": _host_in,
+    "public_host": _public_host,
+    "glob": _glob,
+    "lower": _lower,
+    "trim": _trim,
+    "command": _command,
+    "sql_reads_only": sql_reads_only,
+    "named": _named,
+    "secret": _secret,
+}
+"""Each function by the name that conditions call it by."""

@@ -1,0 +1,397 @@
+"""Keeps count of what a run uses up, and says where a limit of the policy is reached.
+
+One lock stands around all of it: of any number of threads, exactly as many calls pass as a limit
+has room for. Whatever goes wrong in here denies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Mapping
+from fnmatch import fnmatchcase
+from typing import Final
+
+from rollcage.gate import Spent, StepView, Verdict
+
+from rollcage_policy.circles import Circles, Seen
+from rollcage_policy.limits import Limit, Limits, Rate
+from rollcage_policy.prices import PICO, Price, Prices
+
+__all__ = ["Meter", "Ticket"]
+
+_CACHED: Final = 4096  # kinds of calls of which it is remembered what concerns them
+_NANO: Final = 10**9
+
+
+class _ClockFailed(Exception):
+    """The clock raised, went backwards, or gave no time."""
+
+
+class _Count:
+    """What was used up of one limit, by the run, or by one tool or agent."""
+
+    __slots__ = ("began", "calls", "cost", "in_flight", "starts", "tokens", "untold")
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.in_flight = 0
+        self.cost = 0  # 1/PICO
+        self.tokens = 0
+        self.began: int | None = None  # monotonic, ns
+        self.starts: deque[int] = deque()  # when calls began, within the rate's span
+        self.untold = ""  # a model that did not say what it used
+
+
+class _Bound:
+    """A limit, made ready."""
+
+    __slots__ = ("cost", "limit", "nanoseconds", "rate", "timed", "told")
+
+    def __init__(self, limit: Limit) -> None:
+        self.limit = limit
+        self.rate = None if limit.rate is None else Rate.parse(limit.rate)
+        self.cost = None if limit.cost is None else round(limit.cost * PICO)
+        self.nanoseconds = None if limit.seconds is None else round(limit.seconds * _NANO)
+        self.timed = self.rate is not None or self.nanoseconds is not None
+        self.told = "" if limit.tools == ("*",) else f" of {', '.join(limit.tools)}"
+
+    def concerns(self, kind: str, name: str, agent: str) -> bool:
+        limit = self.limit
+        return (
+            kind in limit.kinds
+            and any(fnmatchcase(name, glob) for glob in limit.tools)
+            and any(fnmatchcase(agent, glob) for glob in limit.agents)
+        )
+
+    def scope(self, view: StepView) -> str:
+        if self.limit.per == "run":
+            return ""
+        return f"{view.kind} {view.name}" if self.limit.per == "tool" else view.agent
+
+    def room(self, count: _Count, view: StepView, price: Price, now: int) -> Verdict | None:
+        """What the limit says where there is no room for one more call; None where there is."""
+        limit = self.limit
+        whose = {"run": "this run", "tool": view.name}.get(limit.per) or (
+            f"agent {view.agent}" if view.agent else "this agent"
+        )
+        if limit.calls is not None and count.calls >= limit.calls:
+            said = f"{whose} may make {limit.calls} calls{self.told}, and has made them"
+            return self.verdict("limit_calls", said)
+        if limit.concurrency is not None and count.in_flight >= limit.concurrency:
+            said = f"{whose} may have {limit.concurrency} calls{self.told} at once, and has them"
+            return self.verdict("limit_concurrency", said, "Call it again when one has ended.")
+        if (limit.tokens is not None or self.cost is not None) and view.kind == "model":
+            unknown = self._unknown(count, view, price)
+            if unknown is not None:
+                return unknown
+        if limit.tokens is not None and count.tokens >= limit.tokens:
+            said = f"{whose} may use {limit.tokens} tokens{self.told}; {count.tokens} are used"
+            return self.verdict("limit_tokens", said)
+        if self.cost is not None and self._is_spent(count, price):
+            said = (
+                f"{whose} may spend {_amount(self.cost)}{self.told}; {_amount(count.cost)} is "
+                f"spent, and this call costs {_amount(price.call) if price.call else 'more'}"
+            )
+            return self.verdict("limit_cost", said)
+        began = now if count.began is None else count.began
+        if self.nanoseconds is not None and now - began >= self.nanoseconds:
+            said = f"{whose} had {limit.seconds:g} s{self.told}, and they are over"
+            return self.verdict("limit_time", said)
+        if self.rate is not None and limit.decision == "ask":
+            return self.pace(count, view, now)
+        return None
+
+    def pace(self, count: _Count, view: StepView, now: int) -> Verdict | None:
+        """What the limit says where too many calls began within its span of time."""
+        assert self.rate is not None
+        span = self.rate.seconds * _NANO
+        while count.starts and now - count.starts[0] >= span:
+            count.starts.popleft()
+        if len(count.starts) < self.rate.calls:
+            return None
+        wait = -(-(count.starts[0] + span - now) // _NANO)
+        of = f" of {view.name}" if self.limit.per == "tool" else self.told
+        said = f"no more than {self.rate.calls} calls{of} may begin within {self.rate.seconds} s"
+        return self.verdict("limit_rate", said, f"Call it again in {wait} s.")
+
+    def _is_spent(self, count: _Count, price: Price) -> bool:
+        """Whether a call can't be paid for. What a model's tokens cost shows when it has ended."""
+        assert self.cost is not None
+        if price.input or price.output:
+            return count.cost >= self.cost or count.cost + price.call > self.cost
+        return price.call > 0 and count.cost + price.call > self.cost
+
+    def _unknown(self, count: _Count, view: StepView, price: Price) -> Verdict | None:
+        """What can't be counted can't be limited."""
+        if self.cost is not None and price.input is None:
+            said = f"what {view.name} costs is not known, and it may spend {_amount(self.cost)}"
+            remedy = f'The policy needs a price: [prices.models."{view.name}"].'
+            return Verdict("deny", said, "price_unknown", self.limit.id, remedy)
+        if count.untold and (self.limit.tokens is not None or price.input or price.output):
+            said = f"{count.untold} does not say how many tokens it used, so they can't be limited"
+            return Verdict("deny", said, "usage_unknown", self.limit.id)
+        return None
+
+    def verdict(self, code: str, said: str, remedy: str = "Finish with what you have.") -> Verdict:
+        limit = self.limit
+        return Verdict(limit.decision, limit.reason or said, code, limit.id, limit.remedy or remedy)
+
+
+class Ticket:
+    """What a call has taken of the limits; `Meter.end` gives back what it did not use up.
+
+    Attributes:
+        verdict: what the limits say of the call; None: there is room for it.
+
+    The rest is the meter's, under its lock.
+    """
+
+    __slots__ = ("_meter", "ended", "price", "seen", "start", "taken", "verdict", "view")
+
+    def __init__(self, meter: Meter, view: StepView, verdict: Verdict | None) -> None:
+        self.verdict = verdict
+        self._meter = meter
+        self.view = view
+        self.taken: list[tuple[_Bound, _Count]] = []
+        self.price = Price(0, 0, 0)
+        self.seen: Seen | None = None
+        self.start: int | None = None
+        self.ended = False
+
+    def over(self, verdict: Verdict) -> Verdict:
+        """What the policy and the limits say together: deny over ask over allow."""
+        own = self.verdict
+        if own is None or verdict.decision == "deny":
+            return verdict
+        return own if own.decision == "deny" or verdict.decision == "allow" else verdict
+
+    def pace(self) -> Verdict | None:
+        """Ask for the call to begin now: what the rates say of it; None: it may.
+
+        To be asked where the call will run: one that is answered from the recording has no rate.
+        """
+        return self._meter.pace(self)
+
+    def end(
+        self, *, made: bool, failed: bool = False, usage: Mapping[str, int] | None = None
+    ) -> None:
+        """See `Meter.end`."""
+        self._meter.end(self, made=made, failed=failed, usage=usage)
+
+
+class Meter:
+    """Counts the calls of one session against the limits of its policy. Thread-safe.
+
+    A session that resumes a run counts what it replays: it is one job, with one budget.
+
+    Args:
+        limits: what may be used up.
+        prices: what calls cost.
+        clock: monotonic time in ns. Where it raises or goes backwards, calls that a limit of time
+            or rate concerns are denied.
+    """
+
+    def __init__(self, limits: Limits, prices: Prices, clock: Callable[[], int]) -> None:
+        self._bounds = tuple(_Bound(each) for each in limits.rules)
+        self._circles = Circles(limits.loops) if limits.loops else None
+        self._prices = prices
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._last: int | None = None  # the clock's, when it was looked at before
+        self._counts: dict[tuple[_Bound, str], _Count] = {}
+        self._concerned: OrderedDict[
+            tuple[str, str, str], tuple[Price, bool, tuple[_Bound, ...]]
+        ] = OrderedDict()
+        self._calls = self._tokens = self._cost = 0
+        self._opened: int | None = None
+        if any(each.nanoseconds is not None for each in self._bounds):
+            try:
+                self._opened = self._now()
+            except _ClockFailed:  # each call that it concerns says so
+                self._opened = None
+
+    @property
+    def spent(self) -> Spent:
+        """What was used up so far."""
+        with self._lock:
+            return Spent(self._calls, self._tokens, self._cost / PICO)
+
+    def take(self, view: StepView, place: Hashable = None) -> Ticket:
+        """Take what a call needs of each limit: all of it, or nothing where that denies.
+
+        Args:
+            view: the call.
+            place: what names this very call, where a framework makes it again: a retry is no loop.
+        """
+        try:
+            with self._lock:
+                return self._take(view, place)
+        except _ClockFailed as failed:
+            said = f"the time can't be told: {failed}"
+            return Ticket(self, view, Verdict("deny", said, "clock_error", "limits"))
+        except Exception as error:  # noqa: BLE001 - whatever fails in here, the call must not run
+            said = f"the limits failed: {type(error).__name__}"
+            return Ticket(self, view, Verdict("deny", said, "limit_error", "limits"))
+
+    def pace(self, ticket: Ticket) -> Verdict | None:
+        """See `Ticket.pace`."""
+        try:
+            with self._lock:
+                return self._pace(ticket)
+        except _ClockFailed as failed:
+            return Verdict("deny", f"the time can't be told: {failed}", "clock_error", "limits")
+        except Exception as error:  # noqa: BLE001 - whatever fails in here, the call must not run
+            said = f"the limits failed: {type(error).__name__}"
+            return Verdict("deny", said, "limit_error", "limits")
+
+    def end(
+        self,
+        ticket: Ticket,
+        *,
+        made: bool,
+        failed: bool = False,
+        usage: Mapping[str, int] | None = None,
+    ) -> None:
+        """A call is over. What it did not use up is given back; a second end says nothing.
+
+        Args:
+            ticket: what it took.
+            made: whether it ran, or was answered from the recording; one that was refused, or did
+                not begin, gives everything back.
+            failed: whether it raised.
+            usage: what a model used: `input_tokens` and `output_tokens`.
+        """
+        with self._lock:
+            if ticket.ended:
+                return
+            ticket.ended = True
+            if ticket.verdict is not None and ticket.verdict.decision == "deny":
+                return
+            self._end(ticket, usage, made=made, failed=failed)
+
+    # --- with the lock ---------------------------------------------------------------------------
+
+    def _now(self) -> int:
+        try:
+            now = self._clock()
+        except Exception as error:  # noqa: BLE001 - a clock of the user's own
+            raise _ClockFailed(f"the clock raised {type(error).__name__}") from None
+        if type(now) is not int:
+            raise _ClockFailed("the clock gave no time")
+        if self._last is not None and now < self._last:
+            raise _ClockFailed("the clock went backwards")
+        self._last = now
+        return now
+
+    def _concern(self, view: StepView) -> tuple[Price, bool, tuple[_Bound, ...]]:
+        """A call's price, and the limits that concern it, and whether they look at the clock."""
+        call = view.kind, view.name, view.agent
+        found = self._concerned.get(call)
+        if found is None:
+            bounds = tuple(each for each in self._bounds if each.concerns(*call))
+            price = self._prices.of(view.kind, view.name)
+            found = price, any(each.timed for each in bounds), bounds
+            self._concerned[call] = found
+            while len(self._concerned) > _CACHED:
+                self._concerned.popitem(last=False)
+        return found
+
+    def _count(self, bound: _Bound, view: StepView) -> _Count:
+        at = bound, bound.scope(view)
+        count = self._counts.get(at)
+        if count is None:
+            count = self._counts[at] = _Count()
+            if bound.limit.per == "run":
+                count.began = self._opened
+        return count
+
+    def _take(self, view: StepView, place: Hashable) -> Ticket:
+        price, timed, bounds = self._concern(view)
+        now = self._now() if timed else 0
+        verdict: Verdict | None = None
+        taken: list[tuple[_Bound, _Count]] = []
+        for bound in bounds:
+            count = self._count(bound, view)
+            taken.append((bound, count))
+            if bound.nanoseconds is not None and bound.limit.per == "run" and self._opened is None:
+                raise _ClockFailed("the clock failed when the session was opened")
+            verdict = _stronger(verdict, bound.room(count, view, price, now))
+        seen: Seen | None = None
+        if self._circles is not None:
+            said, seen = self._circles.look(view, place)
+            verdict = _stronger(verdict, said)
+        ticket = Ticket(self, view, verdict)
+        if verdict is not None and verdict.decision == "deny":
+            return ticket
+        for _, count in taken:
+            count.calls += 1
+            count.in_flight += 1
+            count.cost += price.call
+            if count.began is None and timed:
+                count.began = now
+        self._calls += 1
+        self._cost += price.call
+        if seen is not None and self._circles is not None:
+            self._circles.note(view, seen)
+        ticket.taken, ticket.price, ticket.seen = taken, price, seen
+        return ticket
+
+    def _pace(self, ticket: Ticket) -> Verdict | None:
+        paced = [(bound, count) for bound, count in ticket.taken if bound.rate is not None]
+        if not paced or ticket.start is not None:
+            return None
+        now = self._now()
+        asked = None if ticket.verdict is None else ticket.verdict.rule
+        for bound, count in paced:
+            said = bound.pace(count, ticket.view, now)
+            if said is not None and asked != bound.limit.id:
+                return Verdict("deny", said.reason, said.code, said.rule, said.remedy)
+        for _, count in paced:
+            count.starts.append(now)
+        ticket.start = now
+        return None
+
+    def _end(
+        self, ticket: Ticket, usage: Mapping[str, int] | None, *, made: bool, failed: bool
+    ) -> None:
+        view, price = ticket.view, ticket.price
+        tokens, cost = _used(usage, price) if made else (0, 0)
+        for bound, count in ticket.taken:
+            count.in_flight -= 1
+            count.tokens += tokens
+            count.cost += cost
+            if not made or (failed and bound.limit.failed == "free"):
+                count.calls -= 1
+                count.cost -= price.call
+                if bound.rate is not None and ticket.start is not None:
+                    with contextlib.suppress(ValueError):  # by now, it may be out of the span
+                        count.starts.remove(ticket.start)
+            elif view.kind == "model" and usage is None and not failed:
+                count.untold = view.name
+        self._tokens += tokens
+        self._cost += cost
+        if not made:
+            self._calls -= 1
+            self._cost -= price.call
+            if ticket.seen is not None and self._circles is not None:
+                self._circles.forget(view, ticket.seen)
+
+
+def _used(usage: Mapping[str, int] | None, price: Price) -> tuple[int, int]:
+    """The tokens that a model used, and what they cost."""
+    if not usage:
+        return 0, 0
+    asked, said = (max(usage.get(name, 0), 0) for name in ("input_tokens", "output_tokens"))
+    return asked + said, asked * (price.input or 0) + said * (price.output or 0)
+
+
+def _stronger(one: Verdict | None, other: Verdict | None) -> Verdict | None:
+    if one is None or other is None:
+        return one or other
+    return other if other.decision == "deny" != one.decision else one
+
+
+def _amount(pico: int) -> str:
+    return f"{pico / PICO:.6g}"

@@ -1,0 +1,413 @@
+"""Policies as data: rules with conditions, and what they say of a call together (DESIGN §5)."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import translate
+from hashlib import sha256
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from rollcage import Contract
+from rollcage.errors import PolicyInvalid, PolicyProblem
+from rollcage.gate import Decision, Labels, PolicyGuard, StepView, Verdict
+from rollcage.trace import encode, jcs
+
+from rollcage_policy.conditions import NO_BOOL, Condition, ConditionFailed, Sight, failed
+from rollcage_policy.tokens import ExpressionInvalid
+
+if TYPE_CHECKING:  # models of what a file may say take 40 ms to build: only a policy needs them
+    from rollcage_policy.limits import Limits
+    from rollcage_policy.loading import Placed, Resolved
+    from rollcage_policy.meter import Meter
+    from rollcage_policy.policyfile import ApprovalTerms, Flow, Mode
+    from rollcage_policy.prices import Prices
+
+__all__ = ["Evaluation", "Policy", "PolicyRule"]
+
+_MOST_PLANS: Final = 1024  # contracts by agents of a process; beyond that they are selected again
+_CODES: Final = {"allow": "allowed", "ask": "approval_required", "deny": "denied"}
+_WEIGHTS: Final = {"allow": 0, "ask": 1, "deny": 2}
+_DENY: Final = 2
+_DEFAULTS: Final[Mapping[Decision, Verdict]] = {
+    "allow": Verdict("allow", "", "no_rule", "default"),
+    "ask": Verdict("ask", "no rule of the policy is about this call", "no_rule", "default"),
+    "deny": Verdict("deny", "no rule of the policy allows this call", "no_rule", "default"),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PolicyRule:
+    """A rule, ready to be asked; see `RuleData` for what each part says.
+
+    Attributes:
+        where: the file that it is in, or whose preset it is of.
+        line: its line there (from 1).
+        verdict: what a call gets that it holds for.
+        condition: `when`, compiled.
+    """
+
+    id: str
+    tools: tuple[str, ...]
+    agents: tuple[str, ...]
+    kinds: tuple[str, ...]
+    effects: tuple[str, ...] | None
+    when: str | None
+    where: str
+    line: int
+    verdict: Verdict
+    condition: Condition | None = dataclasses.field(repr=False)
+    _tools: Callable[[str], bool] = dataclasses.field(repr=False)
+    _agents: Callable[[str], bool] = dataclasses.field(repr=False)
+
+    @property
+    def decision(self) -> Decision:
+        """`allow`, `ask` or `deny`."""
+        return self.verdict.decision
+
+    def passes_over(self, view: StepView) -> str:
+        """Why it is not about a call, whatever its arguments; empty where it is."""
+        if not self._tools(view.contract.name):
+            return "tools"
+        if not self._agents(view.agent):
+            return "agents"
+        if view.kind not in self.kinds:
+            return "kinds"
+        if self.effects is not None and view.contract.effect not in self.effects:
+            return "effects"
+        return ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What became of one rule on one call.
+
+    Attributes:
+        rule: the rule.
+        passed_over: by which of `tools`, `agents`, `kinds`, `effects` it is not about the call;
+            empty where it is.
+        holds: whether its condition holds; None where it was not asked or failed.
+        error: why its condition failed, which denies; else empty.
+        decides: whether the verdict is this rule's.
+    """
+
+    rule: PolicyRule
+    passed_over: str = ""
+    holds: bool | None = None
+    error: str = ""
+    decides: bool = False
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What the rule says of the call by itself; None where it says nothing."""
+        if self.error:
+            return _failed(self.rule.id, self.error)
+        return self.rule.verdict if self.holds else None
+
+
+class Policy(PolicyGuard):
+    """Rules, limits and settings, out of one file and what it includes. It never changes.
+
+    It may be used by any number of sessions and threads at once. `Policy.load` and `Policy.parse`
+    make one.
+
+    Attributes:
+        name: what the file calls it.
+        default: what a call gets that no rule is about.
+        strict: arguments that would have to be coerced are refused (`"3"` for an int).
+        mode: `shadow` decides and records, and holds nothing up.
+        flow: how labels follow.
+        rules: all rules, in order: those of included files first, presets before a file's own.
+        constants: what conditions see as `const`.
+        limits: budgets and loops.
+        labels: by globs over tools' names, the labels of their results.
+        approval: who may approve, and for how long that counts.
+        prices: what calls cost.
+        digest: the identity of all of this (64 hex digits). Comments, order of keys, and in which
+            file something stands do not change it.
+    """
+
+    __slots__ = ("_default", "_plans", "approval", "constants", "default", "digest", "flow",
+                 "labels", "limits", "mode", "name", "prices", "rules", "strict")  # fmt: skip
+
+    name: str
+    default: Decision
+    mode: Mode
+    strict: bool
+    flow: Flow
+    rules: tuple[PolicyRule, ...]
+    constants: Mapping[str, Any]
+    limits: Limits
+    labels: Mapping[str, tuple[str, ...]]
+    approval: ApprovalTerms
+    prices: Prices
+    digest: str
+    _default: Verdict
+    _plans: dict[tuple[int, str, str], _Plan]
+
+    def __init__(self, resolved: Resolved) -> None:
+        problems: list[PolicyProblem] = []
+        said: dict[str, Any] = {
+            "name": resolved.name,
+            "default": resolved.default,
+            "mode": resolved.mode,
+            "strict": resolved.strict,
+            "flow": resolved.flow,
+            "rules": tuple(_rules(resolved, problems)),
+            "constants": MappingProxyType(dict(resolved.constants)),
+            "limits": resolved.limits,
+            "labels": MappingProxyType(dict(resolved.labels)),
+            "approval": resolved.approval,
+            "prices": resolved.prices,
+            "digest": _digest(resolved),
+            "_default": _DEFAULTS[resolved.default],
+            "_plans": {},
+        }
+        if problems:
+            raise PolicyInvalid(problems)
+        for name, value in said.items():
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a policy never changes: load another one ({name}=)")
+
+    def __repr__(self) -> str:
+        return f"<Policy {self.name!r}: {len(self.rules)} rules, {self.digest[:12]}>"
+
+    @classmethod
+    def load(cls, path: str | Path) -> Policy:
+        """The policy in a file: `.toml`, `.yaml` or `.yml`.
+
+        Raises:
+            PolicyInvalid: it can't be used; the message names file and line of all that is wrong.
+        """
+        from rollcage_policy.loading import read_policy
+
+        return cls(read_policy(Path(path)))
+
+    @classmethod
+    def parse(
+        cls,
+        text: str,
+        *,
+        form: Literal["toml", "yaml"] = "toml",
+        where: str = "policy",
+        base: str | Path | None = None,
+    ) -> Policy:
+        """The policy in a text.
+
+        Args:
+            text: the policy.
+            form: how it is written.
+            where: what errors call it.
+            base: the folder from which it includes files; without it, it can't.
+
+        Raises:
+            PolicyInvalid: it can't be used; the message names the line of all that is wrong.
+        """
+        from rollcage_policy.loading import resolve
+
+        return cls(resolve(text, form, where, None if base is None else Path(base)))
+
+    def decide(self, view: StepView) -> Verdict:
+        """What a call gets: deny over ask over allow, the first of equals; else the default.
+
+        A rule whose condition fails denies (`rule_error`); it never counts as one that is not met.
+        """
+        contract = view.contract
+        plan = self._plans.get((id(contract), view.agent, view.kind))
+        if plan is None or plan.contract is not contract:
+            plan = self._select(view)
+        verdict, most, context, by_name = self._default, -1, None, False
+        for programs, weight, said in plan.steps:
+            if programs is not None:
+                try:
+                    if context is None:
+                        context, by_name = plan.sight.of(view)
+                    holds = programs[by_name](context)
+                except BaseException as error:  # noqa: BLE001 - `failed` lets through what has to
+                    verdict = _failed(said.rule, failed(error))
+                    break
+                if holds is False:
+                    continue
+                if holds is not True:
+                    verdict = _failed(said.rule, NO_BOOL)
+                    break
+            if weight > most:
+                verdict, most = said, weight
+                if most == _DENY:
+                    break
+        if context is not None:
+            plan.sight.give_back(context, by_name=by_name)
+        return verdict
+
+    def metered(self, clock: Callable[[], int]) -> Meter:
+        """See `PolicyGuard`."""
+        from rollcage_policy.meter import Meter
+
+        return Meter(self.limits, self.prices, clock)
+
+    def labelling(self) -> Labels | None:
+        """See `PolicyGuard`."""
+        return None if self.flow == "off" else Labels(self.flow, self.labels)
+
+    @property
+    def approval_terms(self) -> tuple[float, frozenset[str] | None]:
+        """See `PolicyGuard`."""
+        approvers = self.approval.approvers
+        return self.approval.seconds, None if approvers is None else frozenset(approvers)
+
+    def differs(self, other: PolicyGuard) -> str:
+        """See `PolicyGuard`."""
+        fields = ("limits", "prices", "labels", "flow")
+        return next((f for f in fields if getattr(self, f) != getattr(other, f, None)), "")
+
+    def explain(self, view: StepView) -> list[Evaluation]:
+        """What each rule says of a call, in order, those that are not about it included."""
+        plan = self._select(view)
+        tried = {id(rule): plan.try_out(rule, view) for rule in plan.rules}
+        found = [
+            tried.get(id(rule)) or Evaluation(rule, passed_over=rule.passes_over(view))
+            for rule in self.rules
+        ]
+        weights = [
+            _DENY if each.error else _WEIGHTS[each.rule.decision] if each.holds else -1
+            for each in found
+        ]
+        if (most := max(weights, default=-1)) >= 0:
+            at = weights.index(most)
+            found[at] = dataclasses.replace(found[at], decides=True)
+        return found
+
+    def _select(self, view: StepView) -> _Plan:
+        """The rules about a contract, an agent and a kind; kept for the next call."""
+        rules = [rule for rule in self.rules if not rule.passes_over(view)]
+        plan = _Plan(view, rules, self.constants)
+        if len(self._plans) >= _MOST_PLANS:
+            object.__setattr__(self, "_plans", {})
+        self._plans[id(view.contract), view.agent, view.kind] = plan
+        return plan
+
+
+class _Plan:
+    """The rules about the calls of one contract by one agent.
+
+    It holds on to the contract: no other one can have the same `id` meanwhile.
+    """
+
+    __slots__ = ("contract", "rules", "sight", "steps")
+
+    def __init__(
+        self, view: StepView, rules: list[PolicyRule], constants: Mapping[str, Any]
+    ) -> None:
+        self.contract: Contract = view.contract
+        self.rules = rules
+        conditions = [rule.condition for rule in rules if rule.condition is not None]
+        self.sight = Sight(conditions, view, constants)
+        self.steps = [
+            (
+                self.sight.programs(rule.condition) if rule.condition else None,
+                _WEIGHTS[rule.decision],
+                rule.verdict,
+            )
+            for rule in rules
+        ]
+
+    def try_out(self, rule: PolicyRule, view: StepView) -> Evaluation:
+        """What one rule says of a call."""
+        if rule.condition is None:
+            return Evaluation(rule, holds=True)
+        try:
+            holds = self.sight.evaluate(rule.condition, view)
+        except BaseException as error:  # noqa: BLE001 - `failed` lets through what has to
+            return Evaluation(rule, error=str(failed(error)))
+        if not isinstance(holds, bool):
+            return Evaluation(rule, error=str(NO_BOOL))
+        return Evaluation(rule, holds=holds)
+
+
+def _failed(rule: str, error: ConditionFailed | str) -> Verdict:
+    return Verdict("deny", f"rule {rule!r} could not be decided: {error}", "rule_error", rule)
+
+
+# --- out of data ---------------------------------------------------------------------------------
+
+
+def _rules(resolved: Resolved, problems: list[PolicyProblem]) -> Iterable[PolicyRule]:
+    for placed in resolved.rules:
+        data = placed.rule
+        yield PolicyRule(
+            id=data.id,
+            tools=tuple(data.tools),
+            agents=tuple(data.agents),
+            kinds=tuple(data.kinds),
+            effects=None if data.effects is None else tuple(data.effects),
+            when=data.when,
+            where=placed.document.where,
+            line=placed.document.line(placed.path),
+            verdict=Verdict(
+                data.decision,
+                data.reason,
+                data.code or _CODES[data.decision],
+                data.id,
+                data.remedy,
+            ),
+            condition=_condition(placed, resolved.constants, problems),
+            _tools=_matcher(data.tools),
+            _agents=_matcher(data.agents),
+        )
+
+
+def _condition(
+    placed: Placed, constants: Mapping[str, Any], problems: list[PolicyProblem]
+) -> Condition | None:
+    if placed.rule.when is None:
+        return None
+    try:
+        return Condition(placed.rule.when, constants)
+    except ExpressionInvalid as error:
+        problems.append(placed.problem(str(error), "when"))
+        return None
+
+
+def _matcher(globs: Iterable[str]) -> Callable[[str], bool]:
+    """Tells whether a name matches one of some globs."""
+    names = frozenset(each for each in globs if not re.search(r"[*?\[]", each))
+    patterns = [each for each in globs if each not in names]
+    if "*" in patterns:
+        return _any_name
+    if not patterns:
+        return names.__contains__
+    match = re.compile("|".join(map(translate, patterns))).match
+    return lambda name: name in names or match(name) is not None
+
+
+def _any_name(_: str) -> bool:
+    return True
+
+
+def _digest(resolved: Resolved) -> str:
+    """The identity of what was resolved: of what it says, not of how it is written."""
+    said = {
+        "format": "rollcage-policy/1",
+        "name": resolved.name,
+        "default": resolved.default,
+        "mode": resolved.mode,
+        "flow": resolved.flow,
+        "constants": dict(resolved.constants),
+        "rules": [placed.rule.model_dump(mode="json") for placed in resolved.rules],
+        "limits": resolved.limits.model_dump(mode="json"),
+        "labels": {glob: list(labels) for glob, labels in resolved.labels.items()},
+        "approval": resolved.approval.model_dump(mode="json"),
+        "prices": resolved.prices.model_dump(mode="json"),
+        **({"strict": True} if resolved.strict else {}),
+    }
+    # Tagged, for 1 and 1.0 are two values to a condition, and one to JCS.
+    return sha256(jcs(encode(said, _no_secrets))).hexdigest()
+
+
+def _no_secrets(_: str) -> str:
+    raise AssertionError("a policy holds no secrets")

@@ -1,0 +1,320 @@
+"""Rules that most policies want, by name and parameters: `[[presets]] use = "workspace"`.
+
+A preset is data for rules, nothing else: what it expands to could be written by hand, and is what
+`rollcage policy explain` shows. Those that describe what may happen (`workspace`, `network`,
+`read-only`) allow it unless told `allow = false`, and deny what is outside of it. The others only
+take away. As everywhere, deny goes over ask, and ask over allow.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
+
+import pydantic
+from pydantic import Field, StringConstraints
+from rollcage.gate import host_name
+
+__all__ = ["PRESETS", "Budget", "Network", "Preset", "ReadOnly", "ReversibleOnly", "Secrets",
+           "Workspace"]  # fmt: skip
+
+Word = Annotated[str, StringConstraints(min_length=1, pattern=r"^[^\x00-\x1f]+$")]
+Words = Annotated[list[Word], Field(min_length=1)]
+
+
+class Preset(pydantic.BaseModel):
+    """What all of them have.
+
+    Attributes:
+        name: tells two uses of one preset apart; it becomes part of the rules' ids.
+        tools: globs over the names of the tools that it is about.
+        agents: globs over the names of the agents that it is about.
+    """
+
+    model_config = pydantic.ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
+    use: ClassVar[str]
+
+    name: str = Field(default="", pattern=r"^[A-Za-z0-9_.-]*$")
+    tools: Words
+    agents: Words = ["*"]
+
+    def rules(self) -> list[dict[str, Any]]:
+        """The rules, as a policy's file would hold them."""
+        return []
+
+    def limits(self) -> list[dict[str, Any]]:
+        """The limits, as a policy's file would hold them below `limits.rules`."""
+        return []
+
+    def _id(self, what: str) -> str:
+        return "/".join(part for part in (self.use, self.name, what) if part)
+
+    def _rule(self, what: str, decision: str, **more: Any) -> dict[str, Any]:
+        """A rule about this preset's tools and agents; members that are None are left out."""
+        kept = {name: value for name, value in more.items() if value is not None}
+        rule = {"id": self._id(what), "tools": list(self.tools), "kinds": ["tool"]}
+        if self.agents != ["*"]:
+            rule["agents"] = list(self.agents)
+        return {**rule, **kept, "decision": decision}
+
+
+class _OfAnyTool(Preset):
+    """One that is about all tools, unless it is told which."""
+
+    tools: Words = ["*"]
+
+
+class Workspace(Preset):
+    """Tools stay in one folder: every path that they are given lies in it.
+
+    Attributes:
+        root: the folder; an absolute path.
+        arguments: the names of the arguments that are paths, or lists of paths. A call needs one
+            of them at least. What is not named here is not looked at.
+        base: what the tools take a relative path from; without it, relative paths pass only where
+            the working directory and the root agree.
+        allow: whether calls that stay inside are allowed by this; else it only denies others.
+    """
+
+    use: ClassVar[str] = "workspace"
+
+    root: Word
+    arguments: Words = ["path", "paths", "source", "target", "src", "dst", "file", "filename",
+                        "file_path", "directory", "folder", "destination"]  # fmt: skip
+    base: Word | None = None
+    allow: bool = True
+
+    @pydantic.field_validator("root", "base")
+    @classmethod
+    def _absolute(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith("/"):
+            raise ValueError("must be an absolute path")
+        return value
+
+    def rules(self) -> list[dict[str, Any]]:
+        """One that denies what leads outside, and one that allows the rest."""
+        more = "" if self.base is None else f", {_quoted(self.base)}"
+        found = [
+            self._rule(
+                "outside",
+                "deny",
+                when=_unless_each(self.arguments, f"within(args[a], {_quoted(self.root)}{more})"),
+                code="outside_workspace",
+                reason="a path that leads out of the workspace",
+                remedy=f"Use paths below {self.root}, written plainly.",
+            )
+        ]
+        return [*found, self._rule("inside", "allow")] if self.allow else found
+
+
+class Network(Preset):
+    """Tools reach a list of hosts, and nothing off the public internet.
+
+    Attributes:
+        hosts: `api.example.com`, `*.example.com` (all names below), `*` (all); addresses as they
+            are.
+        arguments: the names of the arguments that are URLs, or lists of URLs. A call needs one of
+            them at least. What is not named here is not looked at.
+        ports: the ports that may be reached.
+        schemes: of `http`, `https`, `ws` and `wss`.
+        public: whether a host has to be on the public internet, by all its addresses; false is for
+            hosts of one's own network.
+        allow: whether calls that go there are allowed by this; else it only denies others.
+    """
+
+    use: ClassVar[str] = "network"
+
+    hosts: Words
+    arguments: Words = ["url", "urls"]
+    ports: Annotated[list[int], Field(min_length=1)] = [80, 443]
+    schemes: Annotated[list[Literal["http", "https", "ws", "wss"]], Field(min_length=1)] = [
+        "https",
+        "http",
+    ]
+    public: bool = True
+    allow: bool = True
+
+    @pydantic.field_validator("hosts")
+    @classmethod
+    def _plain(cls, hosts: list[str]) -> list[str]:
+        return [_plain_host(each) for each in hosts]
+
+    def rules(self) -> list[dict[str, Any]]:
+        """One that denies what goes elsewhere, and one that allows the rest."""
+        # The name first: a host that is none of the list is never looked up.
+        tests = [
+            f"scheme(url) in {_listed(list(self.schemes))}",
+            f"port(url) in {self.ports}",
+            f"host_in(host(url), {_listed(self.hosts)})",
+        ]
+        if self.public:
+            tests.append("public_host(host(url))")
+        each = f"(type(args[a]) == list ? args[a] : [args[a]]).all(url, {' && '.join(tests)})"
+        found = [
+            self._rule(
+                "elsewhere",
+                "deny",
+                when=_unless_each(self.arguments, each),
+                code="host_not_allowed",
+                reason="a URL that this agent may not reach",
+                remedy=f"Reachable are: {', '.join(self.hosts)}.",
+            )
+        ]
+        return [*found, self._rule("listed", "allow")] if self.allow else found
+
+
+class ReadOnly(_OfAnyTool):
+    """Nothing is changed: tools that write are denied, those that read are allowed.
+
+    Attributes:
+        allow: whether tools that don't write are allowed by this; else it only denies those that
+            do.
+    """
+
+    use: ClassVar[str] = "read-only"
+
+    allow: bool = True
+
+    def rules(self) -> list[dict[str, Any]]:
+        """One that denies writes, and one that allows the rest."""
+        found = [
+            self._rule(
+                "writes",
+                "deny",
+                effects=["write"],
+                code="read_only",
+                reason="this tool changes something, and nothing may be changed here",
+            )
+        ]
+        reads = self._rule("reads", "allow", effects=["pure", "read", "scope"])
+        return [*found, reads] if self.allow else found
+
+
+class ReversibleOnly(_OfAnyTool):
+    """What can't be taken back is asked about, or denied.
+
+    Attributes:
+        otherwise: what is done with a tool that declares no undo: `ask` or `deny`.
+    """
+
+    use: ClassVar[str] = "reversible-only"
+
+    otherwise: Literal["ask", "deny"] = "ask"
+
+    def rules(self) -> list[dict[str, Any]]:
+        """One about tools that can't be undone."""
+        return [
+            self._rule(
+                "irreversible",
+                self.otherwise,
+                when="!tool.reversible",
+                code="irreversible",
+                reason="what this tool does can't be taken back",
+            )
+        ]
+
+
+class Secrets(_OfAnyTool):
+    """No credentials in arguments, where a detector knows them. It needs `rollcage[secrets]`.
+
+    Attributes:
+        otherwise: what is done with a call that holds one: `ask` or `deny`.
+    """
+
+    use: ClassVar[str] = "secrets"
+
+    otherwise: Literal["ask", "deny"] = "deny"
+
+    def rules(self) -> list[dict[str, Any]]:
+        """One about calls with credentials."""
+        return [
+            self._rule(
+                "found",
+                self.otherwise,
+                when="secret(args)",
+                code="secret_found",
+                reason="an argument holds what looks like a credential",
+                remedy="Leave credentials out; the tool has its own.",
+            )
+        ]
+
+
+class Budget(_OfAnyTool):
+    """What a run may use, all in all. At least one of the figures is given.
+
+    Attributes:
+        calls: how many calls.
+        cost: how much, in the currency of the policy's prices.
+        tokens: of model calls.
+        seconds: of wall time.
+        per: what each has this budget for itself.
+        otherwise: what is done with a call beyond it: `ask` or `deny`.
+    """
+
+    use: ClassVar[str] = "budget"
+
+    calls: int | None = Field(default=None, ge=0)
+    cost: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    tokens: int | None = Field(default=None, ge=0)
+    seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    per: Literal["run", "tool", "agent"] = "run"
+    otherwise: Literal["ask", "deny"] = "deny"
+
+    @pydantic.model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not self._figures():
+            raise ValueError("give at least one of calls, cost, tokens and seconds")
+        return self
+
+    def _figures(self) -> dict[str, Any]:
+        every = {"calls": self.calls, "cost": self.cost, "tokens": self.tokens,
+                 "seconds": self.seconds}  # fmt: skip
+        return {name: figure for name, figure in every.items() if figure is not None}
+
+    def limits(self) -> list[dict[str, Any]]:
+        """One for each figure, so that a denial names the one that is used up."""
+        return [
+            {
+                "id": self._id(name),
+                "tools": list(self.tools),
+                "agents": list(self.agents),
+                "per": self.per,
+                name: figure,
+                "decision": self.otherwise,
+            }
+            for name, figure in self._figures().items()
+        ]
+
+
+PRESETS: Final[Mapping[str, type[Preset]]] = {
+    each.use: each for each in (Workspace, Network, ReadOnly, ReversibleOnly, Budget, Secrets)
+}
+"""Each preset's parameters, by the name that policies use it by."""
+
+
+def _quoted(text: str) -> str:
+    """A text as a condition writes it: CEL takes JSON's escapes, but no surrogates."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _unless_each(arguments: list[str], test: str) -> str:
+    """A condition that is false where one argument is there at least, and each there passes.
+
+    The test is about `args[a]`.
+    """
+    names = _listed(arguments)
+    return f"!({names}.exists(a, a in args) && {names}.all(a, !(a in args) || {test}))"
+
+
+def _listed(texts: list[str]) -> str:
+    return f"[{', '.join(map(_quoted, texts))}]"
+
+
+def _plain_host(written: str) -> str:
+    """A host of a list in the spelling that `host` gives, and with its star."""
+    if written == "*":
+        return written
+    star, rest = ("*.", written[2:]) if written.startswith("*.") else ("", written)
+    bare = rest.count(":") > 1 and not rest.startswith("[")
+    return star + host_name(f"[{rest}]" if bare else rest)

@@ -1,0 +1,189 @@
+"""Calls out of a trace, as a policy is shown them. What the trace does not hold is named."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, cast
+
+import orjson
+from rollcage import Contract
+from rollcage.adapter import Effect
+from rollcage.errors import Halt, StoreError
+from rollcage.gate import ALLOWED, Decision, Verdict
+from rollcage.trace import TAG, Step
+
+__all__ = ["Contracts", "Figures", "Unknown", "arguments_of", "is_whole", "said_in",
+           "verdict_of"]  # fmt: skip
+
+Unknown = Mapping[str, frozenset[str]]
+"""What can't be known of a call: by name of what conditions see (`args`, `tool`, …) the fields."""
+
+_MOST_MADE: Final = 4096
+_MOST_DEEP: Final = 100
+_UNDECLARED: Final = ("risk", "permissions", "idempotent")  # what no trace says of a tool
+_NOT_THERE: Final = ("redacted", "blob", "opaque")
+_TEXT: Final = "<redacted>"  # what an export writes over a quoted value
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Figures:
+    """A `RunView` of figures that stand.
+
+    Attributes:
+        id: the run's id.
+        name: the job.
+        calls: how many calls it has placed.
+        tokens: what its model calls have used.
+        cost: what its calls have cost, in the currency of the prices.
+        elapsed: how long it has been open (seconds).
+    """
+
+    id: str = ""
+    name: str = ""
+    calls: int = 0
+    tokens: int = 0
+    cost: float = 0.0
+    elapsed: float = 0.0
+
+
+class Contracts:
+    """The contracts of recorded calls: what the trace says, and what today's tools say beside it.
+
+    Args:
+        tools: today's. One stands for the recorded tool if name, version and effect are the same.
+    """
+
+    def __init__(self, tools: Iterable[Contract] = ()) -> None:
+        self._tools = {each.name: each for each in tools}
+        self._made: dict[tuple[str, str, str, str, bool], tuple[Contract, frozenset[str]]] = {}
+
+    def of(self, step: Step) -> tuple[Contract, frozenset[str]]:
+        """The contract of a call, and which of its fields are not known.
+
+        Raises:
+            ContractError: no tool can be called so.
+        """
+        kind, name, version = step.kind, step.name, step.version
+        effect = cast("Effect", step.effect)
+        tool = self._tools.get(name)
+        if tool is not None and kind == "tool" and (tool.version, tool.effect) == (version, effect):
+            return tool, frozenset()
+        undone = step.reversible
+        at = kind, name, version, effect, undone
+        made = self._made.get(at)
+        if made is None:
+            if len(self._made) >= _MOST_MADE:
+                self._made.clear()
+            made = self._made[at] = _contract(kind, name, version, effect, undone=undone)
+        return made
+
+    def effect_of(self, name: str, version: str) -> str:
+        """The effect of one of today's tools; empty where it is none of them."""
+        tool = self._tools.get(name)
+        return tool.effect if tool is not None and tool.version == version else ""
+
+    def knows(self, contract: Contract) -> bool:
+        """Whether it is one of today's tools."""
+        return self._tools.get(contract.name) is contract
+
+
+def _contract(
+    kind: str, name: str, version: str, effect: Effect, *, undone: bool
+) -> tuple[Contract, frozenset[str]]:
+    undo = _some_undo if undone and effect == "write" else None
+    contract = Contract(
+        name=name, version=version, effect=effect, parameters={"type": "object"}, undo=undo
+    )
+    if kind == "model" and effect == "read":
+        return contract, frozenset()  # as each adapter declares a model: it has nothing else
+    unknown = {*_UNDECLARED}
+    if effect == "write" and not undone:
+        unknown.add("reversible")  # its undo may have had nothing to say of this very call
+    return contract, frozenset(unknown)
+
+
+def _some_undo() -> None:
+    """Stands for an undo of which only that it was declared is known."""
+
+
+def arguments_of(
+    step: Step, get_blob: Callable[[str], bytes], *, redacted: bool
+) -> tuple[dict[str, Any], frozenset[str]]:
+    """The arguments of a call with their large values, and the names of those that are not whole.
+
+    Args:
+        step: the call.
+        get_blob: gives a large value; StoreError where it can't.
+        redacted: values were taken out of the trace by an export.
+    """
+    arguments: dict[str, Any] = dict(step.args)
+    missing: set[str] = set()
+    for name, value in step.args.items():
+        if type(value) is dict and value.get(TAG) == "blob":
+            try:
+                arguments[name] = orjson.loads(get_blob(str(value.get("sha256"))))
+            except (StoreError, orjson.JSONDecodeError):
+                missing.add(name)
+        if redacted and not is_whole(arguments[name]):
+            missing.add(name)
+    return arguments, frozenset(missing)
+
+
+def is_whole(encoded: Any, depth: int = 0) -> bool:
+    """Whether nothing was taken out of an encoded value."""
+    kind: type[Any] = type(encoded)
+    if kind is str:
+        return _TEXT not in encoded
+    if kind is list:
+        return depth < _MOST_DEEP and all(is_whole(each, depth + 1) for each in encoded)
+    if kind is not dict:
+        return True
+    if encoded.get(TAG) in _NOT_THERE or depth >= _MOST_DEEP:
+        return False
+    return all(is_whole(each, depth + 1) for each in encoded.values())
+
+
+# --- what was decided ----------------------------------------------------------------------------
+
+
+def _codes_of(kind: type[Halt]) -> set[str]:
+    return {kind.code}.union(*map(_codes_of, kind.__subclasses__()))
+
+
+_NO_RULE: Final = frozenset({"capture_failed"} | _codes_of(Halt)) - {"approval_required"}
+_ASKED: Final = ("approval_", "approver_")  # how the codes begin of what came of asking somebody
+
+
+def verdict_of(step: Step) -> Verdict:
+    """What the gate said of a recorded call: for one that somebody rejected, that it asks.
+
+    What was refused for another reason than a rule was allowed.
+    """
+    said: Mapping[str, Any] = step.verdict or {}
+    decision: Decision = said.get("decision", "allow")
+    if step.origin is not None and decision == "deny":
+        return ALLOWED  # today's verdict, beside a recorded outcome that was given back
+    code: str = said.get("code", "")
+    if step.state == "blocked":
+        if step.approval or code.startswith(_ASKED):
+            decision = "ask"
+        elif code in _NO_RULE:
+            return ALLOWED
+    elif step.approval:
+        decision = "ask"
+    return Verdict(decision, said.get("reason", ""), code, said.get("rule", ""))
+
+
+def said_in(started: Mapping[str, Any], get_blob: Callable[[str], bytes]) -> list[str] | None:
+    """What the user said, as `run.started` tells; None where that is not known."""
+    said = started.get("said")
+    if isinstance(said, dict):
+        try:
+            said = orjson.loads(get_blob(str(cast("dict[str, Any]", said).get("sha256"))))
+        except (StoreError, ValueError):
+            return None
+    if not isinstance(said, list):
+        return None
+    words = cast("list[object]", said)
+    return [each for each in words if isinstance(each, str)] if is_whole(words) else None

@@ -1,0 +1,198 @@
+"""What a policy says of a call of which not everything is known: nothing is guessed.
+
+A condition that asks for something unknown is not evaluated: it may hold, or not, or fail, which
+denies. So a policy's decision is known if no rule asks so, or if another one denies anyway.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import Final
+
+from rollcage import Contract
+from rollcage.gate import Resolver, StepView, Verdict, system_resolver
+
+from rollcage_policy.functions import surroundings
+from rollcage_policy.named import Named
+from rollcage_policy.policy import Evaluation, Policy, PolicyRule
+from rollcage_policy.recorded import Unknown
+
+__all__ = ["NOTHING_UNKNOWN", "Explained", "Trial", "Tried", "fixed_resolver"]
+
+NOTHING_UNKNOWN: Final[Unknown] = {}
+_MOST_KEPT: Final = 1024
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Explained:
+    """What became of one rule on a call.
+
+    Attributes:
+        evaluation: see `Evaluation`; where something is `unknown`, it says nothing.
+        unknown: what its condition asks for that is not known: `tool.risk`, `args.password`, ….
+    """
+
+    evaluation: Evaluation
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def rule(self) -> PolicyRule:
+        """The rule."""
+        return self.evaluation.rule
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tried:
+    """What a policy says of a call.
+
+    Attributes:
+        verdict: None where that depends on something unknown.
+        unknown: what the rules ask for that is not known.
+        rules: what became of each rule; empty unless it was asked for.
+    """
+
+    verdict: Verdict | None
+    unknown: tuple[str, ...] = ()
+    rules: tuple[Explained, ...] = ()
+
+
+def fixed_resolver(addresses: Mapping[str, Sequence[str]]) -> Resolver:
+    """A resolver that knows these names, and asks nobody."""
+
+    def resolve(host: str, port: int) -> Sequence[str]:
+        if host not in addresses:
+            raise OSError(f"{host} is none of the names that were given ({port=})")
+        return addresses[host]
+
+    return resolve
+
+
+class _Quiet:
+    """Looks up no name, and notes that one was asked for."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __call__(self, host: str, port: int) -> Sequence[str]:
+        self.asked = True
+        raise OSError(f"{host}:{port} is not looked up here")
+
+
+class Trial:
+    """Tries a policy out: not for several threads at once.
+
+    Args:
+        policy: the policy.
+        said: the user's own words; without them, what was `named` is not known.
+        resolver: gives the addresses of names; without it nothing is looked up, and which hosts
+            are public is not known. `True` asks the system.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        said: str | Iterable[str] | None = None,
+        resolver: Resolver | bool = False,
+    ) -> None:
+        self.policy = policy
+        self._said = None if said is None else Named(said)
+        self._resolver = system_resolver if resolver is True else resolver or None
+        self._quiet = _Quiet()
+        self._plans: dict[
+            tuple[int, str, str], tuple[Contract, dict[str, frozenset[str] | None]]
+        ] = {}
+
+    def decide(self, view: StepView, unknown: Unknown = NOTHING_UNKNOWN) -> Tried:
+        """What the policy says of a call, of which some things are unknown."""
+        asked = self._asked_of(view)
+        if not self._missing(asked, unknown):
+            with self._around() as quiet:
+                verdict = self.policy.decide(view)
+            if not quiet.asked:
+                return Tried(verdict)
+        return dataclasses.replace(self.explain(view, unknown), rules=())
+
+    def explain(self, view: StepView, unknown: Unknown = NOTHING_UNKNOWN) -> Tried:
+        """The same, with what becomes of each rule."""
+        found: list[Explained] = []
+        with self._around() as quiet:
+            for each in self.policy.explain(view):
+                missing: tuple[str, ...] = ()
+                if not each.passed_over and each.rule.condition is not None:
+                    missing = self._missing(_asked(each.rule), unknown, looked_up=quiet.asked)
+                found.append(Explained(_unsaid(each) if missing else each, missing))
+            names = tuple(dict.fromkeys(name for each in found for name in each.unknown))
+            if not names:
+                return Tried(self.policy.decide(view), (), tuple(found))
+        return _in_part(found, names)
+
+    @contextlib.contextmanager
+    def _around(self) -> Generator[_Quiet]:
+        self._quiet.asked = False
+        with surroundings(said=self._said, resolver=self._resolver or self._quiet):
+            yield self._quiet
+
+    def _asked_of(self, view: StepView) -> Mapping[str, frozenset[str] | None]:
+        """All that the rules about a contract, an agent and a kind ask for."""
+        at = id(view.contract), view.agent, view.kind
+        plan = self._plans.get(at)
+        if plan is None or plan[0] is not view.contract:
+            if len(self._plans) >= _MOST_KEPT:
+                self._plans.clear()
+            asked: dict[str, frozenset[str] | None] = {}
+            for rule in self.policy.rules:
+                if rule.condition is None or rule.passes_over(view):
+                    continue
+                for root, fields in _asked(rule).items():
+                    known = asked.get(root, frozenset())
+                    asked[root] = None if known is None or fields is None else known | fields
+            plan = self._plans[at] = view.contract, asked
+        return plan[1]
+
+    def _missing(
+        self,
+        asked: Mapping[str, frozenset[str] | None],
+        unknown: Unknown,
+        *,
+        looked_up: bool = False,
+    ) -> tuple[str, ...]:
+        """What is asked for and not known."""
+        found: list[str] = []
+        for root, fields in unknown.items():
+            wanted = asked.get(root, frozenset())
+            names = fields if wanted is None else fields & wanted
+            found += (f"{root}.{name}" if name else root for name in sorted(names))
+        functions = asked.get("()") or frozenset()
+        if "named" in functions and self._said is None:
+            found.append("named()")
+        if looked_up and "public_host" in functions:
+            found.append("public_host()")
+        return tuple(found)
+
+
+def _asked(rule: PolicyRule) -> dict[str, frozenset[str] | None]:
+    """What a rule's condition asks for; its functions under `()`."""
+    assert rule.condition is not None
+    expression = rule.condition.expression
+    return {**expression.fields, "()": expression.functions}
+
+
+def _unsaid(evaluation: Evaluation) -> Evaluation:
+    return Evaluation(evaluation.rule)
+
+
+def _in_part(found: list[Explained], names: tuple[str, ...]) -> Tried:
+    """What is certain whatever the unknown is: that one denies."""
+    verdict: Verdict | None = None
+    rules: list[Explained] = []
+    for each in found:
+        said = each.evaluation.verdict
+        decides = verdict is None and said is not None and said.decision == "deny"
+        if decides:
+            verdict = said
+        evaluation = dataclasses.replace(each.evaluation, decides=decides)
+        rules.append(dataclasses.replace(each, evaluation=evaluation))
+    return Tried(verdict, names, tuple(rules))

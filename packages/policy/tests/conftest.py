@@ -1,0 +1,3 @@
+"""What policies' tests share: see `lab/fixtures.py`."""
+
+from fixtures import approve, events, every_trace_is_valid, files, python, resolve, store  # noqa: F401 - pytest finds them here

@@ -1,0 +1,351 @@
+"""Limits in a session: what they refuse, and what of a call they count, however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from rollcage import Approval, Blocked, Contract, Session, Verdict, tool
+from rollcage.adapter import Answer
+from rollcage.gate import Spent, StepView
+from rollcage.step.driver import Clock
+from rollcage.store import JsonlStore
+from rollcage_policy import Policy
+
+Events = Callable[[str], list[dict[str, Any]]]
+
+ran: list[Any] = []
+clock = [0]
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran() -> None:
+    ran.clear()
+    clock[0] = 0
+
+
+class Wire:
+    """Sessions whose policy has these limits, by a clock of the test's own."""
+
+    def __call__(self, *rules: dict[str, Any], prices: Any = None, loops: Any = None) -> Wire:
+        named = [{"id": f"limit-{number}", **rule} for number, rule in enumerate(rules)]
+        limits = {"rules": named} if loops is None else {"rules": named, "loops": loops}
+        data = {"version": 1, "default": "allow", "limits": limits, "prices": prices or {}}
+        self._policy = Policy.parse(json.dumps(data), form="yaml")
+        return self
+
+    def job(self, store: JsonlStore, **how: Any) -> Session:
+        clock_ = Clock(monotonic=lambda: clock[0])
+        self._last = Session("job", store=store, policy=self._policy, _clock=clock_, **how)
+        return self._last
+
+    @property
+    def spent(self) -> Spent:
+        found = self._last.spent
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def wire() -> Wire:
+    return Wire()
+
+
+@tool(effect="write", name="limits.put")
+def put(what: Any) -> Any:
+    ran.append(what)
+    if what == "bad":
+        raise ValueError(what)
+    return what
+
+
+@tool(effect="read", name="limits.look")
+async def look(at: int) -> int:
+    ran.append(at)
+    await asyncio.sleep(0)
+    return at
+
+
+def blocked(call: Callable[[], Any]) -> str:
+    with pytest.raises(Blocked) as refused:
+        call()
+    return refused.value.verdict_code
+
+
+def test_a_limit_blocks_and_the_trace_says_which(
+    wire: Wire, store: JsonlStore, events: Events
+) -> None:
+    wire({"calls": 1, "id": "few"})
+    with wire.job(store) as session:
+        put(1)
+        with pytest.raises(Blocked, match=r"may make 1 calls, and has made them\. Finish"):
+            put(2)
+    assert ran == [1]
+    (refused,) = [e for e in events(session.run_id) if e["event"] == "step.blocked"]
+    assert (refused["verdict"]["rule"], refused["verdict"]["code"]) == ("few", "limit_calls")
+
+
+def test_of_many_threads_as_many_calls_pass_as_there_is_room(wire: Wire, store: JsonlStore) -> None:
+    wire({"calls": 10})
+
+    def one(number: int) -> bool:
+        try:
+            bound(number)
+        except Blocked:
+            return False
+        return True
+
+    with wire.job(store) as session, ThreadPoolExecutor(50) as pool:
+        bound = session.tool(put)
+        assert sum(pool.map(one, range(50))) == 10
+    assert len(ran) == 10
+
+
+async def test_of_many_tasks_no_more_are_inside_than_may_be(wire: Wire, store: JsonlStore) -> None:
+    meter = wire({"concurrency": 10})
+    async with wire.job(store) as session:
+        calls = [session.acall(look, at=number) for number in range(50)]
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        assert sum(not isinstance(each, Blocked) for each in answers) == 10
+        assert await session.acall(look, at=50) == 50
+    assert meter.spent.calls == len(ran) == 11
+
+
+# --- a job has one budget ------------------------------------------------------------------------
+
+
+def test_what_is_replayed_has_been_spent(wire: Wire, store: JsonlStore) -> None:
+    for through in (2, 3, 3):
+        meter = wire({"calls": 3, "tools": ["limits.*"]})
+        with pytest.raises(KeyError), wire.job(store) as session:
+            for number in range(through):
+                put(number)
+            raise KeyError
+        assert meter.spent.calls == through
+    assert ran == [0, 1, 2]
+    wire({"calls": 3})
+    with wire.job(store) as session:
+        for number in range(3):
+            put(number)
+        assert blocked(lambda: put(3)) == "limit_calls"
+    assert session.stats.hits == 3
+
+
+def test_what_is_replayed_has_no_rate(wire: Wire, store: JsonlStore) -> None:
+    wire({"rate": "2/min"})
+    with pytest.raises(KeyError), wire.job(store):
+        for number in range(5):
+            clock[0] += 30 * 10**9
+            put(number)
+        raise KeyError
+    clock[0] = 0
+    wire({"rate": "2/min"})
+    with wire.job(store) as session:
+        assert [put(number) for number in range(7)] == [0, 1, 2, 3, 4, 5, 6]
+        assert blocked(lambda: put(7)) == "limit_rate"
+        clock[0] += 60 * 10**9
+        put(7)
+    assert (session.stats.hits, session.stats.blocked) == (5, 1)
+    assert ran == [0, 1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_failure_that_runs_again_has_a_rate(wire: Wire, store: JsonlStore) -> None:
+    wire()
+    with pytest.raises(ValueError, match="bad"), wire.job(store):
+        put("bad")
+    wire({"rate": "1/min"})
+    ran.clear()
+    with wire.job(store):
+        with pytest.raises(ValueError, match="bad"):
+            put("bad")
+        assert blocked(lambda: put(1)) == "limit_rate"
+    assert ran == ["bad"]
+
+
+MODEL = Contract(name="m-1", parameters={"type": "object", "additionalProperties": True})
+
+
+def asked(session: Session, text: str) -> Any:
+    def answer(value: Any) -> Answer:
+        return Answer(text=value, usage={"input_tokens": 600, "output_tokens": 400})
+
+    return session.run(MODEL, {"text": text}, lambda **_: text, kind="model", answer=answer)
+
+
+def test_tokens_and_cost_are_those_of_the_answers_recorded_ones_included(
+    wire: Wire, store: JsonlStore
+) -> None:
+    prices = {"models": {"m-*": {"input": 1, "output": 10}}}
+    for through in (2, 3):
+        meter = wire({"tokens": 3000}, prices=prices)
+        with pytest.raises(KeyError), wire.job(store) as session:
+            for number in range(through):
+                asked(session, str(number))
+            raise KeyError
+        assert meter.spent == (through, 1000 * through, 0.0046 * through)
+    wire({"cost": 0.0138}, prices=prices)
+    with wire.job(store) as session:
+        for number in range(3):
+            asked(session, str(number))
+        assert blocked(lambda: asked(session, "3")) == "limit_cost"
+    assert session.stats.hits == 3
+
+
+# --- what is given back --------------------------------------------------------------------------
+
+
+def test_what_a_rule_or_an_approver_denies_takes_nothing(wire: Wire, store: JsonlStore) -> None:
+    def rule(step: StepView) -> Verdict | None:
+        if step.args["what"] == "never":
+            return Verdict.deny("never", code="never")
+        return Verdict.ask("may it?") if step.args["what"] == "ask" else None
+
+    meter = wire({"calls": 2, "concurrency": 1, "rate": "2/h"}, loops={"same": 1})
+    approver = iter([Approval(False), Approval(False), Approval(True, by="ann")])
+    with wire.job(store, rules=[rule], approver=lambda _: next(approver)):
+        for _ in range(3):
+            assert blocked(lambda: put("never")) == "never"
+        for _ in range(2):
+            assert blocked(lambda: put("ask")) == "approval_rejected"
+        assert meter.spent.calls == 0
+        assert [put("ask"), put("last")] == ["ask", "last"]
+        assert blocked(lambda: put("more")) == "limit_calls"
+
+
+def test_a_limit_can_ask(wire: Wire, store: JsonlStore) -> None:
+    reasons: list[str] = []
+
+    def approver(request: Any) -> Approval:
+        reasons.append(request.verdict.reason)
+        return Approval(approved=len(reasons) == 1, by="ann", reason="enough")
+
+    wire({"calls": 1, "decision": "ask", "reason": "one more?"})
+    with wire.job(store, approver=approver):
+        assert [put(1), put(2)] == [1, 2]
+        assert blocked(lambda: put(3)) == "approval_rejected"
+    assert (ran, reasons) == ([1, 2], ["one more?"] * 2)
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_call_that_raises_leaves_its_place(
+    wire: Wire, store: JsonlStore, error: type[BaseException]
+) -> None:
+    @tool(effect="read", name="limits.raises")
+    def raises() -> None:
+        raise error
+
+    wire({"concurrency": 1})
+    with wire.job(store):
+        for _ in range(3):
+            with pytest.raises(error):
+                raises()
+        put(1)
+
+
+async def test_a_call_that_is_cancelled_leaves_its_place(wire: Wire, store: JsonlStore) -> None:
+    @tool(effect="read", name="limits.waits")
+    async def waits() -> None:
+        await asyncio.Event().wait()
+
+    meter = wire({"concurrency": 1})
+    async with wire.job(store) as session:
+        for _ in range(3):
+            waiting = asyncio.create_task(session.acall(waits))
+            await asyncio.sleep(0)
+            with pytest.raises(Blocked, match="1 calls at once"):
+                await session.acall(look, at=1)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        assert await session.acall(look, at=2) == 2
+    assert meter.spent.calls == 4  # they began
+
+
+CHUNKS = Contract(name="limits.chunks", parameters={"type": "object"}, effect="read")
+
+
+def test_a_stream_holds_its_place_until_it_is_read_or_closed(wire: Wire, store: JsonlStore) -> None:
+    meter = wire({"concurrency": 1})
+    with wire.job(store) as session:
+
+        def stream() -> Iterator[str]:
+            return session.stream(CHUNKS, {}, lambda: iter("abc"))
+
+        unread = stream()  # nobody reads it: it takes nothing
+        assert list(stream()) == ["a", "b", "c"]
+        left = stream()
+        next(left)
+        assert blocked(lambda: put(1)) == "limit_concurrency"
+        assert blocked(lambda: list(unread)) == "limit_concurrency"
+        assert isinstance(left, Generator)
+        left.close()
+        put(1)
+        half = stream()
+        for _ in itertools.islice(half, 2):
+            pass
+        del half
+        put(2)
+    assert meter.spent.calls == 5
+
+
+async def test_so_does_an_async_stream(wire: Wire, store: JsonlStore) -> None:
+    async def chunks() -> AsyncIterator[str]:
+        for each in "abc":
+            yield each
+
+    wire({"concurrency": 1})
+    async with wire.job(store) as session:
+        stream = session.astream(CHUNKS, {}, chunks)
+        assert await anext(stream) == "a"
+        with pytest.raises(Blocked):
+            await session.acall(look, at=1)
+        assert [each async for each in stream] == ["b", "c"]
+        assert await session.acall(look, at=1) == 1
+
+
+# --- loops ---------------------------------------------------------------------------------------
+
+
+def test_a_loop_is_noticed_by_its_arguments(wire: Wire, store: JsonlStore) -> None:
+    wire(loops={"same": 2, "alternating": 2})
+    with wire.job(store):
+        for what in (1, 1):
+            put(what)
+        assert blocked(lambda: put(1)) == "loop_same"
+        for first in ({"a": 1, "b": 2}, {"b": 2, "a": 1}):
+            put(first)
+            put(3)
+        assert blocked(lambda: put({"a": 1, "b": 2})) == "loop_alternating"
+        put(4)
+
+
+def test_a_placed_call_that_a_framework_makes_again_is_no_loop_and_no_second_call(
+    wire: Wire, store: JsonlStore
+) -> None:
+    meter = wire({"calls": 4}, loops={"same": 1})
+    with wire.job(store) as session:
+        for _ in range(5):
+            with session.place(turn="t1", slot=0):
+                assert put("a") == "a"
+        assert meter.spent.calls == len(ran) == 1
+        for _ in range(3):  # these are retries: each runs, and each is a call
+            with session.place(turn="t2", slot=0), pytest.raises(ValueError, match="bad"):
+                put("bad")
+        assert meter.spent.calls == len(ran) == 4
+
+
+def test_nested_calls_are_calls_of_the_run(wire: Wire, store: JsonlStore) -> None:
+    @tool(effect="scope", name="limits.plan")
+    def plan(steps: int) -> int:
+        return sum(put(number) for number in range(steps))
+
+    meter = wire({"calls": 4})
+    with wire.job(store):
+        assert plan(3) == 3
+        assert blocked(lambda: plan(1)) == "limit_calls"
+    assert meter.spent.calls == 4
