@@ -28,7 +28,7 @@ async def _aobserve(args: Mapping[str, Any]) -> dict[str, Any]:
 
 @tool(name="unsend_mail", effect="write", idempotent=True)
 def unsend_mail(priority: int) -> None:
-    """Take it back."""
+    """Undo it."""
     _sent.discard(priority)
 
 

@@ -1,4 +1,4 @@
-"""The chaos commands on a few runs: what fails is taken back or resumed, nothing is lost or
+"""The chaos commands on a few runs: what fails is undone or resumed, nothing is lost or
 done twice, and what somebody else has changed is not touched.
 """
 
@@ -38,4 +38,4 @@ def test_runs_that_are_killed_anywhere_are_recovered() -> None:
 def test_what_somebody_else_changed_is_not_taken_back() -> None:
     figures = chaos("conflicts", "--runs", "1", "--seed", "4")
     assert 0 < figures["somebody interferes"] == figures["refused, unchanged, told"]
-    assert 0 < figures["twins"] == figures["taken back whole"]
+    assert 0 < figures["twins"] == figures["undone whole"]

@@ -170,6 +170,6 @@ def test_what_is_not_brought_back_it_does_not_claim(tmp_path: Path) -> None:
     result = rollcage(tmp_path, "demo", PYTHONPATH=path)
     assert result.returncode == 1
     assert "somebody else has changed it since" in re.sub(r"\s+", " ", result.stdout)
-    assert "Nothing is changed: settle the conflict first." in result.stdout
+    assert "Nothing was changed: resolve the conflict first." in result.stdout
     assert "✗ 0 effects were undone" in result.stdout
     assert "does not show this: 0 effects were undone" in result.stderr

@@ -1,4 +1,4 @@
-"""What an agent of LangChain did is taken back by a process that can't import any framework."""
+"""What an agent of LangChain did is undone by a process that can't import any framework."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Undo without the framework: what an agent of LangChain did is taken back where there is none.
+"""Undo without the framework: what an agent of LangChain did is undone where there is none.
 
     python tests/undo_elsewhere.py record FOLDER    # where LangChain is installed
     python tests/undo_elsewhere.py undo FOLDER      # where no framework is
@@ -131,7 +131,7 @@ def scripted_model() -> "BaseChatModel":
 
 
 def undo(folder: Path) -> int:
-    """Take it back; no framework may be here."""
+    """Undo it; no framework may be here."""
     here = [name for name in FRAMEWORKS if importable(name)]
     print(f"frameworks here: {', '.join(here) or 'none'}", flush=True)
     if here:

@@ -1,4 +1,4 @@
-"""An agent tidies a folder and a database and breaks them; what it did is taken back."""
+"""An agent tidies a folder and a database and breaks them; what it did is undone."""
 
 import contextlib
 import sqlite3
@@ -62,7 +62,7 @@ def open_tools() -> tuple[Workspace, Database]:
 
 
 def for_undo() -> list[Any]:
-    """All tools, those that take back included: `rollcage undo` asks for them."""
+    """All tools, those that undo included: `rollcage undo` asks for them."""
     workspace, database = open_tools()
     return [*workspace, *database]
 

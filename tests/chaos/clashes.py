@@ -25,11 +25,11 @@ class Case(NamedTuple):
         op: the write.
         interfere: does it.
         resource: what the undo must say differs; empty where nothing of ours was changed, and all
-            must be taken back.
+            must be undone.
         fields: what it must say of how.
         first: writes that ours needs.
         status: how the undo refuses: a status of a step, or an error's name. With `failed`, what
-            came behind would be taken back first: the write is the last one.
+            came behind would be undone first: the write is the last one.
     """
 
     write: str

@@ -3,7 +3,7 @@
 The undo must refuse, change nothing at all and say what differs. What is there is looked at by the
 harness: content, modes, inodes and times of the whole folder, the bytes of the database, the
 service's own list. Twin runs, in which nobody interferes or somebody changes what is beside, must
-be taken back whole.
+be undone whole.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Ended:
 
     number: int  # of the case
     wrong: str  # a violation
-    told: str  # how the undo refused; "taken back" where it did not
+    told: str  # how the undo refused; "undone" where it did not
 
     @property
     def case(self) -> Case:
@@ -72,7 +72,7 @@ def conflicts(*, runs: int, at_once: int, seed: int) -> tuple[dict[str, Any], li
         "somebody interferes": len(clashes),
         "refused, unchanged, told": sum(not each.wrong for each in clashes),
         "twins": len(twins),
-        "taken back whole": sum(not each.wrong for each in twins),
+        "undone whole": sum(not each.wrong for each in twins),
         "refused, by how": dict(collections.Counter(each.told for each in clashes)),
         "as it must be, by write and interference": _by_case(ended),
         "seconds": round(time.monotonic() - began, 1),
@@ -115,7 +115,7 @@ def _run(order: tuple[int, int, str, int, int, str]) -> Ended:
 
 
 def _plan(case: Case, chance: random.Random) -> list[Op]:
-    """The write among others, which must stay as they are when it can't be taken back."""
+    """The write among others, which must stay as they are when it can't be undone."""
     others = [
         Op("write_file", {"path": "ours.txt", "content": f"ours {chance.random()}"}),
         Op("sql_insert", {"table": "people", "rows": [{"name": "Ours", "age": 1}]}),
@@ -154,8 +154,8 @@ class _Undone:
         """How it refused."""
         if self._reports:
             report = self._reports[-1]
-            return "taken back" if report.complete else report.steps[-1].status
-        return "taken back" if self._error is None else type(self._error).__name__
+            return "undone" if report.complete else report.steps[-1].status
+        return "undone" if self._error is None else type(self._error).__name__
 
     def carry_out(self) -> None:
         """Do all of it; an undo that refuses is asked twice."""

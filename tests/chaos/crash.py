@@ -1,6 +1,6 @@
 """Crash chaos: runs that are killed at any moment, and recovered in a new process.
 
-Half of them are resumed, half are taken back; the recovery itself is killed, too. What happened is
+Half of them are resumed, half are undone; the recovery itself is killed, too. What happened is
 told by a ledger that the bodies write, by the service, and by what is there: not by the trace.
 """
 
@@ -118,7 +118,7 @@ def _work(place: Place, job: Job, do: Do, moment: Moment) -> int:
         told = "".join(traceback.format_exception(error))
         if isinstance(error, UnknownOutcome):
             listed = {(error.run, error.step)}
-        else:  # what a user reads of a transaction that could not be taken back whole
+        else:  # what a user reads of a transaction that could not be undone whole
             listed = {(run, int(step)) for step, run in _UNKNOWN.findall(str(error))}
         place.said.write_text(json.dumps([told, sorted(listed)]))
         return LISTED
@@ -202,11 +202,11 @@ def _run(order: tuple[int, int, int, str, float, int]) -> Ended:
 
 _WORDS: Final = {
     (FINISHED, "work"): "resumed: all done",
-    (FINISHED, "undo"): "taken back: all undone",
+    (FINISHED, "undo"): "undone: all undone",
     (LISTED, "work"): "resumed: stopped, listed",
-    (LISTED, "undo"): "taken back: the rest listed",
+    (LISTED, "undo"): "undone: the rest listed",
     (BROKEN, "work"): "resumed: broken",
-    (BROKEN, "undo"): "taken back: broken",
+    (BROKEN, "undo"): "undone: broken",
 }
 
 
@@ -300,7 +300,7 @@ class Judged:
                 yield f"ran unreported: {line}"
 
     def _twice(self) -> Iterable[str]:
-        """Effects that came twice, and were not taken back in between."""
+        """Effects that came twice, and were not undone in between."""
         undone = {tuple(e["of"]) for e in self.events if e["event"] == "undo.finished"}
         ends: dict[str, list[Line]] = {}
         for line in self.lines:

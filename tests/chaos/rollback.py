@@ -2,7 +2,7 @@
 
 A failed run must leave what was there before, a clean one what the model says: by what the harness
 itself finds, whatever any report says. A run that was halted, since nobody could tell what an error
-left, takes nothing back by itself: it is taken back by `undo_run`, or resumed and then does all.
+left, takes nothing back by itself: it is undone by `undo_run`, or resumed and then does all.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _taken_back(place: Place) -> str:
         report = undo_run(place.store, JsonlStore(place.store).runs()[-1].run, tools=tools)
     finally:
         ledger.close()
-    return "" if report.complete else f"it could not be taken back whole: {report}"
+    return "" if report.complete else f"it could not be undone whole: {report}"
 
 
 def _unplanned(fault: Fault | None, plan: tuple[Part, ...], error: Exception | None) -> str:

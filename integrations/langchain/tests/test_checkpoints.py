@@ -186,7 +186,7 @@ def test_an_undo_sees_all_of_the_job(lab: Lab, saver: InMemorySaver, go: Go) -> 
 
     @tool
     def erase(text: str) -> None:
-        """Take it back."""
+        """Undo it."""
         line.written.remove(text)
 
     @tool(undo=lambda args: [compensate(erase, text=args["text"])])

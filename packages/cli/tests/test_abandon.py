@@ -30,7 +30,7 @@ def test_the_job_begins_afresh_and_the_run_stays_to_be_looked_at(cli: Cli, store
     result = cli("abandon", "@letters", "--by", "bob", "--reason", "she moved")
     assert result.code == 0, result.err
     assert f"run {run} is abandoned" in result.out
-    assert f"1 effect of it stays done. To take it back: rollcage undo {run}" in result.out
+    assert f"1 effect of it stays done. To undo it: rollcage undo {run}" in result.out
     with Session("letters", store=store, input={"to": "ann"}) as session:
         send("a")
     assert session.stats.hits == 0

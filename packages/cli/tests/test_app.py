@@ -111,7 +111,7 @@ def test_an_error_is_one_line_for_people_and_an_object_for_machines(cli: Cli) ->
     assert orjson.loads(result.err) == {
         "error": {
             "code": "run_not_found",
-            "message": "there are no runs in .rollcage; say where they are with --store",
+            "message": "there are no runs in .rollcage; name their store with --store",
         }
     }
 

@@ -126,12 +126,12 @@ def test_an_answer_is_shown(cli: Cli, request_id: str) -> None:
     [
         (["approve", "ffff"], "no request begins with 'ffff'"),
         (["approve", "ID", "--edit", "{"], "--edit is not JSON"),
-        (["approve", "ID", "--edit", "[1]"], "--edit is no JSON object"),
+        (["approve", "ID", "--edit", "[1]"], "--edit is not a JSON object"),
         (["approve", "ID", "--set", "amount"], "is not NAME=JSON"),
         (["approve", "ID", "--set", "to=bob"], "--set to is not JSON"),
         (["approve", "ID", "--set", 'pin="0000"'], "holds a secret"),
         (["approve", "ID", "--set", f"amount={10**30}"], "JSON can't hold it"),
-        (["approve", "ID", "--by", "carl"], "somebody else has to"),
+        (["approve", "ID", "--by", "carl"], "another person has to"),
         (["respond", "ID", "--value", "later"], "--value is not JSON"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
@@ -167,7 +167,7 @@ def test_a_damaged_request_is_told_and_never_approved(
     assert (listed.code, "damaged: " in listed.out) == (3, True)
     assert request_id in cli("approvals", "--json").data["damaged"]
     refused = cli("approve", request_id)
-    assert (refused.code, "was changed, or is only half there" in refused.err) == (3, True)
+    assert (refused.code, "was changed or is incomplete" in refused.err) == (3, True)
     assert cli("approvals", request_id).code == 3
     assert "can't be believed" in job().stderr
 

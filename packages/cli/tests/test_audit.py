@@ -145,7 +145,7 @@ def test_an_undo_in_a_later_run_is_told_of_the_first(store: Path, audit: Cli) ->
     with Session("job", store=store) as second:
         keep("a", "one")
         second.undo()
-    (told, _) = audit(first.run_id)  # the run that took it back is not asked for
+    (told, _) = audit(first.run_id)  # the run that undid it is not asked for
     assert told["undone"] == "compensated"
     own = next(e for e in audit(second.run_id) if e.get("tool") == "keep")
     assert own["undone"] == "compensated"
@@ -273,7 +273,7 @@ def test_runs_are_named_as_everywhere(kept: str, record: Record, audit: Cli, sto
 def test_a_time_that_is_none(given: str, cli: Cli) -> None:
     result = cli("audit", "--since", given)
     assert result.code == USAGE
-    assert "is no time" in result.err
+    assert "is not a time" in result.err
 
 
 def test_no_runs_are_no_error(cli: Cli) -> None:

@@ -86,5 +86,5 @@ def test_without_a_store(cli: Cli) -> None:
     result = cli("show", "latest")
     assert result.code == 2
     assert result.err == (
-        "rollcage: there are no runs in .rollcage; say where they are with --store\n"
+        "rollcage: there are no runs in .rollcage; name their store with --store\n"
     )

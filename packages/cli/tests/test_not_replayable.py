@@ -105,7 +105,7 @@ def test_one_in_the_calls_of_another_goes_on_too(cli: Cli, store: Path) -> None:
     ("options", "said"),
     [
         (["--did-not-happen"], "was performed"),
-        (["--happened"], "Say what it gave: --happened --result JSON"),
+        (["--happened"], "Record it: --happened --result JSON"),
     ],
 )
 def test_nothing_else_can_be_said_of_it(cli: Cli, run: str, options: list[str], said: str) -> None:
@@ -117,4 +117,4 @@ def test_nothing_else_can_be_said_of_it(cli: Cli, run: str, options: list[str], 
 def test_it_is_said_once(cli: Cli, run: str) -> None:
     assert cli("resolve", run, 1, "--happened", "--result", "1").code == 0
     refused = cli("resolve", run, 1, "--happened", "--result", "2")
-    assert "it was resolved before, by operator" in refused.err
+    assert "it was resolved already, by operator" in refused.err

@@ -12,7 +12,7 @@ def test_a_whole_index_is_left_as_it_is(cli: Cli, record: Record, store: Path) -
     record()
     before = (store / "index.jsonl").read_bytes()
     result = cli("repair")
-    assert (result.code, result.out) == (0, "the index was whole: 1 run\n")
+    assert (result.code, result.out) == (0, "the index was complete: 1 run\n")
     assert (store / "index.jsonl").read_bytes() == before
 
 
@@ -23,9 +23,9 @@ def test_a_lost_index_is_made_again(cli: Cli, record: Record, store: Path) -> No
     result = cli("repair")
     assert result.code == 0
     for run in runs:
-        assert f"run {run} was missing, and is known again" in result.out
+        assert f"run {run} was missing, and is in the index again" in result.out
         assert f"run {run} ended, and nothing but its own last lines" in result.out
-    assert "the index is made again: 2 runs" in result.out
+    assert "the index was rebuilt: 2 runs" in result.out
     assert {path: path.read_bytes() for path in (store / "runs").iterdir()} == traces
     again = cli("repair", "--json").data
     assert (again["lost"], again["damaged"], again["unattested"]) == ([], [], runs)
@@ -37,7 +37,7 @@ def test_damaged_lines_are_named(cli: Cli, record: Record, store: Path) -> None:
     index = store / "index.jsonl"
     index.write_bytes(b"\xff\n" + index.read_bytes() + b"[]\n")
     assert "damaged lines of the index, left out: 1, 4" in cli("repair").out
-    assert cli("repair").out == "the index was whole: 1 run\n"
+    assert cli("repair").out == "the index was complete: 1 run\n"
 
 
 def test_a_trace_that_nobody_can_place_is_told(

@@ -106,7 +106,7 @@ def test_only_an_unknown_step_can_be_resolved(cli: Cli, record: Any, dead: str) 
     assert again.code == 2
     error = orjson.loads(again.err)["error"]
     assert error["code"] == "step_not_unknown"
-    assert "it was resolved before, by operator" in error["message"]
+    assert "it was resolved already, by operator" in error["message"]
 
 
 def test_an_offline_replay_points_at_where_it_first_ran(cli: Cli, store: Path, dead: str) -> None:
@@ -130,8 +130,8 @@ def pay(amount: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ([], "say which: --happened [--result JSON], or --did-not-happen"),
-        (["--did-not-happen", "--result", "1"], "a step that did not happen has no --result"),
+        ([], "pass --happened [--result JSON], or --did-not-happen"),
+        (["--did-not-happen", "--result", "1"], "--did-not-happen takes no --result"),
         (["--happened", "--result", "{nonsense"], "--result is not JSON"),
         (["--happened", "--result", "NaN"], "--result is not JSON"),
     ],

@@ -190,7 +190,7 @@ def test_a_step_that_is_in_no_doubt_anywhere_is_refused(cli: Cli, store: Path) -
     unknown(store, lambda: send("a"))
     refused = cli("resolve", "@job", 1, "--happened")
     assert refused.code == errors.USAGE
-    assert "in no doubt" in refused.err
+    assert "has a known outcome" in refused.err
 
 
 def test_what_was_said_of_an_undone_run_does_not_end_it_again(cli: Cli, store: Path) -> None:

@@ -114,8 +114,8 @@ def test_an_order_is_lifted_where_it_was_given(cli: Cli, record: Record, store: 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["latest", "--lift"], "was not told to stop"),
-        (["latest", "--lift", "--reason", "x"], "--lift takes an order back"),
+        (["latest", "--lift"], "is not stopped: there is nothing to lift"),
+        (["latest", "--lift", "--reason", "x"], "for a new stop, not for --lift"),
         (["latest", "--reason", "x" * 5000], "too long"),
         (["01a1fd42-024b-7930-99ac-d6a8ee306f29"], "there is no run"),
         (["01a1fd42-024b-7930-99ac-d6a8ee306f29", "--lift"], "there is no run"),

@@ -141,7 +141,7 @@ def test_it_is_undone_once_somebody_says_so(
     assert "ran, undone" in shown
     assert "↺ put_back" in shown
     assert "undo: verified" in cli("show", "latest", "--step", 2).out
-    assert "takes back: step 2" in cli("show", "latest", "--step", 3).out
+    assert "undoes: step 2" in cli("show", "latest", "--step", 3).out
     nothing = cli("undo", "latest", "--tools", "mytools", "--to", 1)
     assert (nothing.code, nothing.out) == (0, "There is nothing to undo.\n")
 
@@ -160,7 +160,7 @@ def test_a_conflict_stops_it(cli: Cli, job: Any, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("theirs")
     result = cli("undo", "latest", "--tools", "mytools", "--yes")
     assert result.code == 1
-    assert "Nothing is changed" in result.out
+    assert "Nothing was changed" in result.out
     data = cli("undo", "latest", "--tools", "mytools", "--yes", "--json").data
     assert data["report"]["steps"][0]["status"] == "conflict"
     assert data["report"]["left"][0]["name"] == "cli_put"
@@ -186,7 +186,10 @@ def test_the_project_says_where_they_are(cli: Cli, job: Any, tmp_path: Path) -> 
     project = tmp_path / "pyproject.toml"
     project.write_text('[tool.rollcage]\ntools = ["mytools:ALL"]\n')
     assert cli("undo", "latest", "--yes").code == 0
-    for text, said in [("[tool", "can't be read"), ('tool.rollcage.tools = "x"', "is no list of")]:
+    for text, said in [
+        ("[tool", "can't be read"),
+        ('tool.rollcage.tools = "x"', "is not a list of"),
+    ]:
         project.write_text(text)
         result = cli("undo", "latest", "--plan")
         assert result.code == 2
@@ -206,7 +209,7 @@ def test_async_tools(cli: Cli, job: Any, tmp_path: Path) -> None:
     [
         ("nowhere", "ModuleNotFoundError"),
         ("mytools:nothing", "AttributeError"),
-        ("mytools:WRONG", "is no tool; declare it with @rollcage.tool"),
+        ("mytools:WRONG", "is not a tool; declare it with @rollcage.tool"),
         ("mytools:broken", "OSError: no"),
     ],
 )
@@ -230,7 +233,7 @@ def test_a_tool_that_is_missing_is_named(cli: Cli, job: Any, tmp_path: Path) -> 
 
 def test_requests_that_make_no_sense(cli: Cli, job: Any, store: Path, tmp_path: Path) -> None:
     job("a")
-    assert "--json asks nothing" in cli("undo", "latest", "--json").err
+    assert "--json can't ask" in cli("undo", "latest", "--json").err
     (trace,) = (store / "runs").glob("*.jsonl")
     copy = tmp_path / trace.name
     copy.write_bytes(trace.read_bytes())

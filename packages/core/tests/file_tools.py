@@ -1,4 +1,4 @@
-"""File tools that can be taken back, for tests here and for processes that those start.
+"""File tools that can be undone, for tests here and for processes that those start.
 
 Paths are their own root: a test gives absolute ones. `effects` beside a file gets a line for each
 change, so that they can be counted.
@@ -114,11 +114,11 @@ def both(one: str, two: str) -> str:
 
 @tool(effect="write")
 def plain_outer(path: str) -> int:
-    """Call a tool that can be taken back, and be none."""
+    """Call a tool that can be undone, and be none."""
     return put_file(path=path, text="inner")
 
 
-# --- what is taken back by the result ------------------------------------------------------------
+# --- what is undone by the result ------------------------------------------------------------
 
 
 @tool(effect="write", idempotent=True)

@@ -112,9 +112,9 @@ def test_a_rejected_call_does_not_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (True, "the approver gave back no approval"),
-        (None, "the approver gave back no approval"),
-        (Approval(cast("bool", "yes")), "the approver gave back no approval"),
+        (True, "the approver returned no approval"),
+        (None, "the approver returned no approval"),
+        (Approval(cast("bool", "yes")), "the approver returned no approval"),
         (ConnectionError("away"), "the approver failed: ConnectionError"),
     ],
     ids=repr,

@@ -701,7 +701,7 @@ def test_who_asks_cannot_approve(
 ) -> None:
     with (
         guarded(tmp_path, Answers(answer(name)), actor="carl") as session,
-        pytest.raises(Blocked, match="somebody else has to") as no,
+        pytest.raises(Blocked, match="another person has to") as no,
     ):
         send("a")
     assert (no.value.verdict_code, ran) == ("approval_by_proposer", [])
@@ -719,7 +719,7 @@ def test_who_asks_may_say_no(tmp_path: Path) -> None:
 def test_an_approval_of_another_call_is_refused(tmp_path: Path, of: str) -> None:
     with (
         guarded(tmp_path, Answers(Approval(True, by="ann", of=of))),
-        pytest.raises(Blocked, match="of another call") as no,
+        pytest.raises(Blocked, match="for another call") as no,
     ):
         send("a")
     assert no.value.verdict_code == "approval_other_call"

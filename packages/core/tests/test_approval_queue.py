@@ -350,10 +350,10 @@ def test_what_was_said_just_now_counts(desk: Desk, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        (Approval(True, by="carl"), "somebody else has to"),
-        (Approval.respond("x", by="Carl "), "somebody else has to"),
+        (Approval(True, by="carl"), "another person has to"),
+        (Approval.respond("x", by="Carl "), "another person has to"),
         (Approval.edit({"text": object()}, by="ann"), "JSON can't hold it"),
-        (Approval(True, by="ann", of="another"), "one of another call"),
+        (Approval(True, by="ann", of="another"), "for another call"),
     ],
     ids=["self", "answers", "no JSON", "other"],
 )
@@ -372,7 +372,7 @@ def test_an_unknown_request_can_not_be_decided(desk: Desk) -> None:
     with pytest.raises(ApprovalInvalid, match="there is no request"):
         desk.decide("0" * 16)
     assert not desk.root.exists()
-    with pytest.raises(StoreError, match="not the form"):
+    with pytest.raises(StoreError, match="not an approval's id"):
         desk.decide("../../etc")
 
 
@@ -607,7 +607,7 @@ def test_a_damaged_queue_denies_and_says_so(desk: Desk, damage: Damage, part: st
     whole = path.read_bytes()
     damage(path)
     assert desk.refused() == "approval_tampered"
-    with pytest.raises(ApprovalCorrupt, match=f"its {part} was changed, or is only half there"):
+    with pytest.raises(ApprovalCorrupt, match=f"its {part} was changed or is incomplete"):
         desk.queue.get(request)
     with pytest.raises(ApprovalCorrupt):
         desk.decide(request)

@@ -99,22 +99,22 @@ class Truthy:
     ("rule", "code", "reason", "name"),
     [
         (raises, "rule_error", "a rule failed: KeyError", "raises"),
-        (Truthy(), "rule_invalid", "a rule gave back no verdict", "Truthy"),
-        (waits, "rule_invalid", "a rule is async: rules are asked before anything waits", "waits"),
+        (Truthy(), "rule_invalid", "a rule returned no verdict", "Truthy"),
+        (waits, "rule_invalid", "a rule is async: make it a plain function", "waits"),
         (
             lambda _: Verdict(cast("Any", "maybe")),
             "rule_invalid",
-            "a rule gave back no verdict",
+            "a rule returned no verdict",
             None,
         ),
         (lambda _: Verdict(cast("Any", [])), "rule_error", "a rule failed: TypeError", None),
         (
             lambda _: Verdict("allow", cast("Any", 5)),
             "rule_invalid",
-            "a rule gave back no verdict",
+            "a rule returned no verdict",
             None,
         ),
-        (lambda _: "allow", "rule_invalid", "a rule gave back no verdict", None),
+        (lambda _: "allow", "rule_invalid", "a rule returned no verdict", None),
     ],
 )
 def test_a_rule_that_fails_or_gives_no_verdict_denies(

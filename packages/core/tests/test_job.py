@@ -181,7 +181,7 @@ def test_continue_goes_on_with_a_finished_run_and_records_where_there_is_none(
     third = finished(store, 1, 2, 3, replay="continue")
     assert done == [1, 2, 3]
     assert first.root == second.root == third.root == first.run_id
-    assert finished(store, 1).root != first.root  # the default begins afresh
+    assert finished(store, 1).root != first.root  # the default starts over
 
 
 # --- abandon -------------------------------------------------------------------------------------
@@ -355,6 +355,6 @@ def test_a_finished_run_whose_undo_was_cut_off_is_not_done_again_beside_what_is_
         index.write_bytes(b"".join(lines))
     assert store.runs()[0].status == "undone"
     with Session("job", store=store, tools=[put, take]) as second:
-        assert done == [1], "the step whose undo had begun is taken back first"
+        assert done == [1], "the step whose undo had begun is undone first"
         assert [put(number) for number in (1, 2, 3)] == [1, 2, 3]
     assert (done, second.root) == ([1, 2, 3], first.run_id)

@@ -103,7 +103,7 @@ def test_a_model_failure_behind_a_healed_read_runs_again(session: Any) -> None:
 
 
 def test_siblings_stay_when_a_failure_is_run_again(session: Any) -> None:
-    """`retry_failed` takes back what came later, not what was issued together with the failure."""
+    """`retry_failed` undoes what came later, not what was issued together with the failure."""
 
     @tool(effect="write")
     def flaky() -> str:

@@ -150,7 +150,7 @@ def test_an_undo_whose_attestation_is_missing_counts(store: JsonlStore) -> None:
 
 def test_an_undo_that_left_something_is_one_to_go_on_with(store: JsonlStore) -> None:
     with Session("job", store=store) as session:
-        send(1)  # which nothing takes back
+        send(1)  # which nothing undoes
         put(2)
     assert not undo_run(store, session.run_id).complete
     status = store.runs()[0].status
@@ -171,7 +171,7 @@ def test_one_damaged_line_costs_only_itself(
         index(store).write_bytes(b"".join([*kept[:number], b'{"run": 3}\n', *kept[number + 1 :]]))
         caplog.clear()
         with caplog.at_level(logging.WARNING, "rollcage"):
-            again = finished(store, 1, name="job 1")  # it had ended: recorded afresh
+            again = finished(store, 1, name="job 1")  # it had ended: recorded as a new run
         assert len(caplog.messages) == 1
         assert "made again from the traces" in caplog.messages[0]
         assert [info.run for info in store.runs()] == [*runs, again]

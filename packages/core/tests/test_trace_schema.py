@@ -130,7 +130,7 @@ def every_kind_of_line(store: Path) -> list[dict[str, Any]]:
             raise KeyboardInterrupt
 
         session.call(cut)
-    with Session("taken back", store=store) as session:
+    with Session("undone", store=store) as session:
         box: dict[str, str] = {}
 
         @tool(effect="write", name="schema.take")

@@ -71,7 +71,7 @@ def test_a_block_that_raises_is_taken_back(store: JsonlStore, files: Any, disk: 
 def job_with_a_block(
     session: Session, files: Any, disk: Path, *, way: str = "raises", behind: bool = True
 ) -> list[object]:
-    """A write, a block that looks, writes and is taken back, and a write behind it."""
+    """A write, a block that looks, writes and is undone, and a write behind it."""
     seen: list[object] = []
     put(files, disk, "a")
     try:

@@ -1,4 +1,4 @@
-"""Undo in a live session: what was done is taken back, looked at, and never claimed unseen."""
+"""Undo in a live session: what was done is undone, looked at, and never claimed unseen."""
 
 import asyncio
 import contextvars

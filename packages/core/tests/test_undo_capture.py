@@ -80,7 +80,7 @@ def test_an_undo_may_take_any_of_its_words() -> None:
 
 def test_policies_see_what_is_reversible(store: JsonlStore) -> None:
     def reversible_only(step: StepView) -> Verdict | None:
-        return None if step.contract.reversible else Verdict.deny("it can't be taken back")
+        return None if step.contract.reversible else Verdict.deny("it can't be undone")
 
     @tool(effect="write", undo=plan)
     def kept(what: str) -> str:
@@ -96,7 +96,7 @@ def test_policies_see_what_is_reversible(store: JsonlStore) -> None:
 
     with Session("job", store=store, rules=[reversible_only]):
         assert kept("a") == seen("a") == "a"
-        with pytest.raises(Blocked, match="can't be taken back"):
+        with pytest.raises(Blocked, match="can't be undone"):
             gone("a")
 
 

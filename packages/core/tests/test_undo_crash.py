@@ -20,7 +20,7 @@ NEVER = 1 << 30
 
 
 class Yard:
-    """Has a job worked at, or taken back, by processes that are killed."""
+    """Has a job worked at, or undone, by processes that are killed."""
 
     def __init__(self, victim: subprocess.Popen[str], folder: Path) -> None:
         self.victim = victim
@@ -110,7 +110,7 @@ def test_all_is_done_or_all_is_undone(yard: Yard) -> None:
 
 
 def _recovered(yard: Yard, seed: int, chance: random.Random) -> str:
-    """Kill a job, then go on with it or take it back, killed again and again; what came of it."""
+    """Kill a job, then go on with it or undo it, killed again and again; what came of it."""
     do, in_doubt = "work", "list"
     for attempt in range(30):
         last = attempt > 6

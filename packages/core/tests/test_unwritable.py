@@ -107,7 +107,7 @@ def close(path: Path) -> None:
 def test_a_full_disk_runs_no_write(
     python: Python, store: JsonlStore, events: Events, tmp_path: Path, room: int
 ) -> None:
-    """Each room ends inside another line: its short write is taken back."""
+    """Each room ends inside another line: its short write is undone."""
     child = python(LIMITED, str(room), "30")
     assert child.returncode == 0, child.stderr
     run, ran = child.stdout.split()

@@ -1,4 +1,4 @@
-"""A process whose children work at a job, or take it back, and are killed: `test_undo_crash.py`.
+"""A process whose children work at a job, or undo it, and are killed: `test_undo_crash.py`.
 
 One order is a line of JSON on standard input; the answer is the worker's wait status. A worker is
 forked off, and killed some microseconds after the effects have grown by some bytes.
@@ -23,7 +23,7 @@ FINISHED, UNKNOWN, LEFT, BROKEN = 0, 3, 4, 5
 
 
 def job(session: Session, disk: Path, seed: int) -> None:
-    """Some writes, alone, in turns, in scopes, and one block that is taken back on its own."""
+    """Some writes, alone, in turns, in scopes, and one block that is undone on its own."""
     chance = random.Random(seed)  # noqa: S311 - the same job in each generation
     for number in range(8):
         one, two = str(disk / chance.choice("abc")), str(disk / chance.choice("def"))

@@ -141,7 +141,7 @@ def test_what_is_approved_anew_is_given_by_the_next_facade(approve: Approve) -> 
 @pytest.mark.parametrize(
     ("step", "before", "contract"),
     [
-        ("propose MODULE:FUNCTION{at}, and let somebody else approve", lambda r: None, LOOK),
+        ("propose MODULE:FUNCTION{at}, and let another person approve", lambda r: None, LOOK),
         ("approve look{at}", lambda r: r.propose(LOOK, by="ann"), LOOK),
         ("unfreeze send{at}", lambda r: r.freeze("send", by="ann"), SEND),
         ("activate send PACK{at}, with a pack of agent",

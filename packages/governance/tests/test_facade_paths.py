@@ -352,9 +352,9 @@ def test_nor_is_a_body_that_was_replaced_while_the_session_was_open(
         plain.__code__ = code
         tools.victim("after")
         setattr(tools.victim, "__wrapped__", evil)  # noqa: B010 - what a declared function has
-        with pytest.raises(Blocked, match="The function of the tool victim is another one"):
+        with pytest.raises(Blocked, match="tool victim is not the one that was approved"):
             session.call(tools.victim, word="w")
-        with pytest.raises(Blocked, match="The function of the tool victim is another one"):
+        with pytest.raises(Blocked, match="tool victim is not the one that was approved"):
             session.run(tools.contract, {"word": "w"}, evil)
     assert ran == ["before", "after"]
 

@@ -63,7 +63,7 @@ def test_a_plan_by_an_unapproved_tool_is_refused_before_the_effect(
     with Session("job", store=store, facade="agent", replay="off") as session:
         write_it(str(file), "text")
         with pytest.raises(Blocked, match="not one of those that this agent has"):
-            files.restore_file(str(file), None)  # it takes back, no more
+            files.restore_file(str(file), None)  # it undoes, no more
         assert session.undo().complete
     assert not file.exists()
 
@@ -83,7 +83,7 @@ def test_a_transaction_takes_back_by_approved_tools(
 def test_a_plan_that_needs_the_result_is_not_carried_out_by_an_unapproved_tool(
     store: JsonlStore, approve: Approve, file: Path, files: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The effect is out there by then: it stays to be taken back once the tool is approved."""
+    """The effect is out there by then: it stays to be undone once the tool is approved."""
 
     @tool(effect="write")
     def take_away(path: str) -> None:

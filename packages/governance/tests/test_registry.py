@@ -82,7 +82,7 @@ def test_each_transition_says_who_when_and_why(registry: Registry) -> None:
 @pytest.mark.parametrize("by", ["ann", "Ann", " ANN ", "\uff41nn"])
 def test_who_proposed_a_tool_can_not_approve_it(registry: Registry, by: str) -> None:
     registry.propose(SEND, by="ann")
-    with pytest.raises(GovernanceError, match="somebody else has to approve it"):
+    with pytest.raises(GovernanceError, match="another person has to approve it"):
         registry.approve("send", by=by)
     assert registry.tool("send").status == "proposed"
 

@@ -360,7 +360,7 @@ def test_calls_begin_within_the_time_of_the_run(clock: Clock) -> None:
     assert passes(counted, call())
     clock.pass_(1)
     said = denial(counted.take(call()))
-    assert (said.code, said.reason) == ("limit_time", "this run had 60 s, and they are over")
+    assert (said.code, said.reason) == ("limit_time", "this run had 60 s, and the time is up")
 
 
 def test_the_time_of_a_tool_begins_with_its_first_call(clock: Clock) -> None:
@@ -394,7 +394,7 @@ def test_a_clock_that_fails_denies_what_it_is_needed_for(
     ticket = counted.take(call("timed"))
     clock.now = broken
     found = denial(counted.take(call("timed")))
-    assert (found.code, found.reason) == ("clock_error", f"the time can't be told: {said}")
+    assert (found.code, found.reason) == ("clock_error", f"the clock can't be read: {said}")
     if "rate" in limit:
         paced = ticket.pace()
         assert paced is not None

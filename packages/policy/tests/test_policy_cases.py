@@ -235,7 +235,7 @@ BAD = {
         "cases[0].tool.efect",
         "did you mean 'effect'?",
     ),
-    "nothing to take back": (
+    "nothing to undo": (
         (
             "version = 1\n[tools.a]\neffect='read'\nreversible=true\n[[cases]]\nname='a'\n"
             "tool='a'\n"
@@ -408,6 +408,6 @@ def test_a_doubt_says_where_and_what() -> None:
         "version = 1\n" + rule("a", "allow") + rule("b", "allow", tools=["read_fle"])
     )
     assert [str(each) for each in doubts(made, TOOLS)] == [
-        "policy, line 6: b: it never decides: a (allow) is about the same calls, and comes first",
+        "policy, line 6: b: it never decides: a (allow) matches the same calls, and comes first",
         "policy, line 6: b: no tool is called 'read_fle'; did you mean 'read_file'?",
     ]

@@ -1,4 +1,4 @@
-"""What the HTTP tools send, take, refuse and take back; all over real loopback servers."""
+"""What the HTTP tools send, take, refuse and undo; all over real loopback servers."""
 
 import contextlib
 import gzip
@@ -432,7 +432,7 @@ def test_what_is_idempotent(client: Callable[..., Http]) -> None:
     assert idempotent(client(honours_keys=True)) == [True, True, True, True]
 
 
-# --- taking back ---------------------------------------------------------------------------------
+# --- undoing ---------------------------------------------------------------------------------
 
 
 def test_a_post_is_taken_back(

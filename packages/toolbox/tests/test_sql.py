@@ -1,4 +1,4 @@
-"""What the SQL tools read, write, refuse and take back; on real files and a real server."""
+"""What the SQL tools read, write, refuse and undo; on real files and a real server."""
 
 import datetime as dt
 import decimal
@@ -165,7 +165,7 @@ def take_back(database: Database, plan: list[rollcage.Compensation]) -> None:
 def there_and_back(
     database: Database, function: Callable[..., Any], **args: Any
 ) -> tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]:
-    """A change, taken back: the states before it, after it, and in the end."""
+    """A change, undone: the states before it, after it, and in the end."""
     before = observed(function, **args)
     result = function(**args)
     after = observed(function, **args)

@@ -1,4 +1,4 @@
-"""Each change of a workspace is observed, planned for, probed and taken back exactly."""
+"""Each change of a workspace is observed, planned for, probed and undone exactly."""
 
 import contextlib
 import subprocess

@@ -1,4 +1,4 @@
-"""`rollcage abandon`: a run is set aside, and its job begins afresh."""
+"""`rollcage abandon`: a run is set aside, and its job starts over."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def abandon(
     run: RunArgument,
     reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why; it is recorded.")] = None,
     by: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Who says so (this user, if not said).")
+        str | None, typer.Option(metavar="NAME", help="In whose name (this user, by default).")
     ] = None,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Set a run aside: the next session of its job begins afresh.
+    """Set a run aside: the next session of its job starts over.
 
-    Nothing is taken back. What the run did stays done, and is done again where the job asks for it:
-    to take it back, use `undo`. The run can still be shown, audited and replayed offline.
+    Nothing is undone. What the run did stays done, and is done again where the job asks for it:
+    to undo it, use `undo`. The run can still be shown, audited and replayed offline.
     """
     found = find(store, run)
     reader = found.reader

@@ -1,6 +1,6 @@
 """The `rollcage` command: its parts, and how every error reaches the user as one line.
 
-Exit codes: 0 done; 1 runs differ, not everything is taken back, or the demo found less than it
+Exit codes: 0 done; 1 runs differ, not everything is undone, or the demo found less than it
 promises; 2 the request makes no sense, or what it asks for does not exist; 3 a trace is damaged;
 4 a run is in use; 5 the store can't be used, or something unexpected; 130 interrupted.
 """
@@ -99,7 +99,7 @@ def _imported(name: str) -> Any:
 rollcage = typer.Typer(
     name="rollcage",
     cls=_Commands,
-    help="Look at the runs of AI agents: what ran, what was replayed, what nobody can tell.",
+    help="Inspect, verify, undo and audit the runs of AI agents.",
     epilog=_EXIT_CODES,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -117,7 +117,7 @@ def _version(wanted: bool) -> None:  # noqa: FBT001 - Typer calls it with the fl
 @rollcage.callback()
 def _options(
     _version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = OFF,
     _debug: Annotated[
         bool, typer.Option("--debug", help="Show an error with its traceback; goes anywhere.")

@@ -27,7 +27,7 @@ IdArgument = Annotated[
     typer.Argument(metavar="ID", help="A request's id, or its beginning.", show_default=False),
 ]
 ByOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Who says so (this user, if not said).")
+    str | None, typer.Option(metavar="NAME", help="In whose name (this user, by default).")
 ]
 ReasonOption = Annotated[str | None, typer.Option(metavar="TEXT", help="Why.")]
 
@@ -37,7 +37,7 @@ def approvals(
         str | None,
         typer.Argument(metavar="[ID]", help="One request, in full.", show_default=False),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Those that are used up, too.")] = OFF,
+    every: Annotated[bool, typer.Option("--all", help="Also those that were used.")] = OFF,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
@@ -65,11 +65,11 @@ def approve(
     approval: IdArgument,
     edit: Annotated[
         str | None,
-        typer.Option(metavar="JSON", help="All the arguments that it is to run with instead."),
+        typer.Option(metavar="JSON", help="All the arguments to run it with instead."),
     ] = None,
     change: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=JSON", help="One argument that is to be another."),
+        typer.Option("--set", metavar="NAME=JSON", help="One argument to change."),
     ] = None,
     reason: ReasonOption = None,
     by: ByOption = None,
@@ -127,7 +127,7 @@ def _decide(queue: ApprovalQueue, approval: str, said: Approval, *, as_json: boo
     out = console()
     text = Text(f"{visible(queued.request.name)} is {said.decision}", style="green")
     out.print(text.append(f" by {visible(said.by)}" if said.by else ""), soft_wrap=True)
-    out.print(f"The next session that resumes run {queued.request.run} goes by that.")
+    out.print(f"The next session that resumes run {queued.request.run} applies that.")
 
 
 def _edited(
@@ -142,7 +142,7 @@ def _edited(
     shown = dict(queued.request.args)
     args: Any = shown if edit is None else _json("--edit", edit)
     if not isinstance(args, dict):
-        raise UsageError("--edit is no JSON object; it holds all the arguments by name")
+        raise UsageError("--edit is not a JSON object: pass all the arguments, by name")
     made = dict(cast("dict[str, Any]", args))
     for change in changes:
         name, equals, value = change.partition("=")

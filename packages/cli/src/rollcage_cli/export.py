@@ -24,10 +24,10 @@ def export(
     run: RunArgument,
     redact: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Take out what is called so, everywhere (repeatable)."),
+        typer.Option(metavar="NAME", help="Redact values of this name, everywhere (repeatable)."),
     ] = None,
     no_values: Annotated[
-        bool, typer.Option("--no-values", help="Take out all arguments and results.")
+        bool, typer.Option("--no-values", help="Redact all arguments and results.")
     ] = OFF,
     store: StoreOption = DEFAULT_STORE,
     _as_json: JsonOption = OFF,

@@ -139,13 +139,14 @@ def words(stands: Standing, status: str, run: str, reader: Reader) -> list[str]:
     """
     at = store_option(reader)
     said = [
-        f"{_begin(str(each))} is unknown. Find out, then say so: rollcage resolve {each.run} "
+        f"{_begin(str(each))} has an unknown outcome. Find out, then record it: rollcage resolve "
+        f"{each.run} "
         f"{each.step}{at} --happened | --did-not-happen"
         for each in stands.unknown
     ]
     said += [
-        f"{_begin(str(each))} was performed, and what it gave can't be given back: a resume halts "
-        f"there. Say what it gave: rollcage resolve {each.run} {each.step}{at} --happened "
+        f"{_begin(str(each))} was performed, and its result can't be replayed: a resume halts "
+        f"there. Record its result: rollcage resolve {each.run} {each.step}{at} --happened "
         f"--result JSON"
         for each in stands.lost
     ]
@@ -155,8 +156,8 @@ def words(stands: Standing, status: str, run: str, reader: Reader) -> list[str]:
         said.append(f"Not asked for so far: {_several(stands.ahead)}.")
     elif stands.ahead:
         said.append(
-            f"Never asked for: {_several(stands.ahead)}. They stay done; to take them back: "
-            f"rollcage undo {run}{at}; to leave them: rollcage abandon {run}{at}"
+            f"Never asked for: {_several(stands.ahead)}. They stay done; to undo them: "
+            f"rollcage undo {run}{at}; to keep them: rollcage abandon {run}{at}"
         )
     return said
 

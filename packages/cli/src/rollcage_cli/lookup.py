@@ -70,7 +70,7 @@ def find(store: str, reference: str) -> Found:
         return Found(reader, reference)
     runs = reader.runs()
     if not runs:
-        raise RunNotFound(f"there are no runs in {store}; say where they are with --store")
+        raise RunNotFound(f"there are no runs in {store}; name their store with --store")
     if reference == "latest":
         return Found(reader, runs[-1].run)
     if reference.startswith("@"):

@@ -37,7 +37,7 @@ NewestRunArgument = Annotated[
     str,
     typer.Argument(
         metavar="[RUN]",
-        help="As for every command; the newest run where none is given.",
+        help="As in every command; by default the newest run.",
         show_default=False,
     ),
 ]

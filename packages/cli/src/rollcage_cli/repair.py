@@ -33,7 +33,7 @@ def repair(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> Non
         if found.damaged:
             out.print(f"damaged lines of the index, left out: {lines}", soft_wrap=True)
         for run in found.lost:
-            out.print(f"run {run} was missing, and is known again", soft_wrap=True)
+            out.print(f"run {run} was missing, and is in the index again", soft_wrap=True)
         for run in found.unattested:
             out.print(
                 f"run {run} ended, and nothing but its own last lines says that it is whole",
@@ -42,7 +42,7 @@ def repair(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> Non
         for said in found.unreadable:
             out.print(Text(visible(said), style="red"), soft_wrap=True)
         whole = not (found.damaged or found.lost or found.unreadable)
-        said = "the index was whole" if whole else "the index is made again"
+        said = "the index was complete" if whole else "the index was rebuilt"
         out.print(f"{said}: {counted(found.runs, 'run')}", soft_wrap=True)
     if found.unreadable:
         raise typer.Exit(CORRUPT)

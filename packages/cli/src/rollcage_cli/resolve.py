@@ -27,11 +27,11 @@ def resolve(
     happened: Annotated[
         bool | None,
         typer.Option(
-            "--happened/--did-not-happen", show_default=False, help="Which of the two it was."
+            "--happened/--did-not-happen", show_default=False, help="Whether it happened."
         ),
     ] = None,
     result: Annotated[
-        str | None, typer.Option(metavar="JSON", help="What it gave back (null if not said).")
+        str | None, typer.Option(metavar="JSON", help="Its result (null by default).")
     ] = None,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
@@ -40,7 +40,7 @@ def resolve(
 
     Then its run can be resumed: a step that happened is replayed with its result, one that did not
     happen runs again. A write that was performed, and whose result has no encoding, is replayed
-    with the --result that is said here. Find out first: this can't be taken back. Of @NAME, the
+    with the --result that is said here. Find out first: this can't be undone. Of @NAME, the
     step is looked for in all runs that its newest one builds on.
     """
     outcome = _outcome(happened=happened, result=result)
@@ -88,10 +88,10 @@ def _where_in_job(found: Found, step: int) -> str:
 def _outcome(*, happened: bool | None, result: str | None) -> dict[str, Any]:
     """The outcome that the options state."""
     if happened is None:
-        raise UsageError("say which: --happened [--result JSON], or --did-not-happen")
+        raise UsageError("pass --happened [--result JSON], or --did-not-happen")
     if not happened:
         if result is not None:
-            raise UsageError("a step that did not happen has no --result")
+            raise UsageError("--did-not-happen takes no --result")
         return {"status": "not_started"}
     try:
         value = None if result is None else orjson.loads(result)
@@ -151,8 +151,8 @@ def _in_doubt(seen: Run, run: str, number: int) -> Step:
         )
     if row.state != "unknown" and not row.unreplayable:
         raise StepNotUnknown(
-            f"step {number} ({visible(row.name)}) is in no doubt: {_said(row)}. Only an "
-            f"unknown step can be resolved, or one whose result can't be given back"
+            f"step {number} ({visible(row.name)}) has a known outcome: {_said(row)}. Only an "
+            f"unknown step can be resolved, or one whose result can't be replayed"
         )
     return row
 
@@ -161,14 +161,14 @@ def _check(row: Step, outcome: dict[str, Any], *, given: bool) -> None:
     """Refuse a word that says nothing new of a write that was performed."""
     if row.unreplayable and (outcome["status"] != "ok" or not given):
         raise UsageError(
-            f"step {row.step} ({visible(row.name)}) was performed, but what it gave can't be given "
-            f"back ({visible(row.unreplayable)}). Say what it gave: --happened --result JSON"
+            f"step {row.step} ({visible(row.name)}) was performed, but its result can't be "
+            f"replayed ({visible(row.unreplayable)}). Record it: --happened --result JSON"
         )
 
 
 def _said(row: Step) -> str:
     if row.resolved_by:
-        return f"it was resolved before, by {row.resolved_by}"
+        return f"it was resolved already, by {row.resolved_by}"
     return {
         "hit": "its recorded outcome was replayed",
         "seen": "its recorded outcome was in the framework's own memory",

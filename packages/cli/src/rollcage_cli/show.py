@@ -311,7 +311,7 @@ def _print_step(out: Console, row: Step) -> None:
         ("took", _duration_text(row.duration)),
         ("tokens", str(row.tokens or "")),
         ("first ran", f"step {row.origin[1]} of run {row.origin[0]}" if row.origin else ""),
-        ("takes back", f"step {row.undoes[1]} of run {row.undoes[0]}" if row.undoes else ""),
+        ("undoes", f"step {row.undoes[1]} of run {row.undoes[0]}" if row.undoes else ""),
         ("undo", visible(row.undone or "")),
         ("key", row.key),
     ]

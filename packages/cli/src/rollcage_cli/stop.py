@@ -20,13 +20,13 @@ __all__ = ["stop"]
 def stop(
     run: RunArgument,
     reason: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Why; whoever runs it is told.")
+        str | None, typer.Option(metavar="TEXT", help="Why; it is shown to whoever runs it.")
     ] = None,
     by: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Who says so (this user, if not said).")
+        str | None, typer.Option(metavar="NAME", help="In whose name (this user, by default).")
     ] = None,
     lift: Annotated[
-        bool, typer.Option("--lift", help="Take that back: the run may be resumed.")
+        bool, typer.Option("--lift", help="End the stop: the run may be resumed.")
     ] = OFF,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
@@ -34,7 +34,7 @@ def stop(
     """Stop a run: its next call is refused, and so is its resume, until that is lifted.
 
     A tool that is running by now is not interrupted; its end is recorded. What the run did can be
-    taken back with `undo`.
+    undone with `undo`.
     """
     found = find(store, run)
     reader = found.reader
@@ -42,7 +42,7 @@ def stop(
         raise UsageError(f"{visible(run)} is a file outside of a store; stop it in its store")
     if lift:
         if reason is not None or by is not None:
-            raise UsageError("--lift takes an order back; --reason and --by go with a new one")
+            raise UsageError("--reason and --by are for a new stop, not for --lift")
         _lift(reader, found.run, as_json=as_json)
         return
     order = StopOrder(found.run, who(by, required=False), reason or "", time_ns() // 1000)
@@ -67,7 +67,7 @@ def _lift(store: Store, run: str, *, as_json: bool) -> None:
             f"rollcage stop {order.run} --lift{store_option(store)}"
         )
     if not store.lift(run):
-        raise UsageError(f"run {run} was not told to stop: there is nothing to lift")
+        raise UsageError(f"run {run} is not stopped: there is nothing to lift")
     if as_json:
         print_json({"run": run, "stopped": False})
         return

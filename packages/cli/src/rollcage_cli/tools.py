@@ -64,7 +64,7 @@ def _setting(path: Path) -> list[str]:
         raise ToolsUnusable(f"{path} can't be read: {error}") from None
     said = items_of(data.get("tool", {}).get("rollcage", {}).get("tools", []))
     if said is None or not all(isinstance(each, str) for each in said):
-        raise ToolsUnusable(f"tool.rollcage.tools in {path} is no list of module:attribute")
+        raise ToolsUnusable(f"tool.rollcage.tools in {path} is not a list of module:attribute")
     return said
 
 
@@ -113,7 +113,8 @@ def _several(spec: str, found: Any) -> list[Source]:
     wrong = [each for each in tools if not _is_tool(each)]
     if wrong:
         raise ToolsUnusable(
-            f"tools {visible(spec)!r}: {visible(repr(wrong[0])[:80])} is no tool; declare it with "
+            f"tools {visible(spec)!r}: {visible(repr(wrong[0])[:80])} is not a tool; declare it "
+            f"with "
             f"@rollcage.tool"
         )
     return [_source(each) for each in tools]

@@ -1,4 +1,4 @@
-"""`rollcage undo`: takes back what a run did, once somebody has seen what that means."""
+"""`rollcage undo`: undoes what a run did, once somebody has seen what that means."""
 
 from __future__ import annotations
 
@@ -43,30 +43,31 @@ def undo(
     run: RunArgument,
     to: Annotated[
         int | None,
-        typer.Option(min=1, metavar="STEP", help="Only what came behind this step."),
+        typer.Option(min=1, metavar="STEP", help="Undo only the steps after this one."),
     ] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Show what would be done, no more.")] = OFF,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = OFF,
+    plan: Annotated[bool, typer.Option("--plan", help="Dry run: show what would be done.")] = OFF,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask for confirmation.")] = OFF,
     tools: Annotated[
         list[str] | None,
         typer.Option(
             metavar="MODULE[:ATTRIBUTE]",
-            help="Where the tools are; else tool.rollcage.tools in pyproject.toml says it.",
+            help="The module with the tools; by default tool.rollcage.tools in pyproject.toml.",
         ),
     ] = None,
     restore: Annotated[
-        bool, typer.Option("--restore", help="Also restore what was before unknown steps.")
+        bool,
+        typer.Option("--restore", help="Also restore the state before steps of unknown outcome."),
     ] = OFF,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Take back what a run did, the newest effect first.
+    """Undo what a run did, the newest effect first.
 
     Shows first what is reversible, unknown, in conflict and irreversible, and asks. Nothing is
     changed where somebody else has changed a state since. Exits with 1 if anything is left.
     """
     if as_json and not (plan or yes):
-        raise UsageError("--json asks nothing: say --plan, or --yes to undo")
+        raise UsageError("--json can't ask: pass --plan, or --yes to undo")
     found = find(store, run)
     if not isinstance(found.reader, Store):
         raise UsageError(f"{visible(run)} is a file outside of a store; undo it in its store")
@@ -79,7 +80,7 @@ def undo(
             print_json({"plan": _plan_data(planned)})
         raise typer.Exit(0 if planned.complete else DIFFERENT)
     if planned.conflicts and not as_json:
-        console().print("Nothing is changed: settle the conflict first.")
+        console().print("Nothing was changed: resolve the conflict first.")
         raise typer.Exit(DIFFERENT)
     if not yes and not typer.confirm("Undo this?"):
         raise typer.Exit(DIFFERENT)
@@ -111,7 +112,7 @@ class _Work:
                 return asyncio.run(aplan_undo(*self._where, **self._options))
             return plan_undo(*self._where, **self._options)
         except ToolMissing as error:
-            said = "say where it is with --tools MODULE, or in tool.rollcage.tools"
+            said = "name its module with --tools MODULE, or in tool.rollcage.tools"
             raise ToolMissing(f"{error} ({said})", error.tool) from error
 
     def undo(self) -> UndoReport:

@@ -93,8 +93,8 @@ def verify(
 ) -> None:
     """Check that a trace is whole and unchanged.
 
-    Looks at every line, hash, key, fingerprint and large value, and makes the worlds of a run that
-    was recorded afresh again. Exits with 3 if anything was changed, removed, added or damaged.
+    Looks at every line, hash, key, fingerprint and large value, and recomputes the worlds of a run
+    that resumes no other. Exits with 3 if anything was changed, removed, added or damaged.
     """
     found = find(store, run)
     trace = found.read()

@@ -30,7 +30,7 @@
     │   ├── ReplayMiss                replay found no recorded step             (replay_miss)
     │   ├── NotReplayable             a recorded write that can't be given back (not_replayable)
     │   ├── Diverged                  recorded effects would be left behind     (diverged)
-    │   ├── UndoIncomplete            not everything could be taken back        (undo_incomplete)
+    │   ├── UndoIncomplete            not everything could be undone        (undo_incomplete)
     │   ├── RunStopped                somebody told the run to stop             (run_stopped)
     │   ├── ControlLost               nobody could stop the run any more        (control_lost)
     │   ├── UnknownOutcome            a write that may have happened or not      (outcome_unknown)

@@ -1,7 +1,7 @@
 """Programs for the laws of cut, undone and shuffled runs, the world that they change, and a lab.
 
 A *program* is what an agent does, whatever it is told: calls alone and in turns, calls inside of
-calls, branches, transactions that come back or are taken back. A `World` is what its writes have
+calls, branches, transactions that come back or are undone. A `World` is what its writes have
 done, outside of any trace. A `Lab` runs a program in a store until it is through, as an operator
 does who says truthfully what became of each step that nobody else can tell of; it can go back to
 the moment behind any line of a trace, with the world as it was then.
@@ -67,7 +67,7 @@ class Branches:
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """A transaction; one that `raises` is taken back."""
+    """A transaction; one that `raises` is undone."""
 
     nodes: tuple[Node, ...]
     raises: bool = False
@@ -79,7 +79,7 @@ Program = tuple[Node, ...]
 
 
 class TakenBack(Exception):
-    """What a transaction raises to be taken back."""
+    """What a transaction raises to be undone."""
 
 
 @dataclasses.dataclass(frozen=True)

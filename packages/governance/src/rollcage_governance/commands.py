@@ -37,19 +37,19 @@ PackArgument = Annotated[
     str, typer.Argument(metavar="PACK", help="A pack's name.", show_default=False)
 ]
 ByOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Who says so (this user, if not said).")
+    str | None, typer.Option(metavar="NAME", help="In whose name (this user, by default).")
 ]
 WhyOption = Annotated[str, typer.Option(metavar="TEXT", help="Why; it is kept.")]
 ModelOption = Annotated[bool, typer.Option("--model", help="It is a model, not a tool.")]
-YesOption = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Don't ask for confirmation.")]
 DigestOption = Annotated[
     str | None,
-    typer.Option(metavar="SHA256", help="Of the proposal that was reviewed; no other counts."),
+    typer.Option(metavar="SHA256", help="Digest of the proposal that was reviewed."),
 ]
 
 tools = typer.Typer(
     name="tools",
-    help="Govern tools: what agents may be given, as whom it was approved, and what it is now.",
+    help="Govern tools: propose, review, approve, freeze, and group them for agents.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -166,7 +166,7 @@ def propose(
     else:
         contracts = _contracts(load_tools(named), named)
     if not contracts:
-        raise UsageError("say which: MODULE[:ATTRIBUTE], or NAME --model")
+        raise UsageError("name a tool as MODULE[:ATTRIBUTE], or a model as NAME --model")
     kind = _kind(model)
     if len(contracts) > 1:
         contracts = [each for each in contracts if registry.is_new(each, kind=kind)]
@@ -178,7 +178,7 @@ def propose(
     for each in found:
         _print(Text(f"{visible(each.name)} is proposed by {visible(proposer)}", style="green"))
     out.print(
-        f"Somebody else approves it with: rollcage tools approve TOOL{registry.option}"
+        f"Another person approves it with: rollcage tools approve TOOL{registry.option}"
         if found
         else "Nothing is new: all of them are approved or proposed as they are.",
         soft_wrap=True,
@@ -201,7 +201,7 @@ def approve(
     Shows what changes first, and asks. Whoever proposed it can't approve it.
     """
     if as_json and not (yes and digest):
-        raise UsageError("--json asks nothing: say --yes, and the --digest that was reviewed")
+        raise UsageError("--json can't ask: pass --yes, and the --digest that was reviewed")
     registry, kind = Registry(store), _kind(model)
     governed = registry.tool(name, kind=kind)
     proposal = governed.proposal

@@ -159,7 +159,7 @@ class FacadeSnapshot(FacadeGuard):
             body: the function that would be called, where the caller knows it.
             kind: `tool` or `model`.
             undo: it takes something back: whatever was approved once may do that, for what it had
-                done has to be taken back even where the tool was frozen or changed since.
+                done has to be undone even where the tool was frozen or changed since.
         """
         seen = self._seen.get((kind, id(contract)))
         try:
@@ -173,7 +173,7 @@ class FacadeSnapshot(FacadeGuard):
         if verdict is None and body is not None and seen.function not in (None, body):
             return self._denied(
                 "tool_changed",
-                f"The function of the {kind} {contract.name} is another one than was approved",
+                f"The function of the {kind} {contract.name} is not the one that was approved",
             )  # fmt: skip
         return verdict
 
@@ -203,7 +203,7 @@ class FacadeSnapshot(FacadeGuard):
         if governed is not None and governed.proposal is not None:
             return f"rollcage tools approve {name}{model}{at}"
         given = f"{name}{model}" if model else "MODULE:FUNCTION"
-        return f"rollcage tools propose {given}{at}, and let somebody else approve it"
+        return f"rollcage tools propose {given}{at}, and let another person approve it"
 
     # --- looking at a contract -------------------------------------------------------------------
 

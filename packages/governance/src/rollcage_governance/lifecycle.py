@@ -194,7 +194,7 @@ class Lifecycle:
                 f"({line['digest'][:12]}…): look at it again"
             )
         if same_person(proposal.by, by):
-            raise NotAllowed(f"{by} proposed {name!r}: somebody else has to approve it")
+            raise NotAllowed(f"{by} proposed {name!r}: another person has to approve it")
         pin = Pin(proposal.digest, proposal.contract, proposal.by, by, line["time"])
         approved = old.approved | {pin.digest}
         self._set(old, line, pin=pin, proposal=None, deprecated=False, approved=approved)

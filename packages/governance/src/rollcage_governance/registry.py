@@ -296,12 +296,12 @@ def _person(by: object) -> str:
     try:
         return person(by)
     except ValueError as error:
-        raise GovernanceError(f"by= has to say who does it: {error}") from None
+        raise GovernanceError(f"by= has to name a person: {error}") from None
 
 
 def _said(what: str, text: str) -> str:
     if not _text(what, text).strip():
-        raise GovernanceError(f"{what}= is empty: the registry has to say it")
+        raise GovernanceError(f"{what}= is empty, and the registry has to record it")
     return text
 
 

@@ -136,7 +136,7 @@ def test_who_proposes_does_not_approve(cli: Cli, govern: Any) -> None:
     refused = cli("tools", "approve", "send", "--yes")
     assert refused.code == 2
     assert refused.err.count("\n") == 1
-    assert f"{options.this_user()} proposed 'send': somebody else has to approve it" in refused.err
+    assert f"{options.this_user()} proposed 'send': another person has to approve it" in refused.err
     refused = cli("tools", "approve", "nothing", "--yes")
     assert "no tool called 'nothing' was proposed; there are: send" in refused.err
     govern("reject", "send", "--why", "no", "--by", "bob")
@@ -211,12 +211,12 @@ def test_nothing_yet(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["propose"], "say which: MODULE[:ATTRIBUTE]"),
-        (["propose", "--model"], "say which"),
+        (["propose"], "name a tool as MODULE[:ATTRIBUTE]"),
+        (["propose", "--model"], "name a tool"),
         (["propose", "nowhere"], "ModuleNotFoundError"),
         (["propose", "mytools:NONE"], "there is no tool in mytools:NONE"),
-        (["propose", "mytools:SCHEMA"], "is no tool"),
-        (["approve", "send", "--json"], "--json asks nothing"),
+        (["propose", "mytools:SCHEMA"], "is not a tool"),
+        (["approve", "send", "--json"], "--json can't ask"),
         (["freeze", "send", "--why", "x"], "no tool called 'send'"),
         (["freeze", "send"], "--why"),
         (["review", "send"], "no tool called 'send'"),

@@ -230,7 +230,7 @@ def _named(value: object) -> bool:
     words = said_here.get()
     said = _around.get().said if words is None else _named_in(words)
     if said is None:
-        raise ValueError("named: the session was not told what the user said; pass said=")
+        raise ValueError("named: the session does not know the user's words; pass said=")
     for each in value if isinstance(value, list) else [value]:
         # What is made alike to find it must not be what the tool then takes for something else.
         if isinstance(each, str) and not unicodedata.is_normalized("NFC", each):

@@ -148,7 +148,7 @@ class _Resolving:
             name=self.parts[-1].file.name or "",
             default=self._inherited("default") or "deny",
             mode=self.parts[-1].file.mode or "enforce",  # of the file itself: nothing included
-            strict=any(part.file.strict for part in self.parts),  # no file can take it back
+            strict=any(part.file.strict for part in self.parts),  # no file can undo it
             flow=self._inherited("flow") or "value",  # turns enforcement off
             constants=self._merged("constants", lambda file: file.constants),
             rules=rules,

@@ -97,7 +97,7 @@ class _Bound:
             return self.verdict("limit_cost", said)
         began = now if count.began is None else count.began
         if self.nanoseconds is not None and now - began >= self.nanoseconds:
-            said = f"{whose} had {limit.seconds:g} s{self.told}, and they are over"
+            said = f"{whose} had {limit.seconds:g} s{self.told}, and the time is up"
             return self.verdict("limit_time", said)
         if self.rate is not None and limit.decision == "ask":
             return self.pace(count, view, now)
@@ -229,7 +229,7 @@ class Meter:
             with self._lock:
                 return self._take(view, place)
         except _ClockFailed as failed:
-            said = f"the time can't be told: {failed}"
+            said = f"the clock can't be read: {failed}"
             return Ticket(self, view, Verdict("deny", said, "clock_error", "limits"))
         except Exception as error:  # noqa: BLE001 - whatever fails in here, the call must not run
             said = f"the limits failed: {type(error).__name__}"
@@ -241,7 +241,7 @@ class Meter:
             with self._lock:
                 return self._pace(ticket)
         except _ClockFailed as failed:
-            return Verdict("deny", f"the time can't be told: {failed}", "clock_error", "limits")
+            return Verdict("deny", f"the clock can't be read: {failed}", "clock_error", "limits")
         except Exception as error:  # noqa: BLE001 - whatever fails in here, the call must not run
             said = f"the limits failed: {type(error).__name__}"
             return Verdict("deny", said, "limit_error", "limits")

@@ -34,7 +34,7 @@ _WEIGHTS: Final = {"allow": 0, "ask": 1, "deny": 2}
 _DENY: Final = 2
 _DEFAULTS: Final[Mapping[Decision, Verdict]] = {
     "allow": Verdict("allow", "", "no_rule", "default"),
-    "ask": Verdict("ask", "no rule of the policy is about this call", "no_rule", "default"),
+    "ask": Verdict("ask", "no rule of the policy matches this call", "no_rule", "default"),
     "deny": Verdict("deny", "no rule of the policy allows this call", "no_rule", "default"),
 }
 
@@ -330,7 +330,12 @@ class _Plan:
 
 
 def _failed(rule: str, error: ConditionFailed | str) -> Verdict:
-    return Verdict("deny", f"rule {rule!r} could not be decided: {error}", "rule_error", rule)
+    return Verdict(
+        "deny",
+        f"rule {rule!r} could not be evaluated, so the call is denied: {error}",
+        "rule_error",
+        rule,
+    )
 
 
 # --- out of data ---------------------------------------------------------------------------------

@@ -184,7 +184,7 @@ class ReadOnly(_OfAnyTool):
                 "deny",
                 effects=["write"],
                 code="read_only",
-                reason="this tool changes something, and nothing may be changed here",
+                reason="this tool writes, and only reads are allowed here",
             )
         ]
         reads = self._rule("reads", "allow", effects=["pure", "read", "scope"])
@@ -192,7 +192,7 @@ class ReadOnly(_OfAnyTool):
 
 
 class ReversibleOnly(_OfAnyTool):
-    """What can't be taken back is asked about, or denied.
+    """What can't be undone is asked about, or denied.
 
     Attributes:
         otherwise: what is done with a tool that declares no undo: `ask` or `deny`.
@@ -210,7 +210,7 @@ class ReversibleOnly(_OfAnyTool):
                 self.otherwise,
                 when="!tool.reversible",
                 code="irreversible",
-                reason="what this tool does can't be taken back",
+                reason="what this tool does can't be undone",
             )
         ]
 

@@ -27,7 +27,7 @@ class Doubt:
 
     Attributes:
         code: `never_holds`, `shadowed`, `no_such_tool`, `no_such_argument` or `no_rule`.
-        id: of the rule or limit; of the tool, where no rule is about it.
+        id: of the rule or limit; of the tool, where no rule matches.
         where: the file.
         line: in it; 0 where it is about no line.
         reason: what is odd.
@@ -68,7 +68,7 @@ def _doubt(rule: PolicyRule, code: str, reason: str) -> Doubt:
 
 def _of_rule(policy: Policy, rule: PolicyRule) -> Iterator[Doubt]:
     if _constant(policy, rule) is False:
-        yield _doubt(rule, "never_holds", "its condition is never met")
+        yield _doubt(rule, "never_holds", "its condition can never hold")
         return
     place = policy.rules.index(rule)
     for at, other in enumerate(policy.rules):
@@ -77,7 +77,7 @@ def _of_rule(policy: Policy, rule: PolicyRule) -> Iterator[Doubt]:
         stronger = _WEIGHTS[other.decision] - _WEIGHTS[rule.decision]
         if stronger > 0 or (stronger == 0 and at < place):
             how = "comes first" if not stronger else f"goes over {rule.decision}"
-            said = f"it never decides: {other.id} ({other.decision}) is about the same calls, and "
+            said = f"it never decides: {other.id} ({other.decision}) matches the same calls, and "
             yield _doubt(rule, "shadowed", f"{said}{how}")
             return
 
@@ -185,5 +185,5 @@ def _without_rule(policy: Policy, tools: Sequence[Contract]) -> Iterator[Doubt]:
             for rule in policy.rules
         )
         if not any(concerned):
-            said = f"no rule is about this tool: it gets the default ({policy.default})"
+            said = f"no rule matches this tool: it gets the default ({policy.default})"
             yield Doubt("no_rule", tool.name, "", 0, said)

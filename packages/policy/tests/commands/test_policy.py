@@ -114,7 +114,7 @@ def test_its_folder_and_hosts_can_be_said(cli: Cli, tmp_path: Path) -> None:
 def test_nothing_is_written_over(cli: Cli, there: str) -> None:
     Path(there).write_text("mine", encoding="utf-8")
     result = cli("policy", "init")
-    assert (result.code, f"{there} is there already" in result.err) == (USAGE, True)
+    assert (result.code, f"{there} exists already" in result.err) == (USAGE, True)
     assert [each.name for each in Path().glob("*.toml")] == [there]
     assert Path(there).read_text(encoding="utf-8") == "mine"
     assert cli("policy", "init", "--force").code == 0
@@ -186,7 +186,7 @@ def test_a_policy_in_shadow_mode_says_so(cli: Cli, policy: Path) -> None:
     policy.write_text(
         POLICY.replace("[[rules]]", 'mode = "shadow"\n[[rules]]', 1), encoding="utf-8"
     )
-    assert "shadow: it is tried out" in cli("policy", "check", policy).out
+    assert "shadow: decisions are recorded" in cli("policy", "check", policy).out
 
 
 # --- test ----------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def test_several_files_are_of_one_policy(cli: Cli, policy: Path, tmp_path: Path)
         encoding="utf-8",
     )
     result = cli("policy", "test", "more.toml")
-    assert (result.code, "does not say which policy it tests: --policy" in result.err) == (
+    assert (result.code, "names no policy: pass one with --policy" in result.err) == (
         USAGE,
         True,
     )
@@ -251,7 +251,7 @@ def test_a_recorded_step_is_explained(cli: Cli, policy: Path, record: Record) ->
     run = record()
     result = cli("policy", "explain", policy, run, "5")
     assert result.code == 0
-    assert "not about it (effects)" in result.out
+    assert "does not match (effects)" in result.out
     assert 'met: has(args.path) && args.path == "/etc/passwd"' in result.out
     assert "deny by rule passwd, code path_escape" in result.out
     assert "the model reads: that is not yours. Use another file." in result.out
@@ -261,7 +261,7 @@ def test_a_recorded_step_is_explained(cli: Cli, policy: Path, record: Record) ->
         ("reads", None, False), ("passwd", False, False), ("b", True, True), ("puts", True, False),
     ]  # fmt: skip
     assert "allow by rule reads" in cli("policy", "explain", policy, run, "1").out
-    assert "deny by default: no rule is about it" in cli("policy", "explain", policy, run, "3").out
+    assert "deny by default: no rule matches" in cli("policy", "explain", policy, run, "3").out
 
 
 def test_what_is_not_known_is_said(cli: Cli, policy: Path, record: Record) -> None:
@@ -269,7 +269,7 @@ def test_what_is_not_known_is_said(cli: Cli, policy: Path, record: Record) -> No
     policy.write_text(POLICY.replace("when = 'args.path", 'when = \'tool.risk != "" && args.path'))
     result = cli("policy", "explain", policy, run, "2")
     assert "not known: tool.risk" in result.out
-    assert "? it depends on what is not known: tool.risk" in result.out
+    assert "? undecided, as this is not known: tool.risk" in result.out
     data = cli("policy", "explain", policy, run, "2", "--tools", "shop_tools", "--json").data
     assert data["verdict"]["rule"] == "b"
 
@@ -282,7 +282,7 @@ def test_a_call_that_was_never_made_is_explained(cli: Cli, policy: Path) -> None
     assert "who approves reads: b is dear" in result.out
     assert "allow by rule reads" in cli(*call, "see", "--effect", "read").out
     assert "deny by default" in cli(*call, "gpt", "--model", "--effect", "write").out
-    assert "fails, which denies: there is no 'path'" in cli(*call, "put").out
+    assert "fails, so the call is denied: there is no 'path'" in cli(*call, "put").out
     tools = ("--tools", "shop_tools")
     result = cli(*call, "put", "--args", '{"path": 1}', *tools)
     assert "put: path" in result.err
@@ -298,15 +298,15 @@ def test_a_limit_is_named_as_one(cli: Cli, policy: Path, record: Record) -> None
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "say which call"),
-        (["latest"], "say which call"),
-        (["latest", "1", "--args", "{}"], "say which call"),
+        ([], "name a call"),
+        (["latest"], "name a call"),
+        (["latest", "1", "--args", "{}"], "name a call"),
         (["latest", "1", "--tool", "put"], "not both"),
         (["latest", "99"], "has no call at step 99"),
         (["@other", "1"], "no run is named 'other'"),
-        (["--tool", "put", "--args", "{"], "--args is no JSON"),
-        (["--tool", "put", "--args", "[]"], "--args is no object"),
-        (["--tool", "put", "--effect", "wirte"], "'wirte' is no effect"),
+        (["--tool", "put", "--args", "{"], "--args is not JSON"),
+        (["--tool", "put", "--args", "[]"], "--args is not an object"),
+        (["--tool", "put", "--effect", "wirte"], "'wirte' is not an effect"),
     ],
 )
 def test_what_can_not_be_explained(
@@ -380,8 +380,8 @@ def test_no_secret_is_shown_and_what_is_not_known_is_counted(
     )
     policy.write_text(POLICY + risky, encoding="utf-8")
     result = cli("policy", "replay", policy, "--all")
-    assert "7 calls can't be judged (--all lists them)" in result.out
-    assert "    tool.risk in 7: the trace does not hold it; --tools says it" in result.out
+    assert "7 calls can't be decided (--all lists them)" in result.out
+    assert "    tool.risk in 7: not in the trace; --tools provides it" in result.out
     assert "hunter2" not in result.out
     assert "password=<secret>" in result.out
     result = cli("policy", "replay", policy, "--tools", "shop_tools", "--json")

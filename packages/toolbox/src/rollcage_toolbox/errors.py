@@ -8,7 +8,7 @@
     ├── NotText                bytes that are no UTF-8, or text that is no base64 (not_text)
     ├── EditRefused            what is to be replaced is not there exactly once (edit_refused)
     ├── ArchiveRefused         an archive that can't be unpacked safely (archive_refused)
-    ├── Changed                what would be taken back is not what was made (changed)
+    ├── Changed                what would be undone is not what was made (changed)
     ├── InputRefused           text, template, JSON or time that a tool can't take (input_refused)
     ├── sql.SqlRefused         a statement that is not carried out here (sql_refused)
     ├── sql.SqlFailed          the database could not carry out a statement (sql_failed)
@@ -86,7 +86,7 @@ class ArchiveRefused(ToolboxError):
 
 
 class Changed(ToolboxError):
-    """What would be taken back is not what was made: somebody else changed it."""
+    """What would be undone is not what was made: somebody else changed it."""
 
     code = "changed"
 

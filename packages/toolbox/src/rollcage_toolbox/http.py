@@ -61,9 +61,9 @@ Compensate = Callable[[Mapping[str, Any], Mapping[str, Any]], Sequence[Request] 
 
 
 def delete_location(args: Mapping[str, Any], result: Mapping[str, Any]) -> list[Request] | None:  # noqa: ARG001 - the signature of all of them
-    """Take back what a POST created: DELETE of the `Location` that the answer gave.
+    """Undo what a POST created: DELETE of the `Location` that the answer gave.
 
-    Without one the call can't be taken back; one that was refused (4xx) left nothing to take back.
+    Without one the call can't be undone; one that was refused (4xx) left nothing to undo.
     """
     if result["status"] >= 400:
         return []

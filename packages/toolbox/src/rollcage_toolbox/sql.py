@@ -1,4 +1,4 @@
-"""SQL for agents: reading held to reading by the engine, changes by rows that can be taken back.
+"""SQL for agents: reading held to reading by the engine, changes by rows that can be undone.
 
 See `sql_engine` for how a database is held, `sql_tables` for what a name stands for and `sql_rows`
 for what is kept of a row.
@@ -35,14 +35,14 @@ class Database:
     """Governed SQL tools over one database (SQLite, or PostgreSQL through psycopg).
 
     Reads: `sql_describe`, `sql_select` and, for SQL of the caller's own, `sql_query`. Writes that
-    can be taken back: `sql_insert`, `sql_update`, `sql_delete`; they name rows by their whole
+    can be undone: `sql_insert`, `sql_update`, `sql_delete`; they name rows by their whole
     primary key. `sql_execute` takes any one statement and is irreversible: what it changes can't be
     known from its text. `sql_restore` takes the others back and is no tool for agents.
 
-    Not taken back: sequences and `AUTOINCREMENT` counters go on where they are, for a number that
+    Not undone: sequences and `AUTOINCREMENT` counters go on where they are, for a number that
     was handed out once could otherwise name two rows. Tables without a primary key, with triggers
     or rules, and rows that foreign keys would carry along (`CASCADE`, `SET NULL`) are refused by
-    the writes that can be taken back.
+    the writes that can be undone.
 
     Args:
         database: a URL of SQLAlchemy, or an engine of the caller's own, which stays the caller's.
@@ -130,7 +130,7 @@ class Database:
             raises=_RAISES,
         )
         def describe() -> dict[str, Any]:
-            """Tell which tables and columns there are, and which changes can be taken back."""
+            """Tell which tables and columns there are, and which changes can be undone."""
             with self._reading() as connection:
                 found = [self._tables.find(connection, n) for n in self._tables.names(connection)]
             return {table.name: _description(table) for table in found}
@@ -214,7 +214,7 @@ class Database:
             return {"columns": rows.columns, "rows": rows.rows, "more": rows.more}
         return {"changed": rows.changed}
 
-    # --- changes that can be taken back ----------------------------------------------------------
+    # --- changes that can be undone ----------------------------------------------------------
 
     def _insert_tool(self) -> Callable[..., dict[str, Any]]:
         def undo(args: Mapping[str, Any], result: Mapping[str, Any]) -> list[Compensation]:
@@ -407,7 +407,7 @@ class Database:
             keys = [table.split(row)[0] for row in args["where"]]
             return all(sql_rows.holds(connection, table, {**k, **written}) for k in keys)
 
-    # --- taking back -----------------------------------------------------------------------------
+    # --- undoing -----------------------------------------------------------------------------
 
     def _restore_tool(self) -> Callable[..., dict[str, Any]]:
         def observe(args: Mapping[str, Any]) -> dict[str, Any]:

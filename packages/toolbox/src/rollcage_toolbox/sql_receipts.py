@@ -63,7 +63,7 @@ class Receipts:
             )
 
     def drop(self, connection: sa.Connection, call: str, table: str, keys: Iterable[Row]) -> None:
-        """Forget rows of a call that were taken back.
+        """Forget rows of a call that were undone.
 
         A key that was given out again has other receipts, of rows that are gone: those stay, for
         the undo of what came before.

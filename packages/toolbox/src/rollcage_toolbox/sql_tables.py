@@ -1,4 +1,4 @@
-"""Tables as the database describes them: what a name stands for, and what can be taken back.
+"""Tables as the database describes them: what a name stands for, and what can be undone.
 
 Every identifier that a statement is built of comes from here, never from a caller.
 """
@@ -70,7 +70,7 @@ class Table:
         name: its name.
         columns: by name, in order.
         key: the columns of its primary key.
-        why_not: why changes of its rows can't be taken back; empty where they can.
+        why_not: why changes of its rows can't be undone; empty where they can.
         references: those that follow a change of its rows.
     """
 
@@ -88,15 +88,15 @@ class Table:
         return sa.table(self.name, *columns)
 
     def reversible(self) -> None:
-        """Refuse changes that could not be taken back.
+        """Refuse changes that could not be undone.
 
         Raises:
             SqlRefused: says why.
         """
         if self.why_not:
             raise SqlRefused(
-                f"changes of {self.name!r} can't be taken back: {self.why_not}; what can't be "
-                f"taken back is done by execute"
+                f"changes of {self.name!r} can't be undone: {self.why_not}; what can't be "
+                f"undone is done by execute"
             )
 
     def values(self, given: Row, *, what: str) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def audit(
         list[str] | None,
         typer.Argument(
             metavar="[RUN]...",
-            help="As for every command; none: all runs of the store.",
+            help="As in every command; by default all runs of the store.",
             show_default=False,
         ),
     ] = None,
@@ -83,14 +83,17 @@ def audit(
         list[str] | None, typer.Option(metavar="GLOB", help="Only what these rules decided.")
     ] = None,
     undone: Annotated[
-        bool, typer.Option("--undone", help="Only what was taken back, and the undos.")
+        bool, typer.Option("--undone", help="Only what was undone, and the undos.")
     ] = OFF,
     form: Annotated[
         Format | None,
-        typer.Option("--format", "-f", help="By the name of --output where it is not said."),
+        typer.Option("--format", "-f", help="By default, that of the --output file's name."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to, if not stdout.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="A file to write to; by default, stdout."
+        ),
     ] = None,
 ) -> None:
     """Tell who called what, with which decision by which rule, and what was undone.

@@ -53,7 +53,7 @@ def who_decided(entry: Entry) -> str:
         parts.append(f"by {entry.rule}")
     if entry.shadow:
         rule = f" by {entry.shadow_rule}" if entry.shadow_rule else ""
-        parts.append(f"[tried out: {entry.shadow}{rule}]")
+        parts.append(f"[shadow: {entry.shadow}{rule}]")
     if entry.kind == "policy":
         parts.append(policy_text(entry.policy, entry.policy_digest, entry.policy_mode))
     if entry.kind == "call" and entry.by:
@@ -64,14 +64,14 @@ def who_decided(entry: Entry) -> str:
 
 
 def what_happened(entry: Entry) -> str:
-    """What became of it, where it first ran, and whether it was taken back."""
+    """What became of it, where it first ran, and whether it was undone."""
     parts = [entry.state.replace("_", " ")]
     said = entry.reason if entry.kind != "call" or entry.state == "blocked" else entry.outcome
     code = f"{entry.code}: " if entry.code and entry.state in ("blocked", "refused") else ""
     if said or code:
         parts[0] += f": {code}{said}"
     if entry.shadow_reason:
-        parts.append(f"tried out: {entry.shadow_reason}")
+        parts.append(f"shadow: {entry.shadow_reason}")
     if entry.args_before:
         parts.append(f"asked for with {entry.args_before}")
     if entry.drift:
@@ -79,7 +79,7 @@ def what_happened(entry: Entry) -> str:
     if entry.first_ran:
         parts.append(f"first ran as {_step_text(entry, entry.first_ran)}")
     if entry.undoes:
-        parts.append(f"takes back {_step_text(entry, entry.undoes)}")
+        parts.append(f"undoes {_step_text(entry, entry.undoes)}")
     if entry.undone:
         parts.append(f"undo: {entry.undone}")
     if entry.left_by:
@@ -113,7 +113,7 @@ def _counts(summary: Summary) -> Iterator[tuple[str, Mapping[str, int]]]:
     yield "Outcomes", {state.replace("_", " "): n for state, n in summary.states.items()}
     yield "Approvals", summary.approvals
     yield "Undos", summary.undos
-    yield "Credentials taken out", summary.credentials
+    yield "Credentials redacted", summary.credentials
 
 
 def _sorted(counts: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -59,7 +59,7 @@ class Entry:
         drift: how the output breaks its contract, or a fresh execution differs from the recorded.
         duration: how long the body ran (µs); None where it did not.
         first_ran: where a replayed call ran (run, step).
-        undoes: what a call takes back, or an undo took back (run, step).
+        undoes: what a call undoes, or an undo took back (run, step).
         undone: what became of the undo of this call; empty where nobody tried.
         resolved_by: who said late what became of it.
         left_by: the write of a later run (run, step) that left this one behind: it stays done.
@@ -430,7 +430,7 @@ class _Telling:
         )
 
     def _row_of(self, of: Origin) -> Step | None:
-        """The step that was taken back, where this run ran or replayed it."""
+        """The step that was undone, where this run ran or replayed it."""
         if of[0] == self._run:
             return self._rows.get(of[1])
         return next((r for r in self._rows.values() if r.origin and (*r.origin[:2],) == of), None)

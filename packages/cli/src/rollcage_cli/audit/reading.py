@@ -122,7 +122,7 @@ def audited(
 
     Args:
         runs: to tell of.
-        later: runs that may have taken back, or gone on with, what these did.
+        later: runs that may have undone, or gone on with, what these did.
         wanted: which of their entries.
         summary: counts.
         advance: called behind each run that was read.

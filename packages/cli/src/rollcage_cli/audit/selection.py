@@ -33,7 +33,7 @@ class Selection:
         agents: globs over the names of agents.
         rules: globs over the ids of rules.
         decisions: of the gate.
-        undone: only what was taken back, and the undos.
+        undone: only what was undone, and the undos.
     """
 
     since: int | None = None
@@ -77,7 +77,9 @@ def moment(text: str, now: datetime) -> int:
             when = datetime.fromisoformat(text)
         return round(when.astimezone().timestamp() * 1e6)  # without a zone, it is the local one's
     except (ValueError, OverflowError, OSError):
-        said = f"{visible(text)!r} is no time: 2026-03-01, 2026-03-01T12:30Z or 24h (that long ago)"
+        said = (
+            f"{visible(text)!r} is not a time: 2026-03-01, 2026-03-01T12:30Z or 24h (that long ago)"
+        )
         raise UsageError(said) from None
 
 

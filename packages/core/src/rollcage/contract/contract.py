@@ -64,7 +64,7 @@ class Contract:
         framework: whose native values its results may be; see `rollcage.trace.decode`.
         framework_raises: the framework's own exceptions, which come back as themselves too.
         undo: gives the compensating calls of a call (see `rollcage.compensate`), or None where it
-            can't be taken back. It is called with those of `args`, `before` and `result` that its
+            can't be undone. It is called with those of `args`, `before` and `result` that its
             signature names; without `result` it is planned before the effect.
         observe: told the arguments, gives by resource the state that the tool changes; sync or
             async. It is called before and after the effect, and around its undo.
@@ -167,7 +167,7 @@ class Contract:
             )
 
     def _check_undo(self) -> None:
-        """Refuse what says how to take back something that changes nothing."""
+        """Refuse what says how to undo something that changes nothing."""
         for field, words in _ABOUT_EFFECTS.items():
             function = getattr(self, field)
             if function is None:
@@ -175,7 +175,7 @@ class Contract:
             if self.effect != "write":
                 raise ContractError(
                     f"{self.name}: {field}= is for writes; a {self.effect!r} has nothing of its "
-                    f"own to take back"
+                    f"own to undo"
                 )
             if not callable(function):
                 raise ContractError(f"{self.name}: {field}={function!r} can't be called")
@@ -215,7 +215,7 @@ class Contract:
 
     @property
     def reversible(self) -> bool:
-        """Whether its effect can be taken back; what changes nothing needs not."""
+        """Whether its effect can be undone; what changes nothing needs not."""
         return self.undo is not None or self.effect != "write"
 
     @functools.cached_property

@@ -224,20 +224,20 @@ def judged(answer: object, request: ApprovalRequest, terms: Terms) -> Answer:
     if isinstance(answer, (Pending, Refusal)):
         return answer
     if not isinstance(answer, Approval) or not _is_whole(answer):
-        return Refusal("approver_failed", "the approver gave back no approval")
+        return Refusal("approver_failed", "the approver returned no approval")
     if answer.of and answer.of not in (request.id, request.idempotency_key):
-        return Refusal("approval_other_call", "the approval is one of another call")
+        return Refusal("approval_other_call", "the approval is for another call")
     try:
         by = person(answer.by)
     except ValueError as error:
         if answer.decision == "rejected":
             return dataclasses.replace(answer, by="")
-        return Refusal("approval_unnamed", f"nobody is named who approves it: {error}")
+        return Refusal("approval_unnamed", f"the approval names no person: {error}")
     answer = dataclasses.replace(answer, by=by)
     if answer.decision == "rejected":
         return answer
     if terms.policy != request.policy:
-        said = "the policy is another one than when the call was asked about"
+        said = "the policy has changed since approval was requested"
         return Refusal("approval_other_policy", said)
     return not_entitled(by, terms) or answer
 
@@ -245,10 +245,10 @@ def judged(answer: object, request: ApprovalRequest, terms: Terms) -> Answer:
 def not_entitled(by: str, terms: Terms) -> Refusal | None:
     """Why a yes of this person does not count, if so."""
     if same_person(by, terms.requested_by):
-        said = f"{by} asked for the call and can't approve it; somebody else has to"
+        said = f"{by} requested the call and can't approve it; another person has to"
         return Refusal("approval_by_proposer", said)
     if terms.approvers is not None and not any(same_person(by, a) for a in terms.approvers):
-        return Refusal("approval_not_entitled", f"{by} is none of those who may approve")
+        return Refusal("approval_not_entitled", f"{by} is not one of the approvers")
     return None if terms.around is None else not_entitled(by, terms.around)
 
 

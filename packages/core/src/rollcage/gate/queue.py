@@ -101,7 +101,7 @@ class ApprovalQueue:
         """One request, by its id in the queue; None where there is none.
 
         Raises:
-            ApprovalCorrupt: something of it was changed, or is only half there.
+            ApprovalCorrupt: something of it was changed or is incomplete.
             StoreError: the store can't be read.
         """
         parts = self._parts(approval)
@@ -115,7 +115,7 @@ class ApprovalQueue:
             said = self._open(approval, "decision", parts["decision"])
             _same_call(said, request)
             if said["of"] != sha256(parts["request"]).hexdigest():
-                raise ApprovalCorrupt(approval, "its decision is one of another request")
+                raise ApprovalCorrupt(approval, "its decision is for another request")
             decision, decided_at = _decision_from(said, approval), said["at"]
         if "use" in parts:
             use = str(self._open(approval, "use", parts["use"])["use"])
@@ -142,7 +142,7 @@ class ApprovalQueue:
         Raises:
             ApprovalInvalid: there is no such request, it was decided or is expired, or who says so
                 must not; the message says which.
-            ApprovalCorrupt: the request was changed, or is only half there.
+            ApprovalCorrupt: the request was changed or is incomplete.
             StoreError: the store can't be written.
         """
         now = time.time_ns() // 1000 if now is None else now
@@ -190,7 +190,7 @@ class ApprovalQueue:
     def _parts(self, approval: str) -> dict[str, bytes]:
         """The documents of a request, by their parts; none where there is none."""
         if _ID.fullmatch(approval) is None:
-            raise StoreError(f"{approval!r} is not the form of an approval's id")
+            raise StoreError(f"{approval!r} is not an approval's id")
         found = {part: self.store.get(_KIND, f"{approval}.{part}") for part in _PARTS}
         return {part: data for part, data in found.items() if data is not None}
 
@@ -203,7 +203,7 @@ class ApprovalQueue:
         except (ValueError, TypeError, AttributeError, KeyError):
             whole, document = False, {}
         if not whole or document.get("format") != _FORMAT or document.get("part") != part:
-            raise ApprovalCorrupt(approval, f"its {part} was changed, or is only half there")
+            raise ApprovalCorrupt(approval, f"its {part} was changed or is incomplete")
         if document.get("approval") != approval:
             raise _Elsewhere(approval, part, document)
         found: dict[str, Any] = document
@@ -218,14 +218,14 @@ class _Elsewhere(ApprovalCorrupt):
     """A whole document, under the name of another request."""
 
     def __init__(self, approval: str, part: str, document: dict[str, Any]) -> None:
-        super().__init__(approval, f"its {part} is one of another request")
+        super().__init__(approval, f"its {part} is for another request")
         self.document = document
 
 
 def _same_call(said: Mapping[str, Any], request: ApprovalRequest) -> None:
     """Refuse a decision on another call than the request's; the store's owner alone can make it."""
     if any(said.get(name) != getattr(request, name) for name in _BOUND):
-        raise ApprovalCorrupt(request.id, "its decision is one of another call")
+        raise ApprovalCorrupt(request.id, "its decision is for another call")
 
 
 def _request_from(fields: dict[str, Any], approval: str) -> ApprovalRequest:
@@ -339,10 +339,10 @@ class QueueApprover:
         if not asked.at - _SKEW <= queued.decided_at <= now + _SKEW:
             return Refusal("approval_clock", "the clock of who approved it is wrong, or ours")
         if queued.decided_at >= asked.expires:
-            expired = Refusal("approval_expired", "it was approved when nobody could any more")
+            expired = Refusal("approval_expired", "it was approved after it had expired")
             return self._refused(queued, request, expired)
         if not self.queue.use(queued.id, request.run, now=now):
-            return Refusal("approval_used", "the approval was used by somebody else just now")
+            return Refusal("approval_used", "another session has just used the approval")
         return said
 
     def _refused(self, queued: Queued, request: ApprovalRequest, refusal: Refusal) -> Refusal:
@@ -354,9 +354,9 @@ class QueueApprover:
 def _other(fields: Mapping[str, Any], request: ApprovalRequest) -> Refusal | None:
     """In what a document is not one of this request, if in anything."""
     if fields.get("root") != request.root:
-        return Refusal("approval_other_run", "the approval is one of another run")
+        return Refusal("approval_other_run", "the approval is for another run")
     if fields.get("idempotency_key") != request.idempotency_key or fields["key"] != request.key:
-        return Refusal("approval_other_call", "the approval is one of another call")
+        return Refusal("approval_other_call", "the approval is for another call")
     if fields.get("policy") != request.policy:
         return Refusal("approval_other_policy", "the call was approved under another policy")
     return None
@@ -364,5 +364,5 @@ def _other(fields: Mapping[str, Any], request: ApprovalRequest) -> Refusal | Non
 
 def _of_another(error: _Elsewhere, request: ApprovalRequest) -> Refusal:
     return _other(error.document, request) or Refusal(
-        "approval_used", "the approval is one that was given for an earlier request"
+        "approval_used", "the approval was given for an earlier request"
     )

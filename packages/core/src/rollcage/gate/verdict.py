@@ -208,12 +208,10 @@ def _ask(rule: Rule, view: StepView) -> Verdict | None:
             return found
         if inspect.iscoroutine(found):
             found.close()
-            return Verdict(
-                "deny", "a rule is async: rules are asked before anything waits", _INVALID
-            )
+            return Verdict("deny", "a rule is async: make it a plain function", _INVALID)
     except Exception as error:  # noqa: BLE001 - whatever a rule raises, the call must not run
         return Verdict("deny", f"a rule failed: {type(error).__name__}", "rule_error")
-    return Verdict("deny", "a rule gave back no verdict", _INVALID)
+    return Verdict("deny", "a rule returned no verdict", _INVALID)
 
 
 def _shown(view: StepView) -> StepView:

@@ -1,6 +1,6 @@
 """One trace of a lineage, read over what the older ones left.
 
-A step stands where it last ran or was replayed; what was taken back holds no longer, nor does what
+A step stands where it last ran or was replayed; what was undone holds no longer, nor does what
 came behind it. Nothing here does I/O.
 """
 
@@ -37,13 +37,13 @@ Origin = tuple[str, int]
 
 
 class Undone:
-    """What a lineage says of undos, by the steps that they were to take back.
+    """What a lineage says of undos, by the steps that they were to undo.
 
     Attributes:
-        done: they were taken back.
+        done: they were undone.
         begun: an undo of them began and has not come to an end, or failed on its way.
         attempts: how often their undo was carried out and did not bring back what was before.
-        rolled: the branches that were taken back whole, as a transaction that raises is.
+        rolled: the branches that were undone whole, as a transaction that raises is.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Undone:
         self.rolled: set[str] = set()
 
     def read(self, event: dict[str, Any]) -> bool:
-        """Take an event of an undo in; whether it says that a step was taken back."""
+        """Take an event of an undo in; whether it says that a step was undone."""
         run, step = event["of"]
         if event["event"] == "undo.started":
             self.begun.add((run, step))
@@ -73,7 +73,7 @@ class Generation:
     def __init__(self, number: int, older: dict[Origin, Entry], undone: Undone) -> None:
         self.number = number
         self.undone = undone
-        # Branches in which steps were taken back, and the position of the first of those.
+        # Branches in which steps were undone, and the position of the first of those.
         self.cuts: dict[str, int] = {}
         self.replaced: set[int] = set()  # own steps, by number, that own ones stand in place of
         self.older = older
@@ -87,7 +87,7 @@ class Generation:
         self.opened: dict[str, tuple[str, str]] = {}  # branches: see `Recording`
         self.settings: dict[str, Any] = {}
         self.run = ""
-        self.waits = ""  # for what, where it ended like that and was not taken back since
+        self.waits = ""  # for what, where it ended like that and was not undone since
         # Reads, pure and model calls that just run again: the new ones stand in their places.
         self.unfinished: dict[tuple[str, str], deque[tuple[str, int]]] = {}
         self.of_branch: dict[str, list[Entry]] = {}  # older ones, until it is written to
@@ -212,9 +212,9 @@ class Generation:
                 each.abandoned, each.accepted = True, by
 
     def _begun_anew(self, branch: str) -> None:
-        """A branch is run again from where it was taken back: what that was is told no longer.
+        """A branch is run again from where it was undone: what that was is told no longer.
 
-        With all that was taken back in one with it.
+        With all that was undone in one with it.
         """
         names, rolled = {branch}, self.undone.rolled
         branch = _outermost(branch, rolled)
@@ -324,10 +324,10 @@ class Generation:
             if entry.effect != "write" and raised(outcome) is not None:
                 entry.status = "error"  # as any failure of a tool that changes nothing
 
-    # --- what was taken back ---------------------------------------------------------------------
+    # --- what was undone ---------------------------------------------------------------------
 
     def _take_back(self, origin: Origin) -> None:
-        """A step was taken back: it holds no longer, nor does what came behind it in its branch."""
+        """A step was undone: it holds no longer, nor does what came behind it in its branch."""
         entry = self.older.get(origin) or self.replays.get(origin)
         if entry is None and origin[0] == self.run:
             entry = self.by_step.get(origin[1])
@@ -348,7 +348,7 @@ class Generation:
         return {e.fingerprint: e for e in (*self.older.values(), *self.entries)}
 
     def _take_back_calls(self) -> None:
-        """What the body of a step had called is taken back with it: its plan stands for that."""
+        """What the body of a step had called is undone with it: its plan stands for that."""
         if not self.undone.done:
             return
         bodies = self._bodies()
@@ -358,7 +358,7 @@ class Generation:
                 entry.undone, entry.abandoned = True, False
 
     def _cut(self) -> None:
-        """Let go what was recorded so far behind the steps that were taken back."""
+        """Let go what was recorded so far behind the steps that were undone."""
         cuts, self.cuts = self.cuts, {}
 
         def behind(entry: Entry) -> bool:
@@ -388,7 +388,7 @@ class Generation:
         self._let_go(behind, [], list(self.older.values()))
 
     def _forget_blocks(self, to: int) -> None:
-        """What was taken back whole behind step `to` is told no longer: the run stops before it."""
+        """What was undone whole behind step `to` is told no longer: the run stops before it."""
         own = {entry.branch for entry in self.entries}
         behind = {entry.branch for entry in self.entries if entry.number > to}
         behind |= {entry.branch for entry in self.older.values() if entry.branch not in own}
@@ -407,7 +407,7 @@ class Generation:
     def _let_go(
         self, behind: Callable[[Entry], bool], own: list[Entry], older: list[Entry]
     ) -> None:
-        """Of what holds no longer, effects are left behind; the rest is as if taken back."""
+        """Of what holds no longer, effects are left behind; the rest is as if undone."""
         for entry in (*own, *older):
             if entry.undone or entry.undoes is not None or not behind(entry):
                 continue
@@ -447,7 +447,7 @@ class Generation:
 
 
 def _outermost(branch: str, rolled: set[str]) -> str:
-    """The block that a branch was taken back with."""
+    """The block that a branch was undone with."""
     while (outer := branch.rpartition("/")[0]) in rolled:
         branch = outer
     return branch

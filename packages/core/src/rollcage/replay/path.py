@@ -82,11 +82,11 @@ class Entry:
     number: int  # its own in the trace where it was read last
     generation: int  # which trace of the lineage that is, from 0 for the oldest
     undo: dict[str, Any] | None  # what stands of its undo: before, plan, after, reversible
-    undoes: tuple[str, int] | None  # the step (run, step) that it was made to take back
-    undone: bool  # it was taken back: no candidate, no effect
+    undoes: tuple[str, int] | None  # the step (run, step) that it was made to undo
+    undone: bool  # it was undone: no candidate, no effect
     decided: dict[str, Any] | None  # what an approver said of it: see `DECIDED`
     labels: tuple[str, ...]  # of its result
-    past: bool  # its branch was taken back whole, and begun anew since
+    past: bool  # its branch was undone whole, and begun anew since
     probed: bool  # its outcome is what a probe said
 
     @property
@@ -252,7 +252,7 @@ class Path:
         self.ahead -= 1
 
     def take_back(self, run: str, step: int) -> None:
-        """An effect that lies ahead, or was left behind, was taken back."""
+        """An effect that lies ahead, or was left behind, was undone."""
         for entry in self.entries:
             if entry.run == run and entry.step == step:
                 entry.undone = True

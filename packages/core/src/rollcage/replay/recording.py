@@ -28,7 +28,7 @@ class Recording:
             with where a framework with a memory stood by then: conversation and checkpoint.
         pure: by key; holds in any world, any number of times.
         models: by key; in any world, once each, first in first out: those used are at the end.
-        rolled: the branches that were taken back whole.
+        rolled: the branches that were undone whole.
         half_undone: the steps whose undo began and did not come to an end.
         waits: for what the newest run waits, where it ended paused; else empty.
     """
@@ -67,7 +67,7 @@ class Recording:
 
 
 class Lineage(NamedTuple):
-    """All that the traces of a lineage tell: the steps that stand, and what was taken back."""
+    """All that the traces of a lineage tell: the steps that stand, and what was undone."""
 
     entries: list[Entry]
     undone: Undone
@@ -206,7 +206,7 @@ def _told_as_it_was(
     *,
     offline: bool,
 ) -> set[str]:
-    """The branches that were taken back whole, and that the agent has left behind by then.
+    """The branches that were undone whole, and that the agent has left behind by then.
 
     As a failure that something came after, each is given back as it was; one that nothing came
     after is run again, in whole.

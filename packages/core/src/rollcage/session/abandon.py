@@ -19,10 +19,10 @@ __all__ = ["abandon_run"]
 def abandon_run(
     store: str | os.PathLike[str] | Store, run: str, *, by: str = "", reason: str = ""
 ) -> None:
-    """Set a run aside, and all that it builds on: the next session of its job begins afresh.
+    """Set a run aside, and all that it builds on: the next session of its job starts over.
 
-    Nothing is taken back: what it did stays done, and is done again where the job asks for it. To
-    take it back, use `undo_run`, before that or afterwards. It can still be looked at and replayed
+    Nothing is undone: what it did stays done, and is done again where the job asks for it. To
+    undo it, use `undo_run`, before that or afterwards. It can still be looked at and replayed
     offline.
 
     Args:

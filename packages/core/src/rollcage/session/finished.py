@@ -46,7 +46,7 @@ def undo_run(
     in_doubt: InDoubt = "list",
     durability: Literal["os", "disk"] = "os",
 ) -> UndoReport:
-    """Take back what a run did behind step `to`, and all of its source that it had not come to.
+    """Undo what a run did behind step `to`, and all of its source that it had not come to.
 
     The undo is appended to the run's trace; one that was cut off goes on where it was. Afterwards,
     the next session of this name replays up to `to`, and runs on.

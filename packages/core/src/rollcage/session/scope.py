@@ -129,7 +129,7 @@ class Scope:
 
     @property
     def undoes(self) -> Origin | None:
-        """The step that is being taken back here."""
+        """The step that is being undone here."""
         return None if self.step is None else self.step.call.undoes
 
 

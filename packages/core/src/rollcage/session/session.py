@@ -73,7 +73,7 @@ class Session(Undoable):
             Not given: the name of the script that runs, which is logged.
         store: a directory (made if needed), or a `Store`.
         replay: `"auto"`; `"continue"`: its newest run is resumed even if it finished; `"off"`
-            records afresh; `"resume"` reuses what holds and runs the rest, and needs a run;
+            records a new run; `"resume"` reuses what holds and runs the rest, and needs a run;
             `"offline"` gives back what is recorded and runs nothing; `"verify"` also runs pure and
             read tools again, and reports drift.
         source: the run to replay, by its id or the path of its trace; the newest by default.
@@ -98,7 +98,7 @@ class Session(Undoable):
         durability: `"os"`: what is recorded survives the death of the process; `"disk"`: and of
             the machine.
         on_divergence: what a new write does when recorded effects are still ahead: `"halt"`;
-            `"undo"` takes them back first; `"warn"` goes on without them.
+            `"undo"` undoes them first; `"warn"` goes on without them.
         seed: sets this job's worlds apart from those of another seed.
         retry_failed: which recorded failures run again: None, those that nothing came after;
             True, all; False, none.

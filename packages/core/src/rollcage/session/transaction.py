@@ -1,4 +1,4 @@
-"""A block whose effects are taken back when it raises.
+"""A block whose effects are undone when it raises.
 
 A session that was halted takes nothing back: a resume goes on in the middle of the block, and what
 raised there comes out as `SessionHalted`. One that was told to stop, or may have been, does take
@@ -47,7 +47,7 @@ class Transacting(Protocol):
         ...
 
     def undo_branch(self, name: str) -> UndoReport:
-        """Take back what was done in a branch, and below."""
+        """Undo what was done in a branch, and below."""
         ...
 
     async def aundo_branch(self, name: str) -> UndoReport:
@@ -56,7 +56,7 @@ class Transacting(Protocol):
 
 
 class Transaction:
-    """What `Session.transaction` gives: a branch that comes back whole, or is taken back."""
+    """What `Session.transaction` gives: a branch that comes back whole, or is undone."""
 
     def __init__(self, session: Transacting, name: str) -> None:
         self._session = session
@@ -109,7 +109,7 @@ class Transaction:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        """Leave the branch; whether it is to be taken back now."""
+        """Leave the branch; whether it is to be undone now."""
         try:
             self._manager.__exit__(kind, error, traceback)
         except BaseException as raised:

@@ -1,4 +1,4 @@
-"""A session takes back what was done, and finishes what an earlier one had begun to take back."""
+"""A session undoes what was done, and finishes what an earlier one had begun to undo."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _log: Final = logging.getLogger("rollcage")
 
 
 class Undoable(Opened):
-    """A session that can take back what it did; see `Session`."""
+    """A session that can undo what it did; see `Session`."""
 
     def __enter__(self) -> Self:
         half_undone = self._enter()
@@ -90,7 +90,7 @@ class Undoable(Opened):
     # --- undo ------------------------------------------------------------------------------------
 
     def undo(self, to: int | None = None, *, in_doubt: InDoubt = "list") -> UndoReport:
-        """Take back what this run did behind step `to`, the newest effect first.
+        """Undo what this run did behind step `to`, the newest effect first.
 
         Effects of its source are included, whether they were replayed by now or not. Everything is
         looked at before anything is changed: where somebody else changed a state since, nothing is.
@@ -116,7 +116,7 @@ class Undoable(Opened):
         return report
 
     def undo_branch(self, name: str) -> UndoReport:
-        """Take back what was done in the branch of this full name, and below. See `undo`."""
+        """Undo what was done in the branch of this full name, and below. See `undo`."""
         report: UndoReport = self._active().run(self._undo(Order(self.run_id, branch=name)))
         return report
 
@@ -140,6 +140,6 @@ class Undoable(Opened):
 
 
 def _nothing_left(order: Order) -> Flow:
-    """What is replayed was taken back when it ran."""
+    """What is replayed was undone when it ran."""
     yield from ()
     return Returned(UndoReport(run=order.run, to=order.to, steps=(), left=()))

@@ -260,11 +260,11 @@ class Need(NamedTuple):
     Attributes:
         what: somebody has to `approve` it; the recorded run went on with other arguments, which an
             approver had put in their place (`edit`); the recorded step is unknown and its tool may
-            `tell` what became of it; recorded effects are to be taken back first (`undo`); the
+            `tell` what became of it; recorded effects are to be undone first (`undo`); the
             states that it will change have to be kept (`capture`); an earlier slot of its turn is
             being probed, and it has to `wait` for that.
         entry: the recorded step that stands for it, if any.
-        orphans: the effects to take back.
+        orphans: the effects to undo.
         asked: how the call stands, for whoever has to approve it.
         until: what it waits for.
     """

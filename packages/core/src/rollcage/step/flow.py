@@ -162,7 +162,7 @@ def _settled(step: Step, answer: Returned | Raised, setting: Setting, read: Read
 
 
 def _whole(settled: Settle, answer: Returned | Raised, setting: Setting) -> Flow:
-    """Keep a large value, and what a step that may have to be taken back has changed."""
+    """Keep a large value, and what a step that may have to be undone has changed."""
     step, status = settled.step, settled.outcome["status"]
     if status == "ok" and len(settled.encoded) >= LARGE:
         settled.outcome, settled.encoded = yield from _keep_large_value(settled.outcome)
@@ -427,7 +427,7 @@ def kept(entry: Entry) -> Flow:
 
 
 def _keep_undo(undo: dict[str, Any]) -> Generator[Effect, Any, None]:
-    """A replay outlives its source, and so does what it needs to be taken back."""
+    """A replay outlives its source, and so does what it needs to be undone."""
     calls: list[dict[str, Any]] = undo.get("plan") or []
     for values in (undo.get("before") or {}, *(each["args"] for each in calls)):
         yield from _keep_blobs(values.values())

@@ -48,7 +48,7 @@ def diverged(
         orphans: what it would leave behind.
         run: the session's own.
         at: what a command line needs to find the store.
-        left: what of them could not be taken back, in words; empty where that was not tried.
+        left: what of them could not be undone, in words; empty where that was not tried.
     """
     contract, args = arrival.contract, arrival.call.compared
     path = arrival.branch.path
@@ -81,7 +81,7 @@ def diverged(
 
 
 def taken_back(branch: str, run: str, at: str) -> Diverged:
-    """A branch whose effects were taken back, and that the run has left behind, goes another way.
+    """A branch whose effects were undone, and that the run has left behind, goes another way.
 
     Args:
         branch: its name.

@@ -829,19 +829,19 @@ class Ledger:
         self._undo_paths = paths
 
     def undo_branch(self, fingerprint: str, attempt: int) -> str:
-        """Open the branch in which a step is taken back, from its start; its name."""
+        """Open the branch in which a step is undone, from its start; its name."""
         name = f"#{fingerprint}#undo{attempt or ''}"
         self._open_branch(name, undo_world(bytes.fromhex(fingerprint), attempt), follows=True)
         return name
 
     def taken_back(self, run: str, step: int) -> None:
-        """A step was taken back: where its recording lies ahead, it holds no longer."""
+        """A step was undone: where its recording lies ahead, it holds no longer."""
         if self._recording is not None:
             for path in self._recording.paths.values():
                 path.take_back(run, step)
 
     def is_taken_back(self, branch: str) -> bool:
-        """Whether all that is told of this branch was taken back when it ran."""
+        """Whether all that is told of this branch was undone when it ran."""
         return self._recording is not None and branch in self._recording.rolled
 
     def rewind(self) -> None:
@@ -920,7 +920,7 @@ def _check_approval(arrival: Arrival) -> None:
             Blocked(refusal.reason, rule=request.verdict.rule, code=refusal.code), halts=False
         )
     if request.key not in (call.asked_key.hex(), call.key.hex()):
-        said = "the approval is one of another call"
+        said = "the approval is for another call"
         raise _Refused(Blocked(said, rule="", code="approval_other_call"), halts=False)
 
 

@@ -20,7 +20,7 @@ _log: Final = logging.getLogger("rollcage")
 
 Happening = Literal["started", "settled", "replayed", "blocked", "asked", "undone"]
 """What became of a step: its body is about to run, its outcome is recorded, a recorded step stands
-for it, it was refused, somebody has to approve it, it was taken back (or that failed)."""
+for it, it was refused, somebody has to approve it, it was undone (or that failed)."""
 
 _HAPPENINGS: Final[Mapping[str, Happening]] = {
     "step.started": "started",

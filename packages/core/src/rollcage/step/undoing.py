@@ -2,7 +2,7 @@
 
 Everything is looked at before anything is changed: the tools that are needed, what became of steps
 in doubt, the states as they are now, and what the rules say of the compensating calls. These are
-ordinary steps, in a branch of their own for each step that they take back, so that an undo which
+ordinary steps, in a branch of their own for each step that they undo, so that an undo which
 was cut off goes on where it was.
 """
 
@@ -419,7 +419,7 @@ def _undone(task: Task, setting: Setting, host: Host) -> Generator[Effect, Any, 
 
 
 def _changed_meanwhile(task: Task, setting: Setting) -> Generator[Effect, Any, UndoneStep | None]:
-    """Look again, right before: the steps behind are taken back by now."""
+    """Look again, right before: the steps behind are undone by now."""
     assert task.was is not None
     try:
         now = yield from _now(task, setting)

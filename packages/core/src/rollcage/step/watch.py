@@ -325,7 +325,7 @@ _installed_hooks: Final[list[Callable[[], Watch | None]]] = []  # one, once it i
 
 
 def install(watched: Callable[[], Watch | None]) -> None:
-    """Listen to the audit events of this process, from now on: a hook can't be taken back.
+    """Listen to the audit events of this process, from now on: a hook can't be undone.
 
     `watched` gives the watch of the body whose context it is called in; the first one counts.
     """

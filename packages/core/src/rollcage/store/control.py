@@ -130,7 +130,7 @@ def give_order(path: Path, order: StopOrder) -> None:
 
 
 def lift_order(path: Path, run: str) -> bool:
-    """Take back the order that was given to `run`; whether there was one in this page.
+    """Withdraw the order that was given to `run`; whether there was one in this page.
 
     The page itself stays: the run's writer may have it open.
 

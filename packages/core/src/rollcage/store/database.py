@@ -2,7 +2,7 @@
 
 SQLite knows no lock that outlives a transaction and ends with its process. A run that is being
 written, or resumed, is locked in a file beside the database, `<name>-runs`: one byte a run, at the
-run's place, by a lock of the open file, which the system takes back when the process dies. Byte 0
+run's place, by a lock of the open file, which the system releases when the process dies. Byte 0
 is held while a session opens.
 """
 
@@ -81,7 +81,7 @@ class RunLock:
 class Database:
     """A SQLite file, made when something is first written to it.
 
-    Connections are lent and taken back, and used by one thread at a time.
+    Connections are lent and returned, and used by one thread at a time.
     """
 
     def __init__(self, path: Path, url: str) -> None:

@@ -61,7 +61,7 @@ class RunInfo:
         source: the run that it replayed, if any.
         time: when it started (Unix, µs).
         status: `ok`, `error`, `halted`, `paused` or `partial`, as its `run.finished` says, `undone`
-            where steps of it were taken back since, `abandoned` where it was set aside; None while
+            where steps of it were undone since, `abandoned` where it was set aside; None while
             it is live, or after a crash.
         count: how many lines a finished run has; None otherwise, or where the store has lost that.
         head: the hash of a finished run's last line (hex); None as `count`.
@@ -336,7 +336,7 @@ class Store(Reader, Protocol):
         ...
 
     def lift(self, run: str) -> bool:
-        """Take back the order that was given to this run; whether there was one.
+        """Withdraw the order that was given to this run; whether there was one.
 
         What was halted by it stays so: the run is resumed by a new session.
 

@@ -149,7 +149,7 @@ class SqliteStore:
             place = self._place(db, run)
         lock = self._database.lock(place)
         if lock is None:
-            raise RunInUse(f"run {run} is being written or resumed by somebody else")
+            raise RunInUse(f"run {run} is being written or resumed by another session")
         return place, lock
 
     def create(self, started: dict[str, Any]) -> SqliteWriter:

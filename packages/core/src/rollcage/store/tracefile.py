@@ -66,7 +66,7 @@ def open_locked(path: Path, flags: int = os.O_RDWR) -> int:
         raise StoreError(f"{path} can't be locked: {disk.said(error)}") from error
     if not taken:
         os.close(descriptor)
-        raise RunInUse(f"run {path.stem} is being written or resumed by somebody else")
+        raise RunInUse(f"run {path.stem} is being written or resumed by another session")
     return descriptor
 
 

@@ -76,7 +76,7 @@ class JsonlWriter:
         self._end = self._next
 
     def _recover(self) -> None:
-        """The last append was interrupted, or not taken back: see whether it got through."""
+        """The last append was interrupted, or not undone: see whether it got through."""
         try:
             if os.fstat(self._descriptor).st_size == self._next[1]:
                 self._end = self._next

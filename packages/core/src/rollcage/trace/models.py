@@ -192,7 +192,7 @@ class _Call(_Event):
     )
     checkpoint: str = Field("", description="where in it the framework stood; opaque")
     parent: StepNumber | None = Field(None, description="the step whose body made the call")
-    undoes: Origin | None = Field(None, description="the step (run, step) that it takes back")
+    undoes: Origin | None = Field(None, description="the step (run, step) that it undoes")
 
 
 class PlannedCallData(_Model):
@@ -207,7 +207,7 @@ class _Undoable(_Model):
     before: dict[str, Any] | None = Field(
         None, description="by resource, the state that the call would change"
     )
-    plan: list[PlannedCallData] | None = Field(None, description="the calls that take it back")
+    plan: list[PlannedCallData] | None = Field(None, description="the calls that undo it")
     reversible: bool = Field(False, description="it has a plan, or gets one when it ends")
 
 
@@ -259,7 +259,7 @@ class StepFinished(_Event):
         None, description="by resource, the digest of the state behind it, or of each field"
     )
     plan: list[PlannedCallData] | None = Field(
-        None, description="where it needed the result; null where it can't be taken back"
+        None, description="where it needed the result; null where it can't be undone"
     )
     undeclared: list[str] | None = Field(
         None, description="permissions that its body would have taken and did not declare"
@@ -406,7 +406,7 @@ class StepResolved(_Event):
 
 
 class UndoStarted(_Event):
-    """A step is about to be taken back."""
+    """A step is about to be undone."""
 
     event: Literal["undo.started"]
     of: Origin = Field(description="run and step where it ran")
@@ -431,7 +431,7 @@ class RunRewound(_Event):
     event: Literal["run.rewound"]
     to: int = Field(ge=0, description="the last step of this trace that still holds; 0: none")
     branch: str = Field("", description="only what is in this branch and below; empty: all")
-    incomplete: bool = Field(False, description="some of it could not be taken back")
+    incomplete: bool = Field(False, description="some of it could not be undone")
 
 
 class PolicyLoaded(_Event):

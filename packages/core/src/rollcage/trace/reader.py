@@ -80,7 +80,7 @@ def last_time(data: bytes) -> int:
 def ended(data: bytes) -> str | None:
     """How a run ended, by the whole lines of its trace; None where it did not, or they are damaged.
 
-    The status of its `run.finished`; `undone` where steps were taken back behind that, or an undo
+    The status of its `run.finished`; `undone` where steps were undone behind that, or an undo
     of them was cut off: either way the next session has them to do; `abandoned` where it was set
     aside, whatever came before or behind that.
     """

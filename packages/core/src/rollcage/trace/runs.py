@@ -59,7 +59,7 @@ class Step:
         duration: how long its body ran (µs), where it ran first.
         origin: run, step and turn where a hit first ran.
         resolved_by: who said late what became of it.
-        undoes: the step (run, step) that it was made to take back.
+        undoes: the step (run, step) that it was made to undo.
         undone: what became of its own undo.
         drift: how a fresh execution differed (`verify`).
         undeclared: the permissions that its body would have taken beside those of its tool.
@@ -71,7 +71,7 @@ class Step:
         world: of all the effects before it, as a hash; empty where it has no place.
         position: how many batches of writes its branch had behind it.
         occurrence: which of the identical calls in its world it is; empty where it has no place.
-        reversible: whether it has a plan that takes it back, or got one when it ended.
+        reversible: whether it has a plan that undoes it, or got one when it ended.
         labels: what its result carries.
         line: of its beginning in the trace, from 1.
         ended: when its end was written (Unix, µs), where one was.
@@ -123,7 +123,7 @@ class Step:
 
     @property
     def stays_done(self) -> bool:
-        """Whether it is a write that was performed, or may have been, and was not taken back."""
+        """Whether it is a write that was performed, or may have been, and was not undone."""
         performed = self.outcome is None or self.outcome["status"] in ("ok", "unknown")
         writes = self.kind == "tool" and self.effect == "write" and self.state != "blocked"
         undone = self.undone in ("verified", "compensated")
@@ -256,7 +256,7 @@ class Run:
 
     @property
     def effects(self) -> list[Step]:
-        """The writes that were performed, or may have been, and were not taken back."""
+        """The writes that were performed, or may have been, and were not undone."""
         return [step for step in self.steps if step.stays_done]
 
     def step(self, number: int) -> Step | None:

@@ -1,7 +1,7 @@
 """Makes the worlds of a recorded run again, from what its trace says was written (DESIGN §2).
 
 By the format's definition, not with the code that wrote the trace. It follows runs that were
-recorded afresh: the worlds of a resumed one follow from its source's, too.
+recorded without a source: the worlds of a resumed one follow from its source's, too.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Worlds:
         """What is wrong with the world of the next event, which has passed the schema; or None."""
         kind = event["event"]
         if "undoes" in event:
-            return None  # its world follows from the step that it takes back, attempt by attempt
+            return None  # its world follows from the step that it undoes, attempt by attempt
         if kind == "run.started":
             self.followed = event["mode"] == "record" and not event.get("redacted", False)
             self._strict = event["chain"] == "all"

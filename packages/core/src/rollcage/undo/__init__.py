@@ -1,1 +1,1 @@
-"""How effects are taken back: plans, what can be done with each step, reports."""
+"""How effects are undone: plans, what can be done with each step, reports."""

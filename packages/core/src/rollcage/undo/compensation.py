@@ -217,7 +217,7 @@ class Captured:
 def plan_from(
     made: object, tools: Tools, seal: Seal, allow: Callable[[Tool], None] = lambda _: None
 ) -> list[PlannedCall] | None:
-    """What a tool's `undo` gave, as data; None where it says that this call can't be taken back.
+    """What a tool's `undo` gave, as data; None where it says that this call can't be undone.
 
     `allow` refuses a tool by raising.
 

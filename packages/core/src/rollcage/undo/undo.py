@@ -1,4 +1,4 @@
-"""What is taken back, in which order, and whether it may be: decisions, and the report (DESIGN §6).
+"""What is undone, in which order, and whether it may be: decisions, and the report (DESIGN §6).
 
 Pure functions over what the traces of a lineage tell and what was observed. `_undo` carries out.
 """
@@ -66,7 +66,7 @@ class UndoReport:
     """What an undo has done. It never claims more than was looked at.
 
     Attributes:
-        run: the run whose effects were taken back.
+        run: the run whose effects were undone.
         to: the step behind which everything was; None: everything.
         steps: in the order in which they were dealt with, the newest effect first.
         left: steps (run, step, tool) that were not dealt with any more.
@@ -79,11 +79,11 @@ class UndoReport:
 
     @property
     def complete(self) -> bool:
-        """Whether everything was taken back."""
+        """Whether everything was undone."""
         return not self.left and all(each.status in _DONE for each in self.steps)
 
     def __str__(self) -> str:
-        """A line for each step that is not taken back; else how many were."""
+        """A line for each step that is not undone; else how many were."""
         lines = [_line(each) for each in self.steps if each.status not in _DONE]
         lines += [f"step {step} ({name}) of run {run}: not tried" for run, step, name in self.left]
         return "\n".join(lines) or f"{len(self.steps)} effects undone"
@@ -129,7 +129,7 @@ class UndoPlan:
     """What an undo would do, the newest effect first; nothing was done.
 
     Attributes:
-        run: the run whose effects would be taken back.
+        run: the run whose effects would be undone.
         to: the step behind which everything would be; None: everything.
         steps: see `PlannedStep`.
     """
@@ -145,13 +145,13 @@ class UndoPlan:
 
     @property
     def complete(self) -> bool:
-        """Whether everything could be taken back."""
+        """Whether everything could be undone."""
         return all(each.state in ("reversible", "nothing") for each in self.steps)
 
 
 @dataclasses.dataclass(slots=True, kw_only=True, eq=False)
 class Task:
-    """A step to take back, and what is known of it.
+    """A step to undo, and what is known of it.
 
     Attributes:
         contract: of its tool, where that is here.
@@ -213,7 +213,7 @@ class Task:
 def targets(
     lineage: Lineage, *, to: int = 0, branch: str = "", only: Iterable[Entry] | None = None
 ) -> list[Entry]:
-    """The effects to take back, the newest first: by world, a batch by its slots, in reverse.
+    """The effects to undo, the newest first: by world, a batch by its slots, in reverse.
 
     Args:
         lineage: what the traces tell.
@@ -272,7 +272,7 @@ def _is_behind(entry: Entry, newest: int, to: int, by_origin: Mapping[Origin, En
 
 
 def _may_have_changed(entry: Entry) -> bool:
-    """Whether a step has anything to take back; one that failed where it says what it changed."""
+    """Whether a step has anything to undo; one that failed where it says what it changed."""
     if entry.kind != "tool" or entry.effect not in ("write", "scope"):
         return False
     if entry.status == "error":
@@ -292,7 +292,7 @@ def _origins_below(only: Iterable[Entry], entries: Sequence[Entry]) -> set[Origi
 
 
 def _stands_for_its_calls(entry: Entry) -> bool:
-    """Whether the plan of a step takes back what its body has called, too."""
+    """Whether the plan of a step undoes what its body has called, too."""
     known = entry.status != "unknown"  # else that is only known of it by its probe
     return known and entry.effect == "write" and bool((entry.undo or {}).get("reversible"))
 
@@ -320,7 +320,7 @@ _NOTHING: Final = digests_of({"": None})[""]
 def assess(tasks: Sequence[Task], in_doubt: InDoubt) -> None:
     """Say of each task, the newest first, what can be done, by what was observed.
 
-    A state is followed down from what it is now: once a later step is taken back, it is what it
+    A state is followed down from what it is now: once a later step is undone, it is what it
     was before that one. Where it is neither what a step left nor what was before that step,
     somebody else has changed it.
     """
@@ -331,7 +331,7 @@ def assess(tasks: Sequence[Task], in_doubt: InDoubt) -> None:
 
 
 def _follow_down(tasks: Sequence[Task], in_doubt: InDoubt, clean: set[Task]) -> None:
-    coming: Digests = {}  # what a resource will be when the steps behind are taken back
+    coming: Digests = {}  # what a resource will be when the steps behind are undone
     stays: dict[str, Task] = {}  # by resource, the step on it that can't be
     for task in tasks:
         here = {r: coming.get(r, state) for r, state in (task.now or {}).items()}
@@ -363,7 +363,7 @@ def _blame(task: Task, stays: Mapping[str, Task]) -> None:
 
 
 def _put_back(tasks: Sequence[Task]) -> set[Task]:
-    """The steps that can't be taken back in turn, and need not be: all is as it was before them.
+    """The steps that can't be undone in turn, and need not be: all is as it was before them.
 
     That holds for steps that share resources together, or for none of them.
     """

@@ -29,7 +29,7 @@ __all__ = ["check"]
 def check(
     policy: PolicyArgument,
     tools: ToolsOption = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for a warning, too.")] = OFF,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings, too.")] = OFF,
     as_json: JsonOption = OFF,
 ) -> None:
     """Say whether a policy can be used, or all that is wrong with it, with file and line.
@@ -89,7 +89,7 @@ def _print(policy: Policy, odd: list[Doubt]) -> None:
         said = visible(f"{place}{doubt.id}: {doubt.reason}")
         out.print(Text("warning: ", style="yellow").append(said, style="default"), soft_wrap=True)
     named = f" {visible(policy.name)}" if policy.name else ""
-    mode = ", shadow: it is tried out, and holds nothing up" if policy.mode == "shadow" else ""
+    mode = ", shadow: decisions are recorded, not enforced" if policy.mode == "shadow" else ""
     said = f"valid:{named} {counted(len(policy.rules), 'rule')}, else {policy.default}{mode}"
     out.print(Text(said, style="green"), soft_wrap=True)
     out.print(f"digest {policy.digest}", soft_wrap=True)

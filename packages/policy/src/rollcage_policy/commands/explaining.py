@@ -40,7 +40,7 @@ def explain(
     policy: PolicyArgument,
     run: Annotated[
         str | None,
-        typer.Argument(metavar="[RUN", help="As for every command.", show_default=False),
+        typer.Argument(metavar="[RUN", help="As in every command.", show_default=False),
     ] = None,
     step: Annotated[int | None, typer.Argument(min=1, metavar="STEP]", show_default=False)] = None,
     tool: Annotated[str | None, typer.Option(metavar="NAME", help="Or: a call of it.")] = None,
@@ -72,7 +72,7 @@ def explain(
     if tool is None:
         made_up = (args, effect, risk) != (None, None, None) or label or model or agent
         if run is None or step is None or made_up:
-            raise UsageError("say which call: RUN STEP of a recorded one, or --tool NAME")
+            raise UsageError("name a call: RUN STEP of a recorded one, or --tool NAME")
         rerun = Rerun(loaded, tools=contracts, said=said, resolver=resolve)
         judged = _recorded(rerun, store, run, step)
     elif run is not None:
@@ -115,7 +115,7 @@ def _contract(
                 return each
     chosen = effect or ("read" if model else "write")
     if chosen not in get_args(Effect):
-        raise UsageError(f"{visible(chosen)!r} is no effect: {', '.join(get_args(Effect))}")
+        raise UsageError(f"{visible(chosen)!r} is not an effect: {', '.join(get_args(Effect))}")
     return Contract(
         name=name,
         parameters={"type": "object"},
@@ -128,10 +128,10 @@ def _arguments(text: str | None) -> dict[str, Any]:
     try:
         data = orjson.loads(text or "{}")
     except orjson.JSONDecodeError as error:
-        raise UsageError(f"--args is no JSON: {error}") from None
+        raise UsageError(f"--args is not JSON: {error}") from None
     mapping = mapping_of(data)
     if mapping is None:
-        raise UsageError('--args is no object: {"name": value, …}')
+        raise UsageError('--args is not an object: {"name": value, …}')
     return mapping
 
 
@@ -163,7 +163,7 @@ def _print(policy: Policy, judged: Judged) -> None:
         out.print(table)
     if now is None:
         missing = visible(", ".join(judged.unknown))
-        out.print(Text(f"? it depends on what is not known: {missing}", style="yellow"))
+        out.print(Text(f"? undecided, as this is not known: {missing}", style="yellow"))
         return
     line = decision_text(now.decision)
     line.append(f" by {_decider(policy, now)}" + (f", code {visible(now.code)}" * bool(now.code)))
@@ -175,7 +175,7 @@ def _print(policy: Policy, judged: Judged) -> None:
 
 def _decider(policy: Policy, verdict: Verdict) -> str:
     if verdict.rule == "default":
-        return "default: no rule is about it"
+        return "default: no rule matches"
     is_rule = any(rule.id == verdict.rule for rule in policy.rules)
     return f"{'rule' if is_rule else 'limit'} {visible(verdict.rule)}"
 
@@ -183,11 +183,11 @@ def _decider(policy: Policy, verdict: Verdict) -> str:
 def _on_this_call(each: Explained) -> str:
     evaluation = each.evaluation
     if evaluation.passed_over:
-        return f"not about it ({evaluation.passed_over})"
+        return f"does not match ({evaluation.passed_over})"
     if each.unknown:
         return f"not known: {', '.join(each.unknown)}"
     if evaluation.error:
-        return f"fails, which denies: {evaluation.error}"
+        return f"fails, so the call is denied: {evaluation.error}"
     if not evaluation.holds:
         return f"not met: {' '.join((each.rule.when or '').split())}"
     return "always" if each.rule.when is None else f"met: {' '.join(each.rule.when.split())}"

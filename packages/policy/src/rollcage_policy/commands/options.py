@@ -34,7 +34,7 @@ ToolsOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="MODULE[:ATTRIBUTE]",
-        help="Where the tools are; else tool.rollcage.tools in pyproject.toml says it.",
+        help="The module with the tools; by default tool.rollcage.tools in pyproject.toml.",
     ),
 ]
 SaidOption = Annotated[
@@ -42,7 +42,10 @@ SaidOption = Annotated[
 ]
 AgentOption = Annotated[str, typer.Option(metavar="NAME", help="Who makes the call.")]
 ResolveOption = Annotated[
-    bool, typer.Option("--resolve", help="Look hosts up, for public_host(); else it asks nobody.")
+    bool,
+    typer.Option(
+        "--resolve", help="Resolve hosts for public_host(); by default, nothing is looked up."
+    ),
 ]
 _STYLES: Final[Mapping[str, str]] = {"allow": "green", "ask": "yellow", "deny": "red"}
 

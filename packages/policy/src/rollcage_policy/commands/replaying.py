@@ -84,7 +84,7 @@ def replay(
         list[str] | None,
         typer.Argument(
             metavar="[RUN]...",
-            help="As for every command; none: all runs of the store.",
+            help="As in every command; by default all runs of the store.",
             show_default=False,
         ),
     ] = None,
@@ -92,7 +92,7 @@ def replay(
         list[str] | None, typer.Option(metavar="GLOB", help="Only runs of these jobs.")
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Tell of each call, not only of what would change.")
+        bool, typer.Option("--all", help="List each call, not only those that would change.")
     ] = OFF,
     said: SaidOption = None,
     resolve: ResolveOption = OFF,
@@ -197,7 +197,7 @@ def _print_summary(out: Console, policy: Policy, summary: _Summary) -> None:
         out.print(table)
     if summary.unknown:
         out.print(
-            f"{counted(summary.unknown, 'call')} can't be judged (--all lists them):",
+            f"{counted(summary.unknown, 'call')} can't be decided (--all lists them):",
             soft_wrap=True,
         )
     for missing, count in summary.missing.most_common():
@@ -205,7 +205,7 @@ def _print_summary(out: Console, policy: Policy, summary: _Summary) -> None:
         out.print(Text(said, style="yellow"), soft_wrap=True)
     if summary.would_run:
         said = f"{counted(summary.would_run, 'call')} would run that did not"
-        out.print(f"{said}: what they use is not counted", soft_wrap=True)
+        out.print(f"{said}: their usage is not counted", soft_wrap=True)
     if _looks_at_files(policy):
         out.print("within() looked at the files of this machine, as they are now", soft_wrap=True)
     changes = ", ".join(f"{n} {a} → {b}" for (a, b), n in sorted(summary.changes.items()))
@@ -222,12 +222,12 @@ def _print_summary(out: Console, policy: Policy, summary: _Summary) -> None:
 def _why(missing: str) -> str:
     root = missing.partition(".")[0]
     return {
-        "tool": "the trace does not hold it; --tools says it, for tools that are the same",
-        "args": "it was taken out, or is not there any more",
-        "labels": "what a tool's results carry was not recorded; --tools may say it",
-        "named()": "the session was not told what the user said; --said says it",
-        "public_host()": "no host is looked up; --resolve does",
-    }.get(root, "the trace does not hold it")
+        "tool": "not in the trace; --tools provides it, for tools that are the same",
+        "args": "it was redacted, or is gone",
+        "labels": "the labels of the tool's results were not recorded; --tools may provide them",
+        "named()": "the session was opened without said=; --said provides it",
+        "public_host()": "hosts are not resolved; --resolve does that",
+    }.get(root, "not in the trace")
 
 
 def _looks_at_files(policy: Policy) -> bool:

@@ -181,14 +181,14 @@ expect = { decision = "deny", code = "read_only" }
     "reversible-only": _starter(
         "reversible-only",
         """\
-# Somebody is asked about what can't be taken back.
+# Somebody is asked about what can't be undone.
 [[presets]]
 use = "reversible-only"
 otherwise = "ask"           # or "deny"
 """,
         """\
 [[cases]]
-name = "what can be taken back is allowed"
+name = "what can be undone is allowed"
 tool = { name = "move_file", effect = "write", reversible = true }
 expect = { decision = "allow", rule = "tools" }
 

@@ -34,15 +34,15 @@ def init(
     policy: Annotated[Path, typer.Argument(metavar="[POLICY]", help="A .toml.")] = Path(
         "policy.toml"
     ),
-    preset: Annotated[Start, typer.Option(help="What it begins with.")] = Start.READ_ONLY,
+    preset: Annotated[Start, typer.Option(help="A preset to start from.")] = Start.READ_ONLY,
     root: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Of the workspace: this folder, if not said."),
+        typer.Option(metavar="DIR", help="The workspace's folder; by default this one."),
     ] = None,
     host: Annotated[
         list[str] | None, typer.Option(metavar="HOST", help="That the network reaches.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over what is there.")] = OFF,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = OFF,
 ) -> None:
     """Write a policy to begin with, and its tests beside it: NAME.toml and NAME.tests.toml.
 
@@ -57,7 +57,7 @@ def init(
     tests = policy.with_suffix(".tests.toml")
     there = [path for path in (policy, tests) if path.exists()]
     if there and not force:
-        raise UsageError(f"{visible(str(there[0]))} is there already; --force writes over it")
+        raise UsageError(f"{visible(str(there[0]))} exists already; --force overwrites it")
     starter = STARTERS[preset.value]
     hosts = host or ["api.example.com"]
     values = {
@@ -73,7 +73,7 @@ def init(
         _write(path, text, force=force)
     out = console()
     out.print(Text(f"{visible(str(policy))} and {visible(str(tests))} are written", style="green"))
-    out.print(f"Go on with: rollcage policy test {visible(str(tests))}", soft_wrap=True)
+    out.print(f"Next: rollcage policy test {visible(str(tests))}", soft_wrap=True)
 
 
 def _quoted(text: str) -> str:
@@ -90,6 +90,6 @@ def _write(path: Path, text: str, *, force: bool) -> None:
         with path.open("w" if force else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise UsageError(f"{visible(str(path))} is there already; --force writes over it") from None
+        raise UsageError(f"{visible(str(path))} exists already; --force overwrites it") from None
     except OSError as error:
         raise StoreError(f"{visible(str(path))} can't be written: {error.strerror}") from error

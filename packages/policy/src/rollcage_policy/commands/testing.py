@@ -37,15 +37,15 @@ class _Tested:
 def run_tests(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="TESTS...", help="Files of tests.", show_default=False),
+        typer.Argument(metavar="TESTS...", help="Test files.", show_default=False),
     ],
     policy: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The policy; else the tests say which is theirs."),
+        typer.Option(metavar="FILE", help="The policy; by default the one that the tests name."),
     ] = None,
     tools: ToolsOption = None,
     covered: Annotated[
-        bool, typer.Option("--covered", help="Exit with 1 where a rule decided no case, too.")
+        bool, typer.Option("--covered", help="Also exit with 1 if a rule decided no case.")
     ] = OFF,
     as_json: JsonOption = OFF,
 ) -> None:
@@ -59,7 +59,7 @@ def run_tests(
         cases = Cases.load(path, contracts)
         meant = policy or cases.policy
         if meant is None:
-            raise UsageError(f"{visible(str(path))} does not say which policy it tests: --policy")
+            raise UsageError(f"{visible(str(path))} names no policy: pass one with --policy")
         each = tested.get(meant.resolve())
         if each is None:
             each = tested[meant.resolve()] = _Tested(str(meant), Policy.load(meant), [])

@@ -39,7 +39,7 @@ class Workspace:
     No tool reaches anything outside of the folder: paths are gone down name by name from a
     descriptor that is opened once, and links are not followed. Every change is one step (whoever
     looks sees what was there before or what is there after), keeps its before-image in the trace,
-    and can be taken back exactly: content and mode, not times and owners.
+    and can be undone exactly: content and mode, not times and owners.
 
     ::
 
@@ -184,7 +184,7 @@ class Workspace:
         Args:
             make: a function with the tool's own parameters.
             idempotent: doing it twice is doing it once.
-            final: nothing takes it back.
+            final: nothing undoes it.
         """
         tree = self._tree
         described = cast("Callable[..., Change]", make)  # arguments that passed its own schema
