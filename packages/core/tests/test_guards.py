@@ -212,7 +212,7 @@ def test_what_is_screened_out_has_no_validator_called(store: JsonlStore) -> None
     [
         (Verdict.ask("sure?"), "rule_invalid"),
         ("no", "rule_invalid"),
-        (Verdict("deny", b"no"), "rule_invalid"),  # type: ignore[arg-type] # what anybody may write
+        (Verdict("deny", b"no"), "rule_invalid"),  # type: ignore[arg-type] # what anybody may write # pyright: ignore[reportArgumentType]
         (KeyError("x"), "rule_error"),
     ],
 )

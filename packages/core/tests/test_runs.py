@@ -1,7 +1,6 @@
 """A trace, folded once: its steps, what became of each, and what else is told of the run."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from rollcage import (
     tool,
 )
 from rollcage.errors import ArgumentsInvalid, TraceCorrupt, UnknownOutcome
-from rollcage.store import JsonlStore
+from rollcage.store import JsonlStore, RunTrace
 from rollcage.trace import Run, decode, fold, read_run
 
 there: dict[str, int] = {}
@@ -146,7 +145,7 @@ def test_a_run_without_its_end_and_one_that_was_set_aside(
         raise RuntimeError
     whole = store.read(session.run_id)
     cut = whole.data[: whole.data.rfind(b"\n", 0, -1) + 1]
-    assert read_run(SimpleNamespace(data=cut, where="cut")).status == "unfinished"
+    assert read_run(RunTrace("", "cut", cut, b"", None)).status == "unfinished"
     assert run_of(session.run_id).status == "error"
     abandon_run(store, session.run_id, by="ann", reason="done by hand")
     run = run_of(session.run_id)
@@ -159,7 +158,7 @@ def test_what_is_no_event_is_refused_with_or_without_the_schema(store: JsonlStor
     data = store.read(session.run_id).data.replace(b'"tea"', b'"tar"')
     for schema in (True, False):
         with pytest.raises(TraceCorrupt, match="line 2"):
-            read_run(SimpleNamespace(data=data, where="trace"), schema=schema)
+            read_run(RunTrace("", "trace", data, b"", None), schema=schema)
 
 
 def test_events_that_were_read_already_are_folded_as_they_are(

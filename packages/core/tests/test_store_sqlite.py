@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from rollcage import (
@@ -24,6 +24,7 @@ from rollcage import (
 )
 from rollcage.store import check_attested
 from rollcage.store.sqlite import SqliteStore
+from rollcage.store.sqlite_writer import SqliteWriter
 from rollcage.trace import check_events
 
 
@@ -224,7 +225,8 @@ def test_a_full_disk_is_told_and_nothing_is_half_written(
 ) -> None:
     with pytest.raises(TraceUnwritable, match="SQLITE_FULL"), Session("b", store=store) as session:
         note("two")
-        connection = session._active().writer._connection  # type: ignore[attr-defined]
+        connection = cast("SqliteWriter", session._active().writer)._connection
+        assert connection is not None
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages}")
         for _ in range(50):

@@ -117,7 +117,9 @@ class _Guard(GuardedTool):
         """Around a call by an agent; one that AutoGen refuses for its arguments is on record."""
         made = _Asked(self, call_id or "", step_here())
         token = _asked.set(made)
-        given = cast("Mapping[str, Any]", args) if isinstance(args, Mapping) else None
+        given: Mapping[str, Any] | None = None
+        if isinstance(args, Mapping):
+            given = cast("Mapping[str, Any]", args)
         try:
             with asking(given) as asked:
                 try:

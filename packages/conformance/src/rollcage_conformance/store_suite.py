@@ -27,6 +27,7 @@ import pytest
 from rollcage import (
     Approval,
     ApprovalRequired,
+    Compensation,
     QueueApprover,
     RunStopped,
     Session,
@@ -103,11 +104,11 @@ def drop(number: int) -> None:
     _world.remove(number)
 
 
-@tool(
-    effect="write",
-    name="store_suite.keep",
-    undo=lambda args: [compensate(drop, number=args["number"])],
-)
+def _dropped(args: Any) -> list[Compensation]:
+    return [compensate(drop, number=args["number"])]
+
+
+@tool(effect="write", name="store_suite.keep", undo=_dropped)
 def keep(number: int) -> int:
     """Put a number into the world."""
     _world.append(number)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Generator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Annotated, Final, NamedTuple, Self
+from typing import IO, Annotated, Any, Final, NamedTuple, Self
 
 import typer
 from rich.console import Console
@@ -223,7 +223,7 @@ class _Stage:
         self._title("4", "A service changes: a tool that declares a number gives a text.")
         agent.act(self._teller("drifted", NAME_DRIFT))
         rows = self._view("drifted", agent).steps
-        drift = (rows[0].outcome or {}).get("drift", {}) if rows else {}
+        drift: dict[str, Any] = (rows[0].outcome or {}).get("drift", {}) if rows else {}
         code, path = drift.get("code"), drift.get("path")
         self._claim(f"the drift is in the trace: {code} at {path}", code == "output_wrong_type")
         self._claim("the agent did not get the value", agent.wait() != 0)

@@ -219,7 +219,8 @@ class Opened:
             )
         self._gate.nest(lent.above)
         self._types = Types((), self._types, lent.types)
-        self._enforce = max(self._enforce, lent.enforce, key=ENFORCED.index)
+        if ENFORCED.index(lent.enforce) > ENFORCED.index(self._enforce):
+            self._enforce = lent.enforce
 
     def _sealed_words(self, words: tuple[str, ...]) -> Any:
         """What the user said, as the trace may hold it; kept as a blob where it is long."""

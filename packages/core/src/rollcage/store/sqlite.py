@@ -346,7 +346,8 @@ class SqliteLog:
         row = db.execute("SELECT count, head FROM heads WHERE name = ?", name).fetchone()
         rows = db.execute("SELECT line FROM logs WHERE name = ? ORDER BY number", name)
         data = b"".join(line for (line,) in rows)
-        return check_lines(data, self.where, self._begins, Head(*(row or (0, "")))), data
+        head = Head(0, "") if row is None else Head(*row)
+        return check_lines(data, self.where, self._begins, head), data
 
 
 def _data(db: sqlite3.Connection, place: int) -> bytes:
