@@ -64,6 +64,12 @@ def _leave_to_parent() -> None:
 os.register_at_fork(after_in_child=_leave_to_parent)
 
 
+def _close(connections: list[sqlite3.Connection]) -> None:
+    """Close what nobody uses any more: its database is gone, or the process is at its end."""
+    while connections:
+        connections.pop().close()
+
+
 class RunLock:
     """A byte of the file of locks, until `release` or the end of the process."""
 
@@ -91,6 +97,8 @@ class Database:
         self._idle: list[sqlite3.Connection] = []
         self._guard = threading.Lock()
         _databases.add(self)
+        self._opened: list[sqlite3.Connection] = []  # the idle ones, and those that are lent
+        weakref.finalize(self, _close, self._opened)
         for suffix in ("", *layout.BESIDE):
             layout.files.add(f"{self.path}{suffix}")
 
@@ -113,6 +121,8 @@ class Database:
             yield connection
         except sqlite3.Error as error:
             connection.close()
+            with self._guard, contextlib.suppress(ValueError):  # forgotten, in a forked child
+                self._opened.remove(connection)
             raise failed(self.url, error) from error
         except BaseException:
             self.give_back(connection)
@@ -161,7 +171,8 @@ class Database:
 
     def forget(self) -> None:
         """In a forked child: leave the parent's connections alone."""
-        _left.extend(self._idle)
+        _left.extend(self._opened)
+        self._opened.clear()  # the same list stays: it is what is closed in the end
         self._idle = []
         self._guard = threading.Lock()
 
@@ -192,6 +203,7 @@ class Database:
         except BaseException:
             connection.close()
             raise
+        self._opened.append(connection)
         return connection
 
     def _make(self) -> None:
