@@ -275,7 +275,7 @@ def test_what_is_undone_is_told_of(
     store: JsonlStore, tmp_path: Path, files: Any, *, live: bool
 ) -> None:
     told: list[StepEvent] = []
-    report = UndoReport("", None, ())
+    report = UndoReport(run="", to=None, steps=())
     with Session("job", store=store, observers=[told.append] if live else ()) as session:
         files.put_file(path=str(tmp_path / "file"), text="a")
         told.clear()
