@@ -1,6 +1,7 @@
 """Imports point down. The house has rooms on floors; the table below is its plan, as data."""
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -236,3 +237,11 @@ def test_a_violation_is_found(tree: Path, file: str, text: str, said: str) -> No
     path.write_text(text, encoding="utf-8")
     (only,) = violations(tree)
     assert said in only
+
+
+def test_the_picture_of_the_house_has_its_rooms_and_neighbours() -> None:
+    drawn = set(re.findall(r'class="name">(\w+)<', (ROOT / "docs" / "house.svg").read_text()))
+    rooms = {room for floor in ROOMS for room in floor if not room.startswith("_")}
+    folders = [*ROOT.glob("packages/*/"), *ROOT.glob("integrations/*/")]
+    beside = {folder.name for folder in folders if (folder / "pyproject.toml").is_file()} - {"core"}
+    assert drawn == rooms | beside
