@@ -163,8 +163,12 @@ def test_every_block_says_what_it_is(page: Path) -> None:
 
 def test_the_first_page_gives_the_two_commands() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    first = next(block for block in blocks(text) if block.language == "console")
+    first, clone = [block for block in blocks(text) if block.language == "console"][:2]
     assert [command.line for command in commands(first.text)] == [
+        'pip install "rollcage[demo]"',
+        "rollcage demo",
+    ]
+    assert [command.line for command in commands(clone.text)] == [
         "pip install nox uv && nox -s demo",
         "nox",
     ]

@@ -6,7 +6,7 @@
     ├── UsageError               the request makes no sense as it stands     (usage)
     │   ├── RunAmbiguous         more than one run is meant                  (run_ambiguous)
     │   ├── StepNotFound         the run has no such step                    (step_not_found)
-    │   ├── StepNotUnknown       the step's outcome is in no doubt           (step_not_unknown)
+    │   ├── StepNotUnknown       the step has a known outcome                (step_not_unknown)
     │   ├── ToolsUnusable        what --tools names can't be loaded          (tools_unusable)
     │   └── DemoUnavailable      the demo lacks a library, or a free folder  (demo_unavailable)
     └── ClaimFailed              the demo found less than it promises        (claim_failed)
@@ -72,7 +72,7 @@ class StepNotFound(UsageError):
 
 
 class StepNotUnknown(UsageError):
-    """The step's outcome is in no doubt, so there is nothing to say of it."""
+    """The step has a known outcome, so there is nothing to resolve."""
 
     code = "step_not_unknown"
 
