@@ -249,7 +249,7 @@ def test_the_raw_output_stays_in_the_trace_and_the_write_stays_performed(
     store: JsonlStore, events: Events
 ) -> None:
     with Session("job", store=store) as session:
-        with pytest.raises(OutputDrift, match="what it did stands") as raised:
+        with pytest.raises(OutputDrift, match="its effects remain") as raised:
             book(7)
         put(1)
         assert session.stats.errors == 1

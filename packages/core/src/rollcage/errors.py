@@ -250,7 +250,7 @@ class OutputDrift(RollcageError):
             or `output_too_large`.
         path: the place in the output, from `$`.
         reason: what is wrong there; it holds none of the output's values.
-        performed: whether the tool is a write: what it did stands.
+        performed: whether the tool is a write: its effects remain.
     """
 
     code = "output_drift"
@@ -258,7 +258,7 @@ class OutputDrift(RollcageError):
     def __init__(
         self, tool: str, drift_code: str, path: str, reason: str, *, performed: bool
     ) -> None:
-        stands = " The call was performed, and what it did stands." if performed else ""
+        stands = " The call was performed, and its effects remain." if performed else ""
         super().__init__(
             f"{tool}: its output is not what it declares ({drift_code} at {path}): "
             f"{reason}.{stands}"
