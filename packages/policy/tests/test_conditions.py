@@ -48,7 +48,7 @@ def why(when: str, **data: Any) -> str:
     """Why a condition failed, which denies."""
     verdict = decide(when, data)
     assert (verdict.decision, verdict.code, verdict.rule) == ("deny", "rule_error", "r")
-    return verdict.reason.removeprefix("rule 'r' could not be decided: ")
+    return verdict.reason.removeprefix("rule 'r' could not be evaluated, so the call is denied: ")
 
 
 # --- failures ------------------------------------------------------------------------------------
@@ -383,10 +383,9 @@ def test_slow_conditions_deny_at_once() -> None:
     )  # fmt: skip
     said = done.stdout.splitlines()
     assert len(said) == len(SLOW)
-    deep = (
-        "rule_error rule 'r' could not be decided: the arguments are nested deeper than 64 levels"
-    )
-    large = "rule_error rule 'r' could not be decided: the arguments are too large for it"
+    failed = "rule_error rule 'r' could not be evaluated, so the call is denied: the arguments are"
+    deep = f"{failed} nested deeper than 64 levels"
+    large = f"{failed} too large for it"
     assert [line for line in said if line not in (deep, large)] == []
     assert said[SLOW.index("args.deep != []")] == deep
 

@@ -48,8 +48,8 @@ def abandon(
     if stay:
         one = len(stay) == 1
         out.print(
-            f"{counted(len(stay), 'effect')} of it {'stays' if one else 'stay'} done. To take "
-            f"{'it' if one else 'them'} back: "
+            f"{counted(len(stay), 'effect')} of it {'stays' if one else 'stay'} done. To undo "
+            f"{'it' if one else 'them'}: "
             f"rollcage undo {found.run}{store_option(reader)}",
             soft_wrap=True,
         )
