@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Diverged, Session, StepView, tool
+from rollcage import Diverged, Session, StepView, UnknownOutcome, tool
 from rollcage.store import JsonlStore, check_attested
 from rollcage.trace import check_events
 
@@ -489,3 +489,61 @@ async def test_a_turn_that_was_cut_behind_a_new_join_goes_on(tmp_path: Path) -> 
     await go("0", "1")
     assert sorted(DONE) == ["a", "b"]
     assert session.stats.misses == 0
+
+
+# --- what was on its way -------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Superstep(Standing):
+    """A place that knows which of those that it was asked about are done at once with it."""
+
+    asked: set[str] = dataclasses.field(default_factory=set[str])
+
+    def is_beside(self, checkpoint: str) -> bool:
+        """Whether it was asked about, and not done."""
+        return checkpoint in self.asked - self.done
+
+    def held(self, places: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
+        """What is in the list."""
+        places = list(places)
+        self.asked.update(checkpoint for _, checkpoint in places)
+        return super().held(places)
+
+
+class Supersteps(Memory):
+    """A memory of such places."""
+
+    def __init__(self, *done: str) -> None:
+        super().__init__(*done)
+        self.asked: set[str] = set()
+
+    def here(self) -> Superstep | None:
+        """Where the framework stands."""
+        return Superstep(self.node, self.done, asked=self.asked) if self.node else None
+
+
+@tool
+def lose(text: str) -> None:
+    """Write, and be cut off."""
+    DONE.append(text)
+    raise KeyboardInterrupt
+
+
+def test_a_task_beside_one_that_was_on_its_way_may_come_first(tmp_path: Path) -> None:
+    memory = Supersteps()
+    with pytest.raises(KeyboardInterrupt), Session("job", store=tmp_path) as session:
+        session.follow(memory)
+        with memory.at("first"):
+            write(text="n1")
+        with memory.at("left"), session.branch("left"):
+            lose(text="l1")
+    memory = Supersteps("first")  # the superstep of left was lost: it is run again, right first
+    with pytest.raises(UnknownOutcome), Session("job", store=tmp_path) as session:
+        session.follow(memory)
+        with memory.at("right"), session.branch("right"):
+            write(text="r1")
+        with memory.at("left again"), session.branch("left"):
+            lose(text="l1")
+    assert DONE == ["n1", "l1", "r1"]
+    assert "left" in memory.asked

@@ -7,6 +7,7 @@ recorded order, as if they had been asked for. Which they are is decided here; n
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from typing import Final, Protocol
@@ -94,6 +95,7 @@ class Ahead:
 
     def __init__(self, recording: Recording | None) -> None:
         self._left: list[Entry] = []
+        self._unknown: list[Entry] = []  # no memory tells of these, but where they stand counts
         self._first = 0
         self._given: Counter[tuple[str, str]] = Counter()
         self._answers: Counter[tuple[str, str]] = Counter()  # recorded ones, and what has none
@@ -115,7 +117,11 @@ class Ahead:
             for entry in recording.entries
             if id(entry) in held and entry.status in ("ok", "error") and not entry.used
         ]
-
+        self._unknown = [
+            entry
+            for entry in recording.entries
+            if id(entry) in held and entry.status == "unknown" and entry.checkpoint
+        ]
         for entry in recording.entries:
             call = entry.conversation, entry.call_id
             halted = entry.status == "blocked" and entry.outcome.get("code") in _HALTS
@@ -136,15 +142,25 @@ class Ahead:
             self._first += 1
         return self._first < len(left)
 
+    @property
+    def has_places(self) -> bool:
+        """Whether `places` has any, of whichever body."""
+        return bool(self) or any(not entry.used for entry in self._unknown)
+
     def give(self, conversation: str, call_id: str) -> None:
         """A call of this id was asked for, or seen."""
         if call_id and self._left:
             self._given[conversation, call_id] += 1
 
     def places(self, inside: str) -> Iterator[Place]:
-        """The places of what is left of the steps of some body (see `family`), in order."""
+        """The places of what is left of the steps of some body (see `family`), in order.
+
+        Behind them stand those of the steps of unknown outcome: whether the superstep of one was
+        lost, or is done at once with another, is found out with the rest.
+        """
         last: Place = ("", "")
-        for entry in self._of(inside):
+        unknown = (e for e in self._unknown if not e.used and family(e.branch) == inside)
+        for entry in itertools.chain(self._of(inside), unknown):
             place = entry.conversation, entry.checkpoint
             if entry.checkpoint and place != last:
                 last = place

@@ -566,7 +566,7 @@ class Session(Undoable):
 
         For adapters, at a hook that may come before no guarded call.
         """
-        if self._memory is None or not self._active().ledger.ahead:
+        if self._memory is None or not self._active().ledger.ahead.has_places:
             return
         standing = self._memory.here()
         if standing is not None:
@@ -574,7 +574,7 @@ class Session(Undoable):
 
     async def alook_back(self) -> None:
         """`look_back`, where the memory has to be awaited."""
-        if self._memory is None or not self._active().ledger.ahead:
+        if self._memory is None or not self._active().ledger.ahead.has_places:
             return
         standing = self._memory.here()
         if standing is not None:
