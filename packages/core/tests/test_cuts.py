@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, given, settings
 from memory import Remembering
-from programs import Lab, Program, World, folder
+from programs import Block, Branches, Lab, Op, Program, World, folder
 from rollcage import aundo_run
 from rollcage.step.driver import Clock
 from strategies import programs, seeds
@@ -61,6 +61,24 @@ def test_8_a_cut_trace_is_resumed_to_the_same_world(program: Program, seed: int)
             behind = chance.randint(1, cut.lines(last))
             there = chance.choice(list(cut.worlds(last, behind)))
             assert_through(cut.back(last, behind, root / "again", there), program, effects)
+
+
+W = Op("write", 0, "work", ())
+FOUND: list[Program] = [  # by a search
+    (Branches(((Block((W, W), raises=False),), (Branches(((W,),)),))),),
+]
+
+
+@pytest.mark.parametrize("program", FOUND)
+def test_8_at_every_cut_of_what_a_search_has_found(program: Program) -> None:
+    with folder() as root:
+        lab = Lab(root / "whole")
+        lab.through(program)
+        for run in lab.runs():
+            for line in range(1, lab.lines(run) + 1):
+                for number, world in enumerate(lab.worlds(run, line)):
+                    cut = lab.back(run, line, root / f"{line}-{number}", world)
+                    assert_through(cut, program, lab.world.effects)
 
 
 @LAW

@@ -249,8 +249,11 @@ class Ledger:
             return False
         if path is not None and path.ahead and any(e.kind == "branch" for e in path.left()):
             return True
-        paths, siblings = self._recording.paths, self._recording.forks.get(name.rpartition("/")[0])
-        return any(paths[other].ahead for other in siblings or () if other != name)
+        around = name.rpartition("/")[0]
+        return any(
+            other.ahead and _is_beside(each, name, around)
+            for each, other in self._recording.paths.items()
+        )
 
     def _turn_of(self, call: Call, branch: Branch) -> Turn:
         """A call without a turn has one of its own, or that of the writes it overlaps with."""
@@ -922,6 +925,13 @@ def _check_approval(arrival: Arrival) -> None:
     if request.key not in (call.asked_key.hex(), call.key.hex()):
         said = "the approval is for another call"
         raise _Refused(Blocked(said, rule="", code="approval_other_call"), halts=False)
+
+
+def _is_beside(branch: str, other: str, around: str) -> bool:
+    """Whether a branch was forked off the same one (`around`) as the other, or in such a one."""
+    if not is_fork(branch) or branch == other or branch.startswith(f"{other}/"):
+        return False
+    return branch.startswith(f"{around}/") if around else not branch.startswith("#")
 
 
 def _can_tell(contract: Contract, entry: Entry) -> bool:
