@@ -198,10 +198,13 @@ def conformance(session: nox.Session, adapter: str) -> None:
 
 @nox.session
 def stores(session: nox.Session) -> None:
-    """Those of core's tests that any store must pass, on one in SQLite instead of a folder."""
-    session.install(*editable(*PACKAGES["core"]), *groups("test", "test-core"), *CONSTRAINTS)
+    """What any store must pass of core's tests and the suites, on SQLite instead of a folder."""
+    folders = [*PACKAGES["core"], "packages/conformance"]
+    session.install(*editable(*folders), *groups("test", "test-core"), *CONSTRAINTS)
     tests = [f"packages/core/tests/test_{name}.py" for name in ON_ANY_STORE]
-    session.run(*PYTEST, *tests, *session.posargs, env={"ROLLCAGE_TEST_STORE": "sqlite"})
+    tests.append("packages/conformance/tests/test_reference.py")
+    files = ("-k", "not decisions_of_a_trace")  # a ReplayModel reads a trace file
+    session.run(*PYTEST, *tests, *files, *session.posargs, env={"ROLLCAGE_TEST_STORE": "sqlite"})
 
 
 @nox.session

@@ -5,12 +5,13 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import os
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from rollcage import Session, Stats
-from rollcage.store import JsonlStore, check_attested
+from rollcage import Session, Stats, open_store
+from rollcage.store import check_attested
 from rollcage.trace import check_events
 
 from rollcage_conformance.golden import answers, steps
@@ -106,11 +107,16 @@ class Played:
 
 
 class Stage:
-    """A store, and a harness that plays scenarios over it."""
+    """A store, and a harness that plays scenarios over it.
+
+    The store is a folder, or a SQLite file in that folder with `ROLLCAGE_TEST_STORE=sqlite`.
+    """
 
     def __init__(self, harness: Harness, root: Path) -> None:
         self.harness = harness
-        self.store = JsonlStore(root)
+        self.root = root
+        in_sqlite = os.environ.get("ROLLCAGE_TEST_STORE") == "sqlite"
+        self.store = open_store(f"sqlite:///{root / 'runs.db'}" if in_sqlite else root)
 
     def play(
         self,

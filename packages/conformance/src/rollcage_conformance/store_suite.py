@@ -299,7 +299,6 @@ class StoreSuite:
         assert session.stats.hits == 1
         store.lock(run).release()
 
-    @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
     def test_a_forked_child_leaves_the_run_alone(self, store: Store, url: str) -> None:
         with Session("job", store=url) as session:
             note("one")

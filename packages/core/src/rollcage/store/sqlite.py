@@ -70,11 +70,12 @@ class SqliteStore:
         with self._database.using():  # or it can't be made, and there is nothing to lock
             pass
         lock = self._database.lock(0, wait=True)
+        if lock is None:
+            raise StoreError(f"{self.url} can't be locked, though nobody else has it")
         try:
             yield
         finally:
-            if lock is not None:
-                lock.release()
+            lock.release()
 
     # --- reading ---------------------------------------------------------------------------------
 
