@@ -125,6 +125,9 @@ def test_importing_brings_in_no_framework_and_builds_no_model_of_events(python: 
         loaded = [name for name in sys.modules if name.startswith(heavy)]
         assert not loaded, loaded
         assert "rollcage.trace.models" not in sys.modules
+        seldom = ("importlib.metadata", "email", "zipfile", "csv", "getpass", "termios",
+                  "sqlite3", "tomllib", "yaml")
+        assert not [name for name in seldom if name in sys.modules]
 
         @tool
         def write(what: str, at: float = 1.0) -> dict[str, int]:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from rollcage import Session, StoreError, open_store, tool
 from rollcage.store import JsonlStore, store_option
-from rollcage.store import url as urls
 from rollcage.store.sqlite import SqliteStore
 
 
@@ -74,7 +73,7 @@ def test_a_package_brings_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         entry = EntryPoint("mine", f"{__name__}:opened", group)
         return [entry] if group == "rollcage.stores" and name in ("", "mine") else []
 
-    monkeypatch.setattr(urls, "entry_points", found)
+    monkeypatch.setattr("importlib.metadata.entry_points", found)
     monkeypatch.setattr(EntryPoint, "load", lambda _: lambda url: JsonlStore(tmp_path / url[7:]))
     assert open_store("mine://runs").url == str(tmp_path / "runs")
     with pytest.raises(StoreError, match=r"there is file, mine, sqlite"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import sys
 import threading
@@ -20,6 +19,8 @@ _ONE_AT_A_TIME: Final = threading.Lock()  # whichever approver asks: there is on
 
 def os_user() -> str:
     """The name of the user whose process this is; empty where nobody can tell."""
+    import getpass  # a terminal's, which few sessions ask for
+
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):

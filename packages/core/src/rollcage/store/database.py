@@ -12,7 +12,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import secrets
 import sqlite3
 import struct
 import threading
@@ -215,7 +214,7 @@ class Database:
             return
         if not self.path.parent.exists():
             disk.make_folder(self.path.parent)
-        new = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
+        new = self.path.with_name(f".{self.path.name}.{os.urandom(4).hex()}")
         os.close(disk.open_file(new, os.O_RDWR | os.O_CREAT | os.O_EXCL))
         try:
             with contextlib.suppress(FileExistsError):  # somebody else was first

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from pathlib import Path
 
 from rollcage.errors import StoreError
@@ -37,7 +36,7 @@ class DocumentFiles:
         path = self._path(kind, key)
         try:
             disk.make_folder(path.parent)
-            new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+            new = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
             disk.add(new, data)
             try:
                 os.link(new, path)

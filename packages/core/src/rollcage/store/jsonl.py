@@ -24,7 +24,6 @@ import contextlib
 import dataclasses
 import logging
 import os
-import secrets
 import stat
 from collections.abc import Generator
 from pathlib import Path
@@ -225,7 +224,7 @@ class JsonlStore(TraceFile):
         try:
             for folder in (self._at, path.parent.parent, path.parent):
                 disk.make_folder(folder)
-            disk.replace(path, data, part=path.with_name(f"{digest}.{secrets.token_hex(4)}"))
+            disk.replace(path, data, part=path.with_name(f"{digest}.{os.urandom(4).hex()}"))
         except OSError as error:
             raise TraceUnwritable(f"blob {path} can't be written: {disk.said(error)}") from error
 
@@ -249,10 +248,10 @@ class JsonlStore(TraceFile):
 
     @staticmethod
     def _make_key(path: Path) -> None:
-        part = path.with_name(f"key.{secrets.token_hex(4)}")
+        part = path.with_name(f"key.{os.urandom(4).hex()}")
         descriptor = disk.open_file(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
-            disk.write(descriptor, secrets.token_bytes(32))
+            disk.write(descriptor, os.urandom(32))
             os.fsync(descriptor)  # what it stands for in traces must not outlive it
         finally:
             os.close(descriptor)

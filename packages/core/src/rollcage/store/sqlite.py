@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import sqlite3
 import stat
 from collections.abc import Callable, Generator, Sequence
@@ -278,7 +277,7 @@ class SqliteStore:
     def secret_key(self) -> bytes:
         with self._database.changing() as db:
             new = "INSERT OR IGNORE INTO kept VALUES ('key', ?)"
-            made = db.execute(new, (secrets.token_bytes(32),)).rowcount
+            made = db.execute(new, (os.urandom(32),)).rowcount
             key: bytes = db.execute("SELECT value FROM kept WHERE name = 'key'").fetchone()[0]
         if made:
             self._on_disk()  # what it stands for in traces must not outlive it

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Final, cast
 from urllib.parse import unquote
@@ -82,6 +81,8 @@ def _no_path(url: str) -> str:
 
 def _brought(scheme: str, url: str) -> Store:
     """The store of another package."""
+    from importlib.metadata import entry_points  # only who uses it pays for it
+
     for entry in entry_points(group=GROUP, name=scheme):
         opens = cast("Callable[[str], Store]", entry.load())
         return opens(url)
