@@ -1,8 +1,10 @@
 """Observers are told of each thing that became of a step, after it was written."""
 
 import asyncio
+import contextlib
 import contextvars
 import logging
+import os
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -14,6 +16,8 @@ from rollcage import (
     Approval,
     Blocked,
     Halt,
+    Instrument,
+    RunEvent,
     Session,
     SessionHalted,
     StepEvent,
@@ -325,3 +329,149 @@ async def test_an_unknown_step_that_is_told_of_late_is_settled_twice(store: Json
         ("settled", "slow", "unknown"),
         ("settled", "slow", "ok"),
     ]
+
+
+# --- instruments ---------------------------------------------------------------------------------
+
+standing: contextvars.ContextVar[tuple[str, int] | None] = contextvars.ContextVar(
+    "standing", default=None
+)
+
+
+class Standing(Instrument):
+    """Remembers what it is told of runs, and lets bodies know which step they are."""
+
+    def __init__(self) -> None:
+        self.runs: list[RunEvent] = []
+        self.steps: list[StepEvent] = []
+
+    def __call__(self, event: StepEvent) -> None:
+        self.steps.append(event)
+
+    def opened(self, run: RunEvent) -> None:
+        self.runs.append(run)
+
+    def closed(self, run: RunEvent) -> None:
+        self.runs.append(run)
+
+    @contextlib.contextmanager
+    def around(self, run: str, step: int) -> Iterator[None]:
+        before = standing.get()
+        standing.set((run, step))
+        yield
+        standing.set(before)
+
+
+@tool(name="observers.where", effect="read")
+def stands() -> int:
+    here = standing.get()
+    return 0 if here is None else here[1]
+
+
+async def test_an_instrument_stands_around_bodies_in_their_thread_or_task(
+    store: JsonlStore,
+) -> None:
+    @tool(name="observers.awaited", effect="read")
+    async def awaited() -> int:
+        await asyncio.sleep(0)
+        return stands()
+
+    @tool(name="observers.chunks", effect="read")
+    def chunks() -> Iterator[int]:
+        yield standing.get()[1]  # type: ignore[index]  # it is set, as the test is about
+        yield standing.get()[1]  # type: ignore[index]  # the same
+
+    @tool(name="observers.achunks", effect="read")
+    async def achunks() -> AsyncIterator[int]:
+        yield standing.get()[1]  # type: ignore[index]  # the same
+        await asyncio.sleep(0)
+        yield standing.get()[1]  # type: ignore[index]  # the same
+
+    async with Session("job", store=store, observers=[Standing()]) as session:
+        assert stands() == 1
+        assert await session.acall(stands) == 2  # in a thread of the loop's
+        assert await awaited() == 4  # the inner step is number 4
+        assert [await each for each in (awaited(), awaited())] == [6, 8]
+        taken = []
+        for each in chunks():
+            assert standing.get() is None  # the consumer is not in the body
+            taken.append(each)
+        async for each in achunks():
+            assert standing.get() is None
+            taken.append(each)
+        assert taken == [9, 9, 10, 10]
+    assert standing.get() is None
+
+
+def test_an_instrument_is_told_how_runs_begin_and_end(store: JsonlStore, files: Any) -> None:
+    told = Standing()
+    with pytest.raises(ValueError, match="out"), Session("job", store=store, observers=[told]):
+        note("a")
+        raise ValueError("out")
+    with Session("job", store=store, observers=[told]):
+        note("a")
+    report = undo_run(store, told.runs[-1].run, observers=[told], tools=[files.put_file])
+    assert report.steps
+    first, resumed = told.runs[0].run, told.runs[2].run
+    assert [(r.what, r.run, r.mode, r.source, r.status, r.error) for r in told.runs] == [
+        ("opened", first, "record", None, "", ""),
+        ("closed", first, "record", None, "error", "ValueError"),
+        ("opened", resumed, "resume", first, "", ""),
+        ("closed", resumed, "resume", first, "ok", ""),
+        ("opened", resumed, "undo", None, "", ""),
+        ("closed", resumed, "undo", None, "", ""),
+    ]
+    assert {(r.name, r.root) for r in told.runs} == {("job", first)}
+
+
+@pytest.mark.parametrize("where", ["opened", "closed", "around", "leaving"])
+def test_what_an_instrument_raises_is_logged(
+    store: JsonlStore, caplog: pytest.LogCaptureFixture, where: str
+) -> None:
+    class Broken(Standing):
+        def opened(self, run: RunEvent) -> None:
+            assert where != "opened"
+
+        def closed(self, run: RunEvent) -> None:
+            assert where != "closed"
+
+        @contextlib.contextmanager
+        def around(self, run: str, step: int) -> Iterator[None]:
+            assert where != "around"
+            yield
+            assert where != "leaving"
+
+    after = Standing()
+    with (
+        caplog.at_level(logging.ERROR, "rollcage"),
+        Session("job", store=store, observers=[Broken(), after]),
+    ):
+        assert stands() == 1
+    assert [each.what for each in after.runs] == ["opened", "closed"]
+    (record,) = caplog.records
+    assert "an observer failed on" in record.message
+
+
+def test_an_instrument_of_both_sessions_is_told_once(store: JsonlStore) -> None:
+    told = Standing()
+    with (
+        Session("outside", store=store, observers=[told]),
+        Session("inside", store=store, observers=[told]) as inner,
+    ):
+        note("a")
+    assert [each.what for each in told.steps] == ["started", "settled"]
+    assert {each.run for each in told.steps} == {inner.run_id}
+    assert [each.name for each in told.runs] == ["outside", "inside", "inside", "outside"]
+
+
+def test_the_child_of_a_fork_tells_nothing(store: JsonlStore) -> None:
+    told = Standing()
+    with Session("job", store=store, observers=[told]) as session:
+        child = os.fork()
+        if not child:
+            with contextlib.suppress(BaseException):
+                session.__exit__(None, None, None)
+            os._exit(len(told.runs))
+        _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 1
+    assert [each.what for each in told.runs] == ["opened", "closed"]

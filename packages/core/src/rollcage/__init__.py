@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from rollcage.session.scope import CurrentStep, current_step
     from rollcage.session.session import Session
     from rollcage.step.call import Stats
-    from rollcage.step.observing import Observer, StepEvent
+    from rollcage.step.observing import Instrument, Observer, RunEvent, StepEvent
     from rollcage.store.url import open_store
     from rollcage.undo.compensation import (
         Compensation,
@@ -121,6 +121,7 @@ __all__ = [
     "Guard",
     "Halt",
     "Happened",
+    "Instrument",
     "NotReplayable",
     "NotReplayableWarning",
     "Observer",
@@ -138,6 +139,7 @@ __all__ = [
     "RollcageError",
     "Rule",
     "RunAbandoned",
+    "RunEvent",
     "RunInUse",
     "RunNotFound",
     "RunStopped",
@@ -199,7 +201,9 @@ _LATE: Final = {
     "current_step": "session.scope",
     "Session": "session.session",
     "Stats": "step.call",
+    "Instrument": "step.observing",
     "Observer": "step.observing",
+    "RunEvent": "step.observing",
     "StepEvent": "step.observing",
     "open_store": "store.url",
     "Compensation": "undo.compensation",

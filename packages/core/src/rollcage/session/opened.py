@@ -70,7 +70,7 @@ from rollcage.step.driver import Clock, Driver
 from rollcage.step.flow import late_end
 from rollcage.step.gating import Above, Gate, failed
 from rollcage.step.ledger import Ledger, Mode, OnDivergence
-from rollcage.step.observing import Observer
+from rollcage.step.observing import Observer, RunEvent, notify
 from rollcage.step.requests import Effect, Flow, Raised, Returned
 from rollcage.step.undoing import Order, take_back
 from rollcage.store.jobs import job_name, store_option
@@ -205,7 +205,27 @@ class Opened:
             raise
         open_sessions[id(self)] = self._guard
         self.nesting.enter(self._guard)
+        observing = self._active().observing
+        if observing is not None:
+            notify(observing.observers, self._run_event("opened"))
         return half_undone
+
+    def _run_event(
+        self, what: Literal["opened", "closed"], status: str = "", error: str = ""
+    ) -> RunEvent:
+        """What instruments are told of the run."""
+        run = self._opened()
+        return RunEvent(
+            what,
+            run.id,
+            self.name,
+            "undo" if run.source is None else run.source.mode,
+            run.root,
+            None if run.source is None else run.source.run,
+            self._clock.wall() // 1000,
+            status,
+            error,
+        )
 
     def _take_over(self, lent: Lent) -> None:
         """Add what the session around says to what this one does: nothing becomes looser by it."""
@@ -267,9 +287,10 @@ class Opened:
         self.nesting.leave()
         open_sessions.pop(id(self), None)
         halted = driver.ledger.halted
+        status = ""
         try:
             if not driver.writer.forked:
-                self._finish(driver, error)
+                status = self._finish(driver, error)
         except (StoreError, TraceUnwritable) as unwritable:
             if error is None and halted is None:
                 raise
@@ -278,6 +299,10 @@ class Opened:
             driver.closed = True
             self._gate.close()
             self._opened().close()
+            if driver.observing is not None and not driver.writer.forked:
+                cause = driver.ledger.halted or error
+                named = "" if cause is None else type(cause).__qualname__
+                notify(driver.observing.observers, self._run_event("closed", status, named))
         halted = driver.ledger.halted
         if halted is not None and error is not halted and not _interrupts(error):
             raise halted
@@ -405,7 +430,10 @@ class Opened:
     def _told(self) -> tuple[Observer, ...]:
         """Who is told of each step: this session's observers, and those of the one around."""
         around_it = None if self._lent is None else self._lent.driver.observing
-        return self._observers + (() if around_it is None else around_it.observers)
+        theirs = () if around_it is None else around_it.observers
+        return self._observers + tuple(
+            each for each in theirs if not any(each is own for own in self._observers)
+        )
 
     @property
     def _guard(self) -> Guard:
@@ -480,11 +508,12 @@ class Opened:
         except Exception as error:  # noqa: BLE001 - what it says may hold a secret
             return failed(error)
 
-    def _finish(self, driver: Driver, error: BaseException | None) -> None:
+    def _finish(self, driver: Driver, error: BaseException | None) -> str:
+        """Write the end of the run; its status, if it gets one."""
         run, ledger = self._opened(), driver.ledger
         if run.source is None:
             run.finish(driver, None, run.status_again)
-            return
+            return ""
         cut = [step for step in ledger.in_flight() if step.world_effect]
         if cut and error is None and ledger.halted is None:
             ledger.halted = cut_off(self.run_id, cut)
@@ -502,6 +531,7 @@ class Opened:
             reason=ledger.waits if status == "paused" and cause is None else None,
         )
         run.finish(driver, event, status)
+        return status
 
     def _active(self) -> Driver:
         driver = None if self._run is None else self._run.driver

@@ -35,7 +35,7 @@ from rollcage.errors import (
 from rollcage.replay.recording import Lineage
 from rollcage.step.call import Admission, Call, Step
 from rollcage.step.ledger import Ledger
-from rollcage.step.observing import Observer, Observing
+from rollcage.step.observing import Instrument, Observer, Observing, Surroundings
 from rollcage.step.requests import (
     Admit,
     BeginAsking,
@@ -88,7 +88,8 @@ class Clock:
 class Driver:
     """Performs the effects of one session's flows.
 
-    `enter` and `leave` are called around a body, in its own context, with its step. `recall` reads
+    `enter` and `leave` are called around a body, in its own context: the one with its step, the
+    other with what that gave. `recall` reads
     what the session's run and its lineage hold. `late_end` makes the flow that records the end of a
     body which outlived its cancelled call. `observers` are told of what is written.
     """
@@ -100,8 +101,8 @@ class Driver:
         store: Store,
         source: Reader,
         clock: Clock,
-        enter: Callable[[Step], contextvars.Token[Any]],
-        leave: Callable[[contextvars.Token[Any]], None],
+        enter: Callable[[Step], Any],
+        leave: Callable[[Any], None],
         recall: Callable[[], Lineage],
         late_end: Callable[[Step, Returned | Raised], Flow],
         observers: Iterable[Observer] = (),
@@ -117,8 +118,11 @@ class Driver:
         self.store = store
         self._source = source
         self._clock = clock
-        self._enter = enter
-        self._leave = leave
+        self._enter, self._leave = enter, leave
+        instruments = [each for each in observing.observers if isinstance(each, Instrument)]
+        if instruments:
+            surroundings = Surroundings(writer.run, instruments, enter, leave)
+            self._enter, self._leave = surroundings.enter, surroundings.leave
         self._recall = recall
         self._late_end = late_end
 

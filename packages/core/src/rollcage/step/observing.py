@@ -6,15 +6,21 @@ does changes nothing of the run: an error of its own is logged, and that observe
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import orjson
 
-__all__ = ["Happening", "Observer", "Observing", "StepEvent"]
+from rollcage.step.call import Step
+
+__all__ = [
+    "Happening", "Instrument", "Observer", "Observing", "RunEvent", "StepEvent", "Surroundings",
+    "notify",
+]  # fmt: skip
 
 _log: Final = logging.getLogger("rollcage")
 
@@ -83,8 +89,127 @@ class StepEvent:
         return written
 
 
+Surrounding = contextlib.AbstractContextManager[object]
+
 Observer = Callable[[StepEvent], object]
 """Is told of what becomes of each step. Quick, sync, from any thread; what it gives is ignored."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunEvent:
+    """What an instrument is told of a run: that it was opened, and closed.
+
+    Attributes:
+        what: `opened` or `closed`.
+        run: its id.
+        name: the job.
+        mode: `record`, `resume`, `offline` or `verify`; `undo` of a finished run that is undone.
+        root: the first run of its lineage.
+        source: the run that it replays; None where it replays none.
+        time: when, in µs since 1970.
+        status: of one that is closed, as `run.finished` has it; empty where that is not recorded,
+            or the run was opened for an undo.
+        error: the type of the error that ended it; empty without one.
+    """
+
+    what: Literal["opened", "closed"]
+    run: str
+    name: str
+    mode: Literal["record", "resume", "offline", "verify", "undo"]
+    root: str
+    source: str | None
+    time: int
+    status: str = ""
+    error: str = ""
+
+
+class Instrument:
+    """An observer that is also told of runs, and stands around bodies to set context for them.
+
+    Tracing stands on it: what a body does, requests over HTTP or statements in a database, is then
+    seen as a part of its step. As with every observer, what it raises is logged, and the run goes
+    on. Override what is needed.
+    """
+
+    def __call__(self, event: StepEvent, /) -> object:
+        """Something became of a step."""
+
+    def opened(self, run: RunEvent, /) -> object:
+        """The session was entered; told in the context of its block."""
+
+    def closed(self, run: RunEvent, /) -> object:
+        """The session was left. A child of a fork, in which nothing is recorded, tells nothing."""
+
+    def around(self, run: str, step: int, /) -> Surrounding:
+        """What to stand in while a body runs, in its own thread or task; never told of an error.
+
+        It is asked for whenever the body is entered, which of a stream is once a chunk.
+
+        Args:
+            run: the run's id.
+            step: its number, of which `started` was told; of one that `verify` runs again to
+                compare it, nothing was told yet.
+        """
+        del run, step
+        return contextlib.nullcontext()
+
+
+def notify(observers: Sequence[Observer], event: RunEvent) -> None:
+    """Tell those that want to know that a run was opened or closed."""
+    for each in observers:
+        if isinstance(each, Instrument):
+            with _logged(f"that run {event.run} was {event.what}"):
+                each.opened(event) if event.what == "opened" else each.closed(event)
+
+
+class Surroundings:
+    """Enters and leaves the bodies of a run, with what its instruments set around them.
+
+    Args:
+        run: the run's id.
+        instruments: the later ones stand inside.
+        enter: what makes a step the one whose body is running; it gives what `leave` takes.
+        leave: ends that.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        instruments: Iterable[Instrument],
+        enter: Callable[[Step], Any],
+        leave: Callable[[Any], None],
+    ) -> None:
+        self._run = run
+        self._instruments = tuple(instruments)
+        self._enter = enter
+        self._leave = leave
+
+    def enter(self, step: Step) -> tuple[Any, list[Surrounding]]:
+        """Stand in the body of a step; the answer is for `leave`."""
+        token = self._enter(step)
+        entered: list[Surrounding] = []
+        for each in self._instruments:
+            with _logged(f"the body of step {step.number} of run {self._run}"):
+                surrounding = each.around(self._run, step.number)
+                surrounding.__enter__()
+                entered.append(surrounding)
+        return token, entered
+
+    def leave(self, entered: tuple[Any, list[Surrounding]]) -> None:
+        """End that, in the context in which it was entered."""
+        token, surroundings = entered
+        for each in reversed(surroundings):
+            with _logged(f"the end of a body of run {self._run}"):
+                each.__exit__(None, None, None)
+        self._leave(token)
+
+
+@contextlib.contextmanager
+def _logged(about: str) -> Generator[None]:
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - whatever it is, the run goes on
+        _log.exception("an observer failed on %s", about)
 
 
 class Observing:
