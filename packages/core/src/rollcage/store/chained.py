@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from rollcage.errors import RegistryCorrupt, StoreError, TraceCorrupt
-from rollcage.store import disk
+from rollcage.store import disk, system
 from rollcage.store.protocol import Line
 from rollcage.trace.events import seal_line
 from rollcage.trace.reader import read_events, split_tail, tail_of
@@ -120,7 +120,7 @@ class ChainedFile:
         """What the file holds, and what the head attests: read first, so that it is no newer."""
         try:
             head = self._read_head()
-            return self.path.read_bytes(), head
+            return disk.read(self.path), head
         except FileNotFoundError:
             return b"", self._read_head()
         except OSError as error:
@@ -128,7 +128,7 @@ class ChainedFile:
 
     def _read_head(self) -> Head:
         try:
-            data: Any = orjson.loads(self._head_path.read_bytes())
+            data: Any = orjson.loads(disk.read(self._head_path))
             return Head(int(data["count"]), str(data["head"]))
         except FileNotFoundError:
             return Head(0, "")
@@ -152,24 +152,24 @@ class ChainedFile:
                 raise StoreError(f"{self.path} can't be locked: {disk.said(error)}") from error
             yield descriptor
         finally:
-            os.close(descriptor)
+            system.files.close(descriptor)
 
     def _set_aside(self, descriptor: int, size: int, torn: bytes) -> None:
         """Move the torn last line of a killed writer to a file of its own."""
         _log.warning("%s: its last line is torn and is set aside", self.path)
         try:
             disk.add(self.path.with_suffix(".torn"), torn + b"\n")
-            os.ftruncate(descriptor, size)
+            system.files.ftruncate(descriptor, size)
         except OSError as error:
             raise StoreError(f"{self.path} can't be mended: {disk.said(error)}") from error
 
     def _write(self, descriptor: int, size: int, data: bytes) -> None:
         try:
             disk.write(descriptor, data)
-            os.fsync(descriptor)
+            system.files.fsync(descriptor)
         except OSError as error:
             with contextlib.suppress(OSError):  # what is left of it is no whole line
-                os.ftruncate(descriptor, size)
+                system.files.ftruncate(descriptor, size)
             raise StoreError(f"{self.path} can't be written: {disk.said(error)}") from error
 
     def _note(self, head: Head) -> None:

@@ -16,7 +16,7 @@ from typing import Final
 import orjson
 
 from rollcage.errors import ControlLost, StoreError
-from rollcage.store import disk
+from rollcage.store import disk, system
 from rollcage.store.protocol import StopOrder
 
 __all__ = ["ControlPage", "give_order", "lift_order", "read_order"]
@@ -38,8 +38,8 @@ class ControlPage:
         self._name = str(self._path)
         try:
             with disk.locked(path, os.O_RDWR | os.O_CREAT) as descriptor:
-                if os.pread(descriptor, 1, 0) in (b"", _NONE):
-                    os.ftruncate(descriptor, len(_NONE))
+                if system.files.pread(descriptor, 1, 0) in (b"", _NONE):
+                    system.files.ftruncate(descriptor, len(_NONE))
                 self._descriptor = disk.open_file(path, os.O_RDONLY)  # without the lock
         except OSError as error:
             raise StoreError(f"{path} can't be used: {disk.said(error)}") from error
@@ -47,7 +47,7 @@ class ControlPage:
     def order(self) -> StopOrder | None:
         """The order to stop, if there is one in the page that was opened."""
         try:
-            flag = os.pread(self._descriptor, 1, 0)
+            flag = system.files.pread(self._descriptor, 1, 0)
         except OSError as error:
             if self._descriptor < 0:  # closed: nothing runs in it any more
                 return None
@@ -61,7 +61,7 @@ class ControlPage:
             ControlLost: the page is gone or was cut: nobody could stop the run any more.
         """
         try:
-            size = os.stat(self._name).st_size  # noqa: PTH116 - on the hot path
+            size = system.files.stat(self._name).st_size
         except OSError as error:
             raise self._lost(error.strerror) from error
         if size == len(_NONE):
@@ -81,12 +81,12 @@ class ControlPage:
         """Give the page up; one without an order goes, unless it is another process's to `keep`."""
         descriptor, self._descriptor = self._descriptor, -1
         with contextlib.suppress(OSError):
-            os.close(descriptor)
+            system.files.close(descriptor)
         if keep:
             return
         with contextlib.suppress(OSError), disk.locked(self._path, os.O_RDWR) as again:
-            if os.pread(again, 1, 0) in (b"", _NONE):
-                self._path.unlink()
+            if system.files.pread(again, 1, 0) in (b"", _NONE):
+                system.files.unlink(self._path)
 
 
 def read_order(path: Path) -> StopOrder | None:
@@ -96,7 +96,7 @@ def read_order(path: Path) -> StopOrder | None:
         StoreError: nobody can tell: the page is there, and can't be read.
     """
     try:
-        data = path.read_bytes()
+        data = disk.read(path)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -121,10 +121,12 @@ def give_order(path: Path, order: StopOrder) -> None:
         raise StoreError("the reason is too long; say it in fewer words")
     try:
         with disk.locked(path, os.O_RDWR | os.O_CREAT) as descriptor:
-            if (written := os.pwrite(descriptor, body, 1)) != len(body):
-                os.pwrite(descriptor, body[written:], 1 + written)  # or the error says why not
-            os.pwrite(descriptor, _ORDERED, 0)
-            os.fsync(descriptor)
+            if (written := system.files.pwrite(descriptor, body, 1)) != len(body):
+                system.files.pwrite(
+                    descriptor, body[written:], 1 + written
+                )  # or the error says why not
+            system.files.pwrite(descriptor, _ORDERED, 0)
+            system.files.fsync(descriptor)
     except OSError as error:
         raise StoreError(f"{path} can't be written: {disk.said(error)}") from error
 
@@ -139,13 +141,13 @@ def lift_order(path: Path, run: str) -> bool:
     """
     try:
         with disk.locked(path, os.O_RDWR) as descriptor:
-            data = os.pread(descriptor, _PAGE, 0)
+            data = system.files.pread(descriptor, _PAGE, 0)
             found = _parse(data) if data[:1] not in (b"", _NONE) else None
             if found is None or found.run not in ("", run):
                 return False
-            os.pwrite(descriptor, _NONE, 0)
-            os.ftruncate(descriptor, len(_NONE))
-            os.fsync(descriptor)
+            system.files.pwrite(descriptor, _NONE, 0)
+            system.files.ftruncate(descriptor, len(_NONE))
+            system.files.fsync(descriptor)
             return True
     except FileNotFoundError:
         return False

@@ -214,7 +214,7 @@ class Database:
             return
         if not self.path.parent.exists():
             disk.make_folder(self.path.parent)
-        new = self.path.with_name(f".{self.path.name}.{os.urandom(4).hex()}")
+        new = disk.new_name(self.path, hidden=True)
         os.close(disk.open_file(new, os.O_RDWR | os.O_CREAT | os.O_EXCL))
         try:
             with contextlib.suppress(FileExistsError):  # somebody else was first

@@ -10,18 +10,22 @@ import errno
 import fcntl
 import logging
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from rollcage.errors import StoreError, StoreReadOnly
+from rollcage.store import system
 
 __all__ = [
-    "add", "lock", "locked", "make_folder", "open_file", "refused", "replace", "said",
+    "add", "check_secret", "exists", "first_line", "is_file", "is_folder", "lock", "locked",
+    "make_folder", "new_name", "open_file", "read", "refused", "remove", "replace", "said",
     "sync_folder", "write",
 ]  # fmt: skip
 
 _log: Final = logging.getLogger("rollcage")
+_CHUNK: Final = 65_536
 _NEXT: Final = {
     errno.ENOSPC: "free some space there, then go on",
     errno.EDQUOT: "free some of this user's quota there, then go on",
@@ -74,15 +78,53 @@ def check_secret(path: Path, mode: int) -> None:
 
 def make_folder(path: Path) -> None:
     """Make a folder of the store, and what it stands in, where they are not there."""
-    if path.is_dir():
+    if is_folder(path):
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_above(path.parent)
     with contextlib.suppress(FileExistsError):  # of two processes, one makes it
-        path.mkdir(mode=0o700)
+        system.files.mkdir(path, 0o700)
         with contextlib.suppress(OSError):  # a file system without modes
-            path.chmod(0o700)
-    if not path.is_dir():
+            system.files.chmod(path, 0o700)
+    if not is_folder(path):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+
+
+def _make_above(path: Path) -> None:
+    """Make what the folder of a store stands in: whoever may use that is the user's own matter."""
+    if exists(path):
+        return
+    _make_above(path.parent)
+    with contextlib.suppress(FileExistsError):
+        system.files.mkdir(path, 0o777)
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder of this name."""
+    return stat.S_ISDIR(_mode(path))
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a file of this name."""
+    return stat.S_ISREG(_mode(path))
+
+
+def exists(path: Path) -> bool:
+    """Whether there is anything of this name."""
+    return bool(_mode(path))
+
+
+def _mode(path: Path) -> int:
+    """What kind of a thing has this name, and who may use it; 0 where nothing has it."""
+    try:
+        return system.files.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+
+
+def new_name(path: Path, *, hidden: bool = False) -> Path:
+    """A name beside this one that nobody else has."""
+    name = f"{path.name}.{system.files.urandom(4).hex()}"
+    return path.with_name(f".{name}" if hidden else name)
 
 
 def open_file(path: Path, flags: int) -> int:
@@ -90,14 +132,14 @@ def open_file(path: Path, flags: int) -> int:
     flags |= os.O_CLOEXEC
     while flags & os.O_CREAT and not flags & os.O_EXCL:
         try:
-            return os.open(path, flags & ~os.O_CREAT)
+            return system.files.open(path, flags & ~os.O_CREAT)
         except FileNotFoundError:
             with contextlib.suppress(FileExistsError):  # another process was first
                 return open_file(path, flags | os.O_EXCL)
-    descriptor = os.open(path, flags, 0o600)
+    descriptor = system.files.open(path, flags, 0o600)
     if flags & os.O_CREAT:
         with contextlib.suppress(OSError):  # a file system without modes
-            os.fchmod(descriptor, 0o600)
+            system.files.fchmod(descriptor, 0o600)
     return descriptor
 
 
@@ -108,7 +150,7 @@ def lock(descriptor: int, *, wait: bool = True) -> bool:
         OSError: there is no telling: the file system locks nothing, say.
     """
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        system.locks.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
@@ -121,11 +163,11 @@ def locked(path: Path, flags: int) -> Iterator[int]:
         descriptor = open_file(path, flags)
         try:
             lock(descriptor)
-            if os.fstat(descriptor).st_nlink:
+            if system.files.fstat(descriptor).st_nlink:
                 yield descriptor
                 return
         finally:
-            os.close(descriptor)
+            system.files.close(descriptor)
 
 
 def replace(path: Path, data: bytes, *, part: Path) -> None:
@@ -133,10 +175,10 @@ def replace(path: Path, data: bytes, *, part: Path) -> None:
     descriptor = open_file(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         write(descriptor, data)
-        os.fsync(descriptor)
+        system.files.fsync(descriptor)
     finally:
-        os.close(descriptor)
-    part.replace(path)
+        system.files.close(descriptor)
+    system.files.replace(part, path)
     sync_folder(path.parent)
 
 
@@ -145,9 +187,53 @@ def add(path: Path, data: bytes) -> None:
     descriptor = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         write(descriptor, data)
-        os.fsync(descriptor)
+        system.files.fsync(descriptor)
     finally:
-        os.close(descriptor)
+        system.files.close(descriptor)
+
+
+def read(path: Path) -> bytes:
+    """All that a file holds.
+
+    Raises:
+        OSError: it is not there, or can't be read.
+    """
+    with _reading(path) as descriptor:
+        parts: list[bytes] = []
+        length = system.files.fstat(descriptor).st_size + 1  # all at once, where it has a size
+        while part := system.files.read(descriptor, length if length > 1 else _CHUNK):
+            parts.append(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def first_line(path: Path) -> bytes:
+    """The first line of a file; all of it, where it has no end of a line.
+
+    Raises:
+        OSError: it is not there, or can't be read.
+    """
+    with _reading(path) as descriptor:
+        data = b""
+        while part := system.files.read(descriptor, _CHUNK):
+            data += part
+            if b"\n" in part:
+                break
+        return data[: data.find(b"\n") + 1] or data
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[int]:
+    descriptor = system.files.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        system.files.close(descriptor)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, if it is there."""
+    with contextlib.suppress(FileNotFoundError):
+        system.files.unlink(path)
 
 
 def write(descriptor: int, data: bytes) -> None:
@@ -157,7 +243,7 @@ def write(descriptor: int, data: bytes) -> None:
         OSError: the file system takes no more of it.
     """
     while data:
-        written = os.write(descriptor, data)
+        written = system.files.write(descriptor, data)
         if not written:
             raise OSError(errno.EIO, "a short write")
         data = data[written:]
@@ -165,8 +251,8 @@ def write(descriptor: int, data: bytes) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Wait until the names in a folder are on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = system.files.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        system.files.fsync(descriptor)
     finally:
-        os.close(descriptor)
+        system.files.close(descriptor)

@@ -7,11 +7,10 @@ is whole from the moment it has its name.
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 
 from rollcage.errors import StoreError
-from rollcage.store import disk
+from rollcage.store import disk, system
 from rollcage.store.protocol import check_document
 
 __all__ = ["DocumentFiles"]
@@ -36,15 +35,15 @@ class DocumentFiles:
         path = self._path(kind, key)
         try:
             disk.make_folder(path.parent)
-            new = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+            new = disk.new_name(path, hidden=True)
             disk.add(new, data)
             try:
-                os.link(new, path)
+                system.files.link(new, path)
             except FileExistsError:
                 return False
             finally:
                 with contextlib.suppress(OSError):
-                    new.unlink()
+                    system.files.unlink(new)
             disk.sync_folder(path.parent)  # the new name is on the disk
         except OSError as error:
             raise StoreError(f"{path} can't be written: {disk.said(error)}") from error
@@ -58,7 +57,7 @@ class DocumentFiles:
         """
         path = self._path(kind, key)
         try:
-            return path.read_bytes()
+            return disk.read(path)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -73,7 +72,7 @@ class DocumentFiles:
         check_document(kind, "a")
         folder = self._root / kind
         try:
-            names = [path.name for path in folder.iterdir()]
+            names = system.files.listdir(folder)
         except FileNotFoundError:
             return []
         except OSError as error:

@@ -23,7 +23,7 @@ from typing import Any, Final
 import orjson
 
 from rollcage.errors import StoreError, TraceCorrupt, TraceUnwritable
-from rollcage.store import disk
+from rollcage.store import disk, system
 from rollcage.store.jobs import newest_run
 from rollcage.store.mark import Mark
 from rollcage.store.protocol import Repair, RunInfo, is_run_id
@@ -148,7 +148,7 @@ class Index:
 
     def _traces(self) -> set[str]:
         try:
-            names = os.listdir(self._folder)  # noqa: PTH208 - of thousands, a third of the time
+            names = system.files.listdir(self._folder)
         except FileNotFoundError:
             return set()
         except OSError as error:
@@ -161,7 +161,7 @@ class Index:
 
     def _size(self, run: str) -> int | None:
         try:
-            return os.stat(f"{self._folder}/{run}.jsonl").st_size  # noqa: PTH116 - of thousands
+            return system.files.stat(f"{self._folder}/{run}.jsonl").st_size
         except OSError:
             return None  # it is gone: what is known here is all
 
@@ -169,8 +169,7 @@ class Index:
         """A trace's whole lines, or its first; nothing where it is not there."""
         path = self._trace(run)
         try:
-            with path.open("rb") as file:
-                return split_tail(file.readline() if first else file.read())[0]
+            return split_tail(disk.first_line(path) if first else disk.read(path))[0]
         except FileNotFoundError:
             return b""
         except OSError as error:
@@ -178,7 +177,7 @@ class Index:
 
     def _data(self) -> bytes:
         try:
-            return self.path.read_bytes()
+            return disk.read(self.path)
         except FileNotFoundError:
             return b""
         except OSError as error:
@@ -213,13 +212,13 @@ class Index:
         try:
             with disk.locked(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND) as index:
                 whole = mark == self._mark.now() if mark else self._mark.fits()
-                size = os.fstat(index).st_size
-                if size and os.pread(index, 1, size - 1) != b"\n":
+                size = system.files.fstat(index).st_size
+                if size and system.files.pread(index, 1, size - 1) != b"\n":
                     # Torn by a writer that was killed. What it would have told, its trace tells.
-                    os.ftruncate(index, len(split_tail(self.path.read_bytes())[0]))
+                    system.files.ftruncate(index, len(split_tail(disk.read(self.path))[0]))
                 disk.write(index, orjson.dumps(line) + b"\n")
                 if durable:
-                    os.fsync(index)
+                    system.files.fsync(index)
                 if whole:
                     self._mark.set(self._mark.now())
         except OSError as error:

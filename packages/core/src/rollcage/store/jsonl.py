@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rollcage.errors import RunNotFound, StoreError, TraceUnwritable
-from rollcage.store import disk, layout
+from rollcage.store import disk, layout, system
 from rollcage.store.chained import ChainedFile
 from rollcage.store.control import give_order, lift_order
 from rollcage.store.documents import DocumentFiles
@@ -61,7 +61,7 @@ class JsonlStore(TraceFile):
         self._documents = DocumentFiles(self._at)
 
     def exists(self) -> bool:
-        return self._at.is_dir()
+        return disk.is_folder(self._at)
 
     def _make(self) -> None:
         try:
@@ -85,7 +85,7 @@ class JsonlStore(TraceFile):
                 raise StoreError(f"{path} can't be locked: {disk.said(error)}") from error
             yield
         finally:
-            os.close(descriptor)
+            system.files.close(descriptor)
 
     @contextlib.contextmanager
     def opening(self) -> Generator[None]:
@@ -148,7 +148,7 @@ class JsonlStore(TraceFile):
         try:
             writer = JsonlWriter(path, self._index, descriptor, b"")
         except BaseException:
-            path.unlink(missing_ok=True)
+            disk.remove(path)
             raise
         writer.durable = started.get("durability") == "disk"
         try:
@@ -159,7 +159,7 @@ class JsonlStore(TraceFile):
             self._index.began(started, mark, durable=writer.durable)
         except BaseException:
             writer.close()
-            path.unlink(missing_ok=True)  # nothing has run in it
+            disk.remove(path)  # nothing has run in it
             raise
         return writer
 
@@ -169,7 +169,7 @@ class JsonlStore(TraceFile):
         try:
             data = set_tail_aside(descriptor, path)
         except BaseException:
-            os.close(descriptor)
+            system.files.close(descriptor)
             raise
         return JsonlWriter(path, self._index, descriptor, data)
 
@@ -177,18 +177,18 @@ class JsonlStore(TraceFile):
 
     def stop(self, order: StopOrder) -> None:
         path = self._path(order.run)
-        if not path.exists():
+        if not disk.exists(path):
             raise RunNotFound(f"there is no run {order.run} in {self._folder}")
         give_order(path.with_suffix(".control"), order)  # first: whoever opens now, sees it
         with self.opening():
             for run in self._built_on(order.run):
                 page = self._path(run).with_suffix(".control")
-                if page.exists():  # it may be live; what is dead sees it where it is resumed
+                if disk.exists(page):  # it may be live; what is dead sees it where it is resumed
                     give_order(page, order)
 
     def lift(self, run: str) -> bool:
         path = self._path(run)
-        if not path.exists():
+        if not disk.exists(path):
             raise RunNotFound(f"there is no run {run} in {self._folder}")
         lifted = lift_order(path.with_suffix(".control"), run)
         with self.opening():
@@ -219,12 +219,12 @@ class JsonlStore(TraceFile):
     def put_blob(self, digest: str, data: bytes) -> None:
         path = self._at / "blobs" / digest[:2] / digest
         with contextlib.suppress(OSError):  # a file that was cut short is written anew
-            if path.stat().st_size == len(data):
+            if system.files.stat(path).st_size == len(data):
                 return
         try:
             for folder in (self._at, path.parent.parent, path.parent):
                 disk.make_folder(folder)
-            disk.replace(path, data, part=path.with_name(f"{digest}.{os.urandom(4).hex()}"))
+            disk.replace(path, data, part=disk.new_name(path))
         except OSError as error:
             raise TraceUnwritable(f"blob {path} can't be written: {disk.said(error)}") from error
 
@@ -235,10 +235,10 @@ class JsonlStore(TraceFile):
         self._make()
         path = self._at / "key"
         try:
-            if not path.exists():
+            if not disk.exists(path):
                 self._make_key(path)
-            mode = stat.S_IMODE(path.stat().st_mode)
-            key = path.read_bytes()
+            mode = stat.S_IMODE(system.files.stat(path).st_mode)
+            key = disk.read(path)
         except OSError as error:
             raise disk.refused(f"{path} can't be used", error) from error
         disk.check_secret(path, mode)
@@ -248,16 +248,16 @@ class JsonlStore(TraceFile):
 
     @staticmethod
     def _make_key(path: Path) -> None:
-        part = path.with_name(f"key.{os.urandom(4).hex()}")
+        part = disk.new_name(path)
         descriptor = disk.open_file(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
-            disk.write(descriptor, os.urandom(32))
-            os.fsync(descriptor)  # what it stands for in traces must not outlive it
+            disk.write(descriptor, system.files.urandom(32))
+            system.files.fsync(descriptor)  # what it stands for in traces must not outlive it
         finally:
-            os.close(descriptor)
+            system.files.close(descriptor)
         with contextlib.suppress(FileExistsError):  # another process was first
-            os.link(part, path)
-        part.unlink()
+            system.files.link(part, path)
+        system.files.unlink(part)
         disk.sync_folder(path.parent)
 
 
@@ -268,7 +268,7 @@ def open_trace(path: Path) -> tuple[TraceFile, str]:
         RunNotFound: there is no such file.
         StoreError: it is not named `<run id>.jsonl`.
     """
-    if not path.is_file():
+    if not disk.is_file(path):
         raise RunNotFound(f"there is no trace at {path}")
     if not (path.suffix == ".jsonl" and is_run_id(path.stem)):
         raise StoreError(f"{path} is not named <run id>.jsonl; give it back the name of its run")

@@ -13,10 +13,11 @@ import os
 from pathlib import Path
 from typing import Final
 
-from rollcage.store import disk
+from rollcage.store import disk, system
 
 __all__ = ["Mark"]
 
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _LENGTH: Final = 159  # bytes; one length, for some file systems wait for the disk after a cut
 
 
@@ -30,7 +31,7 @@ class Mark:
     def now(self) -> bytes:
         """What the mark of the file as it is now would say; nothing where there is no file."""
         try:
-            found = self._path.stat()
+            found = system.files.stat(self._path)
         except OSError:
             return b""
         which = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
@@ -40,7 +41,7 @@ class Mark:
     def fits(self) -> bool:
         """Whether the file is as it was when it was marked."""
         try:
-            mark = self._mark.read_bytes()
+            mark = disk.read(self._mark)
         except OSError:
             return False
         return bool(mark) and mark == self.now()
@@ -52,13 +53,17 @@ class Mark:
             try:
                 disk.write(descriptor, mark or b"-")
             finally:
-                os.close(descriptor)
+                system.files.close(descriptor)
 
 
-@functools.cache
 def _started() -> str:
     """Which start of the machine this is; where the system does not tell, none is like another."""
+    return _start_of(system.files)
+
+
+@functools.lru_cache(maxsize=1)
+def _start_of(files: system.Files) -> str:
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return disk.read(_BOOT).decode().strip()
     except OSError:
-        return os.urandom(8).hex()
+        return files.urandom(8).hex()

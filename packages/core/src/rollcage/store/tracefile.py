@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from rollcage.errors import RunInUse, RunNotFound, StoreError, TraceCorrupt
-from rollcage.store import disk
+from rollcage.store import disk, system
 from rollcage.store.control import read_order
 from rollcage.store.protocol import Lock, RunTrace, StopOrder, is_run_id
 from rollcage.trace.reader import split_tail
@@ -41,7 +41,7 @@ class _FileLock:
 
     def release(self) -> None:
         if self._descriptor >= 0:
-            os.close(self._descriptor)
+            system.files.close(self._descriptor)
             self._descriptor = -1
 
 
@@ -62,10 +62,10 @@ def open_locked(path: Path, flags: int = os.O_RDWR) -> int:
     try:
         taken = disk.lock(descriptor, wait=False)
     except OSError as error:
-        os.close(descriptor)
+        system.files.close(descriptor)
         raise StoreError(f"{path} can't be locked: {disk.said(error)}") from error
     if not taken:
-        os.close(descriptor)
+        system.files.close(descriptor)
         raise RunInUse(f"run {path.stem} is being written or resumed by another session")
     return descriptor
 
@@ -77,11 +77,11 @@ def set_tail_aside(descriptor: int, path: Path) -> bytes:
         StoreError: it can't be read, or the line can't be moved; the trace is as it was.
     """
     try:
-        data, torn = split_tail(path.read_bytes())
+        data, torn = split_tail(disk.read(path))
         if torn:
             _log.warning("%s: its last line is torn and is set aside", path)
             disk.add(path.with_suffix(".torn"), torn + b"\n")
-            os.ftruncate(descriptor, len(data))
+            system.files.ftruncate(descriptor, len(data))
     except OSError as error:
         raise StoreError(f"{path} can't be mended: {disk.said(error)}") from error
     return data
@@ -101,7 +101,7 @@ class TraceFile:
     def read(self, run: str) -> RunTrace:
         path = self._path(run)
         try:
-            data, torn = split_tail(path.read_bytes())
+            data, torn = split_tail(disk.read(path))
         except FileNotFoundError:
             raise RunNotFound(f"there is no run {run} in {self._folder}") from None
         except OSError as error:
@@ -117,7 +117,7 @@ class TraceFile:
         try:
             set_tail_aside(descriptor, path)
         except BaseException:
-            os.close(descriptor)
+            system.files.close(descriptor)
             raise
         return _FileLock(descriptor)
 
@@ -127,7 +127,7 @@ class TraceFile:
         for folder in (self._folder.parent, self._folder):
             path = folder / "blobs" / digest[:2] / digest
             try:
-                data = path.read_bytes()
+                data = disk.read(path)
             except FileNotFoundError:
                 continue
             except OSError as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rollcage.errors import Forked, TraceUnwritable
-from rollcage.store import disk
+from rollcage.store import disk, system
 from rollcage.store.control import ControlPage
 from rollcage.store.index import Index
 from rollcage.store.protocol import StopOrder
@@ -49,7 +49,7 @@ class JsonlWriter:
         try:
             self._control = ControlPage(path.with_suffix(".control"))
         except BaseException:
-            os.close(descriptor)
+            system.files.close(descriptor)
             raise
         tail = tail_of(data)
         # Lines, bytes and head; set in one go, for Ctrl-C may come between any two instructions.
@@ -67,7 +67,7 @@ class JsonlWriter:
         line, head = seal_line(event, head)
         self._next = (count + 1, size + len(line), head)
         try:
-            written = os.write(self._descriptor, line)
+            written = system.files.write(self._descriptor, line)
             if written != len(line):  # the rest, or the error that says why not
                 disk.write(self._descriptor, line[written:])
         except OSError as error:
@@ -78,29 +78,29 @@ class JsonlWriter:
     def _recover(self) -> None:
         """The last append was interrupted, or not undone: see whether it got through."""
         try:
-            if os.fstat(self._descriptor).st_size == self._next[1]:
+            if system.files.fstat(self._descriptor).st_size == self._next[1]:
                 self._end = self._next
             else:
-                os.ftruncate(self._descriptor, self._end[1])
+                system.files.ftruncate(self._descriptor, self._end[1])
         except OSError as error:
             raise self._unwritable(disk.said(error)) from error
         self._next = self._end
 
     def _take_back(self) -> None:
         with contextlib.suppress(OSError):  # the torn line is then set aside at the next open
-            os.ftruncate(self._descriptor, self._end[1])
+            system.files.ftruncate(self._descriptor, self._end[1])
             self._next = self._end
 
     def _check(self, *, by_name: bool = False) -> None:
         """Refuse to go on where the trace is not as this writer left it."""
         try:
-            found = os.fstat(self._descriptor)
+            found = system.files.fstat(self._descriptor)
             if found.st_size != self._end[1]:
                 more = found.st_size > self._end[1]
                 raise self._lost("somebody else wrote to it" if more else "it was cut off")
             if not found.st_nlink:
                 raise self._lost("it was removed")
-            if by_name and not os.path.samestat(found, self._path.stat()):
+            if by_name and not os.path.samestat(found, system.files.stat(self._path)):
                 raise self._lost("another file was put in its place")
         except OSError as error:
             raise self._lost(disk.said(error)) from error
@@ -128,7 +128,7 @@ class JsonlWriter:
             if self._synced < target:  # else somebody waited for these bytes too
                 reached = self._end[1]
                 try:
-                    os.fdatasync(self._descriptor)
+                    system.files.fdatasync(self._descriptor)
                 except OSError as error:
                     raise self._unwritable(disk.said(error)) from error
                 self._synced = reached
@@ -148,7 +148,7 @@ class JsonlWriter:
         if descriptor >= 0:
             self._control.close(keep=self.forked)  # while nobody else can write the run
             with contextlib.suppress(OSError):  # each line is written already
-                os.close(descriptor)
+                system.files.close(descriptor)
 
     def abandon(self) -> None:
         """In a forked child: close the descriptor, so that the lock ends with the parent."""
