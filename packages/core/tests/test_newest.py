@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 from rollcage import RunInUse, Session, tool
 from rollcage.step.driver import Clock
-from rollcage.store import JsonlStore, Lock, RunInfo, disk, newest_run
+from rollcage.store import JsonlStore, Lock, RunInfo, RunTrace, TraceFile, newest_run
 
 done: list[int] = []
 
@@ -165,15 +165,15 @@ def test_a_run_that_ends_while_it_is_looked_at_is_not_taken_for_damaged(
 ) -> None:
     live = Live(store)
     run = store.runs()[0].run
-    read, left = disk.read, [live.end]
+    read, left = TraceFile.read, [live.end]
 
-    def read_slowly(path: Path) -> bytes:
-        data = read(path)
-        if path.name == f"{run}.jsonl" and left:
+    def read_slowly(folder: TraceFile, wanted: str, *, after: int = 0) -> RunTrace:
+        trace = read(folder, wanted, after=after)
+        if wanted == run and left:
             left.pop()()
-        return data
+        return trace
 
-    monkeypatch.setattr(disk, "read", read_slowly)
+    monkeypatch.setattr(TraceFile, "read", read_slowly)
     with Session("job", store=store, replay=mode) as session:
         assert write(1) == 1
     assert (left, done, session.stats.hits) == ([], [1], 1)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rollcage import RunInUse, Session, StoreError, TraceCorrupt, compensate, tool, undo_run
 from rollcage.step.driver import Clock
 from rollcage.store import JsonlStore, newest_run
+from rollcage.store import index as index_module
 from rollcage.store.index import Index
 from rollcage.store.mark import Mark
 from rollcage.trace.reader import ended
@@ -421,3 +422,29 @@ def test_a_trace_that_was_put_there_by_hand_is_found_by_repair(
     with Session("job", store=store) as session:
         assert put(1) == 1
     assert session.stats.hits == 1
+
+
+# --- many runs -----------------------------------------------------------------------------------
+
+
+def test_the_newest_of_many_cost_no_more_than_those_of_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed, parse = [0], index_module._parse
+
+    def counting(data: bytes) -> Any:
+        parsed[0] += data.count(b"\n")
+        return parse(data)
+
+    monkeypatch.setattr(index_module, "_parse", counting)
+    costs: dict[str, list[int]] = {}
+    for count in (20, 200):
+        store = JsonlStore(tmp_path / f"{count}")
+        runs = [finished(store, name=f"job {number}") for number in range(count)]
+        asks: list[dict[str, Any]] = [{}, {"status": "ok"}, {"since": 0}]
+        for asked in asks:
+            parsed[0] = 0
+            found = JsonlStore(store.root).runs(limit=20, **asked)
+            assert [info.run for info in found] == runs[-20:]
+            costs.setdefault(str(asked), []).append(parsed[0])
+    assert all(many <= 2 * few for few, many in costs.values()), costs

@@ -68,22 +68,22 @@ def find(store: str, reference: str) -> Found:
     reader = open_store(store)
     if is_run_id(reference):  # the index is not needed: it may have been lost
         return Found(reader, reference)
-    runs = reader.runs()
-    if not runs:
+    latest = reader.runs(limit=1)
+    if not latest:
         raise RunNotFound(f"there are no runs in {store}; name their store with --store")
     if reference == "latest":
-        return Found(reader, runs[-1].run)
+        return Found(reader, latest[0].run)
     if reference.startswith("@"):
-        return Found(reader, _of_job(runs, reference[1:]).run)
-    return Found(reader, _by_part(runs, reference))
+        return Found(reader, _of_job(reader, reference[1:]).run)
+    return Found(reader, _by_part(reader.runs(), reference))
 
 
-def _of_job(runs: Sequence[RunInfo], name: str) -> RunInfo:
+def _of_job(store: Store, name: str) -> RunInfo:
     """The run that the job's next session would go on with, or look at."""
-    own = newest_run(runs, name)
+    own = newest_run(store.runs(name=name), name)
     if own is not None:
         return own
-    names = sorted({info.name for info in runs})
+    names = sorted({info.name for info in store.runs()})
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or names[:_LISTED]
     said = ", ".join(f"@{visible(each)}" for each in near)
     raise RunNotFound(f"no run is named {visible(name)!r}; there is {said}")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 from rollcage.errors import RollcageError
-from rollcage.store import Reader, RunInfo, job_name, open_store
+from rollcage.store import Reader, RunInfo, open_store
 from rollcage.trace import read_run
 
 from rollcage_cli.lineage import Standing, lineage_of, standing
@@ -30,6 +31,10 @@ def runs(
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only the runs of this job.")
     ] = None,
+    status: Annotated[
+        str | None,
+        typer.Option(metavar="STATUS", help="Only the runs with this status, as it is shown here."),
+    ] = None,
     limit: Annotated[int, typer.Option(min=0, help="Only the newest; 0 lists all.")] = 50,
     as_json: JsonOption = OFF,
 ) -> None:
@@ -39,10 +44,9 @@ def runs(
     approval, an interrupt or a signal; one that is partial never asked for all that its source had
     done. The next session of its name builds on any that is not ok or abandoned.
     """
-    wanted = None if name is None else job_name(name)
     own = open_store(store)
-    found = [i for i in own.runs() if wanted in (None, job_name(i.name))]
-    found.reverse()
+    # One more than is shown tells whether there are others.
+    found = own.runs(name=name, status=status, limit=limit + 1 if limit else None)[::-1]
     shown = found[:limit] if limit else found
     reader = traces_of(own)
     open_ = {info.run: _standing(reader, info) for info in shown}
@@ -51,7 +55,7 @@ def runs(
         print_json(
             {
                 "store": store,
-                "total": len(found),
+                "more": len(shown) < len(found),
                 "runs": [
                     _data(info, open_[info.run]) | {"refused": refused[info.run]} for info in shown
                 ],
@@ -60,11 +64,12 @@ def runs(
         return
     out = console()
     if not found:
-        out.print(f"No runs in {visible(store)}.")
+        which = "No runs" if name is None and status is None else "No such runs"
+        out.print(f"{which} in {visible(store)}.")
         return
     out.print(_table(shown, open_, refused))
     if len(shown) < len(found):
-        out.print(f"{len(found) - len(shown)} older ones are not shown (--limit 0 lists all).")
+        out.print("Older ones are not shown (--limit 0 lists all).")
 
 
 def _standing(reader: Reader, info: RunInfo) -> Standing | None:
@@ -108,7 +113,7 @@ def _status(info: RunInfo) -> str:
 
 
 def _table(
-    found: list[RunInfo], open_: dict[str, Standing | None], refused: dict[str, int | None]
+    found: Sequence[RunInfo], open_: dict[str, Standing | None], refused: dict[str, int | None]
 ) -> Table:
     table = Table()
     titles = ["run", "name", "status", "mode", "started", "source", "open"]

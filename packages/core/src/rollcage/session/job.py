@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal
 
 import orjson
 
 from rollcage.errors import RunAbandoned, RunNotFound, RunTooOld, SessionError
 from rollcage.fingerprint.identity import jcs
-from rollcage.store.jobs import newest_run, store_option
+from rollcage.store.jobs import store_option
 from rollcage.store.protocol import RunInfo, Store
 from rollcage.trace.reader import last_time
 from rollcage.values.codec import Seal, encode, hidden
@@ -56,7 +56,7 @@ class Job:
         if found is None:
             if self.replay in ("auto", "continue"):
                 return None
-            raise RunNotFound(self._none(store.runs()))
+            raise RunNotFound(self._none(store.runs(name=self.name)))
         if found.status == "abandoned" and self.replay in ("auto", "continue"):
             return None
         if found.status == "ok" and self.replay == "auto":
@@ -106,8 +106,8 @@ class Job:
                 f"start over: rollcage abandon {run}{at}"
             )
 
-    def _none(self, runs: Any) -> str:
-        others = sum(newest_run([info], self.name, info.input) is not None for info in runs)
+    def _none(self, runs: Iterable[RunInfo]) -> str:
+        others = sum(info.mode in ("record", "resume") for info in runs)
         if not others:
             return f"the store has no run of {self.name!r} to replay"
         which = "without an input" if self.input is None else "with this input"

@@ -115,7 +115,7 @@ def check_newest(store: Store, run: str, action: str) -> None:
     Raises:
         SessionError: names that one.
     """
-    later = [i for i in store.runs() if i.source == run and i.mode in ("record", "resume")]
+    later = [i for i in store.runs(source=run) if i.mode in ("record", "resume")]
     if later:
         raise SessionError(
             f"run {later[-1].run} builds on run {run}: {action} that one, the newest, first"

@@ -266,6 +266,27 @@ class Database:
             raise StoreError(said) from error
         return RunLock(descriptor)
 
+    def is_locked(self, place: int) -> bool:
+        """Whether somebody has the lock of a run; nobody is kept from it by being asked.
+
+        Raises:
+            StoreError: nobody can tell.
+        """
+        byte = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0)
+        try:
+            descriptor = disk.open_file(self._locks_path, os.O_RDONLY)
+            try:
+                found = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, byte)
+            finally:
+                os.close(descriptor)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            said = f"{self._locks_path} can't be locked: {disk.said(error)}"
+            raise StoreError(said) from error
+        kind: int = struct.unpack(_FLOCK, found)[0]
+        return kind != fcntl.F_UNLCK
+
     def sync(self) -> None:
         """Wait until all that was committed is on the disk. Raises OSError.
 

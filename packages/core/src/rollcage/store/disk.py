@@ -11,7 +11,7 @@ import fcntl
 import logging
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -19,13 +19,14 @@ from rollcage.errors import StoreError, StoreReadOnly
 from rollcage.store import system
 
 __all__ = [
-    "add", "check_secret", "exists", "first_line", "is_file", "is_folder", "lock", "locked",
-    "make_folder", "new_name", "open_file", "read", "refused", "remove", "replace", "said",
-    "sync_folder", "write",
+    "add", "check_secret", "exists", "first_line", "is_file", "is_folder", "is_locked", "lock",
+    "locked", "make_folder", "new_name", "open_file", "read", "read_from", "refused", "remove",
+    "replace", "said", "sync_folder", "write",
 ]  # fmt: skip
 
 _log: Final = logging.getLogger("rollcage")
 _CHUNK: Final = 65_536
+_LOOKERS: Final = 1000  # tries to take a lock that others look at
 _NEXT: Final = {
     errno.ENOSPC: "free some space there, then go on",
     errno.EDQUOT: "free some of this user's quota there, then go on",
@@ -149,8 +150,31 @@ def lock(descriptor: int, *, wait: bool = True) -> bool:
     Raises:
         OSError: there is no telling: the file system locks nothing, say.
     """
+    if wait:
+        system.locks.flock(descriptor, fcntl.LOCK_EX)
+        return True
+    for _ in range(_LOOKERS):
+        if _try(descriptor, fcntl.LOCK_EX):
+            return True
+        if not _try(descriptor, fcntl.LOCK_SH):
+            return False
+        os.sched_yield()  # nobody has it: somebody looks whether it is had, and is gone at once
+    return False
+
+
+def is_locked(path: Path) -> bool:
+    """Whether somebody has the OS lock of a file; nobody is kept from it by being asked.
+
+    Raises:
+        OSError: there is no telling.
+    """
+    with _reading(path) as descriptor:
+        return not _try(descriptor, fcntl.LOCK_SH)
+
+
+def _try(descriptor: int, kind: int) -> bool:
     try:
-        system.locks.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        system.locks.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
@@ -198,12 +222,24 @@ def read(path: Path) -> bytes:
     Raises:
         OSError: it is not there, or can't be read.
     """
+    return read_from(path, lambda _: 0)[0]
+
+
+def read_from(path: Path, place: Callable[[os.stat_result], int]) -> tuple[bytes, os.stat_result]:
+    """What a file holds from the `place` on that follows from what it is; and that.
+
+    Raises:
+        OSError: it is not there, or can't be read.
+    """
     with _reading(path) as descriptor:
+        found = system.files.fstat(descriptor)
+        at = place(found)
         parts: list[bytes] = []
-        length = system.files.fstat(descriptor).st_size + 1  # all at once, where it has a size
-        while part := system.files.read(descriptor, length if length > 1 else _CHUNK):
+        length = found.st_size - at + 1  # all at once, where it has a size
+        while part := system.files.pread(descriptor, length if length > 1 else _CHUNK, at):
             parts.append(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+            at += len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts), found
 
 
 def first_line(path: Path) -> bytes:

@@ -22,9 +22,9 @@ from typing import Any, Final
 
 import orjson
 
-from rollcage.errors import StoreError, TraceCorrupt, TraceUnwritable
+from rollcage.errors import RunNotFound, StoreError, TraceCorrupt, TraceUnwritable
 from rollcage.store import disk, system
-from rollcage.store.jobs import newest_run
+from rollcage.store.jobs import Wanted, newest_run
 from rollcage.store.mark import Mark
 from rollcage.store.protocol import Repair, RunInfo, is_run_id
 from rollcage.trace.reader import ended, read_events, split_tail
@@ -32,6 +32,8 @@ from rollcage.trace.reader import ended, read_events, split_tail
 __all__ = ["Index", "Known"]
 
 _log: Final = logging.getLogger("rollcage")
+_ALL: Final = Wanted()
+_BYTES: Final = 400  # of the index, about, for the lines of a run
 _STARTED: Final = ("run", "name", "mode", "source", "time")  # and its input, where it has one
 
 
@@ -53,12 +55,16 @@ class Index:
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def runs(self) -> list[RunInfo]:
-        """Every run, in the order in which they began.
+    def runs(self, wanted: Wanted = _ALL, limit: int | None = None) -> list[RunInfo]:
+        """Runs, in the order in which they began; the newest of them, where there is a limit.
 
         Raises:
             StoreError: the index, or a trace that it does not know, can't be read.
         """
+        if self._mark.fits():
+            found = self._newest(wanted, limit)
+            if found is not None:
+                return found
         known, damaged = _parse(self._data())
         if damaged:
             _log.warning(
@@ -67,7 +73,37 @@ class Index:
                 self.path,
                 len(damaged),
             )
-        return [self._info(run, each) for run, each in self._whole(known).items()]
+        return self._chosen(self._whole(known), wanted, limit)
+
+    def _newest(self, wanted: Wanted, limit: int | None) -> list[RunInfo] | None:
+        """The same, of the index alone, read from its end; None where a line of it is damaged."""
+        size = None if limit is None else _BYTES * (limit + 1)
+        while True:
+            data, whole = self._end(size)
+            lines = data if wanted.source is None else _lines_with(data, wanted.source)
+            known, damaged = _parse(lines)
+            if damaged:
+                return None
+            begun = {run: each for run, each in known.items() if each.started}
+            if wanted.source is not None:
+                begun = {run: self._known(data, run) for run in begun}
+            found = self._chosen(begun, wanted, limit)
+            if whole or size is None or len(found) == limit:
+                return found
+            size *= 4
+
+    def _chosen(self, known: dict[str, Known], wanted: Wanted, limit: int | None) -> list[RunInfo]:
+        """The newest of these that are wanted, in the order in which they began."""
+        found: list[RunInfo] = []
+        for run in reversed(known):
+            if len(found) == limit:
+                break
+            start = known[run].started or {}
+            if wanted.begun(start["name"], start["source"], start["time"]):
+                info = self._info(run, known[run])
+                if wanted.ended(info.status):
+                    found.append(info)
+        return found[::-1]
 
     def newest(self, name: str, of: str | None) -> RunInfo | None:
         """The newest run of a job, as `newest_run` finds it; without a look at the others.
@@ -86,18 +122,26 @@ class Index:
                     return self._info(run, self._known(data, run))
         return None
 
+    def find(self, run: str) -> RunInfo:
+        """What is known of one run, whose trace is there.
+
+        Raises:
+            StoreError: the index can't be read, or it has lost the run and so has the trace.
+        """
+        found = self.known(run)
+        if found.started is None:
+            found.started = _first(self._read(run, first=True), str(self._trace(run)))
+        if found.started is None:
+            raise RunNotFound(f"run {run} in {self._folder} never began: its trace is empty")
+        return self._info(run, found)
+
     def known(self, run: str) -> Known:
         """The lines of one run, for `info`."""
         return self._known(self._data(), run)
 
     @staticmethod
     def _known(data: bytes, run: str) -> Known:
-        lines: list[bytes] = []
-        wanted, at = run.encode(), 0
-        while (at := data.find(wanted, at)) >= 0:
-            lines.append(_line_at(data, at))
-            at = data.find(b"\n", at) + 1 or len(data)
-        return _parse(b"".join(lines))[0].get(run) or Known()
+        return _parse(_lines_with(data, run))[0].get(run) or Known()
 
     def info(self, run: str, found: Known, trace: bytes) -> RunInfo | None:
         """What is known of one run, whose whole lines are `trace`, read behind those here."""
@@ -176,12 +220,22 @@ class Index:
             raise StoreError(f"{path} can't be read: {disk.said(error)}") from error
 
     def _data(self) -> bytes:
+        return self._end(None)[0]
+
+    def _end(self, size: int | None) -> tuple[bytes, bool]:
+        """The last lines, in about so many bytes, or all of them; whether they are all."""
+
+        def before(all_of_it: int) -> int:
+            return 0 if size is None else max(all_of_it - size, 0)
+
         try:
-            return disk.read(self.path)
+            data, found = disk.read_from(self.path, lambda found: before(found.st_size))
         except FileNotFoundError:
-            return b""
+            return b"", True
         except OSError as error:
             raise StoreError(f"{self.path} can't be read: {disk.said(error)}") from error
+        whole = not before(found.st_size)
+        return data if whole else data[data.find(b"\n") + 1 :], whole
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -289,6 +343,16 @@ class Index:
 
 def _lines(known: Known) -> Iterable[bytes]:
     return (orjson.dumps(line) + b"\n" for line in (known.started, known.ended) if line)
+
+
+def _lines_with(data: bytes, text: str) -> bytes:
+    """The whole lines in which this stands."""
+    lines: list[bytes] = []
+    wanted, at = text.encode(), 0
+    while (at := data.find(wanted, at)) >= 0:
+        lines.append(_line_at(data, at))
+        at = data.find(b"\n", at) + 1 or len(data)
+    return b"".join(lines)
 
 
 def _line_at(data: bytes, at: int) -> bytes:

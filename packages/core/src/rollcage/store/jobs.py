@@ -7,6 +7,7 @@ and in which order they began is what the store knows.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shlex
 import unicodedata
@@ -16,7 +17,31 @@ from types import EllipsisType
 
 from rollcage.store.protocol import RunInfo
 
-__all__ = ["job_name", "newest_run", "store_option"]
+__all__ = ["Wanted", "job_name", "newest_run", "store_option"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which runs a store is asked for; see `Store.runs`."""
+
+    name: str | None = None
+    status: str | None = None
+    source: str | None = None
+    since: int | None = None
+    before: int | None = None
+
+    def begun(self, name: str, source: str | None, time: int) -> bool:
+        """Whether a run that began so is one of them, whatever became of it."""
+        return (
+            (self.name is None or job_name(name) == job_name(self.name))
+            and (self.source is None or source == self.source)
+            and (self.since is None or time >= self.since)
+            and (self.before is None or time < self.before)
+        )
+
+    def ended(self, status: str | None) -> bool:
+        """Whether a run that ended so, or has not, is one of them."""
+        return self.status is None or self.status == (status or "unfinished")
 
 
 def job_name(name: str) -> str:

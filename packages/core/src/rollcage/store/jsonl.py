@@ -35,6 +35,7 @@ from rollcage.store.chained import ChainedFile
 from rollcage.store.control import give_order, lift_order
 from rollcage.store.documents import DocumentFiles
 from rollcage.store.index import Index
+from rollcage.store.jobs import Wanted
 from rollcage.store.protocol import Repair, RunInfo, RunTrace, StopOrder, is_run_id
 from rollcage.store.tracefile import TraceFile, open_locked, set_tail_aside
 from rollcage.store.writer import JsonlWriter
@@ -95,17 +96,34 @@ class JsonlStore(TraceFile):
 
     # --- the index -------------------------------------------------------------------------------
 
-    def runs(self) -> list[RunInfo]:
-        return self._index.runs()
+    def info(self, run: str) -> RunInfo:
+        if not disk.exists(self._path(run)):
+            raise RunNotFound(f"there is no run {run} in {self._folder}")
+        return self._index.find(run)
+
+    def runs(
+        self,
+        *,
+        name: str | None = None,
+        status: str | None = None,
+        source: str | None = None,
+        since: int | None = None,
+        before: int | None = None,
+        limit: int | None = None,
+    ) -> list[RunInfo]:
+        wanted = Wanted(name=name, status=status, source=source, since=since, before=before)
+        return self._index.runs(wanted, limit)
 
     def newest(self, name: str, of: str | None) -> RunInfo | None:
         return self._index.newest(name, of)
 
-    def read(self, run: str) -> RunTrace:
+    def read(self, run: str, *, after: int = 0) -> RunTrace:
         self._path(run)  # or it is no run's id
+        where = str(self.root / "runs" / f"{run}.jsonl")
+        if after:
+            return dataclasses.replace(super().read(run, after=after), where=where)
         known = self._index.known(run)  # first: what is counted there, the trace has by then
         trace = super().read(run)
-        where = str(self.root / "runs" / f"{run}.jsonl")
         info = self._index.info(run, known, trace.data)
         return dataclasses.replace(trace, where=where, info=info)
 
@@ -199,9 +217,9 @@ class JsonlStore(TraceFile):
     def _built_on(self, run: str) -> list[str]:
         """The runs that resume this one, transitively."""
         found = [run]
-        for info in self.runs():  # what a run builds on stands before it
-            if info.source in found and info.mode == "resume":
-                found.append(info.run)
+        for each in found:
+            later = self.runs(source=each)
+            found += [i.run for i in later if i.mode == "resume" and i.run not in found]
         return found[1:]
 
     # --- what goes with traces -------------------------------------------------------------------

@@ -105,7 +105,8 @@ class RunTrace:
         where: a name for it in messages.
         data: its whole lines.
         torn: what stands behind them, of a line whose writing was cut off; not part of the trace.
-        info: what the index says, where the run is in one.
+        info: what the index says, where the run is in one; None where only the end was read.
+        after: how many lines stand before `data` that were not read.
     """
 
     run: str
@@ -113,6 +114,7 @@ class RunTrace:
     data: bytes
     torn: bytes
     info: RunInfo | None
+    after: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,8 +264,16 @@ class Log(Protocol):
 class Reader(Protocol):
     """Where recorded runs come from."""
 
-    def read(self, run: str) -> RunTrace:
-        """A run's trace. Raises RunNotFound."""
+    def read(self, run: str, *, after: int = 0) -> RunTrace:
+        """A run's trace, or what stands in it after so many lines.
+
+        Whoever follows a run reads after the lines that it has: what they cost is not read again.
+
+        Raises:
+            RunNotFound: there is no such run.
+            TraceCorrupt: it has fewer lines than that: it was cut off.
+            StoreError: it can't be read.
+        """
         ...
 
     def get_blob(self, digest: str) -> bytes:
@@ -303,8 +313,48 @@ class Store(Reader, Protocol):
         """Held while a session looks for its source and creates its run, across processes."""
         ...
 
-    def runs(self) -> Sequence[RunInfo]:
-        """Every run, in the order in which they began; never by their times: clocks go back."""
+    def info(self, run: str) -> RunInfo:
+        """What the index knows of a run, at a cost that does not grow with the others.
+
+        Raises:
+            RunNotFound: there is no such run.
+            StoreError: nobody can tell.
+        """
+        ...
+
+    def runs(
+        self,
+        *,
+        name: str | None = None,
+        status: str | None = None,
+        source: str | None = None,
+        since: int | None = None,
+        before: int | None = None,
+        limit: int | None = None,
+    ) -> Sequence[RunInfo]:
+        """Runs in the order in which they began; never by their times: clocks go back.
+
+        Args:
+            name: only those of this job.
+            status: only those with this one; `unfinished` for those that have none.
+            source: only those that replay this run.
+            since: only those that began then or later (Unix, µs).
+            before: only those that began earlier than that (Unix, µs).
+            limit: of all these, only so many of the newest; what they cost does not grow with the
+                older ones.
+
+        Raises:
+            StoreError: nobody can tell.
+        """
+        ...
+
+    def live(self, run: str) -> bool:
+        """Whether somebody writes, resumes or undoes a run now; to ask is in nobody's way.
+
+        Raises:
+            RunNotFound: there is no such run.
+            StoreError: nobody can tell.
+        """
         ...
 
     def newest(self, name: str, of: str | None) -> RunInfo | None:

@@ -28,6 +28,7 @@ from rollcage.errors import (
 from rollcage.store import disk
 from rollcage.store.chained import Head, check_lines
 from rollcage.store.database import Database, RunLock, unwritable
+from rollcage.store.jobs import job_name
 from rollcage.store.protocol import (
     Line,
     Repair,
@@ -78,11 +79,49 @@ class SqliteStore:
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def runs(self) -> list[RunInfo]:
-        if not self._database.is_there:
-            return []
+    def info(self, run: str) -> RunInfo:
+        self._check_there(run)
         with self._database.reading() as db:
-            return [_info(db, row) for row in db.execute(f"{_RUNS} ORDER BY place").fetchall()]
+            row = db.execute(f"{_RUNS} WHERE run = ?", (run,)).fetchone()
+            if row is None:
+                raise self._not_found(run)
+            return _info(db, row)
+
+    def runs(
+        self,
+        *,
+        name: str | None = None,
+        status: str | None = None,
+        source: str | None = None,
+        since: int | None = None,
+        before: int | None = None,
+        limit: int | None = None,
+    ) -> list[RunInfo]:
+        if not self._database.is_there or limit == 0:
+            return []
+        asked = {
+            "name = ?": None if name is None else job_name(name),
+            "source = ?": source,
+            "time >= ?": since,
+            "time < ?": before,
+        }
+        asked = {clause: value for clause, value in asked.items() if value is not None}
+        own = f"{_RUNS} WHERE {' AND '.join(asked) or '1'} ORDER BY place DESC"
+        found: list[RunInfo] = []
+        with self._database.reading() as db:
+            for row in db.execute(own, tuple(asked.values())):
+                info = _info(db, row)
+                if status in (None, info.status or "unfinished"):
+                    found.append(info)
+                if len(found) == limit:
+                    break
+        return found[::-1]
+
+    def live(self, run: str) -> bool:
+        self._check_there(run)
+        with self._database.using() as db:
+            place = self._place(db, run)
+        return self._database.is_locked(place)
 
     def newest(self, name: str, of: str | None) -> RunInfo | None:
         if not self._database.is_there:
@@ -94,14 +133,19 @@ class SqliteStore:
             row = db.execute(last, (name, of)).fetchone()
             return None if row is None else _info(db, row)
 
-    def read(self, run: str) -> RunTrace:
+    def read(self, run: str, *, after: int = 0) -> RunTrace:
         self._check_there(run)
+        where = f"run {run} of {self.url}"
         with self._database.reading() as db:
             row = db.execute(f"{_RUNS} WHERE run = ?", (run,)).fetchone()
             if row is None:
                 raise self._not_found(run)
-            data = _data(db, row[0])
-            return RunTrace(run, f"run {run} of {self.url}", data, b"", _info(db, row, data))
+            place, lines = row[0], row[-1] or 0
+            if lines < after:
+                raise TraceCorrupt(where, lines, f"there were {after} lines, {lines} are left")
+            data = _data(db, place, after)
+            info = None if after else _info(db, row, data)
+            return RunTrace(run, where, data, b"", info, after)
 
     def stop_order(self, run: str) -> StopOrder | None:
         with self._database.using() as db:
@@ -350,8 +394,9 @@ class SqliteLog:
         return check_lines(data, self.where, self._begins, head), data
 
 
-def _data(db: sqlite3.Connection, place: int) -> bytes:
-    rows = db.execute("SELECT line FROM lines WHERE place = ? ORDER BY number", (place,))
+def _data(db: sqlite3.Connection, place: int, after: int = 0) -> bytes:
+    own = "SELECT line FROM lines WHERE place = ? AND number > ? ORDER BY number"
+    rows = db.execute(own, (place, after))
     return b"".join(line for (line,) in rows)
 
 

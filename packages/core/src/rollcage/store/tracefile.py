@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -19,6 +20,7 @@ from rollcage.trace.reader import split_tail
 __all__ = ["TraceFile", "open_locked", "set_tail_aside"]
 
 _log: Final = logging.getLogger("rollcage")
+_FOLLOWED: Final = 256  # runs of which is known where their end was
 _SHA256: Final = re.compile("[0-9a-f]{64}")
 _locks: weakref.WeakSet[_FileLock] = weakref.WeakSet()
 
@@ -43,6 +45,14 @@ class _FileLock:
         if self._descriptor >= 0:
             system.files.close(self._descriptor)
             self._descriptor = -1
+
+
+def _behind(data: bytes, lines: int) -> bytes:
+    """What stands after so many lines."""
+    at = 0
+    for _ in range(lines):
+        at = data.index(b"\n", at) + 1
+    return data[at:] if at else data
 
 
 def open_locked(path: Path, flags: int = os.O_RDWR) -> int:
@@ -92,21 +102,43 @@ class TraceFile:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._ends: dict[str, tuple[int, int, int]] = {}  # inode, lines, bytes: of what was read
 
     def _path(self, run: str) -> Path:
         if not is_run_id(run):
             raise RunNotFound(f"{run!r} is not the form of a run id")
         return self._folder / f"{run}.jsonl"
 
-    def read(self, run: str) -> RunTrace:
+    def read(self, run: str, *, after: int = 0) -> RunTrace:
         path = self._path(run)
+        known = self._ends.get(run) if after else None
+
+        def place(found: os.stat_result) -> int:
+            """Where the lines stand after which is read, if they were the last ones once."""
+            fits = known is not None and known[:2] == (found.st_ino, after)
+            return known[2] if known is not None and fits and known[2] <= found.st_size else 0
+
         try:
-            data, torn = split_tail(disk.read(path))
+            read, found = disk.read_from(path, place)
         except FileNotFoundError:
             raise RunNotFound(f"there is no run {run} in {self._folder}") from None
         except OSError as error:
             raise StoreError(f"{path} can't be read: {disk.said(error)}") from error
-        return RunTrace(run, str(path), data, torn, None)
+        data, torn = split_tail(read)
+        start = place(found)
+        before = after if start else 0
+        lines = before + data.count(b"\n")
+        if lines < after:
+            raise TraceCorrupt(str(path), lines, f"there were {after} lines, {lines} are left")
+        self._remember(run, (found.st_ino, lines, start + len(data)))
+        return RunTrace(run, str(path), _behind(data, after - before), torn, None, after)
+
+    def _remember(self, run: str, end: tuple[int, int, int]) -> None:
+        self._ends.pop(run, None)
+        self._ends[run] = end
+        if len(self._ends) > _FOLLOWED:
+            with contextlib.suppress(KeyError, RuntimeError, StopIteration):  # another thread did
+                del self._ends[next(iter(self._ends))]
 
     def stop_order(self, run: str) -> StopOrder | None:
         return read_order(self._path(run).with_suffix(".control"))
@@ -120,6 +152,16 @@ class TraceFile:
             system.files.close(descriptor)
             raise
         return _FileLock(descriptor)
+
+    def live(self, run: str) -> bool:
+        """Whether somebody writes, resumes or undoes a run now; see `Store`."""
+        path = self._path(run)
+        try:
+            return disk.is_locked(path)
+        except FileNotFoundError:
+            raise RunNotFound(f"there is no run {run} in {self._folder}") from None
+        except OSError as error:
+            raise StoreError(f"{path} can't be locked: {disk.said(error)}") from error
 
     def get_blob(self, digest: str) -> bytes:
         if _SHA256.fullmatch(digest) is None:
