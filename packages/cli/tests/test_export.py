@@ -194,3 +194,27 @@ def test_a_reader_that_goes_away(record: Record, tmp_path: Path) -> None:
     assert len(seen.stdout) == 10
     assert "Traceback" not in seen.stderr
     assert "Exception" not in seen.stderr
+
+
+def test_a_conversation_is_redacted_once_and_verifies(
+    store: Path, exported: Any, cli: Cli, tmp_path: Path
+) -> None:
+    from rollcage.adapter import model_contract, model_request
+
+    model, messages = model_contract("chat-1", "test"), list[dict[str, Any]]()
+    with Session("job", store=store) as session:
+        for turn in range(4):
+            messages += [
+                {"role": "user", "content": f"diary {turn}".ljust(70_000 if turn == 2 else 300)}
+            ]
+            request = model_request(messages, options={})
+            session.run(model, request, lambda **_: "noted", kind="model")
+    assert cli("verify", session.run_id, "--json").data["findings"] == []
+    path = exported(session.run_id, "--redact", "content")
+    assert "diary" not in path.read_text()
+    last = [event["args"]["messages"] for event in events(path) if event.get("kind") == "model"][-1]
+    told = {"role": "user", "content": {"$rollcage": "redacted"}}
+    assert last == [{"$rollcage": "messages", "step": 3, "first": 0, "count": 3}, told]
+    shown = cli("show", path, "--step", "4").out
+    assert shown.count("redacted") == 4
+    assert cli("diff", path, path).code == 0

@@ -40,7 +40,8 @@ def export(
     found = find(store, run)
     trace = found.read()
     check_attested(trace)
-    events = check_events(trace.data, trace.where)  # a damaged trace must not be sealed anew
+    # A damaged trace must not be sealed anew; what refers to other messages goes on doing so.
+    events = check_events(trace.data, trace.where, restore=False)
     if trace.torn:
         console(error=True).print(f"A torn last line of {len(trace.torn)} bytes is left out.")
     taken_out = Redaction(

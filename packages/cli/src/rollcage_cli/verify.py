@@ -24,7 +24,7 @@ from rollcage_cli.lineage import lineage_of, standing, words
 from rollcage_cli.lookup import find
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
 from rollcage_cli.output import console, is_terminal, print_json, visible
-from rollcage_cli.values import mapping_of, tag_of
+from rollcage_cli.values import items_of, mapping_of, tag_of
 
 __all__ = ["Finding", "Report", "verify", "verify_trace"]
 
@@ -328,6 +328,11 @@ class _Check:
     def _key(self, event: dict[str, Any]) -> None:
         """DESIGN §2: key = sha256(JCS([format, kind, name, version, canonical arguments]))."""
         arguments = {name: self._blob(value) for name, value in event["args"].items()}
+        messages = items_of(arguments.get("messages"))
+        if event["kind"] == "model" and messages is not None:  # each large one in a blob of its own
+            arguments["messages"] = whole = [self._blob(each) for each in messages]
+            if any(each is _MISSING for each in whole):
+                return
         if self._started.get("redacted") or any(each is _MISSING for each in arguments.values()):
             return
         identity = ["rollcage/1", event["kind"], event["name"], event["version"], arguments]

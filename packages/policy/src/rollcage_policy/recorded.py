@@ -119,12 +119,18 @@ def arguments_of(
     """
     arguments: dict[str, Any] = dict(step.args)
     missing: set[str] = set()
+
+    def whole(value: Any) -> Any:
+        held = type(value) is dict and value.get(TAG) == "blob"
+        return orjson.loads(get_blob(str(value.get("sha256")))) if held else value
+
     for name, value in step.args.items():
-        if type(value) is dict and value.get(TAG) == "blob":
-            try:
-                arguments[name] = orjson.loads(get_blob(str(value.get("sha256"))))
-            except (StoreError, orjson.JSONDecodeError):
-                missing.add(name)
+        try:
+            arguments[name] = whole(value)
+            if step.kind == "model" and name == "messages" and type(arguments[name]) is list:
+                arguments[name] = [whole(each) for each in arguments[name]]
+        except (StoreError, orjson.JSONDecodeError):
+            missing.add(name)
         if redacted and not is_whole(arguments[name]):
             missing.add(name)
     return arguments, frozenset(missing)

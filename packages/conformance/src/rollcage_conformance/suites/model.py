@@ -1,6 +1,7 @@
 """Model calls are recorded and replayed like tools, streamed or not."""
 
 import dataclasses
+import re
 import traceback
 from pathlib import Path
 
@@ -29,6 +30,12 @@ def turns(played: Played) -> list[tuple[int, int, str, object]]:
     return [(step["turn"], step["slot"], step["name"], step["args"]) for step in told]
 
 
+def _room(trace: bytes) -> int:
+    """Bytes of a trace and its blobs."""
+    blobs = set(re.findall(rb'"sha256":"([0-9a-f]{64})","size":([0-9]+)', trace))
+    return len(trace) + sum(int(size) for _, size in blobs)
+
+
 class ModelSuite(Suite):
     """Guarded models."""
 
@@ -52,6 +59,17 @@ class ModelSuite(Suite):
         assert resumed.ran == ("send",)
         assert resumed.script.asked == 2  # for the message at which it died, and for the last
         assert resumed.result.text == TEXT
+
+    @needs("models")
+    def test_a_trace_grows_with_the_conversation(self, stage: Stage, mode: Mode) -> None:
+        """Its lines do not repeat what was said before: twice the turns take twice the room."""
+        sizes: list[int] = []
+        for turns in (4, 8, 16):
+            texts = [f"{turn} ".ljust(3000, "x") for turn in range(turns)]
+            played = stage.play(guarded(*texts), mode, name=f"{turns} turns")
+            assert played.error is None
+            sizes.append(_room(stage.store.read(played.run).data))
+        assert sizes[2] - sizes[1] <= 2.2 * (sizes[1] - sizes[0])
 
     @needs("models", "streaming")
     def test_a_stream_replays_in_the_same_pieces(self, stage: Stage, mode: Mode) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import orjson
 
+from rollcage.contract.arguments import Arguments
 from rollcage.contract.contract import Contract
 from rollcage.errors import CaptureFailed, ContractError
 from rollcage.gate import Terms, Verdict
@@ -48,8 +49,8 @@ from rollcage.values.exceptions import told_of
 from rollcage.values.registered import REGISTERED, Types
 
 __all__ = [
-    "LARGE", "Part", "Setting", "capture", "keep", "keep_large", "observed", "plan_late", "probed",
-    "revived", "settled_marks",
+    "LARGE", "Part", "Setting", "capture", "keep", "keep_large", "keep_request", "observed",
+    "plan_late", "probed", "revived", "settled_marks",
 ]  # fmt: skip
 
 _log: Final = logging.getLogger("rollcage")
@@ -157,6 +158,26 @@ def keep_large(values: Mapping[str, Any]) -> Generator[Effect, Any, dict[str, An
         if len(data) >= LARGE:
             shown[name] = yield from keep(data)
     return shown
+
+
+def keep_request(arguments: Arguments) -> Generator[Effect, Any, dict[str, Any]]:
+    """A model's request as a line holds it: each large message is a blob of its own.
+
+    The next request repeats that message, not the whole list.
+    """
+    values: dict[str, Any] = orjson.loads(arguments.digest_input)
+    if len(arguments.digest_input) < LARGE:
+        return values
+    messages = values.get("messages")
+    if not isinstance(messages, list):
+        return (yield from keep_large(values))
+    every: list[Any] = messages
+    told: list[Any] = []
+    for each in every:
+        data = orjson.dumps(each)
+        told.append((yield from keep(data)) if len(data) >= LARGE else each)
+    rest = yield from keep_large({n: v for n, v in values.items() if n != "messages"})
+    return {name: told if name == "messages" else rest[name] for name in values}
 
 
 def _shown(plan: list[PlannedCall]) -> Generator[Effect, Any, list[dict[str, Any]]]:

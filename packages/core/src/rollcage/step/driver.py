@@ -66,6 +66,7 @@ from rollcage.step.requests import (
 from rollcage.store.jobs import store_option
 from rollcage.store.protocol import Reader, Store, Writer
 from rollcage.trace import constructors as make
+from rollcage.trace.messages import MessagesWritten
 
 __all__ = ["Clock", "Driver", "Perform", "aconsult", "consult", "stepped", "unwrap"]
 
@@ -116,6 +117,7 @@ class Driver:
         self.around: Driver | None = None  # that of the session around: its orders hold here
         self.hide: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # credentials in words
         self.store = store
+        self._messages = MessagesWritten()
         self._source = source
         self._clock = clock
         self._enter, self._leave = enter, leave
@@ -499,7 +501,11 @@ class Driver:
         if self.hide is not None:
             event = self.hide(event)
         try:
-            self.writer.append(event)
+            if "kind" in event:
+                self.writer.append(self._messages.shortened(event))
+                self._messages.written()
+            else:
+                self.writer.append(event)
         except Halt as error:
             if self.ledger.halted is None:
                 self.ledger.halted = error

@@ -27,6 +27,7 @@ from rollcage.step.capture import (
     capture,
     keep,
     keep_large,
+    keep_request,
     observed,
     plan_late,
     probed,
@@ -87,7 +88,9 @@ def run_step(
     `is_async` what the body is, where that is not
     what the flow's drive is.
     """
-    if len(call.arguments.digest_input) >= LARGE:
+    if call.kind == "model":
+        call.shown = call.compared = yield from keep_request(call.arguments)
+    elif len(call.arguments.digest_input) >= LARGE:
         call.shown = call.compared = yield from keep_large(call.arguments.canonical)
     admission: Admission = yield Admit(call, verdict)
     if admission.need is not None:

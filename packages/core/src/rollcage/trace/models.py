@@ -180,7 +180,10 @@ class _Call(_Event):
     name: str
     version: str
     effect: Literal["pure", "read", "write", "scope"]
-    args: dict[str, Any]
+    args: dict[str, Any] = Field(
+        description="canonical; of a model, the messages may hold one reference to those of a step "
+        "before it"
+    )
     key: Digest
     branch: str = Field("", description="the branch, or the calls of which step's body")
     turn: int = Field(ge=0)

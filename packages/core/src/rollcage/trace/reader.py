@@ -11,6 +11,7 @@ import pydantic
 
 from rollcage.errors import TraceCorrupt
 from rollcage.trace.events import CHAIN_START, HASH_TAIL, event_adapter
+from rollcage.trace.messages import MessagesRead
 
 __all__ = ["Tail", "check_events", "ended", "last_time", "read_events", "split_tail"]
 
@@ -31,18 +32,28 @@ def split_tail(data: bytes) -> tuple[bytes, bytes]:
 
 
 def read_events(
-    data: bytes, where: str, *, after: Tail | None = None, begins: str = "run.started"
+    data: bytes,
+    where: str,
+    *,
+    after: Tail | None = None,
+    begins: str = "run.started",
+    restore: bool = True,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Each event with its line number (from 1), after its hash was found right.
 
-    `data` holds whole lines only: a trace, or what stands `after` a part of it. The first event
-    is one that `begins` such a file.
+    Args:
+        data: whole lines only.
+        where: a name for them in messages.
+        after: what they stand behind, where they are the rest of a trace.
+        begins: the first event of such a file.
+        restore: put the messages of models back that references stand for; never in a rest.
 
     Raises:
-        TraceCorrupt: the first line that is no event, or breaks the chain.
+        TraceCorrupt: the first line that is no event, breaks the chain, or refers to nothing.
     """
     previous, number = (CHAIN_START, 0) if after is None else (after.head, after.lines)
     start, size = 0, len(data)
+    messages = MessagesRead() if restore and after is None else None
     while start < size:
         number += 1
         end = data.index(b"\n", start)
@@ -58,6 +69,11 @@ def read_events(
             raise TraceCorrupt(where, number, f"not JSON: {error}") from None
         if number == 1 and (type(event) is not dict or event.get("event") != begins):
             raise TraceCorrupt(where, number, f"it begins with another event than {begins}")
+        if messages is not None and type(event) is dict and event.get("kind") == "model":
+            try:
+                messages.restore(event)
+            except ValueError as error:
+                raise TraceCorrupt(where, number, str(error)) from None
         yield number, event
         start = end + 1
     if not number:
@@ -110,15 +126,20 @@ def _takes_back(event: dict[str, Any]) -> bool:
     return kind == "undo.started" or (kind == "run.rewound" and not event.get("incomplete"))
 
 
-def check_events(data: bytes, where: str) -> list[dict[str, Any]]:
+def check_events(data: bytes, where: str, *, restore: bool = True) -> list[dict[str, Any]]:
     """All events of whole lines, each checked against the published schema too.
+
+    Args:
+        data: the lines.
+        where: a name for them in messages.
+        restore: see `read_events`.
 
     Raises:
         TraceCorrupt: the first line that breaks the chain or the schema.
     """
     events: list[dict[str, Any]] = []
     validate = event_adapter().validate_json
-    for number, event in read_events(data, where):
+    for number, event in read_events(data, where, restore=restore):
         try:
             validate(orjson.dumps(event))
         except pydantic.ValidationError as error:

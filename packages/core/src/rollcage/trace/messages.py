@@ -1,0 +1,177 @@
+"""The messages of a model's requests: each is in a trace once.
+
+An agent asks its model again and again, each time with all that was said so far. So the line of a
+model's step holds only what is new, and a reference to the step that holds the rest::
+
+    "messages": [{"$rollcage": "messages", "step": 3, "first": 0, "count": 5}, {"role": "tool", …}]
+
+stands for the first five messages of step 3, then the new one. A list has one reference at most,
+to a step before it, so that no list is longer than all that the trace holds.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from hashlib import sha256
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from rollcage.values.codec import TAG
+
+__all__ = ["MessagesRead", "MessagesWritten"]
+
+_TAG: Final = "messages"
+_FIELDS: Final = {TAG, "step", "first", "count"}
+_REMEMBERED: Final = 16  # requests that a next one may go on from: as many agents at once
+_WORTH: Final = 100  # bytes from which on messages are referred to
+_MOST: Final = 20_000_000  # messages that the references of one trace stand for
+
+Event = dict[str, Any]
+
+
+class _Request(NamedTuple):
+    """What of a written request a later one is compared with."""
+
+    digests: list[bytes]  # of its messages
+    ends: list[int]  # how many bytes they take, up to each
+
+
+class _Run(NamedTuple):
+    """Messages that two requests have in common."""
+
+    at: int  # where they are in the new one
+    step: int
+    first: int
+    length: int
+
+
+class MessagesWritten:
+    """Puts references in place of what the trace has already. One for each run that is written."""
+
+    def __init__(self) -> None:
+        self._requests: OrderedDict[int, _Request] = OrderedDict()  # by step, the latest at the end
+        self._next: tuple[int, _Request, _Run | None] | None = None
+        self._left = _MOST
+
+    def shortened(self, event: Event) -> Event:
+        """An event as its line holds it, if that is the next one; then tell `written`."""
+        messages = _messages_of(event)
+        if messages is None:
+            return event
+        request = _request(messages)
+        found = self._longest(request)
+        self._next = event["step"], request, found
+        if found is None:
+            return event
+        stand_in = {TAG: _TAG, "step": found.step, "first": found.first, "count": found.length}
+        own = [*messages[: found.at], stand_in, *messages[found.at + found.length :]]
+        return {**event, "args": {**event["args"], "messages": own}}
+
+    def written(self) -> None:
+        """The line is in the trace: later ones may refer to it."""
+        if self._next is None:
+            return
+        (step, request, found), self._next = self._next, None
+        if found is not None:
+            self._left -= found.length
+            if found.length == len(self._requests[found.step].digests):
+                del self._requests[found.step]  # this one goes on from it
+        self._requests[step] = request
+        if len(self._requests) > _REMEMBERED:
+            self._requests.popitem(last=False)
+
+    def _longest(self, request: _Request) -> _Run | None:
+        """The longest run of messages, from the first or the second on, that a step holds."""
+        best: _Run | None = None
+        for step, known in reversed(self._requests.items()):
+            for at, wanted in enumerate(request.digests[:2]):  # the first may tell the time, say
+                if wanted not in known.digests:
+                    continue
+                first = known.digests.index(wanted)
+                count = 0
+                for one, other in zip(request.digests[at:], known.digests[first:], strict=False):
+                    if one != other:
+                        break
+                    count += 1
+                if best is None or count > best.length:
+                    best = _Run(at, step, first, count)
+        if best is None or best.length > self._left:
+            return None
+        size = request.ends[best.at + best.length - 1] - (request.ends[0] if best.at else 0)
+        return best if size >= _WORTH else None
+
+
+class MessagesRead:
+    """Puts the messages back that references stand for. One for each trace that is read."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, list[Any]] = {}
+        self._left = _MOST
+
+    def restore(self, event: Event) -> None:
+        """Make the messages of an event whole, in place.
+
+        Raises:
+            ValueError: what it refers to is not there.
+        """
+        messages = _messages_of(event)
+        if messages is None:
+            return
+        places = [at for at, each in enumerate(messages) if _is_reference(each)]
+        if len(places) > 1:
+            raise ValueError("its messages have more than one reference")
+        if places:
+            at = places[0]
+            messages = event["args"]["messages"] = [
+                *messages[:at],
+                *self._meant(messages[at]),
+                *messages[at + 1 :],
+            ]
+        step = event["step"]
+        if type(step) is int:
+            self._held[step] = messages
+
+    def _meant(self, reference: dict[str, Any]) -> list[Any]:
+        if reference.keys() != _FIELDS:
+            raise ValueError("a reference to messages has other fields than step, first and count")
+        step, first, count = (reference[name] for name in ("step", "first", "count"))
+        if not all(type(each) is int for each in (step, first, count)):
+            raise ValueError("a reference to messages is not in integers")
+        held = self._held.get(step)
+        if held is None:
+            raise ValueError(f"it refers to the messages of step {step}, which has none before it")
+        if first < 0 or count < 1 or first + count > len(held):
+            raise ValueError(
+                f"it refers to messages {first} to {first + count} of step {step}, which has "
+                f"{len(held)}"
+            )
+        self._left -= count
+        if self._left < 0:
+            raise ValueError(f"the references stand for more than {_MOST:,} messages")
+        return held[first : first + count]
+
+
+def _messages_of(event: Event) -> list[Any] | None:
+    """The messages of an event that is a step of a model."""
+    if event.get("kind") != "model" or "step" not in event:
+        return None
+    args = event.get("args")
+    messages: Any = args.get("messages") if type(args) is dict else None
+    return messages if type(messages) is list else None
+
+
+def _is_reference(message: Any) -> bool:
+    return type(message) is dict and message.get(TAG) == _TAG
+
+
+def _request(messages: list[Any]) -> _Request:
+    digests: list[bytes] = []
+    ends: list[int] = []
+    size = 0
+    for each in messages:
+        data = orjson.dumps(each)
+        size += len(data)
+        digests.append(sha256(data).digest())
+        ends.append(size)
+    return _Request(digests, ends)
