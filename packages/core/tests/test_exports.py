@@ -17,7 +17,8 @@ PUBLIC = [
     "Observer", "OutputDrift", "PackageMissing", "PermissionUndeclared", "PlannedCall",
     "PlannedStep", "PolicyInvalid", "QueueApprover", "RegistryCorrupt",
     "ReplayMiss", "ReplayedError", "Response", "RollcageError", "Rule",
-    "RunAbandoned", "RunEvent", "RunInUse", "RunNotFound", "RunStopped", "RunTooOld", "Session",
+    "RunAbandoned", "RunConflict", "RunEvent", "RunInUse", "RunNotFound", "RunPruned",
+    "RunStopped", "RunTooOld", "Session",
     "SessionError", "SessionHalted", "Settled", "SourceMissing", "Stats", "StepEvent", "StepView",
     "StoreError", "StoreReadOnly", "ToolMissing", "ToolRefused", "TraceCorrupt", "TraceUnwritable",
     "UndoIncomplete", "UndoPlan", "UndoReport", "UndoneStep", "Unencodable", "UnguardedCallWarning",
@@ -43,7 +44,8 @@ TRACE = [
     "split_tail", "step_resolved", "tail_of",
 ]  # fmt: skip
 STORE = [
-    "DEFAULT_NAME", "JsonlStore", "Line", "Lock", "Log", "Reader", "Repair", "RunInfo", "RunTrace",
+    "DEFAULT_NAME", "JsonlStore", "Line", "Lock", "Log", "Pruned", "Reader", "Repair", "RunInfo",
+    "RunTrace",
     "StopOrder", "Store", "TraceFile", "Writer", "check_attested", "is_database", "is_linked",
     "is_run_id", "is_store", "is_store_file", "job_name", "newest_run", "open_store", "open_trace",
     "store_option",

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rollcage import RunInUse, Session, StoreError, TraceCorrupt, compensate, tool, undo_run
 from rollcage.step.driver import Clock
-from rollcage.store import JsonlStore, newest_run
+from rollcage.store import JsonlStore, index_lines, newest_run
 from rollcage.store import index as index_module
 from rollcage.store.index import Index
 from rollcage.store.mark import Mark
@@ -430,13 +430,13 @@ def test_a_trace_that_was_put_there_by_hand_is_found_by_repair(
 def test_the_newest_of_many_cost_no_more_than_those_of_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parsed, parse = [0], index_module._parse
+    parsed, parse = [0], index_lines.parse
 
     def counting(data: bytes) -> Any:
         parsed[0] += data.count(b"\n")
         return parse(data)
 
-    monkeypatch.setattr(index_module, "_parse", counting)
+    monkeypatch.setattr(index_module, "parse", counting)
     costs: dict[str, list[int]] = {}
     for count in (20, 200):
         store = JsonlStore(tmp_path / f"{count}")

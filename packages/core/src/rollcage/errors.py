@@ -37,6 +37,8 @@
     │   └── TraceUnwritable           the trace can't be written                (trace_unwritable)
     └── StoreError                    the store or a trace in it
         ├── RunNotFound               no such run                               (run_not_found)
+        │   └── RunPruned             its trace was removed, a stub stays           (run_pruned)
+        ├── RunConflict               another run has its id in that store        (run_conflict)
         ├── RunInUse                  another process or session writes it      (run_in_use)
         ├── StoreReadOnly             this process may not write it             (store_read_only)
         ├── ApprovalCorrupt           a request for approval that was changed   (approval_corrupt)
@@ -80,8 +82,10 @@ __all__ = [
     "ReplayedError",
     "RollcageError",
     "RunAbandoned",
+    "RunConflict",
     "RunInUse",
     "RunNotFound",
+    "RunPruned",
     "RunStopped",
     "RunTooOld",
     "SessionError",
@@ -465,6 +469,18 @@ class RunNotFound(StoreError):
     """The store has no such run."""
 
     code = "run_not_found"
+
+
+class RunPruned(RunNotFound):
+    """The run's trace was pruned: what the index tells of it is all that is left."""
+
+    code = "run_pruned"
+
+
+class RunConflict(StoreError):
+    """A run can't be copied into a store: another one has its id there, or goes on otherwise."""
+
+    code = "run_conflict"
 
 
 class RunInUse(StoreError):

@@ -26,6 +26,7 @@ from rollcage.store.protocol import (
     check_attested,
     is_run_id,
 )
+from rollcage.store.stubs import check_there
 from rollcage.trace.reader import read_events
 from rollcage.trace.runs import Step, read_run
 from rollcage.values.answer import Answer
@@ -189,6 +190,7 @@ def read_traces(
                     locks.append(reader.lock(wanted))
                 _check_stopped(reader, wanted)
             trace = reader.read(wanted)
+            check_there(trace)
         except RunNotFound:
             if not lineage:
                 raise
@@ -223,6 +225,7 @@ def read_answers(reader: Reader, run: str, agent: str | None) -> list[Answer]:
         StoreError: the trace can't be read, or was changed.
     """
     trace = reader.read(run)
+    check_there(trace)
     check_attested(trace)
     answers: list[Answer] = []
     for step in read_run(trace, schema=False).steps:

@@ -5,6 +5,9 @@ A line for each run that began, and one with the count and head of each that end
     {"run": "01…", "name": "job", "mode": "record", "source": null, "time": 1, "input": "cd…"}
     {"run": "01…", "status": "ok", "count": 4, "head": "ab…", "size": 1234}
 
+A run that was pruned has in that one what it was, too: `"pruned": {"time": 1, "by": "ann", "count":
+4, "head": "ab…"}`; count, head and size are then of its skeleton, where one was left.
+
 The traces are the truth. A line that is lost or damaged here is made again from them, and where a
 trace has another size than is said here, its own lines say how it ended. What can't be made again
 is the count and head, which show that a trace was cut: without them its end is attested by nothing
@@ -13,44 +16,49 @@ but its own `run.finished` line.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
 from rollcage.errors import RunNotFound, StoreError, TraceCorrupt, TraceUnwritable
-from rollcage.store import disk, system
+from rollcage.store import disk, stubs, system
+from rollcage.store.documents import DocumentFiles
+from rollcage.store.index_lines import (
+    Known,
+    end_of_pruned,
+    first_of,
+    in_order,
+    info_of,
+    known_of,
+    line_at,
+    lines_of,
+    lines_with,
+    parse,
+    start_of,
+)
 from rollcage.store.jobs import Wanted, newest_run
 from rollcage.store.mark import Mark
 from rollcage.store.protocol import Repair, RunInfo, is_run_id
-from rollcage.trace.reader import ended, read_events, split_tail
+from rollcage.trace.reader import ended, split_tail, tail_of
 
 __all__ = ["Index", "Known"]
 
 _log: Final = logging.getLogger("rollcage")
 _ALL: Final = Wanted()
 _BYTES: Final = 400  # of the index, about, for the lines of a run
-_STARTED: Final = ("run", "name", "mode", "source", "time")  # and its input, where it has one
-
-
-@dataclasses.dataclass(slots=True)
-class Known:
-    """The lines of one run, as they stand in the index."""
-
-    started: dict[str, Any] | None = None
-    ended: dict[str, Any] | None = None
 
 
 class Index:
-    """`index.jsonl` and the folder of traces that it tells of."""
+    """`index.jsonl`, the folder of traces that it tells of, and what is left of pruned ones."""
 
-    def __init__(self, path: Path, folder: Path) -> None:
+    def __init__(self, path: Path, folder: Path, documents: DocumentFiles) -> None:
         self.path = path
         self._folder = folder
+        self._documents = documents
         self._mark = Mark(path)  # fits where it was looked through, and nobody else changed it
 
     # --- reading ---------------------------------------------------------------------------------
@@ -65,7 +73,7 @@ class Index:
             found = self._newest(wanted, limit)
             if found is not None:
                 return found
-        known, damaged = _parse(self._data())
+        known, damaged = parse(self._data())
         if damaged:
             _log.warning(
                 "%s: %d of its lines are damaged, and left out for what the traces tell; "
@@ -80,8 +88,8 @@ class Index:
         size = None if limit is None else _BYTES * (limit + 1)
         while True:
             data, whole = self._end(size)
-            lines = data if wanted.source is None else _lines_with(data, wanted.source)
-            known, damaged = _parse(lines)
+            lines = data if wanted.source is None else lines_with(data, wanted.source)
+            known, damaged = parse(lines)
             if damaged:
                 return None
             begun = {run: each for run, each in known.items() if each.started}
@@ -115,7 +123,7 @@ class Index:
         data, wanted = self._data(), b'"name":' + orjson.dumps(name)
         at = len(data)
         while (at := data.rfind(wanted, 0, at)) >= 0:
-            for run, known in _parse(_line_at(data, at))[0].items():
+            for run, known in parse(line_at(data, at))[0].items():
                 start = known.started or {}
                 own = start.get("name") == name and start.get("input") == of
                 if own and start["mode"] in ("record", "resume"):
@@ -130,7 +138,7 @@ class Index:
         """
         found = self.known(run)
         if found.started is None:
-            found.started = _first(self._read(run, first=True), str(self._trace(run)))
+            found.started = first_of(self._read(run, first=True), str(self._trace(run)))
         if found.started is None:
             raise RunNotFound(f"run {run} in {self._folder} never began: its trace is empty")
         return self._info(run, found)
@@ -141,31 +149,26 @@ class Index:
 
     @staticmethod
     def _known(data: bytes, run: str) -> Known:
-        return _parse(_lines_with(data, run))[0].get(run) or Known()
+        return parse(lines_with(data, run))[0].get(run) or Known()
 
     def info(self, run: str, found: Known, trace: bytes) -> RunInfo | None:
         """What is known of one run, whose whole lines are `trace`, read behind those here."""
         if found.started is None:
             try:
-                found.started = _first(trace, str(self._trace(run)))
+                found.started = first_of(trace, str(self._trace(run)))
             except TraceCorrupt:
                 return None  # whoever reads on is told so
         return None if found.started is None else self._info(run, found, trace)
 
     def _info(self, run: str, known: Known, trace: bytes | None = None) -> RunInfo:
-        assert known.started is not None
         end = known.ended or {}
         status = end.get("status")
+        if "pruned" in end:
+            return info_of(known, status)
         size = self._size(run) if trace is None else len(trace)
         if status is None or end.get("size") != size:
             status = ended(self._read(run) if trace is None else trace) or status
-        return RunInfo(
-            **{name: known.started[name] for name in _STARTED},
-            status=status,
-            count=end.get("count"),
-            head=end.get("head"),
-            input=known.started.get("input"),
-        )
+        return info_of(known, status)
 
     def _whole(
         self, known: dict[str, Known], unreadable: list[str] | None = None
@@ -175,12 +178,20 @@ class Index:
         Where an `unreadable` trace is not listed there, it is an error.
         """
         lost: dict[str, Known] = {}
-        for run in sorted(self._traces() | known.keys()):
+        traces = self._traces()
+        for run in self._documents.keys(stubs.KIND):
+            try:
+                self._prune(run, known, lost, there=run in traces)
+            except StoreError as error:
+                if unreadable is None:
+                    raise
+                unreadable.append(str(error))
+        for run in sorted(traces | known.keys()):
             found = known.get(run) or Known()
             if found.started is not None:
                 continue
             try:
-                found.started = _first(self._read(run, first=True), str(self._trace(run)))
+                found.started = first_of(self._read(run, first=True), str(self._trace(run)))
             except StoreError as error:
                 if unreadable is None:
                     raise
@@ -188,7 +199,24 @@ class Index:
             if found.started is not None:
                 lost[run] = found
         whole = {run: each for run, each in known.items() if each.started and run not in lost}
-        return _in_order(whole, lost) if lost else whole
+        return in_order(whole, lost) if lost else whole
+
+    def _prune(
+        self, run: str, known: dict[str, Known], lost: dict[str, Known], *, there: bool
+    ) -> None:
+        """Take a run that was pruned for that, where its lines do not say so, or it has none."""
+        if "pruned" in ((known.get(run) or Known()).ended or {}):
+            return
+        stub = self._documents.get(stubs.KIND, run) or b""
+        info = stubs.info_in(stub, f"{self._folder.parent}/{stubs.KIND}/{run}.json")
+        assert info.pruned is not None
+        trace = self._read(run) if there else b""
+        if tail_of(trace).head.hex() == info.pruned.head:
+            return  # whoever pruned it was killed before it was removed
+        found = known.get(run)
+        if found is None or found.started is None:
+            found = lost[run] = known_of(info)
+        found.ended = end_of_pruned(info, trace)
 
     def _traces(self) -> set[str]:
         try:
@@ -251,7 +279,7 @@ class Index:
 
     def began(self, started: Mapping[str, Any], mark: bytes, *, durable: bool) -> None:
         """Note a run, by its `run.started`; `durable` waits until that is on the disk."""
-        self._append(_line(started), mark, durable=durable)
+        self._append(start_of(started), mark, durable=durable)
 
     def attest(self, run: str, status: str, end: tuple[int, int, bytes], *, durable: bool) -> None:
         """Note how a run ended, and with how many lines and bytes, and which hash.
@@ -261,6 +289,10 @@ class Index:
         count, size, head = end
         line = {"run": run, "status": status, "count": count, "head": head.hex(), "size": size}
         self._append(line, durable=durable)
+
+    def prune(self, info: RunInfo, skeleton: bytes, mark: bytes) -> None:
+        """Note that a run was pruned, and on the disk; `mark` is what `begins` gave."""
+        self._append(end_of_pruned(info, skeleton), mark, durable=True)
 
     def _append(self, line: dict[str, Any], mark: bytes = b"", *, durable: bool) -> None:
         try:
@@ -312,16 +344,21 @@ class Index:
     def _look(self, *, thorough: bool) -> tuple[Repair, bytes | None]:
         """What is to be repaired; its lines as they should be, unless they are."""
         data = self._data()
-        known, damaged = _parse(data)
-        before = {run for run, each in known.items() if each.started}
+        known, damaged = parse(data)
+        before = {run: dict(each.ended or {}) for run, each in known.items() if each.started}
         unreadable: list[str] = []
         whole = self._whole(known, unreadable if thorough else None)
         for run, each in whole.items():
             if thorough or run not in before:
                 self._look_at_end(run, each)
         lost = tuple(run for run in whole if run not in before)
-        anew = b"".join(line for each in whole.values() for line in _lines(each))
-        unattested = (r for r, each in whole.items() if each.ended and "count" not in each.ended)
+        pruned = any(
+            "pruned" in (each.ended or {}) and "pruned" not in before.get(run, {})
+            for run, each in whole.items()
+        )
+        anew = b"".join(line for each in whole.values() for line in lines_of(each))
+        ends = {run: each.ended for run, each in whole.items() if each.ended}
+        unattested = (run for run, end in ends.items() if not end.keys() & {"count", "pruned"})
         repair = Repair(
             runs=len(whole),
             damaged=damaged,
@@ -329,127 +366,14 @@ class Index:
             unattested=tuple(unattested),
             unreadable=tuple(unreadable),
         )
-        return repair, anew if damaged or lost or (thorough and anew != data) else None
+        changed = damaged or lost or pruned or (thorough and anew != data)
+        return repair, anew if changed else None
 
     def _look_at_end(self, run: str, known: Known) -> None:
         """Note how a run ended, where its trace says so and its line here does not."""
-        size = self._size(run)
-        if size is None or (known.ended is not None and known.ended.get("size") == size):
+        size, end = self._size(run), known.ended or {}
+        if size is None or "pruned" in end or end.get("size") == size:
             return
         status = ended(self._read(run))
         if status is not None:
             known.ended = {**(known.ended or {"run": run}), "status": status, "size": size}
-
-
-def _lines(known: Known) -> Iterable[bytes]:
-    return (orjson.dumps(line) + b"\n" for line in (known.started, known.ended) if line)
-
-
-def _lines_with(data: bytes, text: str) -> bytes:
-    """The whole lines in which this stands."""
-    lines: list[bytes] = []
-    wanted, at = text.encode(), 0
-    while (at := data.find(wanted, at)) >= 0:
-        lines.append(_line_at(data, at))
-        at = data.find(b"\n", at) + 1 or len(data)
-    return b"".join(lines)
-
-
-def _line_at(data: bytes, at: int) -> bytes:
-    """The whole line in which this place is; nothing where it has no end."""
-    return data[data.rfind(b"\n", 0, at) + 1 : data.find(b"\n", at) + 1]
-
-
-def _parse(data: bytes) -> tuple[dict[str, Known], tuple[int, ...]]:
-    """What lines of the index say of each run; the numbers of those that are not as they should be.
-
-    That is also one that somebody else has spelled otherwise: `newest` looks for our bytes.
-    """
-    known: dict[str, Known] = {}
-    damaged: list[int] = []
-    for number, line in enumerate(data.split(b"\n")[:-1], start=1):
-        try:
-            said = orjson.loads(line)
-            _take(known, said)
-            if orjson.dumps(said) != line:
-                damaged.append(number)
-        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
-            damaged.append(number)
-    return known, tuple(damaged)
-
-
-def _take(known: dict[str, Known], line: dict[str, Any]) -> None:
-    run = line["run"]
-    if not is_run_id(run):
-        raise ValueError(run)
-    if "name" in line:
-        _check(line, name=str, mode=str, source=str | None, time=int)
-        _check({"input": None, **line}, input=str | None)
-        known.setdefault(run, Known()).started = line
-    else:
-        _check({"size": None, **line}, status=str, size=int | None)
-        if "count" in line:
-            _check(line, count=int, head=str)
-        known.setdefault(run, Known()).ended = line
-
-
-def _check(line: dict[str, Any], **types: Any) -> None:
-    for name, type_ in types.items():
-        if not isinstance(line[name], type_):
-            raise TypeError(name)
-
-
-def _line(started: Mapping[str, Any]) -> dict[str, Any]:
-    """What is kept here of a `run.started`."""
-    line = {name: started[name] for name in _STARTED}
-    return line | ({"input": started["input"]["digest"]} if "input" in started else {})
-
-
-def _first(trace: bytes, where: str) -> dict[str, Any] | None:
-    """What the first line of a trace says of its run.
-
-    None where its writer was killed before that line was whole: nothing ran in it.
-
-    Raises:
-        TraceCorrupt: the line is damaged.
-    """
-    if not trace:
-        return None
-    try:
-        _, event = next(read_events(trace, where))
-        return _line(event)
-    except (TraceCorrupt, KeyError, TypeError) as error:
-        why = error.reason if isinstance(error, TraceCorrupt) else f"a run without {error}"
-        raise TraceCorrupt(
-            where,
-            1,
-            f"{why}; the index does not know either which job it belongs to: bring it back from a "
-            f"backup, or move it out of the store",
-        ) from None
-
-
-def _in_order(whole: dict[str, Known], lost: dict[str, Known]) -> dict[str, Known]:
-    """Both together: the lost ones by their time, and no run before the one that it builds on."""
-    waiting = sorted(lost, key=lambda run: (_time(lost[run]), run), reverse=True)
-    merged: dict[str, Known] = {}
-    for run, each in whole.items():
-        while waiting and _time(lost[waiting[-1]]) < _time(each):
-            earlier = waiting.pop()
-            merged[earlier] = lost[earlier]
-        merged[run] = each
-    merged |= {run: lost[run] for run in reversed(waiting)}
-    ordered: dict[str, Known] = {}
-    for run in merged:
-        path: list[str] = []
-        source: str | None = run
-        while source in merged and source not in ordered and source not in path:
-            path.append(source)
-            source = (merged[source].started or {}).get("source")
-        ordered |= {each: merged[each] for each in reversed(path)}
-    return ordered
-
-
-def _time(known: Known) -> int:
-    assert known.started is not None
-    time: int = known.started["time"]
-    return time

@@ -12,6 +12,7 @@
     ├── runs/<run>.jsonl    one trace each; a live writer holds its OS lock
     ├── runs/<run>.torn     the cut-off last line of a killed writer
     ├── runs/<run>.control  by which a run is stopped, while it is live or told so
+    ├── pruned/<run>.json   what is left of a run whose trace was removed
     ├── approvals/<id>.*    requests for approval, their decisions, and what became of those
     └── blobs/ab/<sha256>   large values
 
@@ -22,21 +23,24 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hmac
 import logging
 import os
-import stat
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any, Final
 
 from rollcage.errors import RunNotFound, StoreError, TraceUnwritable
-from rollcage.store import disk, layout, system
+from rollcage.store import disk, layout, stubs, system
+from rollcage.store.blobs import BlobFiles
 from rollcage.store.chained import ChainedFile
 from rollcage.store.control import give_order, lift_order
 from rollcage.store.documents import DocumentFiles
 from rollcage.store.index import Index
+from rollcage.store.index_lines import STARTED
 from rollcage.store.jobs import Wanted
-from rollcage.store.protocol import Repair, RunInfo, RunTrace, StopOrder, is_run_id
+from rollcage.store.keyfile import KeyFile
+from rollcage.store.protocol import Lock, Repair, RunInfo, RunTrace, StopOrder, is_run_id
 from rollcage.store.tracefile import TraceFile, open_locked, set_tail_aside
 from rollcage.store.writer import JsonlWriter
 
@@ -58,8 +62,10 @@ class JsonlStore(TraceFile):
         self._at = self.root.absolute()  # whatever the process's folder comes to be
         layout.known.add(str(self._at))
         super().__init__(self._at / "runs")
-        self._index = Index(self._at / "index.jsonl", self._folder)
         self._documents = DocumentFiles(self._at)
+        self._blobs = BlobFiles(self._at)
+        self._key = KeyFile(self._at / "key")
+        self._index = Index(self._at / "index.jsonl", self._folder, self._documents)
 
     def exists(self) -> bool:
         return disk.is_folder(self._at)
@@ -98,7 +104,10 @@ class JsonlStore(TraceFile):
 
     def info(self, run: str) -> RunInfo:
         if not disk.exists(self._path(run)):
-            raise RunNotFound(f"there is no run {run} in {self._folder}")
+            pruned = self._pruned(run)
+            if pruned is None:
+                raise RunNotFound(f"there is no run {run} in {self._folder}")
+            return pruned
         return self._index.find(run)
 
     def runs(
@@ -120,10 +129,14 @@ class JsonlStore(TraceFile):
     def read(self, run: str, *, after: int = 0) -> RunTrace:
         self._path(run)  # or it is no run's id
         where = str(self.root / "runs" / f"{run}.jsonl")
-        if after:
-            return dataclasses.replace(super().read(run, after=after), where=where)
         known = self._index.known(run)  # first: what is counted there, the trace has by then
-        trace = super().read(run)
+        try:
+            trace = super().read(run, after=after)
+        except RunNotFound:
+            self._check_pruned(run)
+            raise
+        if after:
+            return dataclasses.replace(trace, where=where)
         info = self._index.info(run, known, trace.data)
         return dataclasses.replace(trace, where=where, info=info)
 
@@ -183,6 +196,7 @@ class JsonlStore(TraceFile):
 
     def reopen(self, run: str) -> JsonlWriter:
         path = self._path(run)
+        self._check_pruned(run)
         descriptor = open_locked(path, os.O_RDWR | os.O_APPEND)
         try:
             data = set_tail_aside(descriptor, path)
@@ -190,6 +204,10 @@ class JsonlStore(TraceFile):
             system.files.close(descriptor)
             raise
         return JsonlWriter(path, self._index, descriptor, data)
+
+    def lock(self, run: str) -> Lock:
+        self._check_pruned(run)
+        return super().lock(run)
 
     # --- stopping --------------------------------------------------------------------------------
 
@@ -222,6 +240,84 @@ class JsonlStore(TraceFile):
             found += [i.run for i in later if i.mode == "resume" and i.run not in found]
         return found[1:]
 
+    # --- copying and pruning ---------------------------------------------------------------------
+
+    def restore(self, trace: RunTrace) -> bool:
+        info, path = trace.info, self._path(trace.run)
+        assert info is not None
+        with self.opening():
+            here = self.info(trace.run) if self._has(trace.run) else None
+            if here is not None and (here.pruned or info.pruned):
+                return False
+            with contextlib.ExitStack() as locked:
+                data: bytes | None = trace.data
+                if here is not None:
+                    locked.callback(system.files.close, open_locked(path))
+                    data = stubs.goes_on(trace, disk.read(path), self.url)
+                unattested = info.count is not None and (here is None or here.count is None)
+                if data is None and not unattested:
+                    return False
+                self._restore(trace, info, new=here is None, longer=data is not None)
+        return True
+
+    def _restore(self, trace: RunTrace, info: RunInfo, *, new: bool, longer: bool) -> None:
+        """Put a trace in its place, whole, and note it; until then nobody trusts the index."""
+        path, mark = self._path(trace.run), self._index.begins()
+        try:
+            if info.pruned is not None:
+                self._documents.put_once(stubs.KIND, trace.run, stubs.stub_of(info))
+            if trace.data and longer:
+                disk.replace(path, trace.data, part=disk.new_name(path))
+        except OSError as error:
+            raise TraceUnwritable(f"{path} can't be written: {disk.said(error)}") from error
+        if new:
+            started = {name: getattr(info, name) for name in STARTED}
+            given = {} if info.input is None else {"input": {"digest": info.input}}
+            self._index.began(started | given, mark, durable=True)
+        if info.pruned is not None:
+            self._index.prune(info, trace.data, b"")
+        elif info.status is not None and info.count is not None and info.head is not None:
+            size = len(b"".join(trace.data.splitlines(keepends=True)[: info.count]))
+            end = (info.count, size, bytes.fromhex(info.head))
+            self._index.attest(trace.run, info.status, end, durable=True)
+
+    def prune(self, run: str, *, by: str, time: int, skeleton: bytes = b"") -> None:
+        path = self._path(run)
+        with self.opening():
+            info = self.info(run)
+            if info.pruned is not None:
+                return
+            left = self._pruned(run) or stubs.pruned_of(info, by, time)  # or it goes on with that
+            descriptor = open_locked(path)
+            try:
+                mark = self._index.begins()
+                self._documents.put_once(stubs.KIND, run, stubs.stub_of(left))
+                if skeleton:
+                    disk.replace(path, skeleton, part=disk.new_name(path))
+                for suffix in (".torn", ".control", *([] if skeleton else [".jsonl"])):
+                    disk.remove(path.with_suffix(suffix))
+                disk.sync_folder(self._folder)
+                self._index.prune(left, skeleton, mark)
+            except OSError as error:
+                raise StoreError(f"{path} can't be removed: {disk.said(error)}") from error
+            finally:
+                system.files.close(descriptor)
+
+    def _has(self, run: str) -> bool:
+        return disk.exists(self._path(run)) or self._pruned(run) is not None
+
+    def _pruned(self, run: str) -> RunInfo | None:
+        """What is left of a run that was pruned, if it was."""
+        stub = self._documents.get(stubs.KIND, run)
+        where = f"{self.root}/{stubs.KIND}/{run}.json"
+        return None if stub is None else stubs.info_in(stub, where)
+
+    def _check_pruned(self, run: str) -> None:
+        """Raises RunPruned."""
+        info = self._pruned(run)
+        if info is not None:
+            raise stubs.gone(info)
+
     # --- what goes with traces -------------------------------------------------------------------
 
     def put_once(self, kind: str, key: str, data: bytes) -> bool:
@@ -235,48 +331,24 @@ class JsonlStore(TraceFile):
         return self._documents.keys(kind)
 
     def put_blob(self, digest: str, data: bytes) -> None:
-        path = self._at / "blobs" / digest[:2] / digest
-        with contextlib.suppress(OSError):  # a file that was cut short is written anew
-            if system.files.stat(path).st_size == len(data):
-                return
-        try:
-            for folder in (self._at, path.parent.parent, path.parent):
-                disk.make_folder(folder)
-            disk.replace(path, data, part=disk.new_name(path))
-        except OSError as error:
-            raise TraceUnwritable(f"blob {path} can't be written: {disk.said(error)}") from error
+        self._blobs.put(digest, data)
+
+    def blobs(self) -> list[str]:
+        return self._blobs.all()
+
+    def drop_blob(self, digest: str) -> None:
+        self._blobs.drop(digest)
 
     def log(self, name: str, begins: str) -> ChainedFile:
         return ChainedFile(self._at / f"{name}.jsonl", begins)
 
     def secret_key(self) -> bytes:
         self._make()
-        path = self._at / "key"
-        try:
-            if not disk.exists(path):
-                self._make_key(path)
-            mode = stat.S_IMODE(system.files.stat(path).st_mode)
-            key = disk.read(path)
-        except OSError as error:
-            raise disk.refused(f"{path} can't be used", error) from error
-        disk.check_secret(path, mode)
-        if len(key) != 32:
-            raise StoreError(f"{path} is not a key of 32 bytes; restore it from a backup")
-        return key
+        return self._key.key()
 
-    @staticmethod
-    def _make_key(path: Path) -> None:
-        part = disk.new_name(path)
-        descriptor = disk.open_file(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        try:
-            disk.write(descriptor, system.files.urandom(32))
-            system.files.fsync(descriptor)  # what it stands for in traces must not outlive it
-        finally:
-            system.files.close(descriptor)
-        with contextlib.suppress(FileExistsError):  # another process was first
-            system.files.link(part, path)
-        system.files.unlink(part)
-        disk.sync_folder(path.parent)
+    def take_key(self, key: bytes) -> bool:
+        self._make()
+        return hmac.compare_digest(self._key.key(key), key)
 
 
 def open_trace(path: Path) -> tuple[TraceFile, str]:

@@ -39,7 +39,7 @@ DEFAULT_NAME: Final = ".rollcage"
 _FILES: Final = frozenset(
     {"index.jsonl", "index.mark", "lock", "key", "registry.jsonl", "registry.head"}
 )
-_FOLDERS: Final = frozenset({"runs", "blobs", "approvals"})
+_FOLDERS: Final = frozenset({"runs", "blobs", "approvals", "pruned"})
 _OF_RUN: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\.")
 _HEADER: Final = 100  # bytes of a SQLite file
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

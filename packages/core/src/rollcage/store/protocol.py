@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol, runtime_checkable
 
-from rollcage.errors import StoreError, TraceCorrupt
-from rollcage.trace.reader import read_events, tail_of
+from rollcage.errors import StoreError
+from rollcage.store.records import (
+    Pruned,
+    Repair,
+    RunInfo,
+    RunTrace,
+    StopOrder,
+    check_attested,
+)
 
 __all__ = [
     "Line",
     "Lock",
     "Log",
+    "Pruned",
     "Reader",
     "Repair",
     "RunInfo",
@@ -48,132 +55,6 @@ def check_document(kind: str, key: str) -> None:
     """
     if _KIND.fullmatch(kind) is None or _KEY.fullmatch(key) is None:
         raise StoreError(f"{key!r} is not the form of a key of {kind!r}")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RunInfo:
-    """What a store's index knows of a run.
-
-    Attributes:
-        run: its id.
-        name: the job it belongs to.
-        mode: `record`, `resume`, `offline` or `verify`.
-        source: the run that it replayed, if any.
-        time: when it started (Unix, µs).
-        status: `ok`, `error`, `halted`, `paused` or `partial`, as its `run.finished` says, `undone`
-            where steps of it were undone since, `abandoned` where it was set aside; None while
-            it is live, or after a crash.
-        count: how many lines a finished run has; None otherwise, or where the store has lost that.
-        head: the hash of a finished run's last line (hex); None as `count`.
-        input: the keyed digest of what the job works on; None where it was given none.
-    """
-
-    run: str
-    name: str
-    mode: str
-    source: str | None
-    time: int
-    status: str | None = None
-    count: int | None = None
-    head: str | None = None
-    input: str | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class StopOrder:
-    """Somebody's word that a run must stop, and that nothing resumes it until that is lifted.
-
-    Attributes:
-        run: the run that was told to stop: this one, or one that it builds on.
-        by: who said so.
-        reason: why.
-        time: when (Unix, µs).
-    """
-
-    run: str
-    by: str
-    reason: str
-    time: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RunTrace:
-    """A run's trace as it lies in the store.
-
-    Attributes:
-        run: its id.
-        where: a name for it in messages.
-        data: its whole lines.
-        torn: what stands behind them, of a line whose writing was cut off; not part of the trace.
-        info: what the index says, where the run is in one; None where only the end was read.
-        after: how many lines stand before `data` that were not read.
-    """
-
-    run: str
-    where: str
-    data: bytes
-    torn: bytes
-    info: RunInfo | None
-    after: int = 0
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Repair:
-    """What was found in an index, and made again from the traces.
-
-    Attributes:
-        runs: how many the store has.
-        damaged: the numbers of its lines that were none.
-        lost: the runs of which it had no line, or a damaged one.
-        unattested: the runs that ended without their count and head: nothing but their own last
-            lines says that they are whole.
-        unreadable: what can't be read of the traces, each as its error says it.
-    """
-
-    runs: int
-    damaged: tuple[int, ...] = ()
-    lost: tuple[str, ...] = ()
-    unattested: tuple[str, ...] = ()
-    unreadable: tuple[str, ...] = ()
-
-
-def check_attested(trace: RunTrace) -> None:
-    """Hold a finished run's trace against the count and head in the store's index.
-
-    Behind that head, `step.resolved`, `run.abandoned` and an undo may stand: whoever says what
-    became of a step, sets the run aside or takes steps back, may be killed before the index is
-    written.
-
-    Raises:
-        TraceCorrupt: lines are missing from its end, or others were added to it.
-    """
-    info = trace.info
-    if info is None or info.count is None:
-        return
-    lines = trace.data.count(b"\n")
-    behind = min(max(lines - info.count, 0), lines)
-    end = len(trace.data)  # of the line that the index attests
-    for _ in range(behind):
-        end = trace.data.rfind(b"\n", 0, end - 1) + 1
-    head = trace.data[max(end - 67, 0) : max(end - 3, 0)]
-    if lines - behind != info.count or head != str(info.head).encode():
-        raise TraceCorrupt(
-            trace.where,
-            lines,
-            f"the run finished with {info.count} lines ending in {info.head}, this is another end",
-        )
-    if not behind:
-        return
-    attested = tail_of(trace.data[:end])
-    undoing = False
-    for line, event in read_events(trace.data[end:], trace.where, after=attested):
-        kind = str(event.get("event"))
-        undoing = undoing or kind.startswith("undo.")
-        if kind not in ("step.resolved", "run.abandoned") and (
-            not undoing or kind in ("run.started", "run.finished")
-        ):
-            said = f"the run finished with {info.count} lines, this is another end"
-            raise TraceCorrupt(trace.where, line, said)
 
 
 class Lock(Protocol):
@@ -293,7 +174,7 @@ class Reader(Protocol):
 
         Raises:
             RunInUse: it has a live writer, or is being resumed.
-            RunNotFound: there is no such run.
+            RunNotFound: there is no such run, or it was pruned.
             StoreError: nobody can tell whether it has one.
         """
         ...
@@ -435,8 +316,67 @@ class Store(Reader, Protocol):
         """Keep a large value under its SHA-256 (hex)."""
         ...
 
+    def blobs(self) -> Sequence[str]:
+        """The digests of all large values that are kept, whether they are whole or not.
+
+        Raises:
+            StoreError: nobody can tell.
+        """
+        ...
+
+    def drop_blob(self, digest: str) -> None:
+        """Remove a large value, if it is there. The caller knows that no run holds it.
+
+        Raises:
+            StoreError: it can't be removed.
+        """
+        ...
+
     def secret_key(self) -> bytes:
         """The key of the store's HMACs (32 bytes), made when first asked for."""
+        ...
+
+    def take_key(self, key: bytes) -> bool:
+        """Have the HMACs made with this key, where there is none yet; whether it is the store's.
+
+        Raises:
+            StoreError: nobody can tell, or it can't be kept.
+        """
+        ...
+
+    def restore(self, trace: RunTrace) -> bool:
+        """Keep a run that is not live as it lies in another store: all of it, or nothing.
+
+        What is here of the same run and goes less far is continued. `trace.info` tells what is
+        attested of it, and whether it was pruned. It stands behind all runs that are here.
+
+        Returns:
+            False where nothing was to be done: it is here, or what is here goes farther.
+
+        Raises:
+            RunConflict: what is here of this run is something else.
+            RunInUse: what is here of this run is being written or resumed.
+            StoreError: it can't be kept.
+        """
+        ...
+
+    def prune(self, run: str, *, by: str, time: int, skeleton: bytes = b"") -> None:
+        """Remove the trace of a run that has ended; what `info` tells of it stays.
+
+        From then on nobody resumes it, undoes it or writes to it. The caller has seen to it that
+        nobody needs to. Once begun, it is brought to an end by being asked for again.
+
+        Args:
+            run: its id.
+            by: who says so.
+            time: when (Unix, µs).
+            skeleton: whole lines, in a chain of their own, that are left in its place.
+
+        Raises:
+            RunInUse: it is being written or resumed.
+            RunNotFound: there is no such run.
+            StoreError: it has not ended with its end attested, or it can't be removed.
+        """
         ...
 
     def repair(self) -> Repair:

@@ -8,11 +8,12 @@ of them are for their owner alone.
 from __future__ import annotations
 
 import contextlib
+import hmac
 import os
 import re
 import sqlite3
 import stat
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -25,12 +26,10 @@ from rollcage.errors import (
     TraceCorrupt,
     TraceUnwritable,
 )
-from rollcage.store import disk
-from rollcage.store.chained import Head, check_lines
+from rollcage.store import disk, stubs
 from rollcage.store.database import Database, RunLock, unwritable
 from rollcage.store.jobs import job_name
 from rollcage.store.protocol import (
-    Line,
     Repair,
     RunInfo,
     RunTrace,
@@ -38,7 +37,8 @@ from rollcage.store.protocol import (
     check_document,
     is_run_id,
 )
-from rollcage.store.sqlite_writer import SqliteWriter, order_of
+from rollcage.store.sqlite_log import SqliteLog
+from rollcage.store.sqlite_writer import ATTEST, SqliteWriter, order_of
 from rollcage.trace.events import seal_line
 from rollcage.trace.reader import ended, tail_of
 
@@ -47,8 +47,10 @@ __all__ = ["SqliteStore"]
 _SHA256: Final = re.compile("[0-9a-f]{64}")
 _RUNS: Final = (
     "SELECT place, run, name, mode, source, time, input, status, count, head,"
+    " (SELECT data FROM documents WHERE kind = 'pruned' AND key = run),"
     " (SELECT max(number) FROM lines WHERE lines.place = runs.place) FROM runs"
 )
+_STARTED: Final = ("run", "name", "mode", "source", "time")
 
 
 class SqliteStore:
@@ -142,9 +144,12 @@ class SqliteStore:
                 raise self._not_found(run)
             place, lines = row[0], row[-1] or 0
             if lines < after:
+                self._check_pruned(db, run)
                 raise TraceCorrupt(where, lines, f"there were {after} lines, {lines} are left")
             data = _data(db, place, after)
             info = None if after else _info(db, row, data)
+            if not data and not after:
+                self._check_pruned(db, run)
             return RunTrace(run, where, data, b"", info, after)
 
     def stop_order(self, run: str) -> StopOrder | None:
@@ -191,9 +196,10 @@ class SqliteStore:
         self._check_there(run)
         with self._database.using() as db:
             place = self._place(db, run)
+            self._check_pruned(db, run)
         lock = self._database.lock(place)
         if lock is None:
-            raise RunInUse(f"run {run} is being written or resumed by another session")
+            raise _in_use(run)
         return place, lock
 
     def create(self, started: dict[str, Any]) -> SqliteWriter:
@@ -202,16 +208,11 @@ class SqliteStore:
             raise RunNotFound(f"{run!r} is not the form of a run id")
         line, head = seal_line(started, tail_of(b"").head)
         given = started["input"]["digest"] if "input" in started else None
-        fields = (*(started[name] for name in ("run", "name", "mode", "source", "time")), given)
+        info = RunInfo(**{name: started[name] for name in _STARTED}, input=given)
         lock: RunLock | None = None
         try:
             with self._database.changing() as db:
-                place = db.execute(
-                    "INSERT INTO runs (run, name, mode, source, time, input)"
-                    " VALUES (?, ?, ?, ?, ?, ?)",
-                    fields,
-                ).lastrowid
-                assert place is not None
+                place = self._insert(db, info)
                 lock = self._database.lock(place)
                 if lock is None:
                     raise RunInUse(f"the place of run {run} in {self.url} is taken")
@@ -226,6 +227,16 @@ class SqliteStore:
                 raise unwritable(run, error) from error
             raise
 
+    @staticmethod
+    def _insert(db: sqlite3.Connection, info: RunInfo) -> int:
+        """Put a run behind all others; its place."""
+        place = db.execute(
+            "INSERT INTO runs (run, name, mode, source, time, input) VALUES (?, ?, ?, ?, ?, ?)",
+            (*(getattr(info, name) for name in _STARTED), info.input),
+        ).lastrowid
+        assert place is not None
+        return place
+
     def reopen(self, run: str) -> SqliteWriter:
         place, lock = self._locked(run)
         try:
@@ -238,6 +249,75 @@ class SqliteStore:
         except BaseException:
             lock.release()
             raise
+
+    # --- copying and pruning ---------------------------------------------------------------------
+
+    def restore(self, trace: RunTrace) -> bool:
+        info = trace.info
+        assert info is not None
+        with self.opening(), contextlib.ExitStack() as locked:
+            with self._database.changing() as db:
+                row = db.execute(f"{_RUNS} WHERE run = ?", (trace.run,)).fetchone()
+                here = None if row is None else _info(db, row)
+                if here is not None and (here.pruned or info.pruned):
+                    return False
+                data: bytes | None = trace.data
+                if row is None:
+                    place = self._insert(db, info)
+                    known = 0
+                else:
+                    place, known = row[0], row[-1]
+                    lock = self._database.lock(place)
+                    if lock is None:
+                        raise _in_use(trace.run)
+                    locked.callback(lock.release)
+                    data = stubs.goes_on(trace, _data(db, place), self.url)
+                unattested = info.count is not None and (here is None or here.count is None)
+                if data is None and not unattested:
+                    return False
+                lines = enumerate((data or b"").splitlines(keepends=True), known + 1)
+                db.executemany(
+                    "INSERT INTO lines VALUES (?, ?, ?)", ((place, *line) for line in lines)
+                )
+                if info.status is not None and (info.count is not None or info.pruned is not None):
+                    ended_ = (info.status, info.count, info.head, place)
+                    db.execute(ATTEST, ended_)
+                if info.pruned is not None:
+                    stub = (stubs.KIND, trace.run, stubs.stub_of(info))
+                    db.execute("INSERT INTO documents VALUES (?, ?, ?)", stub)
+            self._on_disk()
+        return True
+
+    def prune(self, run: str, *, by: str, time: int, skeleton: bytes = b"") -> None:
+        self._check_there(run)
+        info = self.info(run)
+        if info.pruned is not None:
+            return
+        place, lock = self._locked(run)
+        try:
+            with self._database.changing() as db:
+                left = stubs.pruned_of(self.info(run), by, time)
+                stub = (stubs.KIND, run, stubs.stub_of(left))
+                db.execute("INSERT INTO documents VALUES (?, ?, ?)", stub)
+                db.execute("DELETE FROM lines WHERE place = ?", (place,))
+                db.execute("DELETE FROM orders WHERE place = ?", (place,))
+                tail = tail_of(skeleton)
+                lines = enumerate(skeleton.splitlines(keepends=True), 1)
+                db.executemany(
+                    "INSERT INTO lines VALUES (?, ?, ?)", ((place, *line) for line in lines)
+                )
+                kept = (tail.lines, tail.head.hex()) if skeleton else (None, None)
+                db.execute(ATTEST, (left.status, *kept, place))
+            self._on_disk()
+        finally:
+            lock.release()
+
+    def _check_pruned(self, db: sqlite3.Connection, run: str) -> None:
+        """Raises RunPruned."""
+        stub = "SELECT data FROM documents WHERE kind = ? AND key = ?"
+        row = db.execute(stub, (stubs.KIND, run)).fetchone()
+        if row is not None:
+            raise stubs.gone(stubs.info_in(row[0], f"what is left of run {run}"))
 
     # --- stopping --------------------------------------------------------------------------------
 
@@ -318,10 +398,29 @@ class SqliteStore:
         except StoreError as error:
             raise TraceUnwritable(f"blob {digest} can't be written: {error}") from error
 
+    def blobs(self) -> list[str]:
+        if not self._database.is_there:
+            return []
+        with self._database.using() as db:
+            return [row[0] for row in db.execute("SELECT digest FROM blobs ORDER BY digest")]
+
+    def drop_blob(self, digest: str) -> None:
+        if _SHA256.fullmatch(digest) is None:
+            raise StoreError(f"{digest!r} is not the name of a blob")
+        with self._database.changing() as db:
+            db.execute("DELETE FROM blobs WHERE digest = ?", (digest,))
+
     def secret_key(self) -> bytes:
+        return self._secret(os.urandom(32))
+
+    def take_key(self, key: bytes) -> bool:
+        return hmac.compare_digest(self._secret(key), key)
+
+    def _secret(self, new_key: bytes) -> bytes:
+        """The key; the new one, where there is none yet."""
         with self._database.changing() as db:
             new = "INSERT OR IGNORE INTO kept VALUES ('key', ?)"
-            made = db.execute(new, (os.urandom(32),)).rowcount
+            made = db.execute(new, (new_key,)).rowcount
             key: bytes = db.execute("SELECT value FROM kept WHERE name = 'key'").fetchone()[0]
         if made:
             self._on_disk()  # what it stands for in traces must not outlive it
@@ -352,46 +451,8 @@ class SqliteStore:
         return Repair(runs=runs, unattested=tuple(unattested), unreadable=unreadable)
 
 
-class SqliteLog:
-    """An append-only list of JSON lines in a SQLite store; see `Log`."""
-
-    def __init__(self, database: Database, name: str, begins: str) -> None:
-        self.where = f"{name} of {database.url}"
-        self._database = database
-        self._name = name
-        self._begins = begins
-
-    def read(self) -> list[Line]:
-        if not self._database.is_there:
-            return []
-        with self._database.reading() as db:
-            return self._lines(db)[0]
-
-    def append(
-        self, make: Callable[[list[Line]], Sequence[dict[str, Any]]]
-    ) -> list[dict[str, Any]]:
-        with self._database.changing() as db:
-            lines, data = self._lines(db)
-            events = list(make(lines))
-            head = tail_of(data).head
-            for number, event in enumerate(events, start=len(lines) + 1):
-                line, head = seal_line(event, head)
-                db.execute("INSERT INTO logs VALUES (?, ?, ?)", (self._name, number, line))
-            whole = (self._name, len(lines) + len(events), head.hex())
-            db.execute("INSERT OR REPLACE INTO heads VALUES (?, ?, ?)", whole)
-        try:
-            self._database.sync()
-        except OSError as error:
-            raise StoreError(f"{self.where} can't be written: {disk.said(error)}") from error
-        return events
-
-    def _lines(self, db: sqlite3.Connection) -> tuple[list[Line], bytes]:
-        name = (self._name,)
-        row = db.execute("SELECT count, head FROM heads WHERE name = ?", name).fetchone()
-        rows = db.execute("SELECT line FROM logs WHERE name = ? ORDER BY number", name)
-        data = b"".join(line for (line,) in rows)
-        head = Head(0, "") if row is None else Head(*row)
-        return check_lines(data, self.where, self._begins, head), data
+def _in_use(run: str) -> RunInUse:
+    return RunInUse(f"run {run} is being written or resumed by another session")
 
 
 def _data(db: sqlite3.Connection, place: int, after: int = 0) -> bytes:
@@ -402,7 +463,10 @@ def _data(db: sqlite3.Connection, place: int, after: int = 0) -> bytes:
 
 def _info(db: sqlite3.Connection, row: tuple[Any, ...], data: bytes | None = None) -> RunInfo:
     """What is known of a run; where more stands there than was attested, by its own lines."""
-    place, run, name, mode, source, time, given, status, count, head, lines = row
+    place, run, name, mode, source, time, given, status, count, head, stub, lines = row
+    if stub is not None:
+        pruned = stubs.info_in(stub, f"what is left of run {run}").pruned
+        return RunInfo(run, name, mode, source, time, status, count, head, given, pruned)
     if status is None or count != lines:
         status = ended(_data(db, place) if data is None else data) or status
     return RunInfo(run, name, mode, source, time, status, count, head, given)

@@ -13,14 +13,16 @@ from rollcage.store.database import Database, RunLock, unwritable
 from rollcage.store.protocol import StopOrder
 from rollcage.trace.events import seal_line
 
-__all__ = ["SqliteWriter", "order_of"]
+__all__ = ["ATTEST", "SqliteWriter", "order_of"]
 
 # A line is added behind the one that this writer wrote last, or not at all.
 _APPEND: Final = (
     "INSERT INTO lines SELECT ?1, ?2, ?3"
     " WHERE ?2 = 1 + (SELECT max(number) FROM lines WHERE place = ?1)"
 )
-_ATTEST: Final = "UPDATE runs SET status = ?, count = ?, head = ? WHERE place = ?"
+ATTEST: Final = "UPDATE runs SET status = ?, count = ?, head = ? WHERE place = ?"
+"""Notes how a run ended: status, count and head, and its place."""
+
 _writers: weakref.WeakSet[SqliteWriter] = weakref.WeakSet()
 
 
@@ -91,7 +93,7 @@ class SqliteWriter:
         self._next = self._end
         count, head = self._end
         with contextlib.suppress(sqlite3.Error):
-            self._db().execute(_ATTEST, ("halted", count, head.hex(), self._place))
+            self._db().execute(ATTEST, ("halted", count, head.hex(), self._place))
         return TraceUnwritable(
             f"the trace of run {self.run} is not what was written to it: somebody else changed it "
             f"while the run was live ({self._database.url}). Nothing more runs in it; bring it "
@@ -128,7 +130,7 @@ class SqliteWriter:
             there = self._db().execute(own, (self._place,)).fetchone()[0]
             if there != count or _identity(self._database) != self._file:
                 raise self._lost()
-            self._db().execute(_ATTEST, (status, count, head.hex(), self._place))
+            self._db().execute(ATTEST, (status, count, head.hex(), self._place))
         except sqlite3.Error as error:
             raise unwritable(self.run, error) from error
 

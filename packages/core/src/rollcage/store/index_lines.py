@@ -1,0 +1,181 @@
+"""The lines of the directory store's index: what they say, and how they are put in order."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import orjson
+
+from rollcage.errors import TraceCorrupt
+from rollcage.store.protocol import Pruned, RunInfo, is_run_id
+from rollcage.trace.reader import read_events, tail_of
+
+__all__ = [
+    "STARTED", "Known", "end_of_pruned", "first_of", "in_order", "info_of", "known_of",
+    "line_at", "lines_of", "lines_with", "parse", "start_of",
+]  # fmt: skip
+
+STARTED: Final = ("run", "name", "mode", "source", "time")  # and its input, where it has one
+
+
+@dataclasses.dataclass(slots=True)
+class Known:
+    """The lines of one run, as they stand in the index."""
+
+    started: dict[str, Any] | None = None
+    ended: dict[str, Any] | None = None
+
+
+def lines_of(known: Known) -> Iterable[bytes]:
+    """The lines of a run as they are written."""
+    return (orjson.dumps(line) + b"\n" for line in (known.started, known.ended) if line)
+
+
+def lines_with(data: bytes, text: str) -> bytes:
+    """The whole lines in which this stands."""
+    lines: list[bytes] = []
+    wanted, at = text.encode(), 0
+    while (at := data.find(wanted, at)) >= 0:
+        lines.append(line_at(data, at))
+        at = data.find(b"\n", at) + 1 or len(data)
+    return b"".join(lines)
+
+
+def info_of(known: Known, status: str | None) -> RunInfo:
+    """What the lines of a run say of it, but for its status."""
+    assert known.started is not None
+    end = known.ended or {}
+    return RunInfo(
+        **{name: known.started[name] for name in STARTED},
+        status=status,
+        count=end.get("count"),
+        head=end.get("head"),
+        input=known.started.get("input"),
+        pruned=Pruned(**end["pruned"]) if "pruned" in end else None,
+    )
+
+
+def known_of(info: RunInfo) -> Known:
+    """The lines of a run that was pruned, by what is left of it."""
+    assert info.pruned is not None
+    started = {name: getattr(info, name) for name in STARTED}
+    started |= {} if info.input is None else {"input": info.input}
+    return Known(started, end_of_pruned(info, b""))
+
+
+def end_of_pruned(info: RunInfo, skeleton: bytes) -> dict[str, Any]:
+    """The line of the end of a run that was pruned, with the skeleton that is in its place."""
+    assert info.pruned is not None
+    end: dict[str, Any] = {
+        "run": info.run,
+        "status": info.status,
+        "pruned": dataclasses.asdict(info.pruned),
+    }
+    if skeleton:
+        tail = tail_of(skeleton)
+        end |= {"count": tail.lines, "head": tail.head.hex(), "size": tail.size}
+    return end
+
+
+def line_at(data: bytes, at: int) -> bytes:
+    """The whole line in which this place is; nothing where it has no end."""
+    return data[data.rfind(b"\n", 0, at) + 1 : data.find(b"\n", at) + 1]
+
+
+def parse(data: bytes) -> tuple[dict[str, Known], tuple[int, ...]]:
+    """What lines of the index say of each run; the numbers of those that are not as they should be.
+
+    That is also one that somebody else has spelled otherwise: `newest` looks for our bytes.
+    """
+    known: dict[str, Known] = {}
+    damaged: list[int] = []
+    for number, line in enumerate(data.split(b"\n")[:-1], start=1):
+        try:
+            said = orjson.loads(line)
+            _take(known, said)
+            if orjson.dumps(said) != line:
+                damaged.append(number)
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+            damaged.append(number)
+    return known, tuple(damaged)
+
+
+def _take(known: dict[str, Known], line: dict[str, Any]) -> None:
+    run = line["run"]
+    if not is_run_id(run):
+        raise ValueError(run)
+    if "name" in line:
+        _check(line, name=str, mode=str, source=str | None, time=int)
+        _check({"input": None, **line}, input=str | None)
+        known.setdefault(run, Known()).started = line
+    else:
+        _check({"size": None, "pruned": None, **line}, status=str, size=int | None)
+        if line.get("pruned") is not None:
+            _check(line["pruned"], time=int, by=str, count=int, head=str)
+        if "count" in line:
+            _check(line, count=int, head=str)
+        known.setdefault(run, Known()).ended = line
+
+
+def _check(line: dict[str, Any], **types: Any) -> None:
+    for name, type_ in types.items():
+        if not isinstance(line[name], type_):
+            raise TypeError(name)
+
+
+def start_of(started: Mapping[str, Any]) -> dict[str, Any]:
+    """What is kept here of a `run.started`."""
+    line = {name: started[name] for name in STARTED}
+    return line | ({"input": started["input"]["digest"]} if "input" in started else {})
+
+
+def first_of(trace: bytes, where: str) -> dict[str, Any] | None:
+    """What the first line of a trace says of its run.
+
+    None where its writer was killed before that line was whole: nothing ran in it.
+
+    Raises:
+        TraceCorrupt: the line is damaged.
+    """
+    if not trace:
+        return None
+    try:
+        _, event = next(read_events(trace, where))
+        return start_of(event)
+    except (TraceCorrupt, KeyError, TypeError) as error:
+        why = error.reason if isinstance(error, TraceCorrupt) else f"a run without {error}"
+        raise TraceCorrupt(
+            where,
+            1,
+            f"{why}; the index does not know either which job it belongs to: bring it back from a "
+            f"backup, or move it out of the store",
+        ) from None
+
+
+def in_order(whole: dict[str, Known], lost: dict[str, Known]) -> dict[str, Known]:
+    """Both together: the lost ones by their time, and no run before the one that it builds on."""
+    waiting = sorted(lost, key=lambda run: (_time(lost[run]), run), reverse=True)
+    merged: dict[str, Known] = {}
+    for run, each in whole.items():
+        while waiting and _time(lost[waiting[-1]]) < _time(each):
+            earlier = waiting.pop()
+            merged[earlier] = lost[earlier]
+        merged[run] = each
+    merged |= {run: lost[run] for run in reversed(waiting)}
+    ordered: dict[str, Known] = {}
+    for run in merged:
+        path: list[str] = []
+        source: str | None = run
+        while source in merged and source not in ordered and source not in path:
+            path.append(source)
+            source = (merged[source].started or {}).get("source")
+        ordered |= {each: merged[each] for each in reversed(path)}
+    return ordered
+
+
+def _time(known: Known) -> int:
+    assert known.started is not None
+    time: int = known.started["time"]
+    return time

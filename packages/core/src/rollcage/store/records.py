@@ -1,0 +1,156 @@
+"""What stores tell of their runs, as data."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rollcage.errors import TraceCorrupt
+from rollcage.trace.reader import read_events, tail_of
+
+__all__ = ["Pruned", "Repair", "RunInfo", "RunTrace", "StopOrder", "check_attested"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pruned:
+    """What a run was before its trace was removed.
+
+    Attributes:
+        time: when it was removed (Unix, µs).
+        by: who said so.
+        count: how many lines it had.
+        head: the hash of the last of them (hex).
+    """
+
+    time: int
+    by: str
+    count: int
+    head: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunInfo:
+    """What a store's index knows of a run.
+
+    Attributes:
+        run: its id.
+        name: the job it belongs to.
+        mode: `record`, `resume`, `offline` or `verify`.
+        source: the run that it replayed, if any.
+        time: when it started (Unix, µs).
+        status: `ok`, `error`, `halted`, `paused` or `partial`, as its `run.finished` says, `undone`
+            where steps of it were undone since, `abandoned` where it was set aside; None while
+            it is live, or after a crash.
+        count: how many lines a finished run has; None otherwise, or where the store has lost that.
+        head: the hash of a finished run's last line (hex); None as `count`.
+        input: the keyed digest of what the job works on; None where it was given none.
+        pruned: what it was before its trace was removed; None where that is there. `count` and
+            `head` are then those of the skeleton that was left in its place, if any was.
+    """
+
+    run: str
+    name: str
+    mode: str
+    source: str | None
+    time: int
+    status: str | None = None
+    count: int | None = None
+    head: str | None = None
+    input: str | None = None
+    pruned: Pruned | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StopOrder:
+    """Somebody's word that a run must stop, and that nothing resumes it until that is lifted.
+
+    Attributes:
+        run: the run that was told to stop: this one, or one that it builds on.
+        by: who said so.
+        reason: why.
+        time: when (Unix, µs).
+    """
+
+    run: str
+    by: str
+    reason: str
+    time: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunTrace:
+    """A run's trace as it lies in the store.
+
+    Attributes:
+        run: its id.
+        where: a name for it in messages.
+        data: its whole lines.
+        torn: what stands behind them, of a line whose writing was cut off; not part of the trace.
+        info: what the index says, where the run is in one; None where only the end was read.
+        after: how many lines stand before `data` that were not read.
+    """
+
+    run: str
+    where: str
+    data: bytes
+    torn: bytes
+    info: RunInfo | None
+    after: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """What was found in an index, and made again from the traces.
+
+    Attributes:
+        runs: how many the store has.
+        damaged: the numbers of its lines that were none.
+        lost: the runs of which it had no line, or a damaged one.
+        unattested: the runs that ended without their count and head: nothing but their own last
+            lines says that they are whole.
+        unreadable: what can't be read of the traces, each as its error says it.
+    """
+
+    runs: int
+    damaged: tuple[int, ...] = ()
+    lost: tuple[str, ...] = ()
+    unattested: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+
+
+def check_attested(trace: RunTrace) -> None:
+    """Hold a finished run's trace against the count and head in the store's index.
+
+    Behind that head, `step.resolved`, `run.abandoned` and an undo may stand: whoever says what
+    became of a step, sets the run aside or takes steps back, may be killed before the index is
+    written.
+
+    Raises:
+        TraceCorrupt: lines are missing from its end, or others were added to it.
+    """
+    info = trace.info
+    if info is None or info.count is None:
+        return
+    lines = trace.data.count(b"\n")
+    behind = min(max(lines - info.count, 0), lines)
+    end = len(trace.data)  # of the line that the index attests
+    for _ in range(behind):
+        end = trace.data.rfind(b"\n", 0, end - 1) + 1
+    head = trace.data[max(end - 67, 0) : max(end - 3, 0)]
+    if lines - behind != info.count or head != str(info.head).encode():
+        raise TraceCorrupt(
+            trace.where,
+            lines,
+            f"the run finished with {info.count} lines ending in {info.head}, this is another end",
+        )
+    if not behind:
+        return
+    attested = tail_of(trace.data[:end])
+    undoing = False
+    for line, event in read_events(trace.data[end:], trace.where, after=attested):
+        kind = str(event.get("event"))
+        undoing = undoing or kind.startswith("undo.")
+        if kind not in ("step.resolved", "run.abandoned") and (
+            not undoing or kind in ("run.started", "run.finished")
+        ):
+            said = f"the run finished with {info.count} lines, this is another end"
+            raise TraceCorrupt(trace.where, line, said)

@@ -1,0 +1,100 @@
+"""What stays of a run whose trace was pruned: a document of its own, from which it is still listed.
+
+Its kind is `pruned`, its key the run's id. It is written before anything is removed, and holds what
+the index told of the run until then, so that it is listed, and found by its job, as before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from typing import Any, Final
+
+import orjson
+
+from rollcage.errors import RunConflict, RunPruned, StoreError
+from rollcage.store.protocol import Pruned, RunInfo, RunTrace
+from rollcage.trace.reader import split_tail, tail_of
+
+__all__ = ["KIND", "check_there", "goes_on", "gone", "info_in", "pruned_of", "stub_of"]
+
+KIND: Final = "pruned"  # of documents
+_TOLD: Final = ("run", "name", "mode", "source", "time", "status", "input")
+
+
+def pruned_of(info: RunInfo, by: str, time: int) -> RunInfo:
+    """What the index is to tell of a run from now on, whose trace is about to be removed.
+
+    Raises:
+        StoreError: it has not ended, or nothing attests that what is there is all of it.
+    """
+    if info.status is None or info.count is None or info.head is None:
+        raise StoreError(
+            f"run {info.run} has not ended, or its end is not attested: nobody could tell later "
+            f"what was done in it, so its trace stays"
+        )
+    pruned = Pruned(time, by, info.count, info.head)
+    return dataclasses.replace(info, pruned=pruned, count=None, head=None)
+
+
+def stub_of(info: RunInfo) -> bytes:
+    """The document that stays of a run that was pruned."""
+    assert info.pruned is not None
+    told = {name: getattr(info, name) for name in _TOLD}
+    return orjson.dumps(told | {"pruned": dataclasses.asdict(info.pruned)}) + b"\n"
+
+
+def info_in(stub: bytes, where: str) -> RunInfo:
+    """What the document says of its run.
+
+    Raises:
+        StoreError: it is damaged.
+    """
+    try:
+        told: dict[str, Any] = orjson.loads(stub)
+        return RunInfo(**{name: told[name] for name in _TOLD}, pruned=Pruned(**told["pruned"]))
+    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        raise StoreError(f"{where}, what is left of a pruned run, is damaged: {error}") from None
+
+
+def gone(info: RunInfo) -> RunPruned:
+    """The error for whoever needs the trace of a run that was pruned."""
+    assert info.pruned is not None
+    when = dt.datetime.fromtimestamp(info.pruned.time / 1e6, tz=dt.UTC).strftime("%Y-%m-%d %H:%M")
+    by = f" by {info.pruned.by}" if info.pruned.by else ""
+    return RunPruned(
+        f"run {info.run} of {info.name!r} was pruned{by} on {when} UTC: it ended "
+        f"{info.status!r} with {info.pruned.count} lines, and its trace is gone. To do its job "
+        f'again, start a new run with replay="off"'
+    )
+
+
+def check_there(trace: RunTrace) -> None:
+    """Refuse what is only the skeleton of a run: no value is left in it.
+
+    Raises:
+        RunPruned: it is.
+    """
+    if trace.info is not None and trace.info.pruned is not None:
+        raise gone(trace.info)
+
+
+def goes_on(trace: RunTrace, here: bytes, where: str) -> bytes | None:
+    """The lines that a run has beyond those that are here of it; None where it has none.
+
+    Raises:
+        RunConflict: what is here is no part of it, nor the other way round.
+    """
+    here = split_tail(here)[0]
+    if trace.data.startswith(here):
+        return trace.data[len(here) :] or None
+    if here.startswith(trace.data):
+        return None
+    lines = zip(here.splitlines(), trace.data.splitlines(), strict=False)
+    same = next((at for at, (own, other) in enumerate(lines, 1) if own != other), 1) - 1
+    raise RunConflict(
+        f"run {trace.run} is in {where} already, and goes on otherwise there behind line {same}: "
+        f"both were resumed, resolved or undone since they were copied. One of them has to go: "
+        f"nothing was changed (it ends with {tail_of(here).head.hex()[:12]}… there, and with "
+        f"{tail_of(trace.data).head.hex()[:12]}… here)"
+    )
