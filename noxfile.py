@@ -203,8 +203,7 @@ def stores(session: nox.Session) -> None:
     session.install(*editable(*folders), *groups("test", "test-core"), *CONSTRAINTS)
     tests = [f"packages/core/tests/test_{name}.py" for name in ON_ANY_STORE]
     tests.append("packages/conformance/tests/test_reference.py")
-    files = ("-k", "not decisions_of_a_trace")  # a ReplayModel reads a trace file
-    session.run(*PYTEST, *tests, *files, *session.posargs, env={"ROLLCAGE_TEST_STORE": "sqlite"})
+    session.run(*PYTEST, *tests, *session.posargs, env={"ROLLCAGE_TEST_STORE": "sqlite"})
 
 
 @nox.session

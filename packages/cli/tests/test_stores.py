@@ -1,6 +1,7 @@
 """The commands on a store that is no folder: all that they do, they do there."""
 
 import contextlib
+import sqlite3
 import sys
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,16 @@ def test_an_approval_and_an_order_to_stop(cli: Any) -> None:
 @pytest.mark.parametrize("where", ["redis://localhost/1", "sqlite:runs.db"])
 def test_a_url_that_nobody_knows(cli: Any, where: str) -> None:
     result = cli("runs", "--store", where)
-    assert result.code == 5
+    assert result.code == 2
     assert "store" in result.err
     assert list(Path.cwd().iterdir()) == []
+
+
+@pytest.mark.parametrize("where", ["notes.txt", "sqlite:///notes.txt", "sqlite:///other.db"])
+def test_a_file_that_is_no_store(cli: Any, where: str) -> None:
+    Path("notes.txt").write_text("hello, " * 100)
+    with contextlib.closing(sqlite3.connect("other.db")) as other:
+        other.execute("CREATE TABLE theirs (a)")
+    for command in ("runs", "verify"):
+        result = cli(command, "--store", where)
+        assert (result.code, result.out) == (2, ""), result.err

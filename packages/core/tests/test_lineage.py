@@ -9,8 +9,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from rollcage import RunNotFound, Session, SourceMissing, StoreError, TraceCorrupt, tool
-from rollcage.store import JsonlStore, TraceFile
+from rollcage import (
+    RunInUse,
+    RunNotFound,
+    Session,
+    SourceMissing,
+    StoreError,
+    TraceCorrupt,
+    open_store,
+    tool,
+)
+from rollcage.store import JsonlStore, Store, TraceFile
 
 Events = Callable[[str], list[dict[str, Any]]]
 Python = Callable[..., subprocess.CompletedProcess[str]]
@@ -46,7 +55,7 @@ def load(size: int) -> str:
     return "x" * size
 
 
-def record(store: JsonlStore, steps: int, *, ends: bool = True) -> str:
+def record(store: Store, steps: int, *, ends: bool = True) -> str:
     """A run of some writes, left by an exception unless it `ends`."""
     session = Session("job", store=store)
     try:
@@ -142,6 +151,29 @@ def test_a_trace_is_replayed_from_wherever_it_lies(store: JsonlStore, tmp_path: 
         Session("job", store=tmp_path / "other", replay="offline", source=renamed),
     ):
         pytest.fail("a trace needs the name of its run")
+
+
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.parametrize("mode", ["offline", "resume"])
+def test_a_run_of_another_store_is_the_source(
+    tmp_path: Path, mode: Literal["offline", "resume"], *, opened: bool
+) -> None:
+    url = f"sqlite:///{tmp_path}/runs.db"
+    run = record(open_store(url), 3, ends=False)
+    source = (open_store(url) if opened else url, run)
+    with Session("job", store=tmp_path / "other", replay=mode, source=source) as session:
+        assert [write(n) for n in range(3)] == ["wrote 0", "wrote 1", "wrote 2"]
+        if mode == "resume":
+            with pytest.raises(RunInUse):
+                open_store(url).lock(run)
+    assert session.stats.hits == 3
+    with (
+        pytest.raises(RunNotFound),
+        Session("job", store=url, replay=mode, source=(tmp_path / "other", run)),
+    ):
+        pytest.fail("it is not in that one")
+    with Session("job", store=url, replay=mode, source=(url, run)):
+        assert write(0) == "wrote 0"
 
 
 @pytest.mark.damaged

@@ -1,11 +1,14 @@
 """Which store a folder's name or a URL means; a URL that nobody knows never becomes a folder."""
 
+import os
+import subprocess
+import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Session, StoreError, open_store, tool
+from rollcage import Session, StoreError, StoreInvalid, open_store, tool
 from rollcage.store import JsonlStore, store_option
 from rollcage.store.sqlite import SqliteStore
 
@@ -78,6 +81,72 @@ def test_a_package_brings_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert open_store("mine://runs").url == str(tmp_path / "runs")
     with pytest.raises(StoreError, match=r"there is file, mine, sqlite"):
         open_store("other://runs")
+
+
+PACKAGE = """
+from pathlib import Path
+from rollcage.store import JsonlStore
+
+def opened(url):
+    return JsonlStore(Path(url.removeprefix("mine://")))
+
+def wrong(url):
+    return url
+"""
+USED = """
+import sys
+from rollcage import Session, StoreInvalid, open_store, tool
+
+@tool(effect="write", name="brought.note")
+def note() -> str:
+    return "done"
+
+with Session("job", store=sys.argv[1]) as session:
+    note()
+print(type(open_store(sys.argv[1])).__name__, len(open_store(sys.argv[1]).runs()))
+for scheme in ("wrong", "gone"):
+    try:
+        open_store(f"{scheme}://a")
+    except StoreInvalid as error:
+        print(error)
+"""
+
+
+def test_an_installed_package_brings_a_store(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    info = site / "my_store-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "my_store.py").write_text(PACKAGE)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-store\nVersion: 1.0\n")
+    points = "mine = my_store:opened\nwrong = my_store:wrong\ngone = my_store_of_old:opened\n"
+    (info / "entry_points.txt").write_text(f"[rollcage.stores]\n{points}")
+    done = subprocess.run(
+        [sys.executable, "-c", USED, f"mine://{tmp_path}/kept"],
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    used, wrong, gone = done.stdout.splitlines()
+    assert used == "JsonlStore 1"
+    assert "my-store (my_store:wrong), whose 'wrong://a' is no Store" in wrong
+    assert "my-store (my_store_of_old:opened), which can't be loaded: No module" in gone
+
+
+@pytest.mark.parametrize("as_url", [False, True])
+def test_a_file_is_no_folder_of_runs(tmp_path: Path, *, as_url: bool) -> None:
+    text, database = tmp_path / "notes.txt", tmp_path / "runs.db"
+    text.write_text("hello")
+    with Session("job", store=f"sqlite:///{database}"):
+        pass
+    scheme = "file://" if as_url else ""
+    with pytest.raises(StoreInvalid, match=r"notes.txt' is a file, and a store is a folder$"):
+        open_store(f"{scheme}{text}")
+    with pytest.raises(StoreInvalid, match=f"is written sqlite:///{database}"):
+        open_store(f"{scheme}{database}")
+    with pytest.raises(StoreInvalid, match="SQLITE_NOTADB"):
+        open_store(f"sqlite:///{text}").runs()
 
 
 def test_commands_that_are_printed_say_which_store(

@@ -26,7 +26,8 @@ class ReplayModel(BaseLLM):
     native tool calls it writes each recorded call as text, one a message.
 
     Args:
-        trace: an entered session that replays the run, or the path of its trace.
+        trace: an entered session that replays the run, the path of its trace, or its store (a
+            folder, a URL, or a `Store`) and its id.
         agent: whose answers; None takes those of all agents but the ones inside of tools.
         then: a live model that goes on where the recorded answers end.
 

@@ -24,7 +24,8 @@ class ReplayModel(BaseChatModel):
     same text, and the same tool calls in the same turns. No model is asked.
 
     Args:
-        trace: an entered session that replays the run, or the path of its trace.
+        trace: an entered session that replays the run, the path of its trace, or its store (a
+            folder, a URL, or a `Store`) and its id.
         agent: whose answers; None takes those of all agents but the ones inside of tools.
         then: a live model that goes on where the recorded answers end.
 

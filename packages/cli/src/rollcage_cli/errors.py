@@ -22,9 +22,11 @@ from rollcage.errors import (
     GovernanceError,
     PolicyInvalid,
     RollcageError,
+    RunConflict,
     RunInUse,
     RunNotFound,
     SessionError,
+    StoreInvalid,
     TraceCorrupt,
 )
 
@@ -99,12 +101,14 @@ _CODES: Final[tuple[tuple[type[RollcageError], int], ...]] = (
     (RunNotFound, USAGE),
     (UsageError, USAGE),
     (SessionError, USAGE),
+    (StoreInvalid, USAGE),
     (GovernanceError, USAGE),
     (PolicyInvalid, USAGE),
     (ApprovalInvalid, USAGE),
     (ApprovalCorrupt, CORRUPT),
     (TraceCorrupt, CORRUPT),
     (RunInUse, IN_USE),
+    (RunConflict, DIFFERENT),
     (ClaimFailed, DIFFERENT),
 )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from rollcage import Session, Stats, open_store
-from rollcage.store import check_attested
+from rollcage.store import Store, check_attested
 from rollcage.trace import check_events
 
 from rollcage_conformance.golden import answers, steps
@@ -31,8 +31,8 @@ Mode = Literal["sync", "async", "sync-in-async"]
 
 Replay = Literal["auto", "off", "resume", "offline", "verify"]
 
-Decisions = Path | Literal["source"] | None
-"""Whose answers drive an agent: a trace's, or those of the run that the session replays."""
+Decisions = tuple[Store, str] | Literal["source"] | None
+"""Whose answers drive an agent: a run's of a store, or those of the run that a session replays."""
 
 
 class Hold:

@@ -40,6 +40,7 @@
         │   └── RunPruned             its trace was removed, a stub stays           (run_pruned)
         ├── RunConflict               another run has its id in that store        (run_conflict)
         ├── RunInUse                  another process or session writes it      (run_in_use)
+        ├── StoreInvalid              what is named as a store is none          (store_invalid)
         ├── StoreReadOnly             this process may not write it             (store_read_only)
         ├── ApprovalCorrupt           a request for approval that was changed   (approval_corrupt)
         ├── SourceMissing             a run that this run builds on is gone     (source_missing)
@@ -92,6 +93,7 @@ __all__ = [
     "SessionHalted",
     "SourceMissing",
     "StoreError",
+    "StoreInvalid",
     "StoreReadOnly",
     "ToolMissing",
     "ToolRefused",
@@ -457,6 +459,12 @@ class StoreError(RollcageError):
     """The store, or a trace in it, can't be used."""
 
     code = "store_error"
+
+
+class StoreInvalid(StoreError):
+    """What is named as a store is none: an unknown URL, or the file of another program."""
+
+    code = "store_invalid"
 
 
 class StoreReadOnly(StoreError):

@@ -3,7 +3,6 @@
 import dataclasses
 import re
 import traceback
-from pathlib import Path
 
 import pytest
 
@@ -141,8 +140,8 @@ class ModelSuite(Suite):
         self, stage: Stage, mode: Mode
     ) -> None:
         recorded = stage.play(guarded("a", "b"), mode)
-        trace = Path(stage.store.read(recorded.run).where)
-        driven = stage.play(notes("a", "b"), mode, name="other", decisions=trace)
+        run = stage.store, recorded.run
+        driven = stage.play(notes("a", "b"), mode, name="other", decisions=run)
         assert driven.error is None
         assert driven.script.asked == 0
         assert driven.ran == ("send",) * 2

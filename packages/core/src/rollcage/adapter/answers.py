@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 import threading
 import unicodedata
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any, Final
 
 from rollcage.errors import ReplayMiss
 from rollcage.session.lineage import read_answers
 from rollcage.session.session import Session
-from rollcage.store.jsonl import open_trace
+from rollcage.store.url import RunSource, open_run
 from rollcage.values.answer import Answer, ToolRequest
 
 __all__ = ["RecordedAnswers", "Trace"]
 
-Trace = Session | str | os.PathLike[str]
-"""A recorded run: the session that replays it, or the path of its trace."""
+Trace = Session | RunSource
+"""A recorded run: the session that replays it, the path of its trace, or a store and its id."""
 
 _OTHER: Final = re.compile(r"[^a-z0-9]+")
 
@@ -29,7 +27,8 @@ class RecordedAnswers:
     """What the model of a recorded run answered, by position; for each adapter's `ReplayModel`.
 
     Args:
-        trace: the run: an entered session that replays it, or the path of its trace.
+        trace: the run: an entered session that replays it, the path of its trace, or its store (a
+            folder, a URL, or a `Store`) and its id.
         agent: whose answers; None takes those of all agents but the ones inside of tools.
         then: a live model that goes on where the recorded answers end.
 
@@ -43,7 +42,7 @@ class RecordedAnswers:
         if isinstance(trace, Session):
             self.run, self._answers = trace.recorded_answers(agent)
         else:
-            reader, self.run = open_trace(Path(trace))
+            reader, self.run = open_run(trace)
             self._answers = read_answers(reader, self.run, agent)
         self._whose = "" if agent is None else f" of agent {agent!r}"
         self._next = 0

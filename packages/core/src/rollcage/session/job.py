@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import os
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal
 
@@ -14,6 +13,7 @@ from rollcage.errors import RunAbandoned, RunNotFound, RunTooOld, SessionError
 from rollcage.fingerprint.identity import jcs
 from rollcage.store.jobs import store_option
 from rollcage.store.protocol import RunInfo, Store
+from rollcage.store.url import RunSource
 from rollcage.trace.reader import last_time
 from rollcage.values.codec import Seal, encode, hidden
 
@@ -41,7 +41,7 @@ class Job:
     name: str
     input: str | None
     replay: Replay
-    source: str | os.PathLike[str] | None
+    source: RunSource | None
     within: int | None
     clock: Callable[[], int]
 

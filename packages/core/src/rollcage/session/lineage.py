@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import logging
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -17,16 +15,15 @@ from rollcage.replay.recording import Recording, load
 from rollcage.session.job import Job, Replay
 from rollcage.step.ledger import Mode
 from rollcage.store.jobs import store_option
-from rollcage.store.jsonl import JsonlStore, open_trace
 from rollcage.store.protocol import (
     Lock,
     Reader,
     RunTrace,
     Store,
     check_attested,
-    is_run_id,
 )
 from rollcage.store.stubs import check_there
+from rollcage.store.url import open_run
 from rollcage.trace.reader import read_events
 from rollcage.trace.runs import Step, read_run
 from rollcage.values.answer import Answer
@@ -88,7 +85,7 @@ def take_source(store: Store, job: Job, locks: list[Lock]) -> Source:
 def _find_source(store: Store, job: Job) -> Source:
     mode = MODES[job.replay]
     if job.source is not None:
-        reader, run = _named(store, job.source)
+        reader, run = open_run(job.source, store)
         info = reader.read(run).info if mode == "resume" else None
         if info is not None:
             job.check(
@@ -99,15 +96,6 @@ def _find_source(store: Store, job: Job) -> Source:
     if newest is None:
         return Source("record", store, None)
     return Source(mode, store, newest.run)
-
-
-def _named(store: Store, source: str | os.PathLike[str]) -> tuple[Reader, str]:
-    if isinstance(source, str) and is_run_id(source):
-        return store, source
-    folder, run = open_trace(Path(source))
-    if isinstance(store, JsonlStore) and isinstance(folder, JsonlStore):
-        folder = store if store.root.resolve() == folder.root.resolve() else folder
-    return folder, run
 
 
 def check_newest(store: Store, run: str, action: str) -> None:

@@ -76,7 +76,7 @@ from rollcage.step.undoing import Order, take_back
 from rollcage.store.jobs import job_name, store_option
 from rollcage.store.jsonl import JsonlStore
 from rollcage.store.protocol import Reader, Store, Writer
-from rollcage.store.url import open_store
+from rollcage.store.url import RunSource, open_store
 from rollcage.trace import constructors as make
 from rollcage.trace.events import FORMAT
 from rollcage.undo.compensation import Tool, Tools, ToolSource
@@ -102,7 +102,7 @@ class Opened:
         *,
         store: str | os.PathLike[str] | Store = "./.rollcage",
         replay: Replay = "auto",
-        source: str | os.PathLike[str] | None = None,
+        source: RunSource | None = None,
         input: Any = None,  # noqa: A002 - what it is
         resume_within: dt.timedelta | float | None = None,
         gate: Iterable[Given] = (),

@@ -76,7 +76,9 @@ class Session(Undoable):
             records a new run; `"resume"` reuses what holds and runs the rest, and needs a run;
             `"offline"` gives back what is recorded and runs nothing; `"verify"` also runs pure and
             read tools again, and reports drift.
-        source: the run to replay, by its id or the path of its trace; the newest by default.
+        source: the run to replay: its id; the path of its trace; or, of a run in another store,
+            that store (a folder, a URL, or a `Store`) and its id: `(store, run)`. By default, it is
+            the newest of the job.
         input: what the job works on, any value that a tool may take. With another input it is
             another job: neither is resumed in place of the other.
         resume_within: how long ago the run that is resumed may have been written to, as a

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from rollcage.errors import StoreError, StoreReadOnly, TraceUnwritable
+from rollcage.errors import StoreError, StoreInvalid, StoreReadOnly, TraceUnwritable
 from rollcage.store import disk, layout
 from rollcage.store.layout import APPLICATION
 
@@ -229,7 +229,7 @@ class Database:
         """
         application = connection.execute("PRAGMA application_id").fetchone()[0]
         if application != APPLICATION:
-            raise StoreError(f"{self.path} is no store of Rollcage; name a file of its own")
+            raise StoreInvalid(f"{self.path} is no store of Rollcage; name a file of its own")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version != VERSION:
             raise StoreError(
@@ -345,7 +345,8 @@ def _said(error: sqlite3.Error) -> str:
 def failed(url: str, error: sqlite3.Error) -> StoreError:
     """The error that says what SQLite refused; its own type where nothing here may be written."""
     name = getattr(error, "sqlite_errorname", "") or ""
-    kind = StoreReadOnly if name.startswith("SQLITE_READONLY") else StoreError
+    kinds = {"SQLITE_READONLY": StoreReadOnly, "SQLITE_NOTADB": StoreInvalid}
+    kind = next((k for code, k in kinds.items() if name.startswith(code)), StoreError)
     return kind(f"the store {url} can't be used: {_said(error)}")
 
 

@@ -8,15 +8,19 @@ from pathlib import Path
 from typing import Final, cast
 from urllib.parse import unquote
 
-from rollcage.errors import StoreError
-from rollcage.store.jsonl import JsonlStore
-from rollcage.store.layout import SCHEME
-from rollcage.store.protocol import Store
+from rollcage.errors import RunNotFound, StoreInvalid
+from rollcage.store.jsonl import JsonlStore, open_trace
+from rollcage.store.layout import SCHEME, is_database
+from rollcage.store.protocol import Reader, Store, is_run_id
 
-__all__ = ["GROUP", "open_store"]
+__all__ = ["GROUP", "RunSource", "open_run", "open_store"]
 
 GROUP: Final = "rollcage.stores"
 """The entry points by which a package brings a store: a URL's scheme, and what opens such a URL."""
+
+RunSource = str | os.PathLike[str] | tuple[str | os.PathLike[str] | Store, str]
+"""A recorded run: its id, the path of its trace, or a store (a folder, a URL, or one that is open)
+and its id there."""
 
 _BROUGHT_BY: Final = {"postgres": "postgres", "postgresql": "postgres"}  # extras
 
@@ -34,21 +38,21 @@ def open_store(where: str | os.PathLike[str] | Store) -> Store:
     A store is given back as it is.
 
     Raises:
-        StoreError: the URL is of no store that is known here, or has no path.
+        StoreInvalid: the URL is of no store that is known here, or has no path; or it is a file.
     """
     if isinstance(where, Store):
         return where
     if not isinstance(where, str | os.PathLike):
-        raise StoreError(f"a store is a folder, a URL or a Store, not {where!r}")
+        raise StoreInvalid(f"a store is a folder, a URL or a Store, not {where!r}")
     text = os.fspath(where)
     if not text:
-        raise StoreError("a store needs a folder or a URL, not an empty text")
+        raise StoreInvalid("a store needs a folder or a URL, not an empty text")
     found = SCHEME.match(text) if isinstance(where, str) else None
     if found is None:
-        return JsonlStore(text)
+        return _folder(text)
     scheme, rest = found[1].lower(), text[found.end() :]
     if scheme == "file":
-        return JsonlStore(_path(text, rest))
+        return _folder(_path(text, rest))
     if scheme == "sqlite" and rest.startswith("//"):
         from rollcage.store.sqlite import SqliteStore  # only who uses it pays for it
 
@@ -56,8 +60,45 @@ def open_store(where: str | os.PathLike[str] | Store) -> Store:
     if rest.startswith("//"):
         return _brought(scheme, text)
     if Path(text).exists():  # a folder may be called so
-        return JsonlStore(text)
-    raise StoreError(f"{text!r} is no URL of a store ({scheme}://…); a folder is written ./{text}")
+        return _folder(text)
+    raise StoreInvalid(
+        f"{text!r} is no URL of a store ({scheme}://…); a folder is written ./{text}"
+    )
+
+
+def open_run(source: RunSource, own: Store | None = None) -> tuple[Reader, str]:
+    """A recorded run, by how it is named: where it is read from, and its id.
+
+    Args:
+        source: its id in the store of one's own, the path of its trace, or a store and its id.
+        own: that store, if there is one; what is in it is read from it, however it is named.
+
+    Raises:
+        RunNotFound: there is no such file, or an id alone, and no store of one's own.
+        StoreError: the file is not named `<run id>.jsonl`, or the store is none.
+    """
+    if isinstance(source, tuple):
+        where, run = source
+        other = open_store(where)
+        return (other if own is None or own.url != other.url else own), run
+    if isinstance(source, str) and is_run_id(source):
+        if own is None:
+            raise RunNotFound(
+                f"{source} is the id of a run, and no store is named: pass (store, {source!r})"
+            )
+        return own, source
+    folder, run = open_trace(Path(source))
+    if isinstance(own, JsonlStore) and isinstance(folder, JsonlStore):
+        folder = own if own.root.resolve() == folder.root.resolve() else folder
+    return folder, run
+
+
+def _folder(path: str) -> JsonlStore:
+    if Path(path).is_file():
+        database = is_database(None, path)
+        helps = f"; a store in SQLite is written sqlite:///{path}" if database else ""
+        raise StoreInvalid(f"{path!r} is a file, and a store is a folder{helps}")
+    return JsonlStore(path)
 
 
 def _path(url: str, rest: str) -> str:
@@ -65,18 +106,18 @@ def _path(url: str, rest: str) -> str:
     if rest.startswith("//"):
         host, slash, path = rest[2:].partition("/")
         if host not in ("", "localhost"):
-            raise StoreError(
+            raise StoreInvalid(
                 f"{url!r} names a host, {host!r}, and this store is a local file: three slashes "
                 f"stand before its path"
             )
         rest = slash + path
     if "?" in rest or "#" in rest:
-        raise StoreError(f"{url!r}: a `?` or `#` in a path is written %3F or %23")
+        raise StoreInvalid(f"{url!r}: a `?` or `#` in a path is written %3F or %23")
     return unquote(rest) or _no_path(url)
 
 
 def _no_path(url: str) -> str:
-    raise StoreError(f"{url!r} names no file")
+    raise StoreInvalid(f"{url!r} names no file")
 
 
 def _brought(scheme: str, url: str) -> Store:
@@ -84,9 +125,18 @@ def _brought(scheme: str, url: str) -> Store:
     from importlib.metadata import entry_points  # only who uses it pays for it
 
     for entry in entry_points(group=GROUP, name=scheme):
-        opens = cast("Callable[[str], Store]", entry.load())
-        return opens(url)
+        brought = f"{entry.dist.name if entry.dist else 'a package'} ({entry.value})"
+        try:
+            opens = cast("Callable[[str], object]", entry.load())
+        except (ImportError, AttributeError) as error:
+            raise StoreInvalid(
+                f"{scheme}:// is brought by {brought}, which can't be loaded: {error}"
+            ) from error
+        store = opens(url)
+        if not isinstance(store, Store):
+            raise StoreInvalid(f"{scheme}:// is brought by {brought}, whose {store!r} is no Store")
+        return store
     known = sorted({"file", "sqlite", *(entry.name for entry in entry_points(group=GROUP))})
     extra = _BROUGHT_BY.get(scheme)
     helps = f'; pip install "rollcage[{extra}]" brings it' if extra else ""
-    raise StoreError(f"no store is known for {scheme}:// (there is {', '.join(known)}){helps}")
+    raise StoreInvalid(f"no store is known for {scheme}:// (there is {', '.join(known)}){helps}")
