@@ -266,6 +266,27 @@ def test_copies_of_a_guarded_crew_are_guarded(
     assert lab.steps(session) == [("write", "ok")] * 2
 
 
+def test_a_copy_of_a_guarded_agent_in_no_guarded_crew_runs_nothing(
+    lab: Lab, write: BaseTool, written: list[str]
+) -> None:
+    model = lab.model([("write", {"text": "a"})], "done")
+    with lab.session() as session:
+        crew = guard_crew(lab.crew(lab.agent(model, write)), session)
+        with pytest.raises(ContractError, match="pass its crew through guard_crew"):
+            copy: Any = crew.agents[0].copy()
+            lab.crew(copy).kickoff()
+    assert written == []
+
+
+def test_guarding_a_crew_again_builds_no_class_again(lab: Lab) -> None:
+    """Pydantic takes tens of milliseconds for one, and a service guards a crew a request."""
+    crew = lab.crew(lab.agent(lab.model("done")), lab.agent(lab.model("done")))
+    with lab.session() as session:
+        agents: list[Any] = [*guard_crew(crew, session).agents]
+        agents += guard_crew(crew, session).copy().agents
+    assert len({id(agent.executor_class) for agent in agents}) == 1
+
+
 def test_result_as_answer_ends_the_agent(lab: Lab, write: BaseTool) -> None:
     write.result_as_answer = True
     for replay in ("off", "offline"):

@@ -128,7 +128,6 @@ def test_another_framework_gets_neutral_data_too() -> None:
         ("langchain.message", {"content": "x", "langchain": {"type": ["human"]}}),
         ("langchain.message", {"content": 3, "langchain": {"type": "human"}}),
         ("langchain.message", {"content": "x", "langchain": {"type": "tool"}}),
-        ("langchain.document", {"text": "x"}),
         ("langchain.document", {"text": 1, "metadata": {}}),
         ("langchain.document", {"text": "x", "metadata": {}, "more": 1}),
         ("langchain.command", {"goto": [1]}),

@@ -41,6 +41,8 @@ from rollcage.adapter import (
     RecordedAnswers,
     Signature,
     ToolRequest,
+    as_object,
+    as_written,
     declare_tool,
     gathered,
     guard_of,
@@ -48,10 +50,12 @@ from rollcage.adapter import (
     model_request,
     offered,
     plain_body,
+    refuse_bare,
     register_parts,
     slot_of,
     subclass,
 )
+from rollcage.trace import check_events
 
 ECHO = Contract(name="echo", parameters={"properties": {"text": {"type": "string"}}}, effect="read")
 
@@ -432,6 +436,40 @@ def test_a_users_wrapper_around_a_declared_function_stays() -> None:
     assert plain_body(shouting) is shouting
 
 
+@pytest.mark.parametrize(
+    ("written", "read", "recorded"),
+    [
+        ({"a": 1}, {"a": 1}, {"a": 1}),
+        ('{"a": 1}', {"a": 1}, {"a": 1}),
+        ("{}", {}, {}),
+        ("[1]", None, {"arguments": "[1]"}),
+        ("{cut", None, {"arguments": "{cut"}),
+        (None, None, {"arguments": None}),
+    ],
+)
+def test_arguments_are_read_as_a_model_writes_them(
+    written: Any, read: dict[str, Any] | None, recorded: dict[str, Any]
+) -> None:
+    assert as_object(written) == read
+    assert as_written(written) == recorded
+    assert as_written(written) is not written, "what a framework adds later is not on record"
+
+
+def test_a_bare_tool_is_refused_and_on_record(tmp_path: Path) -> None:
+    with (
+        Session("job", store=tmp_path) as session,
+        pytest.raises(Blocked, match="nobody guards it") as refused,
+    ):
+        refuse_bare(session, "send", {"text": "a"}, "nobody guards it")
+    assert refused.value.verdict_code == "unguarded"
+    trace = session.store.read(session.run_id)
+    (event,) = [e for e in check_events(trace.data, trace.where) if e["event"] == "call.refused"]
+    told = {key: event[key] for key in ("name", "args", "code", "reason")}
+    assert told == {
+        "name": "send", "args": {"text": "a"}, "code": "unguarded", "reason": "nobody guards it",
+    }  # fmt: skip
+
+
 class Point:
     """A value of a framework."""
 
@@ -450,6 +488,18 @@ def test_a_value_of_few_parts_comes_back(tmp_path: Path) -> None:
     assert native.project(Point(3)) == {"x": 3}
     hostile: Any
     for hostile in ([], {"y": 1}, "x"):
+        with pytest.raises(ValueError, match=r"test\.point"):
+            native.revive(hostile)
+
+
+def test_parts_are_named_as_readers_know_them_whatever_the_attributes_are_called() -> None:
+    attributes = {"across": "x", "label": "label", "name": "missing"}
+    native = Parts.of_attributes("test.point", Point, attributes)
+    assert native.project(Point(3, "a")) == {"across": 3, "label": "a"}
+    point = native.revive({"across": 3})
+    assert (point.x, point.label) == (3, None)
+    hostile: Any
+    for hostile in ([], {"x": 3}, {"across": 3, "down": 1}, {}):
         with pytest.raises(ValueError, match=r"test\.point"):
             native.revive(hostile)
 

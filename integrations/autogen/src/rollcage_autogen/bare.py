@@ -8,7 +8,6 @@ nothing else than that method.
 from __future__ import annotations
 
 import functools
-import json
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -16,7 +15,7 @@ from typing import Any, Final
 from autogen_core import FunctionCall
 from autogen_core.models import FunctionExecutionResult
 from rollcage import Session
-from rollcage.adapter import is_object, refuses_unguarded
+from rollcage.adapter import as_written, refuses_unguarded
 
 from rollcage_autogen.turns import EXECUTES, bare_tools, placed
 
@@ -66,13 +65,8 @@ async def _refused(
         f'{name} is not guarded, so it did not run: a session with unguarded="refuse" is open. '
         f"Pass the agent's tools through guard_tools, its workbench through RollcageWorkbench"
     )
-    try:
-        given = json.loads(tool_call.arguments)
-    except ValueError:
-        given = tool_call.arguments
     with placed(session, tool_call.id):
-        args = given if is_object(given) else {"arguments": given}
-        session.refused(name, args, reason=reason, code="unguarded")
+        session.refused(name, as_written(tool_call.arguments), reason=reason, code="unguarded")
     return tool_call, FunctionExecutionResult(
         content=reason, call_id=tool_call.id, is_error=True, name=name
     )

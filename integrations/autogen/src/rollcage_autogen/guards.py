@@ -6,9 +6,9 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator
 from contextvars import ContextVar
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import pydantic
 import pydantic_core
@@ -23,6 +23,8 @@ from rollcage.adapter import (
     Instead,
     Running,
     Validated,
+    as_object,
+    as_written,
     asking,
     gathered,
     held_by,
@@ -117,19 +119,15 @@ class _Guard(GuardedTool):
         """Around a call by an agent; one that AutoGen refuses for its arguments is on record."""
         made = _Asked(self, call_id or "", step_here())
         token = _asked.set(made)
-        given: Mapping[str, Any] | None = None
-        if isinstance(args, Mapping):
-            given = cast("Mapping[str, Any]", args)
         try:
-            with asking(given) as asked:
+            with asking(as_object(args)) as asked:
                 try:
                     yield made
                 except (pydantic.ValidationError, TypeError) as error:
                     if not asked.reached:
-                        given = {"arguments": cast("Any", args)} if given is None else given
                         with self.placed():
                             reason = type(error).__name__
-                            self.session.refused(self.contract, given, reason=reason)
+                            self.session.refused(self.contract, as_written(args), reason=reason)
                     raise
         finally:
             _asked.reset(token)

@@ -18,8 +18,15 @@ from typing import Any, Final, Literal
 from autogen_core import MessageHandlerContext
 from autogen_core.models import CreateResult
 from rollcage import Session
-from rollcage.adapter import declared_contract, guarded_contract, is_object, slot_of, step_here
-from rollcage.errors import ArgumentsInvalid, Blocked
+from rollcage.adapter import (
+    as_written,
+    declared_contract,
+    guarded_contract,
+    refuse_bare,
+    slot_of,
+    step_here,
+)
+from rollcage.errors import ArgumentsInvalid
 
 from rollcage_autogen.contracts import plain_function
 
@@ -150,10 +157,9 @@ def note_missing(session: Session, holder: object, listed: Container[str] | None
         return
     if call.name in listed:
         return
-    arguments: Any = here.get("arguments")
-    given: dict[str, Any] = arguments if is_object(arguments) else {"arguments": arguments}
+    said = f"tool '{call.name}' not found in any workbench"
     with placed(session, call.id):
-        session.refused(call.name, given, reason=f"tool '{call.name}' not found in any workbench")
+        session.refused(call.name, as_written(here.get("arguments")), reason=said)
 
 
 def before_question(session: Session) -> None:
@@ -191,8 +197,7 @@ def check_guarded(session: Session) -> None:
                 f'one with unguarded="refuse" is open: pass its tools through guard_tools, its '
                 f"workbench through RollcageWorkbench"
             )
-            session.refused(name, {}, reason=reason, code="unguarded")
-            raise Blocked(reason, rule="", code="unguarded")
+            refuse_bare(session, name, {}, reason)
 
 
 def bare_tools(bench: Any) -> list[Any] | None:

@@ -67,7 +67,7 @@ def register() -> None:
     """Teach the trace the types of autogen-core. Once is enough."""
     register_parts(
         {
-            Piece: Parts("autogen.piece", lambda v: {"value": v.value}, Piece),
+            Piece: Parts.of_attributes("autogen.piece", Piece, {"value": "value"}),
             CreateResult: Parts.of_model("autogen.create_result", CreateResult, exclude_none=True),
             ToolResult: Parts("autogen.tool_result", _tool_result_parts, _tool_result),
             Image: Parts(
@@ -125,9 +125,5 @@ def _register_messages() -> None:
         if each.model_fields["type"].default == name
     }
     register_native(types.values(), _Messages(types))
-    result = Parts(
-        "autogen.task_result",
-        lambda v: {"messages": list(v.messages), "stop_reason": v.stop_reason},
-        TaskResult,
-    )
-    register_parts({TaskResult: result})
+    parts = {"messages": "messages", "stop_reason": "stop_reason"}
+    register_parts({TaskResult: Parts.of_attributes("autogen.task_result", TaskResult, parts)})

@@ -17,7 +17,7 @@ from rollcage import Session
 from rollcage.adapter import GUARD, Declarations, Effect, LateTools, check_names, is_list
 from rollcage.errors import ContractError
 
-from rollcage_crewai.executor import guarded_executor
+from rollcage_crewai.executor import GuardedAgent, guarded_executor
 from rollcage_crewai.tools import guard_tools
 
 __all__ = ["guard_crew"]
@@ -132,10 +132,7 @@ class _CrewGuard:
                 f"agent {agent.role!r} is a {type(agent).__name__}, which runs its tools itself: "
                 f"guard them with the adapter of its framework"
             )
-        update = {
-            "agent_executor": None,
-            "executor_class": guarded_executor(base, self.session, self._tools.guarded),
-        }
+        update = {"agent_executor": None, "executor_class": guarded_executor(base)}
         handler = getattr(agent, "tools_handler", None)
         if handler is not None:
             cache = caches.of(handler.cache)
@@ -143,7 +140,9 @@ class _CrewGuard:
                 update={"cache": cache, "last_used_tool": None}
             )
             update["cache_handler"] = caches.of(agent.cache_handler)
-        return agent.model_copy(update=update)
+        twin = agent.model_copy(update=update)
+        object.__setattr__(twin, GUARD, GuardedAgent(self.session, self._tools.guarded))
+        return twin
 
 
 class _Twins:

@@ -7,7 +7,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Generator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Final
 
 from crewai.agents.parser import AgentAction
 from crewai.execution import get_execution_uuid
@@ -16,36 +16,45 @@ from crewai.tools.tool_failure import ToolExecutionFailedError
 from crewai.utilities.agent_utils import is_inside_event_loop
 from crewai.utilities.string_utils import sanitize_tool_name
 from rollcage import Session
-from rollcage.adapter import Asked, asking, guarded_contract, subclass
-from rollcage.errors import ArgumentsInvalid
+from rollcage.adapter import GUARD, Asked, as_object, as_written, asking, guarded_contract, subclass
+from rollcage.errors import ArgumentsInvalid, ContractError
 
 from rollcage_crewai.tools import awaited, untold
-from rollcage_crewai.turns import Awaiting, as_object, asked_for, awaiting, slot_in, this_call
+from rollcage_crewai.turns import Awaiting, asked_for, awaiting, slot_in, this_call
 
-__all__ = ["guarded_executor"]
+__all__ = ["GuardedAgent", "guarded_executor"]
 
-_BASE = "__rollcage_base__"
+_BASE: Final = "__rollcage_base__"
 
 
-def guarded_executor(base: Any, session: Session, guarded: Callable[[Any], Any]) -> Any:
-    """A subclass of an agent's class of executors, for this one agent.
+def guarded_executor(cls: Any) -> Any:
+    """The class of executors that runs guarded agents in the place of their own class.
 
-    Args:
-        base: its `executor_class`.
-        session: guards the calls.
-        guarded: gives the guarded form of a tool.
+    An agent that it runs holds its `GuardedAgent`, as the attribute `GUARD`.
     """
-    base = getattr(base, _BASE, base)
-    agent = _Agent(session, guarded)
+    return _subclass(getattr(cls, _BASE, cls))
 
+
+def _guard(executor: Any) -> GuardedAgent:
+    found: Any = vars(executor.agent).get(GUARD)
+    if isinstance(found, GuardedAgent):
+        return found
+    raise ContractError(
+        f"agent {executor.agent.role!r} is a copy of a guarded one, and of no guarded crew: pass "
+        f"its crew through guard_crew"
+    )
+
+
+@functools.cache  # Pydantic builds a class in tens of milliseconds
+def _subclass(base: Any) -> Any:
     def invoke(self: Any, inputs: dict[str, Any]) -> Any:
         if is_inside_event_loop() and hasattr(base, "invoke_async"):
             return base.invoke(self, inputs)  # gives back a coroutine of `invoke_async`
-        with agent.attempt(self):
+        with _guard(self).attempt(self):
             return base.invoke(self, inputs)
 
     def single(self: Any, *args: Any, **kwargs: Any) -> Any:
-        info = asked_for(args)
+        agent, info = _guard(self), asked_for(args)
         raw = None if info is None else as_object(info[2])
         with agent.placed_call(self, *args, **kwargs), asking(raw) as asked:
             try:
@@ -60,13 +69,13 @@ def guarded_executor(base: Any, session: Session, guarded: Callable[[Any], Any])
     def assign(self: Any, name: str, value: Any) -> None:
         """CrewAI hands an executor its tools anew for each task, even while it is running."""
         if name == "original_tools":
-            value = [guarded(tool) for tool in value]
+            value = [_guard(self).guarded(tool) for tool in value]
         elif name == "tools":
-            value = [agent.structured(self, tool) for tool in value]
+            value = [_guard(self).structured(self, tool) for tool in value]
         base.__setattr__(self, name, value)
 
     async def round_of(self: Any, *args: Any, **kwargs: Any) -> Any:
-        agent.begin_round()
+        _guard(self).begin_round()
         return await base.kickoff_async(self, *args, **kwargs)
 
     members: dict[str, Any] = {
@@ -80,13 +89,14 @@ def guarded_executor(base: Any, session: Session, guarded: Callable[[Any], Any])
         members["_flow_definition"] = base.flow_definition()  # CrewAI reads it off one class only
     for name in ("invoke_async", "ainvoke"):
         if hasattr(base, name):
-            members[name] = _ainvoke(agent, getattr(base, name))
+            members[name] = _ainvoke(getattr(base, name))
     return subclass(base, members)
 
 
-def _ainvoke(agent: _Agent, method: Callable[..., Any]) -> Callable[..., Any]:
+def _ainvoke(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     async def ainvoke(self: Any, inputs: dict[str, Any]) -> Any:
+        agent = _guard(self)
         with agent.attempt(self):
             try:
                 return await method(self, inputs)
@@ -111,7 +121,7 @@ class _Attempt:
         noted: the last one that was looked at for a call that did not.
     """
 
-    def __init__(self, agent: _Agent, of: tuple[Any, ...]) -> None:
+    def __init__(self, agent: GuardedAgent, of: tuple[Any, ...]) -> None:
         self.agent = agent
         self.of = of
         self.rounds = 0
@@ -127,12 +137,17 @@ _around: ContextVar[_Attempt | None] = ContextVar("rollcage_crewai_attempt", def
 """The attempt around: tasks at once may have the same agent."""
 
 
-class _Agent:
-    """What is known of one agent, across its attempts. CrewAI refuses to run two at a time."""
+class GuardedAgent:
+    """What is known of one agent, across its attempts. CrewAI refuses to run two at a time.
+
+    Args:
+        session: guards its calls.
+        guarded: gives the guarded form of a tool.
+    """
 
     def __init__(self, session: Session, guarded: Callable[[Any], Any]) -> None:
+        self.guarded = guarded
         self._session = session
-        self._guarded = guarded
         self._last: _Attempt | None = None
 
     # --- attempts --------------------------------------------------------------------------------
@@ -247,9 +262,7 @@ class _Agent:
         self, executor: Any, name: str, arguments: Any, said: str, *, cached: bool = False
     ) -> None:
         """`cached`: one whose arguments pass may have had its answer from CrewAI's own cache."""
-        found = as_object(arguments)
-        readable = found is not None
-        given = {"arguments": arguments} if found is None else found
+        given, readable = as_written(arguments), as_object(arguments) is not None
         wanted = sanitize_tool_name(name)
         for tool in executor.original_tools:
             if sanitize_tool_name(tool.name) == wanted:
@@ -292,7 +305,7 @@ class _Agent:
         CrewAI calls a tool that raised again, up to six times for one message: what it raised, or
         gave, is the answer to each.
         """
-        guarded = self._guarded(tool._original_tool)  # noqa: SLF001 - see test_facts
+        guarded = self.guarded(tool._original_tool)  # noqa: SLF001 - see test_facts
         made = guarded.to_structured_tool()
         body, told = untold(guarded), made.func
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import Generator
 from concurrent.futures import Future
 from contextvars import ContextVar
 from typing import Any
 
 from crewai.utilities.agent_utils import extract_tool_call_info
-from rollcage.adapter import is_object, slot_of
+from rollcage.adapter import slot_of
 
-__all__ = ["Awaiting", "as_object", "asked_for", "awaiting", "slot_in", "this_call"]
+__all__ = ["Awaiting", "asked_for", "awaiting", "slot_in", "this_call"]
 
 this_call: ContextVar[object] = ContextVar("rollcage_crewai_call", default=None)
 """Set anew for each call that a guarded crew makes."""
@@ -22,14 +21,6 @@ this_call: ContextVar[object] = ContextVar("rollcage_crewai_call", default=None)
 def asked_for(args: tuple[Any, ...]) -> tuple[str, str, Any] | None:
     """The id, name and arguments of a native call, as the model wrote them."""
     return extract_tool_call_info(args[0]) if args else None
-
-
-def as_object(arguments: Any) -> dict[str, Any] | None:
-    """Arguments by name, where these are some; they may be JSON."""
-    if isinstance(arguments, str):
-        with contextlib.suppress(ValueError):
-            arguments = json.loads(arguments)
-    return arguments if is_object(arguments) else None
 
 
 def slot_in(messages: list[Any], call_id: str) -> int | None:

@@ -14,7 +14,7 @@ from langchain_core.messages import (
     ToolCall,
 )
 from langchain_core.messages.ai import UsageMetadata
-from rollcage.adapter import Answer, ToolRequest, is_list, is_object
+from rollcage.adapter import Answer, ToolRequest, as_object, is_list, is_object
 
 __all__ = ["answer_of", "as_chunk", "message_of"]
 
@@ -42,11 +42,8 @@ def message_of(answer: Answer) -> AIMessage:
     calls: list[ToolCall] = []
     invalid: list[InvalidToolCall] = []
     for request in answer.tool_calls:
-        try:
-            args = json.loads(request.arguments)
-        except ValueError:
-            args = None
-        if is_object(args):
+        args = as_object(request.arguments)
+        if args is not None:
             calls.append(ToolCall(name=request.name, args=args, id=request.id))
         else:
             invalid.append(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextvars import ContextVar
 from typing import Any, Final, NamedTuple, cast
 
@@ -18,13 +18,14 @@ from langchain_core.tools import BaseTool
 from langchain_core.tracers.context import register_configure_hook
 from rollcage import Session
 from rollcage.adapter import (
+    as_written,
     declared_contract,
     guarding,
+    refuse_bare,
     refuses_unguarded,
     session_here,
     step_here,
 )
-from rollcage.errors import Blocked
 
 __all__ = ["refusing_bare"]
 
@@ -68,10 +69,9 @@ class _Refusal(BaseCallbackHandler):
         if self._is_guarded(_starting()):
             return
         name = str(serialized.get("name") or "a tool")
-        given: Mapping[str, Any] = {"arguments": input_str} if inputs is None else inputs
+        given = as_written(input_str if inputs is None else inputs)
         reason = f"{name} is not guarded where it was run, so it did not run: {self._advice}"
-        self._session.refused(name, given, reason=reason, code="unguarded")
-        raise Blocked(reason, rule="", code="unguarded")
+        refuse_bare(self._session, name, given, reason)
 
     def _is_guarded(self, tool: BaseTool | None) -> bool:
         if tool is None:

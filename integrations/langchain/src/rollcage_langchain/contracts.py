@@ -22,8 +22,9 @@ from rollcage.adapter import (
 )
 from rollcage.errors import ContractError
 
-__all__ = ["BodySignature", "contract_for"]
+__all__ = ["BodySignature", "contract_for", "parameters_of"]
 
+AnyParameters = type[pydantic.BaseModel] | Mapping[str, Any]
 _MANAGERS: Final = frozenset({"run_manager", "callbacks"})  # LangChain's own, in any tool
 
 
@@ -39,8 +40,8 @@ class Parameters(pydantic.BaseModel):
     )
 
 
-def _parameters(tool: BaseTool) -> type[pydantic.BaseModel] | Mapping[str, Any]:
-    """The tool's arguments without those that the framework injects."""
+def parameters_of(tool: BaseTool) -> AnyParameters:
+    """The tool's arguments without those that the framework injects; LangChain makes them anew."""
     if isinstance(tool, Tool) and tool.args_schema is None:
         return {"type": "object", "properties": tool.args, "required": list(tool.args)}
     schema: Any = tool.tool_call_schema
@@ -56,7 +57,7 @@ def _parameters(tool: BaseTool) -> type[pydantic.BaseModel] | Mapping[str, Any]:
         )
 
 
-def _names(parameters: type[pydantic.BaseModel] | Mapping[str, Any]) -> frozenset[str]:
+def _names(parameters: AnyParameters) -> frozenset[str]:
     if isinstance(parameters, Mapping):
         return frozenset(parameters.get("properties") or ())
     return frozenset(parameters.model_fields)
@@ -68,13 +69,15 @@ def _names(parameters: type[pydantic.BaseModel] | Mapping[str, Any]) -> frozense
 class BodySignature(Signature):
     """How one body of a tool is called."""
 
-    def __init__(self, tool: BaseTool, body: Callable[..., Any]) -> None:
+    def __init__(
+        self, tool: BaseTool, body: Callable[..., Any], call_parameters: AnyParameters
+    ) -> None:
         schema: Any = tool.args_schema
         self.with_artifact = tool.response_format == "content_and_artifact"
         parameters = [p for p in _signature(tool, body) if p.name != "self"]
         annotations: dict[str, Any] = {p.name: p.annotation for p in parameters}
         annotations |= type_hints(body)
-        visible = _names(_parameters(tool))
+        visible = _names(call_parameters)
         hidden: set[str] = set()
         self._validated = is_model_class(schema)
         if is_model_class(schema):
@@ -139,6 +142,7 @@ def _marks(annotation: Any, marker: type) -> bool:
 def contract_for(
     tool: BaseTool,
     body: Callable[..., Any],
+    parameters: AnyParameters,
     effect: Any = None,
     declared: Contract | Mapping[str, Any] | None = None,
 ) -> Contract:
@@ -150,7 +154,7 @@ def contract_for(
     return declare_tool(
         tool,
         body,
-        lambda _: _parameters(tool),
+        lambda _: parameters,
         framework="langchain",
         effect=effect,
         declared=declared,

@@ -19,9 +19,9 @@ from rollcage.adapter import (
     GuardedTool,
     Instead,
     Running,
+    as_written,
     call_id_here,
     guard_each,
-    is_object,
     plain_body,
     required_contract,
     swapped,
@@ -30,7 +30,7 @@ from rollcage.adapter import (
 from rollcage.errors import ContractError
 
 from rollcage_langchain.checkpoints import follow_checkpoints
-from rollcage_langchain.contracts import BodySignature, contract_for
+from rollcage_langchain.contracts import BodySignature, contract_for, parameters_of
 from rollcage_langchain.relabel import THIS_CALL, relabel
 
 __all__ = ["as_tools", "guard_tools", "running"]
@@ -159,7 +159,7 @@ class _Guard(GuardedTool):
         @functools.wraps(validate)
         def telling(*args: Any) -> Any:
             *_, asked, call_id = args
-            given = dict(asked) if is_object(asked) else {"arguments": asked}  # it may be added to
+            given = as_written(asked)  # before LangChain adds to it
             try:
                 return validate(*args)
             except Exception as error:
@@ -191,9 +191,10 @@ def _with_functions(tool: Any, session: Session, effect: Effect | None, declared
     first = bodies["func"] or bodies["coroutine"]
     if first is None:
         raise ContractError(f"{tool.name} has neither a func nor a coroutine: nothing to guard")
-    contract, shared = contract_for(tool, first, effect, declared), running()
+    parameters, shared = parameters_of(tool), running()
+    contract = contract_for(tool, first, parameters, effect, declared)
     guards = {
-        name: _Guard(session, contract, shared, BodySignature(tool, body))
+        name: _Guard(session, contract, shared, BodySignature(tool, body, parameters))
         for name, body in bodies.items()
         if body is not None
     }
@@ -228,12 +229,13 @@ def _dressed(guard: _Guard, body: Callable[..., Any], form: Form) -> Callable[..
 def _with_methods(tool: BaseTool, session: Session, effect: Effect | None, declared: Any) -> Any:
     """A copy of a subclass of its class, in which the body's methods are guarded."""
     methods = {name: getattr(type(tool), name) for name in ("_run", "_arun")}
-    contract, shared = contract_for(tool, methods["_run"], effect, declared), running()
+    parameters, shared = parameters_of(tool), running()
+    contract = contract_for(tool, methods["_run"], parameters, effect, declared)
     if methods["_arun"] is getattr(BaseTool, "_arun"):  # noqa: B009 - protected, and no other way to tell
         del methods["_arun"]
     members: dict[str, Any] = {}
     for name, method in methods.items():
-        guard = _Guard(session, contract, shared, BodySignature(tool, method))
+        guard = _Guard(session, contract, shared, BodySignature(tool, method, parameters))
         members |= {GUARD: guard, name: guard.method(method, _FORMS[name])}
     members[_VALIDATES] = members[GUARD].telling(getattr(type(tool), _VALIDATES))
     return swapped(tool, members)

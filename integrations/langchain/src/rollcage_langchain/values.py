@@ -11,55 +11,23 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 import pydantic
+from langchain_core import messages
 from langchain_core.documents import Document
-from langchain_core.messages import (
-    AIMessage,
-    AIMessageChunk,
-    BaseMessage,
-    ChatMessage,
-    ChatMessageChunk,
-    FunctionMessage,
-    FunctionMessageChunk,
-    HumanMessage,
-    HumanMessageChunk,
-    RemoveMessage,
-    SystemMessage,
-    SystemMessageChunk,
-    ToolMessage,
-    ToolMessageChunk,
-)
+from langchain_core.messages import BaseMessage, ChatMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langgraph.types import Command, Send
-from rollcage.adapter import Parts, is_list, is_object, is_tuple, register_parts
+from rollcage.adapter import Parts, is_list, is_model_class, is_object, is_tuple, register_parts
 from rollcage.trace import register_native
 
 __all__ = ["register", "role_of"]
 
-_ROLES: Final = {
-    "human": "user",
-    "ai": "assistant",
-    "system": "system",
-    "tool": "tool",
-    "function": "function",
-    "remove": "remove",
-}
-_MESSAGES: Final[tuple[type[BaseMessage], ...]] = (
-    AIMessage,
-    AIMessageChunk,
-    ChatMessage,
-    ChatMessageChunk,
-    FunctionMessage,
-    FunctionMessageChunk,
-    HumanMessage,
-    HumanMessageChunk,
-    RemoveMessage,
-    SystemMessage,
-    SystemMessageChunk,
-    ToolMessage,
-    ToolMessageChunk,
-)
+_ROLES: Final = {"human": "user", "ai": "assistant"}  # others have the name that everybody uses
+_EXPORTED: Final[list[Any]] = [getattr(messages, name) for name in messages.__all__]
 _BY_TYPE: Final[dict[str, type[BaseMessage]]] = {
-    cls.model_fields["type"].default: cls for cls in _MESSAGES
+    each.model_fields["type"].default: each
+    for each in _EXPORTED
+    if is_model_class(each) and issubclass(each, BaseMessage)
+    if isinstance(each.model_fields["type"].default, str)
 }
 # What a reader without LangChain wants of a message, by LangChain's name and by ours.
 _SHARED: Final = {
@@ -147,60 +115,28 @@ def _command_parts(value: Command[Any]) -> dict[str, Any]:
     return {"update": value.update, "goto": goto, "graph": value.graph, "resume": value.resume}
 
 
-def _send_parts(value: Send) -> dict[str, Any]:
-    # A timeout is newer than the oldest LangGraph we work with.
-    return {"node": value.node, "arg": value.arg, "timeout": getattr(value, "timeout", None)}
-
-
 def _send(*, node: Any, arg: Any = None, **more: Any) -> Send:
     if not isinstance(node, str):
         raise ValueError("a Send names its node")
     return Send(node, arg, **more)
 
 
-def _document(*, text: Any, metadata: Any, id: Any = None) -> Document:  # noqa: A002 - its name
-    return Document(page_content=text, metadata=metadata, id=id)
-
-
-def _generation_parts(value: ChatGeneration) -> dict[str, Any]:
-    return {"message": value.message, "info": value.generation_info}
-
-
-def _generation(cls: type[ChatGeneration], *, message: Any, info: Any = None) -> ChatGeneration:
-    return cls(message=message, generation_info=info)
-
-
-def _result(*, generations: Any, info: Any = None) -> ChatResult:
-    return ChatResult(generations=generations, llm_output=info)
-
-
 @functools.cache
 def register() -> None:
     """Teach the trace LangChain's types. Once is enough."""
-    register_native(_MESSAGES, _Messages())
+    register_native(_BY_TYPE.values(), _Messages())
+    take, generation = Parts.of_attributes, {"message": "message", "info": "generation_info"}
+    document = {"text": "page_content", "metadata": "metadata", "id": "id"}
+    # A timeout is newer than the oldest LangGraph that we work with.
+    send = {"node": "node", "arg": "arg", "timeout": "timeout"}
+    result = {"generations": "generations", "info": "llm_output"}
     register_parts(
         {
-            Document: Parts(
-                "langchain.document",
-                lambda v: {"text": v.page_content, "metadata": v.metadata, "id": v.id},
-                _document,
-            ),
+            Document: take("langchain.document", Document, document),
             Command: Parts("langchain.command", _command_parts, _command, portable=False),
-            Send: Parts("langchain.send", _send_parts, _send, portable=False),
-            ChatResult: Parts(
-                "langchain.result",
-                lambda v: {"generations": v.generations, "info": v.llm_output},
-                _result,
-            ),
-            ChatGeneration: Parts(
-                "langchain.generation",
-                _generation_parts,
-                functools.partial(_generation, ChatGeneration),
-            ),
-            ChatGenerationChunk: Parts(
-                "langchain.chunk",
-                _generation_parts,
-                functools.partial(_generation, ChatGenerationChunk),
-            ),
+            Send: take("langchain.send", _send, send, portable=False),
+            ChatResult: take("langchain.result", ChatResult, result),
+            ChatGeneration: take("langchain.generation", ChatGeneration, generation),
+            ChatGenerationChunk: take("langchain.chunk", ChatGenerationChunk, generation),
         }
     )

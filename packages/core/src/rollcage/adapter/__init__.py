@@ -39,8 +39,15 @@ from rollcage.adapter.models import (
 )
 from rollcage.adapter.natives import Parts, register_parts
 from rollcage.adapter.places import slot_of
-from rollcage.adapter.running import Running, refuses_unguarded, session_here
-from rollcage.adapter.shapes import is_list, is_model_class, is_object, is_tuple
+from rollcage.adapter.running import Running, refuse_bare, refuses_unguarded, session_here
+from rollcage.adapter.shapes import (
+    as_object,
+    as_written,
+    is_list,
+    is_model_class,
+    is_object,
+    is_tuple,
+)
 from rollcage.adapter.signatures import Signature
 from rollcage.adapter.swap import subclass, swapped
 from rollcage.contract.arguments import Validated, held_by
@@ -81,6 +88,8 @@ __all__ = [
     "ToolRequest",
     "Trace",
     "Validated",
+    "as_object",
+    "as_written",
     "asking",
     "call_id_here",
     "check_names",
@@ -105,6 +114,7 @@ __all__ = [
     "offered",
     "option",
     "plain_body",
+    "refuse_bare",
     "refuses_unguarded",
     "register_parts",
     "required_contract",

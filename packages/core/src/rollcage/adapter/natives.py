@@ -45,6 +45,32 @@ class Parts:
 
         return cls(name, lambda value: value.model_dump(mode="json", **dump), make)
 
+    @classmethod
+    def of_attributes(
+        cls,
+        name: str,
+        make: Callable[..., Any],
+        attributes: Mapping[str, str],
+        *,
+        portable: bool = True,
+    ) -> Parts:
+        """Carries a value whose constructor takes what its attributes hold, by the same names.
+
+        Args:
+            name: see `Parts`.
+            make: that constructor; it validates.
+            attributes: by a part's name, the attribute's; one that a value has not is left out.
+            portable: see `Parts`.
+        """
+
+        def take(value: Any) -> dict[str, Any]:
+            return {part: getattr(value, each, None) for part, each in attributes.items()}
+
+        def made(**parts: Any) -> Any:
+            return make(**{attributes[part]: each for part, each in parts.items()})
+
+        return cls(name, take, made, portable=portable)
+
     def project(self, value: Any) -> dict[str, Any]:
         """Its parts."""
         return {name: each for name, each in self._take(value).items() if each is not None}

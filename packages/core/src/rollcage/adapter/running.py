@@ -6,14 +6,15 @@ By the latter, what an object does to itself is no new step.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator
-from typing import Any, Final, cast
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Final, NoReturn, cast
 
+from rollcage.errors import Blocked
 from rollcage.session.declare import open_sessions
 from rollcage.session.scope import Guard, here, step_here
 from rollcage.session.session import Session
 
-__all__ = ["Running", "refuses_unguarded", "session_here"]
+__all__ = ["Running", "refuse_bare", "refuses_unguarded", "session_here"]
 
 _NOT_RUNNING: Final = object()
 
@@ -42,6 +43,16 @@ def refuses_unguarded() -> Session | None:
         scope = scope.session.nesting.outer
     found = next((each for each in sessions if each.unguarded == "refuse"), None)
     return cast("Session | None", found)
+
+
+def refuse_bare(session: Session, tool: str, arguments: Mapping[str, Any], reason: str) -> NoReturn:
+    """Put the call of a tool that nobody guards on record, and refuse it.
+
+    Raises:
+        Blocked: it does not run.
+    """
+    session.refused(tool, arguments, reason=reason, code="unguarded")
+    raise Blocked(reason, rule="", code="unguarded")
 
 
 class Running:
