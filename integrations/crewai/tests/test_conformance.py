@@ -178,6 +178,7 @@ class TestCrewAI(AdapterSuite):
         return HARNESS
 
 
+@pytest.mark.again
 class TestCrewAlone(
     ReplaySuite,
     GateSuite,
@@ -191,6 +192,7 @@ class TestCrewAlone(
     """The same, where nobody guarded the tools before."""
 
     capabilities = Capabilities(injection=False)
+    rounds = 10
 
     @pytest.fixture
     def harness(self) -> Harness:

@@ -227,8 +227,11 @@ class TestLangChain(AdapterSuite):
         return HARNESS
 
 
+@pytest.mark.again
 class TestMiddlewareAlone(AdapterSuite):
     """The same, where nobody guarded the tools before."""
+
+    rounds = 10
 
     @pytest.fixture
     def harness(self) -> Harness:
