@@ -24,7 +24,7 @@ PUBLIC = [
     "TraceUnwritable",
     "UndoIncomplete", "UndoPlan", "UndoReport", "UndoneStep", "Unencodable", "UnguardedCallWarning",
     "UnknownOutcome", "Verdict", "abandon_run", "aplan_undo", "aundo_run", "compensate",
-    "current_step", "open_store", "plan_undo", "register", "tool", "undo_run",
+    "current_step", "open_store", "plan_undo", "recorded_events", "register", "tool", "undo_run",
 ]  # fmt: skip
 ADAPTER = [
     "GUARD", "HALTED", "REFUSED", "Answer", "Ask", "Asked", "CallNumbers", "Declarations", "Effect",

@@ -24,6 +24,7 @@ from rollcage import (
     StepView,
     UndoReport,
     Verdict,
+    recorded_events,
     tool,
     undo_run,
 )
@@ -475,3 +476,39 @@ def test_the_child_of_a_fork_tells_nothing(store: JsonlStore) -> None:
         _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 1
     assert [each.what for each in told.runs] == ["opened", "closed"]
+
+
+def test_a_trace_says_what_an_instrument_was_told(
+    store: JsonlStore, tmp_path: Path, files: Any
+) -> None:
+    def rule(step: StepView) -> Verdict | None:
+        if step.name == "fail":
+            return Verdict.deny("not that", code="no")
+        return Verdict.ask("sure?") if step.name == "note" else None
+
+    told = Standing()
+    with pytest.raises(ValueError, match="out"), Session("job", store=store, rules=[rule]):
+        look("a")
+        raise ValueError("out")
+    with Session(
+        "job",
+        store=store,
+        rules=[rule],
+        observers=[told],
+        approver=lambda request: Approval(True, by="ann"),
+    ) as session:
+        look("a")
+        note("b")
+        with pytest.raises(Blocked):
+            fail("c")
+        files.put_file(path=str(tmp_path / "file"), text="a")
+        assert session.undo(to=2).complete
+    recorded = list(recorded_events(store.read(session.run_id)))
+    assert [each for each in recorded if isinstance(each, StepEvent)] == told.steps
+    assert {each.approval for each in told.steps if each.name == "note"} - {""}
+    assert [each.undoes for each in told.steps if each.undoes] == [(session.run_id, 4)]
+    first, last = recorded[0], recorded[-1]
+    assert isinstance(first, RunEvent)
+    assert isinstance(last, RunEvent)
+    assert (first.mode, last.status) == ("resume", "ok")
+    assert [each.run for each in told.runs] == [first.run, last.run]

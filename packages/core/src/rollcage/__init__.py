@@ -87,7 +87,13 @@ if TYPE_CHECKING:
     from rollcage.session.scope import CurrentStep, current_step
     from rollcage.session.session import Session
     from rollcage.step.call import Stats
-    from rollcage.step.observing import Instrument, Observer, RunEvent, StepEvent
+    from rollcage.step.observing import (
+        Instrument,
+        Observer,
+        RunEvent,
+        StepEvent,
+        recorded_events,
+    )
     from rollcage.store.url import open_store
     from rollcage.undo.compensation import (
         Compensation,
@@ -179,6 +185,7 @@ __all__ = [
     "current_step",
     "open_store",
     "plan_undo",
+    "recorded_events",
     "register",
     "tool",
     "undo_run",
@@ -211,6 +218,7 @@ _LATE: Final = {
     "Observer": "step.observing",
     "RunEvent": "step.observing",
     "StepEvent": "step.observing",
+    "recorded_events": "step.observing",
     "open_store": "store.url",
     "Compensation": "undo.compensation",
     "DidNotHappen": "undo.compensation",

@@ -10,16 +10,18 @@ import contextlib
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import orjson
 
 from rollcage.step.call import Step
+from rollcage.trace.reader import check_events
+from rollcage.trace.runs import Traced
 
 __all__ = [
-    "Happening", "Instrument", "Observer", "Observing", "RunEvent", "StepEvent", "Surroundings",
-    "notify",
+    "Happening", "Happenings", "Instrument", "Observer", "Observing", "RunEvent", "StepEvent",
+    "Surroundings", "notify", "recorded_events",
 ]  # fmt: skip
 
 _log: Final = logging.getLogger("rollcage")
@@ -61,6 +63,8 @@ class StepEvent:
         usage: the tokens that a model call used, where it says so.
         verdict: the decision, reason, code and rule, where something was said of the call.
         origin: of what is replayed or undone: the run and step that performed it.
+        undoes: of a compensating call: the run and step that it undoes.
+        approval: the request for approval, of what is asked and of the call that was decided.
     """
 
     what: Happening
@@ -79,6 +83,8 @@ class StepEvent:
     usage: Mapping[str, int] | None = None
     verdict: Mapping[str, Any] | None = None
     origin: tuple[str, int] | None = None
+    undoes: tuple[str, int] | None = None
+    approval: str = ""
     _written: Mapping[str, Any] = dataclasses.field(
         default_factory=dict[str, Any], repr=False, compare=False
     )
@@ -212,48 +218,24 @@ def _logged(about: str) -> Generator[None]:
         _log.exception("an observer failed on %s", about)
 
 
-class Observing:
-    """The lock of a run with observers, who are told when it is given back.
+class Happenings:
+    """What became of the steps of a run, out of its events."""
 
-    Args:
-        run: the run's id.
-        observers: in the order in which they are told.
-    """
+    __slots__ = ("_open", "_run")
 
-    __slots__ = ("_lock", "_noted", "_open", "_run", "observers")
-
-    def __init__(self, run: str, observers: Iterable[Observer]) -> None:
-        self.observers = tuple(observers)
+    def __init__(self, run: str) -> None:
         self._run = run
-        self._lock = threading.Lock()
-        self._noted: list[StepEvent] = []
         self._open: dict[int, dict[str, Any]] = {}  # by step, who and what it is until it has ended
 
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        noted, self._noted = self._noted, []
-        self._lock.release()
-        for each in noted:
-            self._tell(each)
-
-    def note(self, event: Mapping[str, Any], outcome: Mapping[str, Any], name: str) -> None:
-        """An event was written; the caller has the lock.
-
-        Args:
-            event: as it was written.
-            outcome: the step's, where it has one.
-            name: of the step that it is about, where the event does not say that.
-        """
-        what = _HAPPENINGS.get(event["event"])
-        if what is None:
-            return
+    def told(
+        self, what: Happening, event: Mapping[str, Any], outcome: Mapping[str, Any], name: str
+    ) -> StepEvent:
+        """What observers are told of an event; see `Observing.note`."""
         about, step = self._about(what, event, outcome, name)
         undone = what == "undone"
-        origin = event.get("of" if undone else "origin")
+        origin, undoes = event.get("of" if undone else "origin"), event.get("undoes")
         usage, verdict = outcome.get("usage"), event.get("verdict")
-        told = StepEvent(
+        return StepEvent(
             what,
             self._run,
             step,
@@ -263,10 +245,11 @@ class Observing:
             usage=None if usage is None else dict(usage),
             verdict=None if verdict is None else dict(verdict),
             origin=None if origin is None else (origin[0], origin[1]),
+            undoes=None if undoes is None else (undoes[0], undoes[1]),
+            approval=event.get("id" if what == "asked" else "approval") or "",
             _written=event,
             **about,
         )
-        self._noted.append(told)
 
     def _about(
         self, what: Happening, event: Mapping[str, Any], outcome: Mapping[str, Any], name: str
@@ -286,6 +269,44 @@ class Observing:
             self._open[step] = about
         return about, step
 
+
+class Observing:
+    """The lock of a run with observers, who are told when it is given back.
+
+    Args:
+        run: the run's id.
+        observers: in the order in which they are told.
+    """
+
+    __slots__ = ("_happenings", "_lock", "_noted", "observers")
+
+    def __init__(self, run: str, observers: Iterable[Observer]) -> None:
+        self.observers = tuple(observers)
+        self._lock = threading.Lock()
+        self._noted: list[StepEvent] = []
+        self._happenings = Happenings(run)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        noted, self._noted = self._noted, []
+        self._lock.release()
+        for each in noted:
+            self._tell(each)
+
+    def note(self, event: Mapping[str, Any], outcome: Mapping[str, Any], name: str) -> None:
+        """An event was written; the caller has the lock.
+
+        Args:
+            event: as it was written.
+            outcome: the step's, where it has one.
+            name: of the step that it is about, where the event does not say that.
+        """
+        what = _HAPPENINGS.get(event["event"])
+        if what is not None:
+            self._noted.append(self._happenings.told(what, event, outcome, name))
+
     def _tell(self, event: StepEvent) -> None:
         for observer in self.observers:
             try:
@@ -298,6 +319,50 @@ class Observing:
                     event.step,
                     event.run,
                 )
+
+
+def recorded_events(trace: Traced) -> Iterator[RunEvent | StepEvent]:
+    """What an instrument would have been told of a recorded run, in the order of its trace.
+
+    That the run was opened comes first, and that it was closed last, at the time of its end, what
+    was undone afterwards included; of a run that is live or was cut off, it never comes.
+
+    Args:
+        trace: its whole lines, `Store.read(run)` for example.
+
+    Raises:
+        TraceCorrupt: a line breaks the chain or the schema.
+    """
+    events = check_events(trace.data, trace.where)
+    begun, ended = events[0], None
+    run = RunEvent(
+        "opened",
+        begun["run"],
+        begun["name"],
+        begun["mode"],
+        begun["root"],
+        begun.get("source"),
+        begun["time"],
+    )
+    yield run
+    happenings = Happenings(run.run)
+    names: dict[tuple[str, int], str] = {}  # of steps, by where they first ran
+    for event in events:
+        ended = event if event["event"] == "run.finished" else ended
+        what = _HAPPENINGS.get(event["event"])
+        if what is None:
+            continue
+        if "name" in event and "step" in event:
+            first = event.get("origin") or (run.run, event["step"])
+            names[first[0], first[1]] = event["name"]
+        of = event.get("of") or (run.run, event.get("step"))
+        name = names.get((of[0], of[1]), "")
+        yield happenings.told(what, event, event.get("outcome") or {}, name)
+    if ended is not None:
+        error = (ended.get("error") or {}).get("type", "")
+        yield dataclasses.replace(
+            run, what="closed", time=ended["time"], status=ended["status"], error=error
+        )
 
 
 _ABOUT: Final = ("kind", "name", "effect", "agent", "branch", "parent", "call_id")
