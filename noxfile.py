@@ -41,6 +41,7 @@ PACKAGES = {
     "conformance": SUITES,
     "governance": ["packages/governance", "packages/cli", "packages/core"],
     "policy": ["packages/policy", "packages/cli", "packages/core", "packages/governance"],
+    "otel": ["packages/otel", "packages/cli", "packages/core"],
     "toolbox": ["packages/toolbox", "packages/core"],
     "langchain": ["integrations/langchain", *SUITES],
     "autogen": ["integrations/autogen", *SUITES],
@@ -53,7 +54,7 @@ ON_ANY_STORE = [
 ]  # fmt: skip
 CORE = "packages/core[idna,secrets,sql,yaml]"  # with all that a policy can use
 EVERYTHING = [CORE, "packages/cli[demo]", "packages/conformance", "packages/governance"]
-EVERYTHING += ["packages/policy", "packages/toolbox"]
+EVERYTHING += ["packages/otel[export]", "packages/policy", "packages/toolbox"]
 EVERYTHING += [PACKAGES[adapter][0] for adapter in ADAPTERS]
 
 
@@ -265,6 +266,9 @@ def bench(session: nox.Session) -> None:
     session.install(*editable(*EVERYTHING), *groups("bench"), *CONSTRAINTS)
     session.run("python", "-m", "benchmarks", *session.posargs)
     session.run("python", "-m", "benchmarks.flow")
+    session.run(
+        "python", "-m", "benchmarks.spans", *(each for each in session.posargs if each == "--quick")
+    )
 
 
 @nox.session(venv_backend="none")

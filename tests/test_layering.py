@@ -49,6 +49,7 @@ LAZY = {
     ("rollcage.__main__", "rollcage_cli"),
     ("rollcage.gate.extras", "rollcage_governance"),
     ("rollcage.gate.extras", "rollcage_policy"),
+    ("rollcage_cli.export", "rollcage_otel"),
     ("rollcage_cli.demo", "rollcage_langchain"),
     ("rollcage_cli.demo", "rollcage_toolbox"),
     ("rollcage_cli.demo", "langchain"),

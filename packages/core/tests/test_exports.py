@@ -39,10 +39,10 @@ ADAPTER = [
 ]  # fmt: skip
 TRACE = [
     "CHAIN_START", "FORMAT", "REPLAYED", "STAND_IN", "STATES", "TAG", "AskedApproval", "Native",
-    "RefusedCall", "Run", "State", "Step", "Tail", "Totals", "Worlds", "check_events", "decode",
-    "decode_exception", "encode", "encode_exception", "encode_result", "event_adapter", "fold",
-    "jcs", "json_schema", "key_digest", "read_events", "read_run", "register_native", "seal_line",
-    "split_tail", "step_resolved", "tail_of",
+    "RefusedCall", "Run", "State", "Step", "Tail", "Totals", "Traced", "Worlds", "check_events",
+    "decode", "decode_exception", "encode", "encode_exception", "encode_result", "event_adapter",
+    "fold", "jcs", "json_schema", "key_digest", "read_events", "read_run", "register_native",
+    "seal_line", "split_tail", "step_resolved", "tail_of",
 ]  # fmt: skip
 STORE = [
     "DEFAULT_NAME", "JsonlStore", "Line", "Lock", "Log", "Pruned", "Reader", "Repair", "RunInfo",

@@ -512,3 +512,26 @@ def test_a_trace_says_what_an_instrument_was_told(
     assert isinstance(last, RunEvent)
     assert (first.mode, last.status) == ("resume", "ok")
     assert [each.run for each in told.runs] == [first.run, last.run]
+
+
+def test_an_instrument_may_not_want_a_session(store: JsonlStore) -> None:
+    class Idle(Standing):
+        def wanted(self) -> bool:
+            return False
+
+    told = Idle()
+    with Session("job", store=store, observers=[told]) as session:
+        assert stands() == 0
+        assert session._active().observing is None  # nothing is paid
+    assert not told.runs
+    assert not told.steps
+
+
+def test_an_event_names_its_error_and_plain_fields(store: JsonlStore) -> None:
+    told: list[StepEvent] = []
+    with Session("job", store=store, observers=[told.append]), pytest.raises(ValueError, match="a"):
+        fail("a")
+    started, settled = told
+    assert (started.error, settled.error) == ("", "ValueError")
+    assert started.get("world") == started.data()["world"]
+    assert (started.get("args"), started.get("nothing")) == (None, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import sys
 from collections.abc import Iterator
@@ -9,12 +10,13 @@ from typing import Annotated, Any
 
 import orjson
 import typer
-from rollcage.store import Store, check_attested
+from rollcage.store import RunTrace, Store, check_attested
 from rollcage.trace import CHAIN_START, check_events, seal_line
 
+from rollcage_cli.errors import UsageError
 from rollcage_cli.lookup import Found, find
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
-from rollcage_cli.output import console, escape_json
+from rollcage_cli.output import console, escape_json, visible
 from rollcage_cli.redact import Redaction
 
 __all__ = ["export"]
@@ -29,10 +31,14 @@ def export(
     no_values: Annotated[
         bool, typer.Option("--no-values", help="Redact all arguments and results.")
     ] = OFF,
+    otlp: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Send its spans to this OpenTelemetry collector instead."),
+    ] = None,
     store: StoreOption = DEFAULT_STORE,
     _as_json: JsonOption = OFF,
 ) -> None:
-    """Write a run's trace to stdout, redacted.
+    """Write a run's trace to stdout, redacted; or send its spans to a collector.
 
     Secrets always go. Saved as RUN.jsonl it can be shown, compared and verified. Large values stay
     in the store's blobs folder, and the lines name them.
@@ -52,10 +58,29 @@ def export(
     told = [taken_out(event) for event in events]
     if taken_out.redacted:
         told[0]["redacted"] = True
+    if otlp is not None:
+        _send(dataclasses.replace(trace, data=b"".join(_sealed(told))), otlp)
+        return
     out = sys.stdout.buffer
     for line in _sealed(told):
         out.write(line)
     out.flush()
+
+
+def _send(trace: RunTrace, url: str) -> None:
+    """Send the spans of a run to a collector.
+
+    Raises:
+        UsageError: what makes them is not installed.
+    """
+    try:
+        from rollcage_otel.export import export_otlp
+    except ImportError as error:
+        raise UsageError(
+            f"rollcage export --otlp needs {error.name}, which is not installed: "
+            f"pip install 'rollcage-otel[export]'"
+        ) from None
+    console().print(f"{export_otlp(trace, url)} spans sent to {visible(url)}")
 
 
 def _key(found: Found) -> bytes:

@@ -70,7 +70,7 @@ from rollcage.step.driver import Clock, Driver
 from rollcage.step.flow import late_end
 from rollcage.step.gating import Above, Gate, failed
 from rollcage.step.ledger import Ledger, Mode, OnDivergence
-from rollcage.step.observing import Observer, RunEvent, notify
+from rollcage.step.observing import Instrument, Observer, RunEvent, notify
 from rollcage.step.requests import Effect, Flow, Raised, Returned
 from rollcage.step.undoing import Order, take_back
 from rollcage.store.jobs import job_name, store_option
@@ -431,9 +431,10 @@ class Opened:
         """Who is told of each step: this session's observers, and those of the one around."""
         around_it = None if self._lent is None else self._lent.driver.observing
         theirs = () if around_it is None else around_it.observers
-        return self._observers + tuple(
+        both = self._observers + tuple(
             each for each in theirs if not any(each is own for own in self._observers)
         )
+        return tuple(each for each in both if not isinstance(each, Instrument) or each.wanted())
 
     @property
     def _guard(self) -> Guard:

@@ -60,6 +60,7 @@ class StepEvent:
         status: `ok`, `error`, `unknown` or `not_started` of what is settled or replayed; how the
             undo of what is undone ended (see `UndoneStep`); else empty.
         duration: of what is settled or replayed, in µs, as the run had it that performed it.
+        error: the type of the error of what is settled or replayed with one; else empty.
         usage: the tokens that a model call used, where it says so.
         verdict: the decision, reason, code and rule, where something was said of the call.
         origin: of what is replayed or undone: the run and step that performed it.
@@ -80,6 +81,7 @@ class StepEvent:
     call_id: str = ""
     status: str = ""
     duration: int | None = None
+    error: str = ""
     usage: Mapping[str, int] | None = None
     verdict: Mapping[str, Any] | None = None
     origin: tuple[str, int] | None = None
@@ -88,6 +90,11 @@ class StepEvent:
     _written: Mapping[str, Any] = dataclasses.field(
         default_factory=dict[str, Any], repr=False, compare=False
     )
+
+    def get(self, field: str) -> str | int | bool | None:
+        """A plain field of the event as the trace holds it, `world` say; None where it has none."""
+        value = self._written.get(field)
+        return value if isinstance(value, (str, int)) else None
 
     def data(self) -> dict[str, Any]:
         """The event as the trace holds it: arguments, outcome and all; secrets are sealed."""
@@ -139,6 +146,10 @@ class Instrument:
 
     def __call__(self, event: StepEvent, /) -> object:
         """Something became of a step."""
+
+    def wanted(self) -> bool:
+        """Whether to be told of a session that is entered now; else it costs nothing there."""
+        return True
 
     def opened(self, run: RunEvent, /) -> object:
         """The session was entered; told in the context of its block."""
@@ -242,6 +253,7 @@ class Happenings:
             event["time"],
             status=event["status"] if undone else outcome.get("status", ""),
             duration=event.get("duration"),
+            error="" if "error" not in outcome else outcome["error"]["type"],
             usage=None if usage is None else dict(usage),
             verdict=None if verdict is None else dict(verdict),
             origin=None if origin is None else (origin[0], origin[1]),
@@ -355,7 +367,7 @@ def recorded_events(trace: Traced) -> Iterator[RunEvent | StepEvent]:
         if "name" in event and "step" in event:
             first = event.get("origin") or (run.run, event["step"])
             names[first[0], first[1]] = event["name"]
-        of = event.get("of") or (run.run, event.get("step"))
+        of = event.get("of") or (run.run, event.get("step", 0))
         name = names.get((of[0], of[1]), "")
         yield happenings.told(what, event, event.get("outcome") or {}, name)
     if ended is not None:

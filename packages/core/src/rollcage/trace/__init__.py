@@ -16,6 +16,7 @@ from rollcage.trace.runs import (
     State,
     Step,
     Totals,
+    Traced,
     fold,
     read_run,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "Step",
     "Tail",
     "Totals",
+    "Traced",
     "Worlds",
     "check_events",
     "decode",

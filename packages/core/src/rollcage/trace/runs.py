@@ -15,8 +15,8 @@ from rollcage.trace.constructors import Event
 from rollcage.trace.reader import check_events, read_events
 
 __all__ = [
-    "REPLAYED", "STATES", "AskedApproval", "RefusedCall", "Run", "State", "Step", "Totals", "fold",
-    "read_run",
+    "REPLAYED", "STATES", "AskedApproval", "RefusedCall", "Run", "State", "Step", "Totals",
+    "Traced", "fold", "read_run",
 ]  # fmt: skip
 
 State = Literal["hit", "seen", "ran", "failed", "blocked", "unknown", "cut_off", "not_started"]

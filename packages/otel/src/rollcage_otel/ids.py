@@ -1,0 +1,39 @@
+"""The ids of spans that anybody can tell who knows the run: those of an export, and of links.
+
+A trace is a run, and the span of a step is named by the run and the step's number: so a hit, which
+names where it first ran, links to that span without a look at the other trace.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from hashlib import sha256
+from typing import Final
+from uuid import UUID
+
+from opentelemetry.trace import Link, SpanContext, TraceFlags
+
+__all__ = ["link_to", "span_id", "trace_id", "wanted"]
+
+wanted: Final[contextvars.ContextVar[tuple[int, int] | None]] = contextvars.ContextVar(
+    "rollcage_otel_ids", default=None
+)
+"""The ids of the span that is started here, for `RunIds`."""
+
+
+def trace_id(run: str) -> int:
+    """Of a run: its own id."""
+    return UUID(run).int
+
+
+def span_id(run: str, *what: object) -> int:
+    """Of a run, or of one of its steps, approvals or undos."""
+    named = "|".join(map(str, ("rollcage/1 span", run, *what)))
+    return int.from_bytes(sha256(named.encode()).digest()[:8], "big") or 1
+
+
+def link_to(run: str, step: int | None = None) -> Link:
+    """A link to a step of a run, or to the run."""
+    span = span_id(run) if step is None else span_id(run, step)
+    sampled = TraceFlags(TraceFlags.SAMPLED)
+    return Link(SpanContext(trace_id(run), span, is_remote=True, trace_flags=sampled))
