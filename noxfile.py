@@ -169,6 +169,19 @@ def escapes(session: nox.Session) -> None:
 
 
 @nox.session
+def phoenix(session: nox.Session) -> None:
+    """What a real Phoenix shows of runs; it takes one to three minutes to start, so not in CI."""
+    session.install(*editable("packages/core", "packages/otel[export]"), *CONSTRAINTS)
+    there = Path(session.create_tmp()).resolve() / "phoenix"  # an environment of its own
+    session.run("uv", "venv", "--quiet", "--clear", str(there), external=True)
+    python = str(there / "bin" / "python")
+    session.run(
+        "uv", "pip", "install", "--quiet", "--python", python, "arize-phoenix>=20", external=True
+    )
+    session.run("python", "-m", "tests.phoenix", str(there / "bin" / "phoenix"))
+
+
+@nox.session
 def hostile(session: nox.Session) -> None:
     """Hostile calls, and their benign twins, through the gate, as a table (a part of `cross`)."""
     session.install(*editable(CORE, "packages/policy"), *groups("test"), *CONSTRAINTS)
