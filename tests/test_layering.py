@@ -32,6 +32,9 @@ ROOMS: list[set[str]] = [
 # What core imports when it is imported. Any other library is optional, and imported in a function.
 CORE_LIBRARIES = {"orjson", "pydantic", "pydantic_core", "rfc8785", "typing_extensions"}
 
+# What an extra brings, and the modules that import it; they are imported in functions themselves.
+BROUGHT = {"psycopg": "rollcage.store.postgres"}
+
 # What the other distributions may import of core: names of these modules, and of none below them.
 PUBLIC = {
     "rollcage",
@@ -124,6 +127,9 @@ def within_core(found: list[Import], known: set[str]) -> Iterator[str]:
         above, below = row(each.importer), row(each.module)
         if not {each.importer, each.module} <= core or above is None or below is None:
             continue
+        optional = [own for own in BROUGHT.values() if each.module.startswith(own)]
+        if optional and not each.lazy and not each.importer.startswith(tuple(optional)):
+            yield f"{each}: is not imported in a function"
         if below < above:
             yield f"{each}: points up"
         else:
@@ -153,7 +159,9 @@ def between(each: Import, integrations: set[str], known: set[str]) -> Iterator[s
     elif there.startswith(FRAMEWORKS) and here not in integrations:
         yield f"{each}: is a framework"
     elif here == "rollcage" and not each.lazy and there not in CORE_LIBRARIES:
-        yield f"{each}: is not one of core's libraries"
+        own = BROUGHT.get(there)
+        if own is None or not each.importer.startswith(own):
+            yield f"{each}: is not one of core's libraries"
 
 
 def violations(root: Path) -> list[str]:
@@ -190,6 +198,8 @@ def tree(tmp_path: Path) -> Path:
         f"{CORE}gate/policy.py": "import orjson\nfrom ..contract.contract import Contract\n",
         f"{CORE}contract/contract.py": "from rollcage.errors import RollcageError as Error\n",
         f"{CORE}trace/__init__.py": "def f():\n    import psycopg\n",
+        f"{CORE}store/__init__.py": "",
+        f"{CORE}store/postgres.py": "import psycopg\n",
         f"{CORE}errors.py": "",
         f"{CLI}__init__.py": "from rollcage import Session\nimport typer\n",
         f"{CLI}demo.py": "def f():\n    import rollcage_langchain, langchain.agents\n",
@@ -219,6 +229,8 @@ def test_a_sound_tree_has_no_violations(tree: Path) -> None:
         (f"{CORE}_new.py", "", "is in no room"),
         (f"{CORE}new/__init__.py", "", "is in no room"),
         (f"{CORE}session/session.py", "import psycopg", "is not one of core's libraries"),
+        (f"{CORE}store/postgres.py", "import langgraph", "is a framework"),
+        (f"{CORE}session/session.py", "import rollcage.store.postgres", "in a function"),
         (f"{CORE}session/session.py", "def f():\n    import langgraph.graph", "is a framework"),
         (f"{CORE}__main__.py", "import rollcage_cli", "is a sibling"),
         (f"{CLI}new.py", "from rollcage.step.flow import run", "is not public"),

@@ -104,7 +104,8 @@ def test_extras_bring_a_sibling_or_a_library() -> None:
     }
     libraries = {name: what for name, what in brought.items() if what not in PROJECTS}
     assert libraries == {
-        "idna": "idna", "secrets": "detect-secrets", "sql": "sqlglot", "yaml": "pyyaml",
+        "idna": "idna", "postgres": "psycopg", "secrets": "detect-secrets", "sql": "sqlglot",
+        "yaml": "pyyaml",
     }  # fmt: skip
 
 

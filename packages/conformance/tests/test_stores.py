@@ -1,8 +1,10 @@
 """The stores that come with core pass the stores' suite."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from postgres import new_store
 
 from rollcage_conformance import StoreSuite
 
@@ -17,3 +19,10 @@ class TestSqlite(StoreSuite):
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'some where' / 'runs.db'}"
+
+
+class TestPostgres(StoreSuite):
+    @pytest.fixture
+    def url(self) -> Iterator[str]:
+        with new_store() as url:
+            yield url

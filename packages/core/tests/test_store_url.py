@@ -40,8 +40,7 @@ def test_what_a_name_means(where: Any, kind: type, url: str) -> None:
 @pytest.mark.parametrize(
     ("where", "said"),
     [
-        ("redis://localhost", "no store is known for redis:// (there is file, sqlite)"),
-        ("postgresql://localhost/a", 'pip install "rollcage[postgres]" brings it'),
+        ("redis://localhost", "no store is known for redis:// (there is file, postgresql, sqlite)"),
         ("sqlite:runs.db", "is no URL of a store (sqlite://…); a folder is written ./sqlite:runs"),
         ("sqlite://runs.db", "three slashes"),
         ("sqlite:///", "names no file"),
@@ -79,7 +78,7 @@ def test_a_package_brings_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("importlib.metadata.entry_points", found)
     monkeypatch.setattr(EntryPoint, "load", lambda _: lambda url: JsonlStore(tmp_path / url[7:]))
     assert open_store("mine://runs").url == str(tmp_path / "runs")
-    with pytest.raises(StoreError, match=r"there is file, mine, sqlite"):
+    with pytest.raises(StoreError, match=r"there is file, mine, postgresql, sqlite"):
         open_store("other://runs")
 
 

@@ -172,7 +172,7 @@ def _looked_at(store: Where, run: str, tools: Given) -> tuple[Looking, Setting]:
     facade = None if given is None else recorded_facade(opened.store, given)
     setting = Setting(
         seal=sealing(Key(opened.store).sign),
-        durable=False,
+        barrier=False,
         root=opened.root,
         tools=Tools(tools),
         take_back=_nothing_taken_back,

@@ -469,7 +469,7 @@ class Opened:
         driver.hide = self._seal.event
         return Setting(
             self._seal,
-            self._durable,
+            self._durable or driver.writer.buffered,
             self.root,
             self._tools,
             self._take_back,

@@ -64,7 +64,7 @@ class Setting:
 
     Attributes:
         seal: makes the HMAC that stands for a secret.
-        durable: wait for the disk before a write runs, and before its outcome counts.
+        barrier: wait for the store before a write runs, and before its outcome counts.
         root: the first run of the lineage.
         tools: those that plans can name.
         take_back: the flow that undoes recorded effects before a new write leaves them behind, told
@@ -78,7 +78,7 @@ class Setting:
     """
 
     seal: Seal
-    durable: bool
+    barrier: bool
     root: str
     tools: Tools
     take_back: Callable[[tuple[Entry, ...], bool], Generator[Effect, Any, str]]

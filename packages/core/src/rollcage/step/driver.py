@@ -186,7 +186,7 @@ class Driver:
                 said = effect.is_async
                 return await self._aexecute(effect, is_async=is_async if said is None else said)
             case Sync():
-                return await _caught(asyncio.to_thread(self.sync))
+                return await self._async_synced()
             case Consult():
                 self._ended(effect)
                 return await aconsult(effect)
@@ -194,6 +194,18 @@ class Driver:
                 return await _caught(_awaited(until))
             case _:
                 assert_never(effect)
+
+    async def _async_synced(self) -> Returned | Raised:
+        try:
+            done = self.writer.synced()
+        except Halt as error:
+            return Raised(error)
+        if done is None:
+            return await _caught(asyncio.to_thread(self.sync))
+        answer = await _caught(_awaited(done))
+        if isinstance(answer, Raised) and isinstance(answer.error, Halt):
+            self._stop(answer.error)
+        return answer
 
     async def threaded(self, effect: Waiting) -> Returned | Raised:
         """As `there`, where the body is a sync one."""

@@ -103,7 +103,7 @@ def run_step(
         return (yield from _recorded(call.contract, entry, setting))
     if entry is not None:
         return (yield from _compared(admission, step, entry, body, setting))
-    wait = setting.durable and step.world_effect
+    wait = setting.barrier and step.world_effect
     if wait:
         synced = yield Sync()
         if isinstance(synced, Raised):  # cancelled, or no disk: before anything happened

@@ -125,7 +125,7 @@ def undo_steps(order: Order, setting: Setting, host: Host) -> Flow:
         done = stopped or (yield from _carried_out(tasks, lineage, order, setting, host))
     except _Refused as why:
         return Raised(why.error)
-    if setting.durable:
+    if setting.barrier:
         yield Sync()
     seen = {(each.run, each.step) for each in done}
     left = [(*task.origin, task.entry.name) for task in tasks if task.origin not in seen]

@@ -129,7 +129,7 @@ class Database:
         self.give_back(connection)
 
     @contextlib.contextmanager
-    def changing(self) -> Iterator[sqlite3.Connection]:
+    def changing(self, alone: str = "") -> Iterator[sqlite3.Connection]:  # noqa: ARG002 - it is
         """As `using`, in a transaction that nobody else writes beside; undone by an exception."""
         with self.using() as connection:
             connection.execute("BEGIN IMMEDIATE")

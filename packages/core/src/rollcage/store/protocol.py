@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -69,10 +70,18 @@ class Writer(Protocol):
     """The one live writer of a run. Not thread-safe: its session has the lock."""
 
     run: str
-    forked: bool  # True in a forked child, which must not write
+    buffered: bool  # whether `append` may return before the line is in the store
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a forked child, which must not write."""
+        ...
 
     def append(self, event: dict[str, Any]) -> None:
         """Add an event; when this returns, a killed process loses nothing of it.
+
+        Where it is `buffered`, that is so when the next `sync` returns: a session waits for one
+        before a write runs, and before its outcome counts.
 
         Raises:
             TraceUnwritable: it is not in the trace: that can't be written, or somebody else has
@@ -81,7 +90,15 @@ class Writer(Protocol):
         ...
 
     def sync(self) -> None:
-        """Wait until all that was appended is on the disk; callers at once share one wait."""
+        """Wait until all that was appended is on the disk; callers at once share one wait.
+
+        Raises:
+            TraceUnwritable: it can't be written.
+        """
+        ...
+
+    def synced(self) -> Future[None] | None:
+        """As `sync`, done when that would return; None where only a thread can wait for it."""
         ...
 
     def stop_order(self, *, closely: bool = False) -> StopOrder | None:

@@ -11,18 +11,16 @@ from typing import Any, Final
 from rollcage.errors import ControlLost, Forked, TraceUnwritable
 from rollcage.store.database import Database, RunLock, unwritable
 from rollcage.store.protocol import StopOrder
+from rollcage.store.sql import ATTEST, order_of
 from rollcage.trace.events import seal_line
 
-__all__ = ["ATTEST", "SqliteWriter", "order_of"]
+__all__ = ["SqliteWriter"]
 
 # A line is added behind the one that this writer wrote last, or not at all.
 _APPEND: Final = (
     "INSERT INTO lines SELECT ?1, ?2, ?3"
     " WHERE ?2 = 1 + (SELECT max(number) FROM lines WHERE place = ?1)"
 )
-ATTEST: Final = "UPDATE runs SET status = ?, count = ?, head = ? WHERE place = ?"
-"""Notes how a run ended: status, count and head, and its place."""
-
 _writers: weakref.WeakSet[SqliteWriter] = weakref.WeakSet()
 
 
@@ -37,6 +35,8 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 class SqliteWriter:
     """Adds lines to one run, whose lock it holds, each in a transaction of its own."""
+
+    buffered = False
 
     def __init__(
         self, database: Database, run: str, place: int, lock: RunLock, end: tuple[int, bytes]
@@ -106,6 +106,9 @@ class SqliteWriter:
         except OSError as error:
             raise unwritable(self.run, error) from error
 
+    def synced(self) -> None:
+        """Nobody else could say so: who wants to know, waits in a thread."""
+
     def stop_order(self, *, closely: bool = False) -> StopOrder | None:
         if self._connection is None:  # closed: nothing runs in it any more
             return None
@@ -156,10 +159,3 @@ def _identity(database: Database) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
-
-
-def order_of(db: sqlite3.Connection, place: int) -> StopOrder | None:
-    """The order to stop that was given to a run."""
-    given = "SELECT run, said_by, reason, time FROM orders WHERE place = ?"
-    row = db.execute(given, (place,)).fetchone()
-    return None if row is None else StopOrder(*row)

@@ -22,8 +22,6 @@ RunSource = str | os.PathLike[str] | tuple[str | os.PathLike[str] | Store, str]
 """A recorded run: its id, the path of its trace, or a store (a folder, a URL, or one that is open)
 and its id there."""
 
-_BROUGHT_BY: Final = {"postgres": "postgres", "postgresql": "postgres"}  # extras
-
 
 def open_store(where: str | os.PathLike[str] | Store) -> Store:
     """The store at a folder or URL. Nothing is made before a session needs it.
@@ -32,6 +30,7 @@ def open_store(where: str | os.PathLike[str] | Store) -> Store:
     `./.rollcage`               a folder of JSONL files; so is any `Path`
     `file:///srv/runs`          the same
     `sqlite:///runs.db`         a SQLite file; with four slashes, the path is absolute
+    `postgresql://host/runs`    a schema of a PostgreSQL database: `rollcage[postgres]`
     `NAME://…`                  what an installed package brings: entry points `rollcage.stores`
     ==========================  ==================================================================
 
@@ -57,6 +56,8 @@ def open_store(where: str | os.PathLike[str] | Store) -> Store:
         from rollcage.store.sqlite import SqliteStore  # only who uses it pays for it
 
         return SqliteStore(_path(text, rest).removeprefix("/") or _no_path(text))
+    if scheme in ("postgres", "postgresql") and rest.startswith("//"):
+        return _postgres(text)
     if rest.startswith("//"):
         return _brought(scheme, text)
     if Path(text).exists():  # a folder may be called so
@@ -120,6 +121,18 @@ def _no_path(url: str) -> str:
     raise StoreInvalid(f"{url!r} names no file")
 
 
+def _postgres(url: str) -> Store:
+    try:
+        from rollcage.store.postgres import PostgresStore
+    except ImportError as error:
+        if error.name != "psycopg":
+            raise
+        raise StoreInvalid(
+            'a store in PostgreSQL needs a library: pip install "rollcage[postgres]"'
+        ) from error
+    return PostgresStore(url)
+
+
 def _brought(scheme: str, url: str) -> Store:
     """The store of another package."""
     from importlib.metadata import entry_points  # only who uses it pays for it
@@ -136,7 +149,5 @@ def _brought(scheme: str, url: str) -> Store:
         if not isinstance(store, Store):
             raise StoreInvalid(f"{scheme}:// is brought by {brought}, whose {store!r} is no Store")
         return store
-    known = sorted({"file", "sqlite", *(entry.name for entry in entry_points(group=GROUP))})
-    extra = _BROUGHT_BY.get(scheme)
-    helps = f'; pip install "rollcage[{extra}]" brings it' if extra else ""
-    raise StoreInvalid(f"no store is known for {scheme}:// (there is {', '.join(known)}){helps}")
+    known = sorted({"file", "postgresql", "sqlite"} | {e.name for e in entry_points(group=GROUP)})
+    raise StoreInvalid(f"no store is known for {scheme}:// (there is {', '.join(known)})")

@@ -39,6 +39,8 @@ class JsonlWriter:
     something run, and before the last one; a line that tells what is done already is not kept back.
     """
 
+    buffered = False
+
     def __init__(self, path: Path, index: Index, descriptor: int, data: bytes) -> None:
         self.run = path.stem
         self.forked = False
@@ -132,6 +134,9 @@ class JsonlWriter:
                 except OSError as error:
                     raise self._unwritable(disk.said(error)) from error
                 self._synced = reached
+
+    def synced(self) -> None:
+        """Nobody else could say so: who wants to know, waits in a thread."""
 
     def stop_order(self, *, closely: bool = False) -> StopOrder | None:
         return self._control.order_where_it_lies() if closely else self._control.order()

@@ -1,56 +1,58 @@
-"""The append-only logs of a SQLite store."""
+"""The append-only log of a store in a SQL database: an approver's word, a registry's decision."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from rollcage.errors import StoreError
 from rollcage.store import disk
 from rollcage.store.chained import Head, check_lines
-from rollcage.store.database import Database
 from rollcage.store.protocol import Line
+from rollcage.store.sql_documents import SqlDatabase
 from rollcage.trace.events import seal_line
 from rollcage.trace.reader import tail_of
 
-__all__ = ["SqliteLog"]
+__all__ = ["SqlLog"]
 
 
-class SqliteLog:
-    """An append-only list of JSON lines in a SQLite store; see `Log`."""
+class SqlLog:
+    """An append-only list of JSON lines in a SQL database; see `Log`."""
 
-    def __init__(self, database: Database, name: str, begins: str) -> None:
+    def __init__(self, database: SqlDatabase, name: str, begins: str) -> None:
         self.where = f"{name} of {database.url}"
-        self._database = database
+        self._sql = database
         self._name = name
         self._begins = begins
 
     def read(self) -> list[Line]:
-        if not self._database.is_there:
+        if not self._sql.is_there:
             return []
-        with self._database.reading() as db:
+        with self._sql.reading() as db:
             return self._lines(db)[0]
 
     def append(
         self, make: Callable[[list[Line]], Sequence[dict[str, Any]]]
     ) -> list[dict[str, Any]]:
-        with self._database.changing() as db:
+        with self._sql.changing(alone="logs") as db:
             lines, data = self._lines(db)
             events = list(make(lines))
             head = tail_of(data).head
             for number, event in enumerate(events, start=len(lines) + 1):
                 line, head = seal_line(event, head)
                 db.execute("INSERT INTO logs VALUES (?, ?, ?)", (self._name, number, line))
-            whole = (self._name, len(lines) + len(events), head.hex())
-            db.execute("INSERT OR REPLACE INTO heads VALUES (?, ?, ?)", whole)
+            db.execute(
+                "INSERT INTO heads VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE SET"
+                " count = excluded.count, head = excluded.head",
+                (self._name, len(lines) + len(events), head.hex()),
+            )
         try:
-            self._database.sync()
+            self._sql.sync()
         except OSError as error:
             raise StoreError(f"{self.where} can't be written: {disk.said(error)}") from error
         return events
 
-    def _lines(self, db: sqlite3.Connection) -> tuple[list[Line], bytes]:
+    def _lines(self, db: Any) -> tuple[list[Line], bytes]:
         name = (self._name,)
         row = db.execute("SELECT count, head FROM heads WHERE name = ?", name).fetchone()
         rows = db.execute("SELECT line FROM logs WHERE name = ? ORDER BY number", name)

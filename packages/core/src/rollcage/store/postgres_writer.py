@@ -1,0 +1,95 @@
+"""The one live writer of a run in a PostgreSQL store."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future
+from typing import Any, Final
+
+from rollcage.errors import Forked, StoreError, TraceUnwritable
+from rollcage.store.postgres_committer import Committer, Held, Row
+from rollcage.store.protocol import StopOrder
+from rollcage.trace.events import seal_line
+
+__all__ = ["PostgresLock", "PostgresWriter"]
+
+
+_log: Final = logging.getLogger("rollcage")
+
+
+class PostgresLock:
+    """A run that nobody else can write or resume until `release`."""
+
+    def __init__(self, committer: Committer, held: Held) -> None:
+        self._committer = committer
+        self._held: Held | None = held
+
+    def release(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            self._committer.release(held)
+
+
+class PostgresWriter:
+    """Adds lines to one run, whose lock its process has; the committer writes them."""
+
+    buffered = True
+
+    def __init__(self, committer: Committer, held: Held) -> None:
+        self.run = held.run
+        self._committer = committer
+        self._held = held
+        self._lock = PostgresLock(committer, held)
+        self._closed = False
+
+    @property
+    def forked(self) -> bool:
+        return self._committer.forked
+
+    def _check(self) -> None:
+        if self.forked:
+            raise Forked(f"run {self.run} belongs to the parent process; open a session here")
+        if self._held.lost:
+            raise TraceUnwritable(self._held.lost)
+        if self._closed:
+            raise TraceUnwritable(f"the trace of run {self.run} can't be written: it is closed")
+
+    def append(self, event: dict[str, Any]) -> None:
+        self._check()
+        last = self._held.last
+        line, head = seal_line(event, last.head)
+        self._committer.add(self._held, Row(last.number + 1, line, head))
+
+    def sync(self) -> None:
+        self.synced().result()
+
+    def synced(self) -> Future[None]:
+        self._check()
+        return self._committer.wait(self._held)
+
+    def stop_order(self, *, closely: bool = False) -> StopOrder | None:  # noqa: ARG002
+        if self._closed or self.forked:
+            return None
+        if self._held.lost:
+            raise TraceUnwritable(self._held.lost)
+        return self._held.order
+
+    def attest(self, status: str) -> None:
+        self.sync()
+        committer, held = self._committer, self._held
+        try:
+            committer.do(lambda connection: committer.attest(connection, held, status))
+        except StoreError as error:
+            raise TraceUnwritable(f"the end of run {self.run} is not attested: {error}") from error
+
+    def close(self) -> None:
+        if self._closed or self.forked:
+            return
+        try:
+            if self._held.queue and not self._held.lost:
+                self.sync()
+        except TraceUnwritable as error:
+            _log.warning("%s", error)
+        finally:
+            self._closed = True
+            self._lock.release()

@@ -1,0 +1,324 @@
+"""What stores in a SQL database share: the same tables, asked and written by the same statements.
+
+A statement has `?` for a parameter. What differs is the database itself: how it locks, commits and
+tells of an order to stop (see `sqlite` and `postgres`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, Final
+
+from rollcage.errors import RunInUse, RunNotFound, TraceCorrupt
+from rollcage.store import stubs
+from rollcage.store.jobs import job_name
+from rollcage.store.protocol import Lock, RunInfo, RunTrace, StopOrder, is_run_id
+from rollcage.store.sql_documents import SqlDatabase, SqlDocuments
+from rollcage.store.sql_log import SqlLog
+from rollcage.trace.reader import ended, tail_of
+
+__all__ = ["ATTEST", "BEGIN", "SqlStore", "fields_of", "order_of"]
+
+BEGIN: Final = "INSERT INTO runs (run, name, mode, source, time, input) VALUES (?, ?, ?, ?, ?, ?)"
+"""Puts a run behind all others."""
+
+ATTEST: Final = "UPDATE runs SET status = ?, count = ?, head = ? WHERE place = ?"
+"""Notes how a run ended: status, count and head, and its place."""
+
+_PAGE: Final = 100  # runs that are asked for at once, at least
+_STARTED: Final = ("run", "name", "mode", "source", "time")
+_STUB: Final = "(SELECT data FROM documents WHERE kind = 'pruned' AND key = run)"
+_ORDER: Final = (
+    "INSERT INTO orders VALUES (?, ?, ?, ?, ?) ON CONFLICT (place) DO UPDATE SET"
+    " run = excluded.run, said_by = excluded.said_by, reason = excluded.reason,"
+    " time = excluded.time"
+)
+
+
+class SqlStore(SqlDocuments):
+    """Runs in a SQL database. What is not here, a subclass has: locks, and what writes runs."""
+
+    same: ClassVar[str] = "IS"  # as `=`, for what may be NULL
+    lines: ClassVar[str] = "(SELECT max(number) FROM lines WHERE lines.place = runs.place)"
+    is_line: ClassVar[str] = ""  # what tells a line of a trace from another row
+
+    def __init__(self, database: SqlDatabase) -> None:
+        super().__init__(database)
+        fields = f"place, run, name, mode, source, time, input, status, count, head, {_STUB}"
+        self._runs = f"SELECT {fields}, {self.lines} FROM runs"
+
+    def opening(self) -> AbstractContextManager[None]:
+        """Held while a session looks for its source and creates its run, across processes."""
+        raise NotImplementedError
+
+    def lock(self, run: str) -> Lock:
+        """Keep a run from being written or resumed by others; RunInUse where it is."""
+        raise NotImplementedError
+
+    def log(self, name: str, begins: str) -> SqlLog:
+        return SqlLog(self._sql, name, begins)
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def info(self, run: str) -> RunInfo:
+        self._check_there(run)
+        with self._sql.reading() as db:
+            return self._info(db, self._row(db, run))
+
+    def runs(
+        self,
+        *,
+        name: str | None = None,
+        status: str | None = None,
+        source: str | None = None,
+        since: int | None = None,
+        before: int | None = None,
+        limit: int | None = None,
+    ) -> list[RunInfo]:
+        if not self._sql.is_there or limit == 0:
+            return []
+        asked = {
+            "name = ?": None if name is None else job_name(name),
+            "source = ?": source,
+            "time >= ?": since,
+            "time < ?": before,
+        }
+        asked = {clause: value for clause, value in asked.items() if value is not None}
+        own = " AND ".join(("place < ?", *asked))
+        page = f"{self._runs} WHERE {own} ORDER BY place DESC LIMIT ?"
+        size = 2**31 if limit is None else max(limit, _PAGE)
+        found: list[RunInfo] = []
+        place = 2**62
+        with self._sql.reading() as db:
+            while rows := db.execute(page, (place, *asked.values(), size)).fetchall():
+                for row in rows:
+                    info = self._info(db, row)
+                    if status in (None, info.status or "unfinished"):
+                        found.append(info)
+                    if len(found) == limit:
+                        return found[::-1]
+                if len(rows) < size:
+                    break
+                place = rows[-1][0]
+        return found[::-1]
+
+    def newest(self, name: str, of: str | None) -> RunInfo | None:
+        if not self._sql.is_there:
+            return None
+        # No run stands before one that it builds on, so that the last of a job is a leaf.
+        own = f"WHERE name = ? AND input {self.same} ? AND mode IN ('record', 'resume')"
+        with self._sql.reading() as db:
+            last = f"{self._runs} {own} ORDER BY place DESC LIMIT 1"
+            row = db.execute(last, (name, of)).fetchone()
+            return None if row is None else self._info(db, row)
+
+    def read(self, run: str, *, after: int = 0) -> RunTrace:
+        self._check_there(run)
+        where = f"run {run} of {self.url}"
+        with self._sql.reading() as db:
+            row = self._row(db, run)
+            place, lines = row[0], row[-1] or 0
+            if lines < after:
+                self._check_pruned(db, run)
+                raise TraceCorrupt(where, lines, f"there were {after} lines, {lines} are left")
+            data = self._data(db, place, after, lines)
+            info = None if after else self._info(db, row, data)
+            if not data and not after:
+                self._check_pruned(db, run)
+            return RunTrace(run, where, data, b"", info, after)
+
+    def stop_order(self, run: str) -> StopOrder | None:
+        self._check_there(run)
+        with self._sql.using() as db:
+            return order_of(db, self._place(db, run))
+
+    def _check_there(self, run: str) -> None:
+        if not is_run_id(run):
+            raise RunNotFound(f"{run!r} is not the form of a run id")
+        if not self._sql.is_there:
+            raise self._not_found(run)
+
+    def _not_found(self, run: str) -> RunNotFound:
+        return RunNotFound(f"there is no run {run} in {self.url}")
+
+    @staticmethod
+    def _in_use(run: str) -> RunInUse:
+        return RunInUse(f"run {run} is being written or resumed by another session")
+
+    def _place(self, db: Any, run: str) -> int:
+        """Where a run stands among all. Raises RunNotFound."""
+        row = db.execute("SELECT place FROM runs WHERE run = ?", (run,)).fetchone()
+        if row is None:
+            raise self._not_found(run)
+        place: int = row[0]
+        return place
+
+    def _row(self, db: Any, run: str) -> tuple[Any, ...]:
+        row: tuple[Any, ...] | None = db.execute(f"{self._runs} WHERE run = ?", (run,)).fetchone()
+        if row is None:
+            raise self._not_found(run)
+        return row
+
+    def _data(self, db: Any, place: int, after: int = 0, lines: int | None = None) -> bytes:
+        """The lines of a run, of `lines` that it has; a line's number is no less than its place."""
+        own = f"place = ? AND number > ? {self.is_line} ORDER BY number"
+        rows = db.execute(f"SELECT line FROM lines WHERE {own}", (place, after)).fetchall()
+        before = 0 if lines is None else len(rows) - (lines - after)
+        return b"".join(line for (line,) in rows[max(before, 0) :])
+
+    def _info(self, db: Any, row: tuple[Any, ...], data: bytes | None = None) -> RunInfo:
+        """What is known of a run; where more stands there than was attested, by its own lines."""
+        place, run, name, mode, source, time, given, status, count, head, stub, lines = row
+        if stub is not None:
+            pruned = stubs.info_in(stub, f"what is left of run {run}").pruned
+            return RunInfo(run, name, mode, source, time, status, count, head, given, pruned)
+        if status is None or count != lines:
+            status = ended(self._data(db, place) if data is None else data) or status
+        return RunInfo(run, name, mode, source, time, status, count, head, given)
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    @staticmethod
+    def _begun(started: dict[str, Any]) -> RunInfo:
+        """What is known of a new run. Raises RunNotFound."""
+        if not is_run_id(started["run"]):
+            raise RunNotFound(f"{started['run']!r} is not the form of a run id")
+        given = started["input"]["digest"] if "input" in started else None
+        return RunInfo(**{name: started[name] for name in _STARTED}, input=given)
+
+    def _insert(self, db: Any, info: RunInfo) -> int:
+        """Put a run behind all others; its place."""
+        db.execute(BEGIN, fields_of(info))
+        return self._place(db, info.run)
+
+    def stop(self, order: StopOrder) -> None:
+        self._check_there(order.run)
+        by, reason = _writable(order.by), _writable(order.reason)
+        with self._sql.changing() as db:  # first: whoever opens now, sees it
+            place = self._place(db, order.run)
+            db.execute(_ORDER, (place, order.run, by, reason, order.time))
+            self._tell(db)
+        with self.opening(), self._sql.changing() as db:
+            for other, ended_ in self._built_on(db, order.run):
+                if ended_ is None:  # it may be live; what is dead sees it where it is resumed
+                    db.execute(_ORDER, (other, order.run, by, reason, order.time))
+            self._tell(db)
+        self._on_disk()
+        self._told()
+
+    def lift(self, run: str) -> bool:
+        self._check_there(run)
+        with self._sql.changing() as db:
+            own = (self._place(db, run), run)
+            found = db.execute("DELETE FROM orders WHERE place = ? AND run = ?", own).rowcount
+        with self.opening(), self._sql.changing() as db:
+            db.execute("DELETE FROM orders WHERE run = ?", (run,))
+            self._tell(db)
+        self._on_disk()
+        self._told()
+        return bool(found)
+
+    def _tell(self, db: Any) -> None:
+        """Let all who write runs know, with this transaction, that orders have changed."""
+
+    def _told(self) -> None:
+        """See that those in this process know."""
+
+    @staticmethod
+    def _built_on(db: Any, run: str) -> list[tuple[int, str | None]]:
+        """The runs that resume this one, transitively: place and status."""
+        found: list[tuple[int, str | None]] = db.execute(
+            "WITH RECURSIVE later (run) AS (VALUES (?) UNION"
+            " SELECT runs.run FROM runs JOIN later ON runs.source = later.run"
+            " WHERE runs.mode = 'resume')"
+            " SELECT place, status FROM runs JOIN later USING (run) WHERE run != ?",
+            (run, run),
+        ).fetchall()
+        return found
+
+    # --- copying and pruning ---------------------------------------------------------------------
+
+    def restore(self, trace: RunTrace) -> bool:
+        info = trace.info
+        assert info is not None
+        with self.opening(), contextlib.ExitStack() as locked:
+            with contextlib.suppress(RunNotFound):
+                if self.info(trace.run).pruned or info.pruned:
+                    return False
+                locked.callback(self.lock(trace.run).release)
+            with self._sql.changing() as db:
+                row = db.execute(f"{self._runs} WHERE run = ?", (trace.run,)).fetchone()
+                here = None if row is None else self._info(db, row)
+                place = self._insert(db, info) if row is None else row[0]
+                data = stubs.goes_on(trace, self._data(db, place), self.url)
+                unattested = info.count is not None and (here is None or here.count is None)
+                if data is None and row is not None and not unattested:
+                    return False
+                self._write(db, place, data or b"")
+                if info.status is not None and (info.count is not None or info.pruned is not None):
+                    db.execute(ATTEST, (info.status, info.count, info.head, place))
+                if info.pruned is not None:
+                    stub = (stubs.KIND, trace.run, stubs.stub_of(info))
+                    db.execute("INSERT INTO documents VALUES (?, ?, ?)", stub)
+            self._on_disk()
+        return True
+
+    def prune(self, run: str, *, by: str, time: int, skeleton: bytes = b"") -> None:
+        if self.info(run).pruned is not None:
+            return
+        lock = self.lock(run)
+        try:
+            left = stubs.pruned_of(self.info(run), by, time)
+            with self._sql.changing() as db:
+                place = self._place(db, run)
+                stub = (stubs.KIND, run, stubs.stub_of(left))
+                db.execute("INSERT INTO documents VALUES (?, ?, ?)", stub)
+                db.execute("DELETE FROM lines WHERE place = ?", (place,))
+                db.execute("DELETE FROM orders WHERE place = ?", (place,))
+                self._write(db, place, skeleton)
+                tail = tail_of(skeleton)
+                kept = (tail.lines, tail.head.hex()) if skeleton else (None, None)
+                db.execute(ATTEST, (left.status, *kept, place))
+            self._on_disk()
+        finally:
+            lock.release()
+
+    @staticmethod
+    def _write(db: Any, place: int, data: bytes) -> None:
+        """Add lines behind those that are there; nobody else writes the run."""
+        last = db.execute("SELECT max(number) FROM lines WHERE place = ?", (place,)).fetchone()[0]
+        for number, line in enumerate(data.splitlines(keepends=True), 1 + (last or 0)):
+            add = "INSERT INTO lines (place, number, line) VALUES (?, ?, ?)"
+            db.execute(add, (place, number, line))
+
+    def _check_pruned(self, db: Any, run: str) -> None:
+        """Raises RunPruned."""
+        stub = "SELECT data FROM documents WHERE kind = ? AND key = ?"
+        row = db.execute(stub, (stubs.KIND, run)).fetchone()
+        if row is not None:
+            raise stubs.gone(stubs.info_in(row[0], f"what is left of run {run}"))
+
+    @staticmethod
+    def _unattested(db: Any) -> tuple[int, tuple[str, ...]]:
+        """How many runs there are, and those that ended without their count and head."""
+        open_ = "SELECT run FROM runs WHERE status IS NOT NULL AND count IS NULL"
+        runs: int = db.execute("SELECT count(*) FROM runs").fetchone()[0]
+        return runs, tuple(row[0] for row in db.execute(open_))
+
+
+def fields_of(info: RunInfo) -> tuple[Any, ...]:
+    """What the table of runs has of a new one, as `BEGIN` takes it."""
+    return (*(getattr(info, name) for name in _STARTED), info.input)
+
+
+def order_of(db: Any, place: int) -> StopOrder | None:
+    """The order to stop that was given to a run."""
+    given = "SELECT run, said_by, reason, time FROM orders WHERE place = ?"
+    row = db.execute(given, (place,)).fetchone()
+    return None if row is None else StopOrder(*row)
+
+
+def _writable(text: str) -> str:
+    """A text without what UTF-8 can't hold (lone surrogates), or a database (NUL)."""
+    return text.encode("utf-8", "replace").decode().replace("\0", " ")
