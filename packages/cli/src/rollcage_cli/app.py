@@ -38,6 +38,7 @@ _COMMANDS: Final = {
     "abandon": "rollcage_cli.abandon",
     "export": "rollcage_cli.export",
     "repair": "rollcage_cli.repair",
+    "copy": "rollcage_cli.copy",
     "approvals": "rollcage_cli.approvals",
     "approve": "rollcage_cli.approvals",
     "reject": "rollcage_cli.approvals",
