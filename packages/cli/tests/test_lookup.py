@@ -78,8 +78,15 @@ def test_none_is_said_with_what_there_is(
 def test_a_file_by_another_name(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "trace.jsonl").write_bytes(b"")
     result = cli("verify", "trace.jsonl")
-    assert result.code == 5
-    assert "not named <run id>.jsonl" in result.err
+    assert result.code == 3
+    assert "trace.jsonl, line 1: the trace is empty" in result.err
+
+
+def test_a_trace_by_another_name(cli: Cli, record: Record, tmp_path: Path) -> None:
+    run = record("job")
+    (tmp_path / "kept.jsonl").write_bytes(next(tmp_path.rglob(f"{run}.jsonl")).read_bytes())
+    assert cli("verify", "kept.jsonl").code == 0
+    assert f"job  {run}" in cli("show", "kept.jsonl").out
 
 
 def test_without_a_store(cli: Cli) -> None:

@@ -93,7 +93,7 @@ class Desk:
         approver = settings.pop("approver", None) or QueueApprover(self.root, wait=wait)
         clock = Clock(wall=lambda: self.now)
         by: dict[str, Any] = {"rules": [asks]} if self.policy is None else {"policy": self.policy}
-        return Session(name, store=self.root, approver=approver, _clock=clock, **by, **settings)
+        return Session(name, store=self.root, approver=approver, clock=clock, **by, **settings)
 
     def halted(self, text: str = "a", name: str = "job", **settings: Any) -> str:
         """Let a session halt at its call; the id of the request."""

@@ -10,10 +10,10 @@ from rollcage import adapter, errors, store, trace
 
 PUBLIC = [
     "Approval", "ApprovalCorrupt", "ApprovalInvalid", "ApprovalRequest", "ApprovalRequired",
-    "Approver", "ArgumentsInvalid", "Blocked", "CaptureFailed", "Compensation",
-    "ConsoleApprover", "Contract", "ContractError", "ControlLost", "CurrentStep", "DetectorMissing",
-    "DidNotHappen", "Diverged", "FacadeMissing", "Forked", "GovernanceError", "Guard",
-    "Halt", "Happened", "Instrument", "NotReplayable", "NotReplayableWarning",
+    "Approver", "ArgumentsInvalid", "Blocked", "CaptureFailed", "Clock",
+    "Compensation", "ConsoleApprover", "Contract", "ContractError", "ControlLost", "CurrentStep",
+    "DetectorMissing", "DidNotHappen", "Diverged", "FacadeMissing", "Forked", "GovernanceError",
+    "Guard", "Halt", "Happened", "Instrument", "NotReplayable", "NotReplayableWarning",
     "Observer", "OutputDrift", "PackageMissing", "PermissionUndeclared", "PlannedCall",
     "PlannedStep", "PolicyInvalid", "QueueApprover", "RegistryCorrupt",
     "ReplayMiss", "ReplayedError", "Response", "RollcageError", "Rule",

@@ -233,13 +233,13 @@ def the_detector_of_a_condition_is_missing(place: Place) -> Settings:
 @fails_with("rule_error")
 def the_clock_of_a_condition_raises(place: Place) -> Settings:
     place.opened = lambda _: place.now.clear()
-    return condition("run.elapsed < 60.0") | {"_clock": place.clock()}
+    return condition("run.elapsed < 60.0") | {"clock": place.clock()}
 
 
 @fails_with("rule_error")
 def the_clock_of_a_condition_goes_backwards(place: Place) -> Settings:
     place.opened = lambda _: place.now.__setitem__(0, 5)
-    return condition("run.elapsed < 60.0") | {"_clock": place.clock()}
+    return condition("run.elapsed < 60.0") | {"clock": place.clock()}
 
 
 @fails_with("policy_error")
@@ -289,13 +289,13 @@ RATE: Final = "[[limits.rules]]\nid = 'rate'\nrate = '10/min'\n"
 @fails_with("clock_error")
 def the_clock_raises(place: Place) -> Settings:
     place.opened = lambda _: place.now.clear()
-    return ruling(SECONDS) | {"_clock": place.clock()}
+    return ruling(SECONDS) | {"clock": place.clock()}
 
 
 @fails_with("clock_error")
 def the_clock_goes_backwards(place: Place) -> Settings:
     place.opened = lambda _: place.now.__setitem__(0, 5)
-    return ruling(SECONDS) | {"_clock": place.clock()}
+    return ruling(SECONDS) | {"clock": place.clock()}
 
 
 @fails_with("clock_error")
@@ -305,7 +305,7 @@ def the_clock_of_a_rate_goes_backwards(place: Place) -> Settings:
         place.now[0] = 5
 
     place.opened = back
-    return ruling(RATE) | {"_clock": place.clock()}
+    return ruling(RATE) | {"clock": place.clock()}
 
 
 @fails_with("limit_error")
@@ -378,7 +378,7 @@ def the_clock_goes_backwards_while_somebody_is_asked(place: Place) -> Settings:
         place.now[0] = 5
         return Approval(True, by="ann")
 
-    return asking(slow, _clock=place.wall())
+    return asking(slow, clock=place.wall())
 
 
 @fails_with("approval_expired")
@@ -387,7 +387,7 @@ def the_clock_goes_on_while_somebody_is_asked(place: Place) -> Settings:
         place.now[0] += 2 * 24 * 3600 * 1_000_000_000
         return Approval(True, by="ann")
 
-    return asking(slow, _clock=place.wall())
+    return asking(slow, clock=place.wall())
 
 
 @fails_with("rule_error")

@@ -280,11 +280,11 @@ def test_a_run_that_is_too_old_is_neither_resumed_nor_done_again(
     run = interrupted(store, 1)
     with (
         pytest.raises(RunTooOld, match=f"2:00:0.* ago.*abandon {run} --store {store.root}"),
-        Session("job", store=store, resume_within=within, _clock=later(hours=2), **more),
+        Session("job", store=store, resume_within=within, clock=later(hours=2), **more),
     ):
         pytest.fail("it is two hours old")
     assert len(store.runs()) == 1
-    soon = Session("job", store=store, resume_within=within, _clock=later(minutes=50), **more)
+    soon = Session("job", store=store, resume_within=within, clock=later(minutes=50), **more)
     with soon:
         assert write(1) == 1
     assert (soon.stats.hits, done) == (1, [1])
@@ -292,18 +292,18 @@ def test_a_run_that_is_too_old_is_neither_resumed_nor_done_again(
 
 def test_the_age_of_a_run_is_that_of_its_last_line(store: JsonlStore) -> None:
     interrupted(store, 1)
-    interrupted(store, 1, 2, _clock=later(hours=2))
-    assert finished(store, 1, 2, resume_within=3600, _clock=later(hours=2.5)).stats.hits == 2
+    interrupted(store, 1, 2, clock=later(hours=2))
+    assert finished(store, 1, 2, resume_within=3600, clock=later(hours=2.5)).stats.hits == 2
 
 
 def test_a_run_from_the_future_counts_as_new(store: JsonlStore) -> None:
-    interrupted(store, 1, _clock=later(days=9))
+    interrupted(store, 1, clock=later(days=9))
     assert finished(store, 1, resume_within=0).stats.hits == 1
 
 
 def test_looking_back_and_recording_afresh_ask_for_no_age(store: JsonlStore) -> None:
     run = interrupted(store, 1)
-    old = {"resume_within": 1, "_clock": later(days=1)}
+    old = {"resume_within": 1, "clock": later(days=1)}
     assert finished(store, 1, replay="offline", **old).stats.hits == 1
     abandon_run(store, run)
     assert finished(store, 1, **old).stats.hits == 0

@@ -96,7 +96,7 @@ def run(
     store: JsonlStore, world: World, program: Sequence[str], host: Host, end: End | None
 ) -> Session:
     """One session of the job, on a host whose wall clock is this."""
-    tools, session = world.tools(), Session("job", store=store, _clock=host.clock())
+    tools, session = world.tools(), Session("job", store=store, clock=host.clock())
     files = [store.root / "index.jsonl"]
     sizes: list[int] = []
     world.end, world.calls = end, 0
@@ -167,7 +167,7 @@ def test_no_rate_and_no_duration_goes_by_a_clock_that_jumps(
     world = World()
     write = world.tools()["write"]
     settings: dict[str, Any] = {"store": store, "policy": Policy.parse(RATE)}
-    with Session("job", **settings, _clock=Host(0, jumps).clock()) as session:
+    with Session("job", **settings, clock=Host(0, jumps).clock()) as session:
         for number in range(5):
             write(number)
         with pytest.raises(Blocked) as refused:

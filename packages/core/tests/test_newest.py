@@ -60,19 +60,19 @@ def test_a_clock_that_goes_back_between_crash_and_resume_loses_nothing(store: Js
     for hour, steps in ((0, 4), (-1, 2), (-2, 5)):
         with (
             pytest.raises(InterruptedError),
-            Session("job", store=store, _clock=at(hour)),
+            Session("job", store=store, clock=at(hour)),
         ):
             for number in range(steps):
                 write(number)
             raise InterruptedError
-    with Session("job", store=store, _clock=at(-3)):
+    with Session("job", store=store, clock=at(-3)):
         assert [write(n) for n in range(6)] == [*range(6)]
     assert done == [0, 1, 2, 3, 4, 5]
     assert [run.status for run in store.runs()] == ["error", "error", "error", "ok"]
 
 
 def test_yesterdays_run_by_a_clock_ahead_is_not_resumed_today(store: JsonlStore) -> None:
-    with Session("job", store=store, _clock=at(5)):
+    with Session("job", store=store, clock=at(5)):
         write(1)
     with pytest.raises(InterruptedError), Session("job", store=store) as today:
         write(1)

@@ -18,10 +18,12 @@ from rollcage import (
     SessionError,
     SessionHalted,
     StepView,
+    TraceCorrupt,
     UnknownOutcome,
     Verdict,
     tool,
 )
+from rollcage.store import JsonlStore
 from rollcage.trace import check_events
 
 ran: list[str] = []
@@ -858,3 +860,46 @@ def test_ask_halts_where_nobody_answers_but_not_on_a_hit(session: Any) -> None:
         assert write("a") == "wrote a"
         write("b")
     assert ran == []
+
+
+def test_a_trace_is_opened_by_its_content(store: JsonlStore, tmp_path: Path) -> None:
+    @tool(name="replayed.long", effect="read")
+    def long() -> str:
+        return "x" * 100_000
+
+    with Session("job", store=store) as session:
+        long()
+    runs = store.root / "runs"
+    cassette = tmp_path / "any name.txt"
+    cassette.write_bytes((runs / f"{session.run_id}.jsonl").read_bytes())
+    (store.root / "blobs").rename(tmp_path / "blobs")
+    other = JsonlStore(tmp_path / "other")
+    with Session("job", store=other, replay="offline", source=cassette) as again:
+        assert len(long()) == 100_000
+    assert again.stats.hits == 1
+    (tmp_path / "text.txt").write_text("hello\n")
+    with pytest.raises(TraceCorrupt, match="not a line of a trace"):
+        Session("job", store=other, replay="offline", source=tmp_path / "text.txt").__enter__()
+
+
+def test_steps_that_nobody_asked_for_are_named(store: JsonlStore) -> None:
+    @tool(name="replayed.look", effect="read")
+    def look(thing: str) -> str:
+        return thing
+
+    @tool(name="replayed.both", effect="scope")
+    def both(thing: str) -> str:
+        return look(thing) + look(f"{thing} again")
+
+    with Session("job", store=store) as recorded:
+        look("a")
+        both("b")
+        both("c")
+        with recorded.branch("left"):
+            look("d")
+        assert recorded.unasked() == ()
+    with Session("job", store=store, replay="offline") as session:
+        assert session.unasked() == tuple((recorded.run_id, step) for step in (1, 2, 5, 8))
+        look("a")
+        both("b")
+    assert session.unasked() == tuple((recorded.run_id, step) for step in (5, 8))

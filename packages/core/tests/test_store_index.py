@@ -253,7 +253,7 @@ def test_runs_stand_behind_those_they_build_on(store: JsonlStore) -> None:
     for ahead in (0, -3600, -7200):
         now = (9_000_000 + ahead) * 1_000_000_000
         ticking = Clock(wall=functools.partial(int, now))
-        with pytest.raises(KeyError), Session("job", store=store, _clock=ticking) as session:
+        with pytest.raises(KeyError), Session("job", store=store, clock=ticking) as session:
             raise KeyError
         runs.append(session.run_id)
     assert [info.run for info in store.runs()] == runs

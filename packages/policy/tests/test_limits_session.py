@@ -41,7 +41,7 @@ class Wire:
 
     def job(self, store: JsonlStore, **how: Any) -> Session:
         clock_ = Clock(monotonic=lambda: clock[0])
-        self._last = Session("job", store=store, policy=self._policy, _clock=clock_, **how)
+        self._last = Session("job", store=store, policy=self._policy, clock=clock_, **how)
         return self._last
 
     @property

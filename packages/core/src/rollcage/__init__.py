@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from rollcage.session.scope import CurrentStep, current_step
     from rollcage.session.session import Session
     from rollcage.step.call import Stats
+    from rollcage.step.driver import Clock
     from rollcage.step.observing import (
         Instrument,
         Observer,
@@ -115,6 +116,7 @@ __all__ = [
     "ArgumentsInvalid",
     "Blocked",
     "CaptureFailed",
+    "Clock",
     "Compensation",
     "ConsoleApprover",
     "Contract",
@@ -214,6 +216,7 @@ _LATE: Final = {
     "current_step": "session.scope",
     "Session": "session.session",
     "Stats": "step.call",
+    "Clock": "step.driver",
     "Instrument": "step.observing",
     "Observer": "step.observing",
     "RunEvent": "step.observing",

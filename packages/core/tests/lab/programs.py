@@ -332,7 +332,7 @@ class Lab:
         async def main() -> str:
             tools = self.tools.by_name.values()  # not those of other tests that have these names
             if self.clock is not None:
-                how["_clock"] = self.clock()
+                how["clock"] = self.clock()
             self.session = session = Session("job", store=self.root, tools=tools, **how)
             self.given = []
             try:

@@ -147,6 +147,12 @@ class Ahead:
         """Whether `places` has any, of whichever body."""
         return bool(self) or any(not entry.used for entry in self._unknown)
 
+    def left(self) -> Iterator[Entry]:
+        """What is left that was asked for in no other step's body, in the recorded order."""
+        for entry in itertools.islice(self._left, self._first, None):
+            if not entry.used and entry.kind != "branch" and not family(entry.branch):
+                yield entry
+
     def give(self, conversation: str, call_id: str) -> None:
         """A call of this id was asked for, or seen."""
         if call_id and self._left:

@@ -124,7 +124,7 @@ class Opened:
         facade: str | None = None,
         secrets: Literal["declared", "detected"] = "declared",
         types: Iterable[type] = (),
-        _clock: Clock = Clock(),  # noqa: B008 - immutable
+        clock: Clock = Clock(),  # noqa: B008 - immutable
         _reopens: str | None = None,  # a run that was there before, for an undo of it
     ) -> None:
         if name is None:
@@ -152,7 +152,7 @@ class Opened:
             all_given(gate, policy=policy, facade=facade, rules=rules),
             said=said,
             strict=strict,
-            clock=_clock.monotonic,
+            clock=clock.monotonic,
         )
         self._ask = None if approver is None else Ask(approver)
         self._actor = _person(actor) if actor else ""
@@ -164,7 +164,7 @@ class Opened:
         self._retry_failed = retry_failed
         self._enforce: Enforce = enforce
         self.unguarded: Unguarded = unguarded
-        self._clock = _clock
+        self._clock = clock
         self._reopens = _reopens
         self._run: Run | None = None
         self._turns: dict[Any, Turn] = {}

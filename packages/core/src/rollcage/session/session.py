@@ -123,6 +123,8 @@ class Session(Undoable):
             result that held one can't be given back: see the page on audits.
         types: classes of the application whose values, in results and as errors, come back as
             themselves, beside those that a tool's return type names: see `rollcage.register`.
+        clock: where time and randomness come from; for tests, whose traces are then the same
+            each time.
 
     Raises:
         PackageMissing: what reads the policy's file, or the facade, is not installed.
@@ -423,6 +425,16 @@ class Session(Undoable):
 
     def _here(self) -> Scope:
         return scope_of(self)
+
+    def unasked(self) -> tuple[tuple[str, int], ...]:
+        """The recorded steps (run, step) that nobody has asked for, in their order.
+
+        For tests that replay: what a recorded agent did, and this one does not. Those that ran in
+        the body of a step that was replayed, or was not asked for itself, are not named.
+        """
+        driver = self._active()
+        with driver.lock:
+            return tuple((entry.run, entry.step) for entry in driver.ledger.ahead.left())
 
     @contextlib.contextmanager
     def turn(self) -> Generator[TurnHandle]:

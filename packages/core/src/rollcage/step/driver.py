@@ -79,7 +79,15 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Clock:
-    """Where time and randomness come from, so that a test can bring its own."""
+    """Where time and randomness come from, so that a test can bring its own.
+
+    Called from any thread; what they give must not depend on anything that the agent does.
+
+    Attributes:
+        wall: the time, in ns since 1970.
+        monotonic: ns that never go back; durations are their differences.
+        random: so many random bytes, for the ids of runs.
+    """
 
     wall: Callable[[], int] = time.time_ns
     monotonic: Callable[[], int] = time.perf_counter_ns

@@ -41,7 +41,7 @@ from rollcage.store.index_lines import STARTED
 from rollcage.store.jobs import Wanted
 from rollcage.store.keyfile import KeyFile
 from rollcage.store.protocol import Lock, Repair, RunInfo, RunTrace, StopOrder, is_run_id
-from rollcage.store.tracefile import TraceFile, open_locked, set_tail_aside
+from rollcage.store.tracefile import NamedTrace, TraceFile, open_locked, run_in, set_tail_aside
 from rollcage.store.writer import JsonlWriter
 
 __all__ = ["JsonlStore", "open_trace"]
@@ -354,14 +354,17 @@ class JsonlStore(TraceFile):
 def open_trace(path: Path) -> tuple[TraceFile, str]:
     """A trace file by its path: where it is read from, and the id of its run.
 
+    One that is not named `<run id>.jsonl` says in its first line which run it is.
+
     Raises:
         RunNotFound: there is no such file.
-        StoreError: it is not named `<run id>.jsonl`.
+        StoreError: it can't be read.
+        TraceCorrupt: it is no trace.
     """
     if not disk.is_file(path):
         raise RunNotFound(f"there is no trace at {path}")
     if not (path.suffix == ".jsonl" and is_run_id(path.stem)):
-        raise StoreError(f"{path} is not named <run id>.jsonl; give it back the name of its run")
+        return NamedTrace(path), run_in(path)
     root = path.parent.parent
     folder = JsonlStore(root) if path.parent.name == "runs" else TraceFile(path.parent)
     return folder, path.stem

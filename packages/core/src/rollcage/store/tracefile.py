@@ -15,9 +15,9 @@ from rollcage.errors import RunInUse, RunNotFound, StoreError, TraceCorrupt
 from rollcage.store import disk, system
 from rollcage.store.control import read_order
 from rollcage.store.protocol import Lock, RunTrace, StopOrder, is_run_id
-from rollcage.trace.reader import split_tail
+from rollcage.trace.reader import read_events, split_tail
 
-__all__ = ["TraceFile", "open_locked", "set_tail_aside"]
+__all__ = ["NamedTrace", "TraceFile", "open_locked", "run_in", "set_tail_aside"]
 
 _log: Final = logging.getLogger("rollcage")
 _FOLLOWED: Final = 256  # runs of which is known where their end was
@@ -178,3 +178,30 @@ class TraceFile:
                 raise TraceCorrupt(str(path), 1, "a blob that is not what its name says")
             return data
         raise StoreError(f"blob {digest} is missing")
+
+
+class NamedTrace(TraceFile):
+    """One run to read, from a file of any name, or of one beside it as in `TraceFile`."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path.parent)
+        self._file = path
+
+    def _path(self, run: str) -> Path:
+        beside = super()._path(run)
+        return self._file if run_in(self._file) == run else beside
+
+
+def run_in(path: Path) -> str:
+    """The id of the run whose trace a file holds, whatever its name.
+
+    Raises:
+        StoreError: it can't be read.
+        TraceCorrupt: it is no trace.
+    """
+    try:
+        data, _ = split_tail(disk.read(path))
+    except OSError as error:
+        raise StoreError(f"{path} can't be read: {disk.said(error)}") from error
+    _, started = next(read_events(data, str(path)))
+    return str(started["run"])
