@@ -22,9 +22,9 @@ when the session is halted. `ReplayModel` drives an agent with the decisions of 
 """
 
 from rollcage_autogen.bare import watch_agents
+from rollcage_autogen.memory import follow_state
 from rollcage_autogen.models import guard_model
 from rollcage_autogen.replay_model import ReplayModel
-from rollcage_autogen.states import follow_state
 from rollcage_autogen.tools import as_tools, guard_tools
 from rollcage_autogen.values import register
 from rollcage_autogen.workbench import RollcageWorkbench

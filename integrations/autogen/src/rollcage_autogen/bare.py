@@ -15,11 +15,18 @@ from typing import Any, Final
 from autogen_core import FunctionCall
 from autogen_core.models import FunctionExecutionResult
 from rollcage import Session
-from rollcage.adapter import as_written, refuses_unguarded
+from rollcage.adapter import (
+    as_written,
+    declared_contract,
+    guarded_contract,
+    refuse_bare,
+    refuses_unguarded,
+)
 
-from rollcage_autogen.turns import EXECUTES, bare_tools, placed
+from rollcage_autogen.contracts import plain_function
+from rollcage_autogen.turns import EXECUTES, agent_name, begin_turn, listing, placed
 
-__all__ = ["watch_agents"]
+__all__ = ["before_question", "check_guarded", "watch_agents"]
 
 _WATCHED: Final = "__rollcage_watched__"
 
@@ -77,6 +84,61 @@ async def _is_bare(name: str, workbench: Sequence[Any]) -> bool:
     for bench in workbench:
         if name in [each["name"] for each in await bench.list_tools()]:
             own: Any = getattr(bench, "_override_name_to_original", {})
-            bare = bare_tools(bench)
+            bare = _bare_tools(bench)
             return bare is None or own.get(name, name) in [each.name for each in bare]
     return False
+
+
+# --- before a question ---------------------------------------------------------------------------
+
+
+def before_question(session: Session) -> None:
+    """The agent around is about to ask its model: a turn begins, unless the session is halted.
+
+    So an agent ends, and its calls have their turns, even where its model is not guarded.
+
+    Raises:
+        SessionHalted: nothing runs in this session any more; raised in the agent's own task.
+    """
+    session.check()
+    check_guarded(session)
+    begin_turn()
+
+
+def check_guarded(session: Session) -> None:
+    """End the agent around where it has tools that nobody guards, and the session refuses those.
+
+    It was handed the conversation by another one, say; or got tools after it was made.
+
+    Raises:
+        Blocked: it has; raised in the agent's own task, before its model is asked.
+    """
+    if session.unguarded != "refuse":
+        return
+    purpose, here = listing()
+    benches: Any = here.get("workbench") if purpose == "question" else ()
+    for bench in benches or ():
+        tools = _bare_tools(bench)
+        bare = [bench] if tools is None else tools
+        if bare:
+            name = str(getattr(bare[0], "name", type(bare[0]).__name__))
+            reason = (
+                f"the agent {agent_name() or 'around'} has {name}, which no session guards, while "
+                f'one with unguarded="refuse" is open: pass its tools through guard_tools, its '
+                f"workbench through RollcageWorkbench"
+            )
+            refuse_bare(session, name, {}, reason)
+
+
+def _bare_tools(bench: Any) -> list[Any] | None:
+    """The tools of a workbench that nobody guards; None where nobody can tell: all of them."""
+    if isinstance(getattr(bench, "session", None), Session):
+        return []  # it guards what it has
+    tools: Any = getattr(bench, "_tools", None)
+    if tools is None:
+        return None
+    return [
+        each
+        for each in tools
+        if guarded_contract(each) is None and declared_contract(plain_function(each)) is None
+    ]

@@ -32,10 +32,11 @@ from rollcage.adapter import (
     swapped,
 )
 
+from rollcage_autogen.bare import before_question
 from rollcage_autogen.contracts import AnyTool, contract_for, plain_function
 from rollcage_autogen.declared import DeclaredTool, function_call
 from rollcage_autogen.endings import Answering, instead_of, linked
-from rollcage_autogen.turns import before_question, listing, note_missing, placed
+from rollcage_autogen.turns import listing, note_missing, placed
 from rollcage_autogen.values import Piece, last_piece
 
 __all__ = ["guarded"]

@@ -17,10 +17,10 @@ from rollcage.adapter import Answer, Form, GuardedModel, ModelCall, is_object
 from rollcage.errors import ContractError
 
 from rollcage_autogen.answers import answer_of, whole
-from rollcage_autogen.bare import watch_agents
+from rollcage_autogen.bare import check_guarded, watch_agents
 from rollcage_autogen.replay_model import ReplayModel
 from rollcage_autogen.requests import canonical_request
-from rollcage_autogen.turns import agent_name, answered, check_guarded
+from rollcage_autogen.turns import agent_name, answered
 
 __all__ = ["guard_model"]
 

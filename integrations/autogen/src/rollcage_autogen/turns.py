@@ -18,25 +18,14 @@ from typing import Any, Final, Literal
 from autogen_core import MessageHandlerContext
 from autogen_core.models import CreateResult
 from rollcage import Session
-from rollcage.adapter import (
-    as_written,
-    declared_contract,
-    guarded_contract,
-    refuse_bare,
-    slot_of,
-    step_here,
-)
+from rollcage.adapter import as_written, slot_of, step_here
 from rollcage.errors import ArgumentsInvalid
-
-from rollcage_autogen.contracts import plain_function
 
 __all__ = [
     "EXECUTES",
     "agent_name",
     "answered",
-    "bare_tools",
-    "before_question",
-    "check_guarded",
+    "begin_turn",
     "listing",
     "note_missing",
     "placed",
@@ -80,6 +69,11 @@ def answered(result: CreateResult, session: Session | None) -> None:
                     call.name, {"arguments": call.arguments}, reason=str(error),
                     code=ArgumentsInvalid.code,
                 )  # fmt: skip
+
+
+def begin_turn() -> None:
+    """The agent around asks its model, and it may be that nobody sees the answer."""
+    _turn.set(_Turn(step_here(), None))
 
 
 def placed(session: Session, call_id: str) -> contextlib.AbstractContextManager[None]:
@@ -160,55 +154,3 @@ def note_missing(session: Session, holder: object, listed: Container[str] | None
     said = f"tool '{call.name}' not found in any workbench"
     with placed(session, call.id):
         session.refused(call.name, as_written(here.get("arguments")), reason=said)
-
-
-def before_question(session: Session) -> None:
-    """The agent around is about to ask its model: a turn begins, unless the session is halted.
-
-    So an agent ends, and its calls have their turns, even where its model is not guarded.
-
-    Raises:
-        SessionHalted: nothing runs in this session any more; raised in the agent's own task.
-    """
-    session.check()
-    check_guarded(session)
-    _turn.set(_Turn(step_here(), None))
-
-
-def check_guarded(session: Session) -> None:
-    """End the agent around where it has tools that nobody guards, and the session refuses those.
-
-    It was handed the conversation by another one, say; or got tools after it was made.
-
-    Raises:
-        Blocked: it has; raised in the agent's own task, before its model is asked.
-    """
-    if session.unguarded != "refuse":
-        return
-    purpose, here = listing()
-    benches: Any = here.get("workbench") if purpose == "question" else ()
-    for bench in benches or ():
-        tools = bare_tools(bench)
-        bare = [bench] if tools is None else tools
-        if bare:
-            name = str(getattr(bare[0], "name", type(bare[0]).__name__))
-            reason = (
-                f"the agent {agent_name() or 'around'} has {name}, which no session guards, while "
-                f'one with unguarded="refuse" is open: pass its tools through guard_tools, its '
-                f"workbench through RollcageWorkbench"
-            )
-            refuse_bare(session, name, {}, reason)
-
-
-def bare_tools(bench: Any) -> list[Any] | None:
-    """The tools of a workbench that nobody guards; None where nobody can tell: all of them."""
-    if isinstance(getattr(bench, "session", None), Session):
-        return []  # it guards what it has
-    tools: Any = getattr(bench, "_tools", None)
-    if tools is None:
-        return None
-    return [
-        each
-        for each in tools
-        if guarded_contract(each) is None and declared_contract(plain_function(each)) is None
-    ]

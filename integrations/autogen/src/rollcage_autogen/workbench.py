@@ -27,11 +27,11 @@ from rollcage.adapter import (
 )
 from rollcage.errors import ContractError
 
-from rollcage_autogen.bare import watch_agents
+from rollcage_autogen.bare import before_question, watch_agents
 from rollcage_autogen.endings import cancelled, instead_of
 from rollcage_autogen.listed import ListedTool, ToolFailed, result_of, text_result
 from rollcage_autogen.tools import guard_tools
-from rollcage_autogen.turns import before_question, listing, note_missing, placed
+from rollcage_autogen.turns import listing, note_missing, placed
 from rollcage_autogen.values import register_messages
 
 __all__ = ["RollcageWorkbench", "ToolFailed"]

@@ -82,8 +82,6 @@ def guard_tools(
         contracts,
         framework="CrewAI",
         kinds=(BaseTool, CrewStructuredTool),
-        instead="as_tools makes one of a function declared with @rollcage.tool; what a provider "
-        "runs itself can't be guarded",
         guard=lambda tool, effect, declared: _guarded(tool, session, effect, declared),
     )
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rollcage_langchain.checkpoints import follow_checkpoints
+from rollcage_langchain.memory import follow_checkpoints
 from rollcage_langchain.models import guard_model
 from rollcage_langchain.replay_model import ReplayModel
 from rollcage_langchain.tools import as_tools, guard_tools

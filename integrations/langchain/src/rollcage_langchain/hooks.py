@@ -23,7 +23,7 @@ from rollcage.adapter import (
 
 from rollcage_langchain.approvals import INTERRUPT
 from rollcage_langchain.bare import refusing_bare
-from rollcage_langchain.checkpoints import follow_checkpoints, followed
+from rollcage_langchain.memory import follow_checkpoints, followed
 from rollcage_langchain.tools import guard_tools
 from rollcage_langchain.turns import agent_name, answered_in, messages_in, turn_and_slot
 

@@ -16,7 +16,7 @@ from rollcage.adapter import Answer, Form, GuardedModel, ModelCall
 from rollcage.errors import ContractError
 
 from rollcage_langchain.answers import answer_of, as_chunk
-from rollcage_langchain.checkpoints import follow_checkpoints
+from rollcage_langchain.memory import follow_checkpoints
 from rollcage_langchain.replay_model import ReplayModel
 from rollcage_langchain.requests import canonical_request
 from rollcage_langchain.tools import running

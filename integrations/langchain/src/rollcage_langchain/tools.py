@@ -29,9 +29,9 @@ from rollcage.adapter import (
 )
 from rollcage.errors import ContractError
 
-from rollcage_langchain.checkpoints import follow_checkpoints
 from rollcage_langchain.contracts import BodySignature, contract_for, parameters_of
-from rollcage_langchain.relabel import THIS_CALL, relabel
+from rollcage_langchain.memory import follow_checkpoints
+from rollcage_langchain.values import THIS_CALL, relabel
 
 __all__ = ["as_tools", "guard_tools", "running"]
 
@@ -78,8 +78,6 @@ def guard_tools(
         contracts,
         framework="LangChain",
         kinds=BaseTool,
-        instead="as_tools makes one of a function declared with @rollcage.tool; what a provider "
-        "runs itself can't be guarded",
         guard=lambda tool, effect, declared: _guarded(tool, session, effect, declared),
     )
 

@@ -32,6 +32,11 @@ __all__ = [
 
 T = TypeVar("T")
 
+_INSTEAD: Final = (
+    "as_tools makes one of a function declared with @rollcage.tool; what a provider runs itself "
+    "can't be guarded"
+)
+
 Declarations = Mapping[str, Contract | Mapping[str, Any]]
 """By a tool's name: its contract, or the fields of one that are to be declared."""
 
@@ -189,7 +194,7 @@ def guard_each(
     *,
     framework: str,
     kinds: type | tuple[type, ...],
-    instead: str,
+    instead: str = _INSTEAD,
     guard: Callable[[T, Effect | None, Contract | Mapping[str, Any] | None], T],
 ) -> list[T]:
     """What each adapter's `guard_tools` does; a tool that this session guards already stays.

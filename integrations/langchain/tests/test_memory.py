@@ -444,7 +444,7 @@ def test_what_was_seen_counts_and_keeps_its_labels(
 
 
 def test_the_key_by_which_a_checkpointer_is_handed_on(saver: InMemorySaver) -> None:
-    """A fact about LangGraph that `checkpoints.py` depends on."""
+    """A fact about LangGraph that `memory.py` depends on."""
     found: list[Any] = []
 
     class State(TypedDict):
