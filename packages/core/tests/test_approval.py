@@ -397,4 +397,4 @@ def test_only_the_latest_placed_calls_are_remembered(tmp_path: Path) -> None:
         for turn in range(300):
             with session.place(turn=turn, slot=0):
                 send("a")
-        assert len(session._ended) == 256
+        assert session._entered().once.turns == 256

@@ -847,20 +847,11 @@ def test_whatever_is_no_yes_at_a_terminal_is_a_no(tmp_path: Path, typed: str, sa
 
 def test_what_a_model_wrote_cannot_act_on_the_terminal(tmp_path: Path) -> None:
     approver, shown = at_console("a\n")
-    with guarded(tmp_path, approver), Session.place(_active(), agent="\x1b[2J"):
+    with guarded(tmp_path, approver) as session, session.place(agent="\x1b[2J"):
         send("\x1b]0;owned\x07 a\n  b = fine \u202e")
     text = shown.getvalue()
     assert all(character.isprintable() or character == "\n" for character in text)
     assert "\\x1b]0;owned\\x07 a\\n  b = fine \\u202e" in text
-
-
-def _active() -> Session:
-    from rollcage.session.scope import around
-
-    scope = around.get()
-    assert scope is not None
-    assert isinstance(scope.session, Session)
-    return scope.session
 
 
 def test_by_default_the_terminal_is_that_of_the_process(

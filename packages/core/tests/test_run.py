@@ -1,11 +1,13 @@
 """A session has a run: recorded now, opened again for an undo, or only looked at."""
 
 import asyncio
+import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from rollcage import (
+    Blocked,
     Happened,
     Session,
     SessionError,
@@ -17,7 +19,10 @@ from rollcage import (
     tool,
     undo_run,
 )
+from rollcage.gate import StepView
 from rollcage.session.run import Run
+from rollcage.session.undoing import undo_of
+from rollcage.step.undoing import UndoRequest, plan_steps, take_back, undo_steps
 from rollcage.store import JsonlStore
 from rollcage.trace import read_run
 
@@ -56,6 +61,11 @@ def made(name: str) -> str:
     raise TimeoutError(name)
 
 
+@tool(effect="read", secret=["password"])
+def login(password: str) -> bool:
+    return bool(password)
+
+
 @pytest.fixture(autouse=True)
 def nothing_there() -> None:
     there.clear()
@@ -65,8 +75,49 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(each): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
 
 
-def test_a_session_is_inherited_by_nothing() -> None:
-    assert Session.__subclasses__() == []
+def test_a_session_inherits_nothing_and_is_inherited_by_nothing() -> None:
+    assert Session.__bases__ == (object,)
+    own = [each for each in Session.__subclasses__() if each.__module__.startswith("rollcage.")]
+    assert own == []
+
+
+def test_an_undo_is_asked_for_by_one_request_that_stays_as_it_is(store: JsonlStore) -> None:
+    request = UndoRequest(run="r", to=1)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        request.to = 2  # type: ignore[misc]
+    for entry in (undo_steps, plan_steps, take_back, undo_of):
+        assert UndoRequest in get_type_hints(entry).values()
+    with Session("job", store=store) as session:
+        put("a")
+        with pytest.raises(SessionError, match="steps count from 1"):
+            session.undo(to=0)
+    assert there == {"a"}
+
+
+def test_what_decides_on_an_undo_is_told_the_name_of_the_run(store: JsonlStore) -> None:
+    names: list[str] = []
+
+    def noted(step: StepView) -> None:
+        assert step.run is not None
+        names.append(step.run.name)
+
+    with Session("letters", store=store) as session:
+        put("a")
+    assert undo_run(store, session.run_id, rules=[noted]).complete
+    assert set(names) == {"letters"}
+
+
+def test_what_is_secret_here_is_no_name_of_an_agent_in_a_session_that_has_to_detect(
+    store: JsonlStore,
+) -> None:
+    with (
+        Session("outer", store=store, secrets="detected"),
+        Session("inner", store=store, replay="off") as inner,
+    ):
+        login("xyzzy-4711-plugh")
+        with inner.place(agent="xyzzy-4711-plugh"), pytest.raises(Blocked, match="its agent"):
+            put("a")
+    assert there == set()
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
@@ -113,7 +164,7 @@ def test_a_run_is_given_up_where_it_can_not_be_opened_again(store: JsonlStore) -
     assert lineage.runs == [first.run_id, second.run_id]
     run.close()
     looked, _ = Run.inspect(store, second.run_id)
-    assert (looked.writer, looked.driver, looked.root) == (None, None, first.run_id)
+    assert (looked.writer, looked.root) == (None, first.run_id)
     with Session("job", store=store) as third:  # nobody holds a lock of it
         put("a")
     assert third.stats.hits == 1

@@ -242,7 +242,7 @@ def test_a_full_disk_is_told_and_nothing_is_half_written(
 ) -> None:
     with pytest.raises(TraceUnwritable, match="SQLITE_FULL"), Session("b", store=store) as session:
         note("two")
-        connection = cast("SqliteWriter", session._active().writer)._connection
+        connection = cast("SqliteWriter", session._entered().driver.writer)._connection
         assert connection is not None
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages}")

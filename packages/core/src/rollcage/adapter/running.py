@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, NoReturn
 
 from rollcage.errors import Blocked
 from rollcage.session.declare import open_sessions
-from rollcage.session.scope import Guard, here, step_here
+from rollcage.session.scope import Enclosing, here, step_here
 from rollcage.session.session import Session
 
 __all__ = ["Running", "refuse_bare", "refuses_unguarded", "session_here"]
@@ -22,7 +22,7 @@ _NOT_RUNNING: Final = object()
 def session_here() -> Session | None:
     """The session that is open around this context; None outside of one."""
     scope = here()
-    return None if scope is None else cast("Session", scope.session)
+    return None if scope is None else _session_of(scope.calls)
 
 
 def refuses_unguarded() -> Session | None:
@@ -33,16 +33,20 @@ def refuses_unguarded() -> Session | None:
     only (`effect="scope"`: an agent as a tool).
     """
     scope = here()
-    sessions: list[Guard] = []
+    sessions: list[Enclosing] = []
     if scope is None:
         sessions = list(open_sessions.values())
     elif scope.step is not None and scope.step.call.contract.effect != "scope":
         return None
     while scope is not None:
-        sessions.append(scope.session)
-        scope = scope.session.nesting.outer
+        sessions.append(scope.calls)
+        scope = scope.calls.nesting.outer
     found = next((each for each in sessions if each.unguarded == "refuse"), None)
-    return cast("Session | None", found)
+    return None if found is None else _session_of(found)
+
+
+def _session_of(calls: Enclosing) -> Session | None:
+    return calls.session if isinstance(calls.session, Session) else None
 
 
 def refuse_bare(session: Session, tool: str, arguments: Mapping[str, Any], reason: str) -> NoReturn:

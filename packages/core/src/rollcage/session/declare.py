@@ -12,7 +12,7 @@ from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
 from rollcage.contract.contract import Contract, Effect, OnMiss, Source
 from rollcage.contract.drift import OnDrift
 from rollcage.errors import ArgumentsInvalid, Blocked, ContractError, UnguardedCallWarning
-from rollcage.session.scope import Guard, here
+from rollcage.session.scope import Enclosing, here
 from rollcage.undo.compensation import declared_tools
 
 __all__ = [
@@ -27,8 +27,8 @@ __all__ = [
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-open_sessions: Final[dict[int, Guard]] = {}
-"""The sessions of this process that are open, by `id`."""
+open_sessions: Final[dict[int, Enclosing]] = {}
+"""The sessions of this process that are open, by the `id` of their calls."""
 
 
 class Declared(TypedDict, total=False):
@@ -119,7 +119,7 @@ def declared_contracts() -> Iterator[Contract]:
 
 
 def guarded(
-    function: Callable[..., Any], contract: Contract, session_of: Callable[[], Guard | None]
+    function: Callable[..., Any], contract: Contract, session_of: Callable[[], Enclosing | None]
 ) -> Callable[..., Any]:
     """The function with its calls guarded by the session that `session_of` finds, if any."""
     bind = inspect.signature(function).bind
@@ -156,7 +156,7 @@ def guarded(
 
 
 def _named(
-    session: Guard,
+    session: Enclosing,
     contract: Contract,
     bind: Callable[..., inspect.BoundArguments],
     args: tuple[Any, ...],
@@ -212,10 +212,10 @@ def _check_unguarded(contract: Contract) -> None:
             raise Blocked(reason, rule="", code="unguarded")
 
 
-def _session_here(contract: Contract) -> Guard | None:
+def _session_here(contract: Contract) -> Enclosing | None:
     scope = here()
     if scope is not None:
-        return scope.session
+        return scope.calls
     if open_sessions:
         _check_facades(contract)
         _check_unguarded(contract)

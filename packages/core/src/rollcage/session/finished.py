@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
-from rollcage.errors import SessionError
-from rollcage.gate import Approver, Detecting, PolicyGuard, Rule, Sealing, Verdict, recorded_facade
-from rollcage.gate import Given as Guarded
+from rollcage.gate import (
+    Approver,
+    Ask,
+    Detecting,
+    FacadeGuard,
+    Given,
+    PolicyGuard,
+    Rule,
+    Sealing,
+    Verdict,
+    all_given,
+    recorded_facade,
+)
 from rollcage.replay.path import Entry
-from rollcage.session.opened import check_approved
+from rollcage.replay.recording import Lineage
+from rollcage.session.calls import Calls, check_approved
+from rollcage.session.means import Means
+from rollcage.session.opening import enter, leave, sealed_within
 from rollcage.session.run import Key, Run
-from rollcage.session.session import Session
+from rollcage.session.scope import Lent, here
+from rollcage.session.undoing import undo_of
 from rollcage.step.call import Call
 from rollcage.step.capture import Setting
+from rollcage.step.driver import Clock
+from rollcage.step.gating import Gate
+from rollcage.step.ledger import Ledger
 from rollcage.step.looking import Looking
 from rollcage.step.observing import Observer
 from rollcage.step.requests import Effect
-from rollcage.step.undoing import Order, plan_steps
+from rollcage.step.undoing import UndoRequest, plan_steps
 from rollcage.store.jobs import store_option
 from rollcage.store.protocol import Store
 from rollcage.store.url import open_store
@@ -29,23 +47,28 @@ from rollcage.undo.undo import InDoubt, UndoPlan, UndoReport
 __all__ = ["aplan_undo", "aundo_run", "plan_undo", "undo_run"]
 
 Where = str | os.PathLike[str] | Store
-Given = Mapping[str, ToolSource] | Iterable[ToolSource] | None
 
 
-def undo_run(
-    store: Where,
-    run: str,
-    *,
-    to: int | None = None,
-    tools: Given = None,
-    gate: Iterable[Guarded] = (),
-    policy: PolicyGuard | str | os.PathLike[str] | None = None,
-    rules: Sequence[Rule] = (),
-    approver: Approver | None = None,
-    observers: Iterable[Observer] = (),
-    in_doubt: InDoubt = "list",
-    durability: Literal["os", "disk"] = "os",
-) -> UndoReport:
+class PlanOptions(TypedDict, total=False):
+    """What can be said of the undo of a finished run, or of the plan of one: see `undo_run`."""
+
+    to: int | None
+    tools: Mapping[str, ToolSource] | Iterable[ToolSource] | None
+    in_doubt: InDoubt
+
+
+class UndoOptions(PlanOptions, total=False):
+    """What else can be said where it is carried out: see `undo_run`."""
+
+    gate: Iterable[Given]
+    policy: PolicyGuard | str | os.PathLike[str] | None
+    rules: Sequence[Rule]
+    approver: Approver | None
+    observers: Iterable[Observer]
+    durability: Literal["os", "disk"]
+
+
+def undo_run(store: Where, run: str, **options: Unpack[UndoOptions]) -> UndoReport:
     """Undo what a run did behind step `to`, and all of its source that it had not come to.
 
     The undo is appended to the run's trace; one that was cut off goes on where it was. Afterwards,
@@ -54,17 +77,20 @@ def undo_run(
     Args:
         store: where the run is kept.
         run: its id.
-        to: the last of its steps that stays; None takes everything back.
-        tools: the tools that are called and that observe: functions declared with
-            `@rollcage.tool`, contracts, or a mapping of them; None: all that this process declared.
-        gate: what decides on each compensating call, as in `Session`.
-        policy: a policy, or the file that it is in; as the first of `gate`.
-        rules: rules, as the last of `gate`.
-        approver: decides where a rule asks.
-        observers: each is told what becomes of each step, as in `Session`.
-        in_doubt: what is done with a step whose outcome is unknown: `"list"`
-            it, or `"restore"` what was before, where its plan was made by then.
-        durability: as in `Session`.
+        **options: all of them can be left out:
+
+            * `to`: the last of its steps that stays; None takes everything back.
+            * `tools`: the tools that are called and that observe: functions declared with
+              `@rollcage.tool`, contracts, or a mapping of them; None: all that this process
+              declared.
+            * `in_doubt`: what is done with a step whose outcome is unknown: `"list"` it, or
+              `"restore"` what was before, where its plan was made by then.
+            * `gate`: what decides on each compensating call, as in `Session`.
+            * `policy`: a policy, or the file that it is in; as the first of `gate`.
+            * `rules`: rules, as the last of `gate`.
+            * `approver`: decides where a rule asks.
+            * `observers`: each is told what becomes of each step, as in `Session`.
+            * `durability`: as in `Session`.
 
     Raises:
         RunNotFound: there is no such run.
@@ -72,109 +98,124 @@ def undo_run(
         ToolMissing: a tool that is needed is not here, or is another version.
         SessionError: it can't be done, another run builds on it, say; nothing was changed.
     """
-    last = _step(to)
-    with _reopened(
-        store,
-        run,
-        tools=tools,
-        gate=gate,
-        policy=policy,
-        rules=rules,
-        approver=approver,
-        observers=observers,
-        durability=durability,
-    ) as session:
-        return session.undo(last, in_doubt=in_doubt)
+    request = _request(run, options)
+    with _reopened(store, run, options) as calls:
+        report: UndoReport = calls.driver.run(undo_of(calls, request))
+        return report
 
 
-async def aundo_run(
-    store: Where,
-    run: str,
-    *,
-    to: int | None = None,
-    tools: Given = None,
-    gate: Iterable[Guarded] = (),
-    policy: PolicyGuard | str | os.PathLike[str] | None = None,
-    rules: Sequence[Rule] = (),
-    approver: Approver | None = None,
-    observers: Iterable[Observer] = (),
-    in_doubt: InDoubt = "list",
-    durability: Literal["os", "disk"] = "os",
-) -> UndoReport:
+async def aundo_run(store: Where, run: str, **options: Unpack[UndoOptions]) -> UndoReport:
     """`undo_run` for async tools, or sync ones in threads."""
-    last = _step(to)
-    async with _reopened(
-        store,
-        run,
-        tools=tools,
-        gate=gate,
-        policy=policy,
-        rules=rules,
-        approver=approver,
-        observers=observers,
-        durability=durability,
-    ) as session:
-        return await session.aundo(last, in_doubt=in_doubt)
+    request = _request(run, options, is_async=True)
+    with _reopened(store, run, options) as calls:
+        report: UndoReport = await calls.driver.arun(undo_of(calls, request), is_async=True)
+        return report
 
 
-def plan_undo(
-    store: Where,
-    run: str,
-    *,
-    to: int | None = None,
-    tools: Given = None,
-    in_doubt: InDoubt = "list",
-) -> UndoPlan:
+def plan_undo(store: Where, run: str, **options: Unpack[PlanOptions]) -> UndoPlan:
     """What `undo_run` would do, by the states as they are now; nothing is changed or written.
 
-    Raises as `undo_run` does, but for a run in use.
+    It takes `to`, `tools` and `in_doubt`, and raises as `undo_run` does, but for a run in use.
     """
-    order = Order(run, _step(to), in_doubt=in_doubt)
-    looking, setting = _looked_at(store, run, tools)
-    plan: UndoPlan = looking.run(plan_steps(order, setting))
+    request = _request(run, options)
+    looking, setting = _looked_at(store, run, options)
+    plan: UndoPlan = looking.run(plan_steps(request, setting))
     return plan
 
 
-async def aplan_undo(
-    store: Where,
-    run: str,
-    *,
-    to: int | None = None,
-    tools: Given = None,
-    in_doubt: InDoubt = "list",
-) -> UndoPlan:
+async def aplan_undo(store: Where, run: str, **options: Unpack[PlanOptions]) -> UndoPlan:
     """`plan_undo` for async tools, or sync ones in threads."""
-    order = Order(run, _step(to), in_doubt=in_doubt, is_async=True)
-    looking, setting = _looked_at(store, run, tools)
-    plan: UndoPlan = await looking.arun(plan_steps(order, setting))
+    request = _request(run, options, is_async=True)
+    looking, setting = _looked_at(store, run, options)
+    plan: UndoPlan = await looking.arun(plan_steps(request, setting))
     return plan
 
 
-def _step(to: int | None) -> int | None:
-    if to is not None and to < 1:
-        raise SessionError(f"to={to} is not a step; steps count from 1")
-    return to
+def _request(run: str, options: PlanOptions, *, is_async: bool = False) -> UndoRequest:
+    to, in_doubt = options.get("to"), options.get("in_doubt", "list")
+    return UndoRequest(run=run, to=to, in_doubt=in_doubt, is_async=is_async)
 
 
-def _reopened(store: Where, run: str, **given: Any) -> Session:
-    """A session on a run that was there before it: what is done in it is appended to that."""
+@contextlib.contextmanager
+def _reopened(store: Where, run: str, options: UndoOptions) -> Generator[Calls]:
+    """The calls of a run that was there before: what is done in it is appended to that."""
     own = open_store(store)
     own.read(run)  # or a folder is made where there is no store
-    return Session("undo", store=own, replay="off", _reopens=run, **given)
+    guards = all_given(
+        options.get("gate", ()),
+        policy=options.get("policy"),
+        facade=None,
+        rules=options.get("rules", ()),
+    )
+    outer = here()
+    lent = None if outer is None else outer.calls.lend(outer)
+    with own.opening():
+        opened, writer, lineage = Run.reopen(own, run)
+    name, clock, approver = lineage.settings["name"], Clock(), options.get("approver")
+    gate = Gate(name, guards, said=None, strict=False, clock=clock.monotonic)
+    try:
+        if lent is not None:
+            gate.nest(lent.above)
+        seal, facade = _recorded(opened, lineage, lent)
+        means = Means(
+            gate=gate,
+            seal=seal,
+            tools=Tools(options.get("tools")),
+            ask=None if approver is None else Ask(approver),
+            facade=facade or (None if outer is None else outer.calls.facade),
+            durable=options.get("durability") == "disk",
+            observers=tuple(options.get("observers", ())),
+            clock=clock,
+        )
+        ledger = Ledger(
+            run=run,
+            mode="record",
+            recording=None,
+            chain="effects",
+            on_divergence="halt",
+            seed=lineage.settings["seed"],
+            steps=lineage.last_step,
+            turns=lineage.last_turn,
+            at=store_option(own),
+        )
+        calls = Calls(name, opened, writer, ledger, own, means.within(lent))
+    except BaseException:
+        gate.close()
+        opened.close()
+        raise
+    enter(calls)
+    try:
+        yield calls
+    except BaseException as error:
+        leave(calls, error)
+        raise
+    leave(calls, None)
 
 
-def _looked_at(store: Where, run: str, tools: Given) -> tuple[Looking, Setting]:
+def _recorded(
+    run: Run, lineage: Lineage, lent: Lent | None = None
+) -> tuple[Sealing, FacadeGuard | None]:
+    """What stands for secrets in a run, and what was approved for it.
+
+    What was approved then, or is now, may take back what it has done.
+    """
+    settings = lineage.settings
+    given = settings.get("facade")
+    facade = None if given is None else recorded_facade(run.store, given)
+    key = Key(run.store)
+    seal = (Detecting if settings.get("secrets") == "detected" else Sealing)(key.sign)
+    return sealed_within(seal, key, lent), facade
+
+
+def _looked_at(store: Where, run: str, options: PlanOptions) -> tuple[Looking, Setting]:
     """What performs a look at a run, and what the flow of one needs to know."""
     opened, lineage = Run.inspect(open_store(store), run)
-    settings = lineage.settings
-    sealing = Detecting if settings.get("secrets") == "detected" else Sealing
-    given = settings.get("facade")
-    facade = None if given is None else recorded_facade(opened.store, given)
+    seal, facade = _recorded(opened, lineage)
     setting = Setting(
-        seal=sealing(Key(opened.store).sign),
+        seal=seal,
         barrier=False,
         root=opened.root,
-        tools=Tools(tools),
+        tools=Tools(options.get("tools")),
         take_back=_nothing_taken_back,
         decide=_nothing_runs,
         allow=functools.partial(check_approved, facade),

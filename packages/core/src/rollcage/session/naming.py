@@ -12,7 +12,7 @@ from rollcage.errors import SessionError
 from rollcage.gate import Sealing
 from rollcage.step.call import Call
 
-__all__ = ["Names", "name_of_script"]
+__all__ = ["Names", "name_of_script", "writable"]
 
 _log: Final = logging.getLogger("rollcage")
 
@@ -71,3 +71,8 @@ class Names:
                 self._recorded.add(name)
         quoted = call.call_id and self._seal.is_quoted_by(call.call_id)
         return "its call id" if quoted else ""
+
+
+def writable(text: str) -> str:
+    """A name from outside, without what UTF-8 can't hold (lone surrogates)."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -57,7 +57,6 @@ class Run:
         store: where it is kept, and its large values.
         source: what it replays, and how; None where it is not recorded now.
         writer: appends to its trace; None where that is not begun yet, or it is only looked at.
-        driver: performs what the flows of its calls ask for; it has the ledger.
     """
 
     def __init__(
@@ -68,7 +67,6 @@ class Run:
         self.store = store
         self.source = source
         self.writer: Writer | None = None
-        self.driver: Driver | None = None
         self._locks = locks
         self._attested: str | None = None  # how it had ended, where it was opened again
 

@@ -21,9 +21,9 @@ from rollcage.step.watch import Watch, install
 from rollcage.values.registered import Types
 
 __all__ = [
-    "Asked", "Branch", "CurrentStep", "Guard", "InScope", "Lent", "Nesting", "Scope", "TurnHandle",
-    "Unguarded", "around", "asked", "asking", "call_id_here", "current_step", "enter_body",
-    "enter_watched", "here", "scope_of", "step_here",
+    "Asked", "Branch", "CurrentStep", "Enclosing", "InScope", "Lent", "Nesting", "Scope",
+    "TurnHandle", "Unguarded", "around", "asked", "asking", "call_id_here", "current_step",
+    "enter_body", "enter_watched", "here", "scope_of", "step_here",
 ]  # fmt: skip
 
 Unguarded = Literal["warn", "refuse"]
@@ -32,12 +32,17 @@ Unguarded = Literal["warn", "refuse"]
 R = TypeVar("R")
 
 
-class Guard(Protocol):
-    """What scopes and declared tools need of their session."""
+class Enclosing(Protocol):
+    """What scopes and declared tools need of the calls that they are among: see `Calls`."""
 
     root: str
     nesting: Nesting
     unguarded: Unguarded
+
+    @property
+    def session(self) -> object:
+        """The session whose calls they are; None: of the undo of a finished run."""
+        ...
 
     @property
     def facade(self) -> FacadeGuard | None:
@@ -113,9 +118,9 @@ class Lent(NamedTuple):
 
 @dataclasses.dataclass(slots=True, eq=False)  # frozen, it would take four times as long to make
 class Scope:
-    """What a call finds around it: its session, branch, turn, and the step whose body it is in."""
+    """What a call finds around it: whose it is, branch, turn, and the step whose body it is in."""
 
-    session: Guard
+    calls: Enclosing
     branch: str = ""
     turn: Turn | None = None
     slot: int | None = None
@@ -186,7 +191,7 @@ class Nesting:
         self.left = False
         self._token: Token[Scope | None] | None = None
 
-    def enter(self, session: Guard) -> None:
+    def enter(self, session: Enclosing) -> None:
         """Let the calls of this context come from `session`."""
         self.outer = here()
         self._token = around.set(Scope(session))
@@ -195,7 +200,7 @@ class Nesting:
         """End that; a session that was entered later goes on to guard its own calls."""
         self.left = True
         scope = around.get()
-        if scope is not None and scope.session.nesting is self:
+        if scope is not None and scope.calls.nesting is self:
             around.set(_not_left(self.outer))
         else:
             here()
@@ -218,7 +223,7 @@ def here() -> Scope | None:
     A task that outlives its session still finds it: its calls are refused, not unguarded.
     """
     scope = around.get()
-    if scope is None or not scope.session.nesting.left:
+    if scope is None or not scope.calls.nesting.left:
         return scope
     found = _not_left(scope)
     if found is not scope:
@@ -228,25 +233,25 @@ def here() -> Scope | None:
 
 def _not_left(scope: Scope | None) -> Scope | None:
     while scope is not None:
-        nesting = scope.session.nesting
+        nesting = scope.calls.nesting
         if not (nesting.left and nesting.is_here()):
             return scope
         scope = nesting.outer
     return None
 
 
-def scope_of(session: Guard) -> Scope:
+def scope_of(session: Enclosing) -> Scope:
     """Where a call of `session` stands in this context.
 
     One that is made in a session inside of that stands where the inner one was entered, and the
     inner one has a say in it.
     """
     scope, inside = here(), None
-    if scope is not None and scope.session is session:
+    if scope is not None and scope.calls is session:
         return scope
-    while scope is not None and scope.session is not session:
-        inside = inside or scope.inside or scope.session.lend(scope)
-        scope = scope.session.nesting.outer
+    while scope is not None and scope.calls is not session:
+        inside = inside or scope.inside or scope.calls.lend(scope)
+        scope = scope.calls.nesting.outer
     if scope is None:
         return Scope(session)
     if scope.once is not None:  # turn and slot are those of another call
@@ -286,7 +291,7 @@ def current_step() -> CurrentStep | None:
         step.run,
         step.number,
         contract.name,
-        idempotency_key(scope.session.root, step.branch.name, step.fingerprint.hex()),
+        idempotency_key(scope.calls.root, step.branch.name, step.fingerprint.hex()),
         captured.before if captured is not None and contract.observe is not None else None,
     )
 
@@ -305,7 +310,7 @@ def call_id_here() -> str:
     return "" if scope is None else scope.call_id
 
 
-def enter_body(session: Guard, step: Step) -> Token[Scope | None]:
+def enter_body(session: Enclosing, step: Step) -> Token[Scope | None]:
     """Make `step` the one whose body is running in its session; `around.reset` ends that."""
     inside = scope_of(session).inside
     agent, branch = step.call.agent, step.branch.name
@@ -315,7 +320,7 @@ def enter_body(session: Guard, step: Step) -> Token[Scope | None]:
 def enter_watched(
     enforce: Enforce,
     grants_of: Callable[[tuple[str, ...]], Grants],
-    session: Guard,
+    session: Enclosing,
     step: Step,
 ) -> Token[Scope | None]:
     """`enter_body`, and hold what the body does to the permissions that its tool declares."""
@@ -330,7 +335,7 @@ def _watched() -> Watch | None:
     """The watch of the body whose context this is; inside of another tool's, it is that one's."""
     scope = around.get()
     while scope is not None and scope.step is None:
-        scope = scope.session.nesting.outer  # a session that a body has entered is its deed
+        scope = scope.calls.nesting.outer  # a session that a body has entered is its deed
     return None if scope is None or scope.step is None else scope.step.watch
 
 
@@ -380,7 +385,7 @@ class Branch:
     def call(self, tool: Callable[..., R], /, **arguments: Any) -> R:
         """Like `Session.call`, in this branch, from whichever thread."""
         with InScope(self._at):
-            return self._at.session.call(tool, **arguments)
+            return self._at.calls.call(tool, **arguments)
 
     @overload
     async def acall(
@@ -391,4 +396,4 @@ class Branch:
     async def acall(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
         """Like `Session.acall`, in this branch, from whichever task."""
         with InScope(self._at):
-            return await self._at.session.acall(tool, **arguments)
+            return await self._at.calls.acall(tool, **arguments)

@@ -1,67 +1,77 @@
-"""What users touch: `Session`. Tools are declared in `declare`, a call's place is in `scope`."""
+"""What users touch: `Session`. It has a run, whose calls it guards from entering to leaving."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import functools
-import inspect
+import datetime as dt
+import os
 from collections.abc import (
     AsyncIterator,
     Callable,
     Coroutine,
-    Generator,
     Iterable,
     Iterator,
     Mapping,
+    Sequence,
 )
-from types import MappingProxyType
-from typing import Any, Final, Literal, TypeVar, Unpack, cast, overload
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
-from rollcage.contract.asked import as_asked, secret_names
 from rollcage.contract.contract import Contract
-from rollcage.errors import (
-    ArgumentsInvalid,
-    Blocked,
-    ContractError,
-    Halt,
-    NotReplayableWarning,
-    OutputDrift,
-    SessionError,
+from rollcage.contract.permissions import Enforce
+from rollcage.errors import PolicyInvalid, SessionError, SessionHalted
+from rollcage.gate import (
+    Approver,
+    Ask,
+    Detecting,
+    FacadeGuard,
+    Given,
+    Instead,
+    PolicyGuard,
+    Rule,
+    Sealing,
+    Spent,
+    all_given,
+    person,
 )
-from rollcage.gate import ALLOWED, Ask, Instead
-from rollcage.replay.ahead import Histories, Memory, Place
+from rollcage.replay.ahead import Memory
 from rollcage.replay.path import Entry
-from rollcage.session.declare import (
-    Declared,
-    declaration,
-    declared_contracts,
-    guarded,
-    tool,
-)
-from rollcage.session.opened import writable
-from rollcage.session.scope import Branch, InScope, Scope, TurnHandle, asked, scope_of
+from rollcage.session.calls import Calls, Kind
+from rollcage.session.declare import Declared, declaration, guarded, tool
+from rollcage.session.job import Replay, microseconds
+from rollcage.session.lineage import read_answers
+from rollcage.session.naming import name_of_script, writable
+from rollcage.session.opening import Opening, enter, leave, policy_data
+from rollcage.session.options import Options
+from rollcage.session.places import Places
+from rollcage.session.run import Key
+from rollcage.session.scope import Branch, TurnHandle, Unguarded, here
 from rollcage.session.transaction import Transaction
-from rollcage.session.undoable import Undoable
-from rollcage.step.call import Call
-from rollcage.step.capture import on_record
-from rollcage.step.flow import Read, kept, run_step
-from rollcage.step.requests import Flow, Returned
-from rollcage.step.streams import astream, stream
-from rollcage.trace.constructors import call_refused
+from rollcage.session.undoing import undo_of
+from rollcage.step.call import Stats
+from rollcage.step.driver import Clock
+from rollcage.step.flow import Read
+from rollcage.step.gating import Gate
+from rollcage.step.ledger import OnDivergence
+from rollcage.step.observing import Observer
+from rollcage.step.undoing import UndoRequest
+from rollcage.store.jobs import job_name
+from rollcage.store.protocol import Store
+from rollcage.store.url import RunSource, open_store
+from rollcage.trace import constructors as make
+from rollcage.undo.compensation import Tools, ToolSource
+from rollcage.undo.undo import InDoubt, UndoReport
+from rollcage.values.answer import Answer
+from rollcage.values.exceptions import encode_exception
+from rollcage.values.registered import REGISTERED, Types
 
 __all__ = ["Session"]
 
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
-_REMEMBERED: Final = 256  # turns whose calls a framework may repeat, however many those are
-_NOTHING_ELSE: Final = Instead()  # what a framework's body comes to, where its adapter says nothing
-_NAMED: Final = "secret_in_name"
-_NOT_MADE: Final = (ArgumentsInvalid, Blocked, Halt, SessionError)
 
-
-class Session(Undoable):
+class Session:
     """A live, guarded execution; it writes exactly one run.
 
     Use it as a context manager, sync or async. Every tool that is called through it, or that was
@@ -139,6 +149,183 @@ class Session(Undoable):
             a temporary folder, and the log says where.
     """
 
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        store: str | os.PathLike[str] | Store = "./.rollcage",
+        replay: Replay = "auto",
+        source: RunSource | None = None,
+        input: Any = None,  # noqa: A002 - what it is
+        resume_within: dt.timedelta | float | None = None,
+        gate: Iterable[Given] = (),
+        policy: PolicyGuard | str | os.PathLike[str] | None = None,
+        rules: Sequence[Rule] = (),
+        observers: Iterable[Observer] = (),
+        said: str | Sequence[str] | None = None,
+        approver: Approver | None = None,
+        actor: str = "",
+        chain: Literal["effects", "all"] = "effects",
+        durability: Literal["os", "disk"] = "os",
+        on_divergence: OnDivergence = "halt",
+        seed: str = "",
+        retry_failed: bool | None = None,
+        enforce: Enforce = "off",
+        strict: bool = False,
+        unguarded: Unguarded = "warn",
+        tools: Mapping[str, ToolSource] | Iterable[ToolSource] | None = None,
+        facade: str | None = None,
+        secrets: Literal["declared", "detected"] = "declared",
+        types: Iterable[type] = (),
+        clock: Clock = Clock(),  # noqa: B008 - immutable
+    ) -> None:
+        if name is None:
+            name = name_of_script()
+        if not name:
+            raise SessionError("a session needs a name: it identifies the job")
+        self._options = Options(
+            replay=replay,
+            source=source,
+            input=input,
+            within=microseconds(resume_within),
+            chain=chain,
+            durability=durability,
+            on_divergence=on_divergence,
+            seed=seed,
+            retry_failed=retry_failed,
+            enforce=enforce,
+            unguarded=unguarded,
+            secrets=secrets,
+            actor=_person(actor) if actor else "",
+        )
+        self.name = job_name(name)
+        self.store = open_store(store)
+        self.run_id = self.root = ""
+        self.unguarded = unguarded
+        self._gate = Gate(
+            name,
+            all_given(gate, policy=policy, facade=facade, rules=rules),
+            said=said,
+            strict=strict,
+            clock=clock.monotonic,
+        )
+        self._key = Key(self.store)
+        self._seal = (Detecting if secrets == "detected" else Sealing)(self._key.sign)
+        self._ask = None if approver is None else Ask(approver)
+        self._observers = tuple(observers)
+        self._clock = clock
+        self._tools = Tools(tools)
+        self._types = Types(types, REGISTERED)
+        self._facade: FacadeGuard | None = None
+        self._calls: Calls | None = None
+        self._places: Places | None = None
+
+    # --- entering and leaving --------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        opening, calls, half_undone = self._enter()
+        if half_undone:
+            try:
+                rest = opening.rest_of_undo(calls, half_undone)
+                opening.finished_undo(calls, calls.driver.run(rest))
+            except BaseException as error:
+                leave(calls, error)
+                raise
+        return self
+
+    async def __aenter__(self) -> Self:
+        opening, calls, half_undone = self._enter()
+        if half_undone:
+            try:
+                rest = opening.rest_of_undo(calls, half_undone, is_async=True)
+                opening.finished_undo(calls, await calls.driver.arun(rest, is_async=True))
+            except BaseException as error:
+                leave(calls, error)
+                raise
+        return self
+
+    def _enter(self) -> tuple[Opening, Calls, tuple[Entry, ...]]:
+        """Open the run; the steps of its source whose undo was cut off are to be undone first."""
+        if self.run_id:
+            raise SessionError("a session can be entered once only; make another one")
+        facade, outer = self._facade_here(), here()
+        lent = None if outer is None else outer.calls.lend(outer)
+        if lent is not None:
+            self._gate.nest(lent.above)
+        opening = Opening(
+            name=self.name,
+            store=self.store,
+            key=self._key,
+            seal=self._seal,
+            options=self._options,
+            gate=self._gate,
+            ask=self._ask,
+            tools=self._tools,
+            types=self._types,
+            facade=facade,
+            observers=self._observers,
+            clock=self._clock,
+            lent=lent,
+            session=self,
+        )
+        try:
+            calls, half_undone = opening.open()
+        except BaseException:
+            self._gate.close()
+            raise
+        self._calls, self._places = calls, Places(calls)
+        self.run_id, self.root = calls.run_id, calls.root
+        enter(calls)
+        return opening, calls, half_undone
+
+    def _facade_here(self) -> FacadeGuard | None:
+        """The session's facade where it is entered: inside of another one's, what both give."""
+        own, outer = self.facade, here()
+        around_it = None if outer is None else outer.calls.facade
+        if own is None or around_it is None:
+            return own or around_it
+        return own.within(around_it)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        calls = self._entered()
+        try:
+            if (memory := _asked_at_end(calls, error)) is not None:
+                self._take_pause(memory.waits())
+        except BaseException as instead:
+            leave(calls, instead)
+            raise
+        leave(calls, error)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        calls = self._entered()
+        try:
+            if (memory := _asked_at_end(calls, error)) is not None:
+                self._take_pause(await memory.awaits())
+        except BaseException as instead:
+            leave(calls, instead)
+            raise
+        leave(calls, error)
+
+    def _take_pause(self, waits: str | None) -> None:
+        if waits is not None and not self._entered().driver.ledger.paused:
+            self.pause(waits)
+
+    def _entered(self) -> Calls:
+        """The calls of the run that this session has, from when it is entered."""
+        if self._calls is None:
+            raise SessionError(f"session {self.name!r} is not entered: use `with Session(...)`")
+        return self._calls
+
     # --- calls -----------------------------------------------------------------------------------
 
     def call(self, tool: Callable[..., R], /, **arguments: Any) -> R:
@@ -154,12 +341,7 @@ class Session(Undoable):
             Blocked: a rule denied the call; nothing happened.
             Halt: the session can't go on; nothing happened, unless the error says otherwise.
         """
-        function, contract = declaration(tool)
-        if contract.streams:
-            is_async = inspect.isasyncgenfunction(function)
-            stream: Any = self.astream if is_async else self.stream
-            return cast("R", stream(contract, arguments, function))
-        return cast("R", self.run(contract, arguments, function))
+        return self._entered().call(tool, **arguments)
 
     @overload
     async def acall(
@@ -169,15 +351,7 @@ class Session(Undoable):
     async def acall(self, tool: Callable[..., R], /, **arguments: Any) -> R: ...
     async def acall(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
         """Call an async tool, or a sync one in a thread, through the session. See `call`."""
-        function, contract = declaration(tool)
-        if contract.streams:
-            word = "async for" if inspect.isasyncgenfunction(function) else "for"
-            raise ContractError(
-                f"{contract.name} is a stream, and can't be awaited: "
-                f"{word} chunk in session.call({contract.name}, ...)"
-            )
-        is_async = inspect.iscoroutinefunction(function)
-        return await self.arun(contract, arguments, function, is_async=is_async)
+        return await self._entered().acall(tool, **arguments)
 
     def run(
         self,
@@ -185,7 +359,7 @@ class Session(Undoable):
         arguments: Mapping[str, Any],
         body: Callable[..., Any],
         *,
-        kind: Literal["tool", "model"] = "tool",
+        kind: Kind = "tool",
         answer: Read | None = None,
         instead: Instead | None = None,
     ) -> Any:
@@ -196,8 +370,7 @@ class Session(Undoable):
         framework's own contract can be neither edited nor answered, for nobody knows whether its
         body takes the arguments. Raises as `call` does, and whatever the body raises.
         """
-        self.look_back()
-        return self._active().run(self._flow(contract, arguments, body, kind, answer, instead))
+        return self._entered().run(contract, arguments, body, kind, answer, instead)
 
     async def arun(
         self,
@@ -206,14 +379,14 @@ class Session(Undoable):
         body: Callable[..., Any],
         *,
         is_async: bool = True,
-        kind: Literal["tool", "model"] = "tool",
+        kind: Kind = "tool",
         answer: Read | None = None,
         instead: Instead | None = None,
     ) -> Any:
         """`run` for an async body, or with `is_async=False` for a sync one in a thread."""
-        await self.alook_back()
-        flow = self._flow(contract, arguments, body, kind, answer, instead, waits=True)
-        return await self._active().arun(flow, is_async=is_async)
+        return await self._entered().arun(
+            contract, arguments, body, kind, answer, instead, is_async=is_async
+        )
 
     def stream(
         self,
@@ -221,7 +394,7 @@ class Session(Undoable):
         arguments: Mapping[str, Any],
         body: Callable[..., Any],
         *,
-        kind: Literal["tool", "model"] = "tool",
+        kind: Kind = "tool",
         answer: Read | None = None,
         instead: Instead | None = None,
     ) -> Iterator[Any]:
@@ -229,10 +402,7 @@ class Session(Undoable):
 
         The step's value is the list of its chunks. A consumer that stops early cuts the step off.
         """
-        instead = instead or _chunks(contract, body)
-        self.look_back()
-        flow = self._flow(contract, arguments, body, kind, answer, instead, streamed=True)
-        return stream(self._active(), flow)
+        return self._entered().stream(contract, arguments, body, kind, answer, instead)
 
     def astream(
         self,
@@ -240,113 +410,12 @@ class Session(Undoable):
         arguments: Mapping[str, Any],
         body: Callable[..., Any],
         *,
-        kind: Literal["tool", "model"] = "tool",
+        kind: Kind = "tool",
         answer: Read | None = None,
         instead: Instead | None = None,
     ) -> AsyncIterator[Any]:
         """`stream` for a body that gives an async iterator."""
-        instead = instead or _chunks(contract, body)
-        start = functools.partial(
-            self._flow, contract, arguments, body, kind, answer, instead, waits=True, streamed=True
-        )
-        if self._memory is None:
-            return astream(self._active(), start())
-        return self._astream(start)
-
-    async def _astream(self, start: Callable[[], Flow]) -> AsyncIterator[Any]:
-        """A stream before which a framework's memory has to be looked at."""
-        await self.alook_back()
-        async with contextlib.aclosing(astream(self._active(), start())) as chunks:
-            async for chunk in chunks:
-                yield chunk
-
-    def _flow(
-        self,
-        contract: Contract,
-        arguments: Mapping[str, Any],
-        body: Callable[..., Any],
-        kind: Literal["tool", "model"],
-        answer: Read | None,
-        instead: Instead | None,
-        *,
-        waits: bool = False,
-        streamed: bool = False,
-    ) -> Flow:
-        scope = self._here()
-        gate, refused = self._deciding(scope), None
-        if gate.asks:
-            self._active().check_process()  # before a lock that another process may hold
-            refused = gate.refuses(contract, body, kind=kind, undo=scope.undoes is not None)
-        raw, framework = arguments, asked.get()
-        if framework is not None and not framework.reached:
-            framework.reached = True
-            raw = arguments if framework.raw is None else framework.raw
-        if refused is None:
-            try:
-                bound = contract.takes.bind(arguments, self._seal)
-                if (contract.strict or gate.strict) and kind == "tool" and scope.undoes is None:
-                    contract.takes.check_strict(raw)
-            except ArgumentsInvalid as error:
-                self.refused(contract, raw, reason=str(error), code=error.code, kind=kind)
-                raise
-        else:
-            bound = gate.bind_refused(contract, arguments, self._seal, kind=kind)
-        step = scope.step
-        call = Call(
-            kind,
-            contract,
-            bound,
-            branch=scope.branch,
-            turn=scope.turn,
-            slot=scope.slot,
-            agent=scope.agent,
-            call_id=scope.call_id,
-            conversation=scope.conversation,
-            standing=None if self._memory is None else self._memory.here(),
-            parent=step,
-            ask=self._asked(scope),
-            undoes=scope.undoes,
-            instead=_NOTHING_ELSE if instead is None and contract.framework else instead,
-            raw=arguments if contract.framework else None,
-        )
-        self._check_names(call, raw, kind)
-        if scope.inside is not None and (halted := scope.inside.driver.refuses(call)) is not None:
-            raise halted
-        setting = self._setting
-        if setting is None:
-            self._active()
-            raise AssertionError("an entered session has it")
-        if contract.captures and refused is None:
-            self._tools.add(contract)
-        if gate.asks:
-            start = functools.partial(
-                run_step, body=body, setting=setting, read=answer, waits=waits
-            )
-            verdict = refused or self._decide(call)
-            flow = gate.flow(call, verdict, start, self.run_id, streamed=streamed)
-        else:
-            verdict = ALLOWED
-            flow = run_step(call, verdict, body, setting, read=answer, waits=waits)
-        if scope.once is None or verdict.decision == "deny":
-            return flow
-        return self._only_once(call, flow, failed=scope.once)
-
-    def _check_names(
-        self, call: Call, raw: Mapping[str, Any], kind: Literal["tool", "model"]
-    ) -> None:
-        """Refuse a call whose agent, id or conversation quotes a declared secret.
-
-        Raises:
-            Blocked: one does; nothing happened.
-        """
-        what = self._names.quoting(call)
-        if what:
-            reason = (
-                f"{call.contract.name} was not called: {what} quotes a declared secret, and names "
-                f"are written to the trace as they are. Use one without the secret."
-            )
-            self.refused(call.contract, raw, reason=reason, code=_NAMED, kind=kind)
-            raise Blocked(reason, rule="", code=_NAMED)
+        return self._entered().astream(contract, arguments, body, kind, answer, instead)
 
     def refused(
         self,
@@ -355,7 +424,7 @@ class Session(Undoable):
         *,
         reason: str = "",
         code: str = "",
-        kind: Literal["tool", "model"] = "tool",
+        kind: Kind = "tool",
         call_id: str = "",
     ) -> None:
         """Put a call on record that was refused before it came to the session; nothing ran.
@@ -373,58 +442,11 @@ class Session(Undoable):
             kind: of the call.
             call_id: the framework's id of the call, where it was not placed.
         """
-        driver = self._active()
-        driver.check_process()
-        if driver.closed or driver.ledger.halted is not None:
-            return  # nothing is asked of it any more
-        if (framework := asked.get()) is not None:
-            framework.reached = True
-        contract = None if isinstance(tool, str) else tool
-        known = [contract] if contract is not None else [*declared_contracts()]
-        hidden = frozenset[str]().union(*map(secret_names, known))
-        named = self._seal.hide_in_name(writable(tool)) if isinstance(tool, str) else tool.name
-        if contract is not None and not code:
-            said = contract.takes.why_not(arguments, self._seal)
-            reason, code = said or reason, ArgumentsInvalid.code if said else "refused"
-        scope = self._here()
-        event = call_refused(
-            kind=kind,
-            name=named,
-            version="" if contract is None else contract.version,
-            args=as_asked(arguments, self._seal, hidden),
-            code=code or "tool_missing",
-            reason=writable(reason) or f"there is no tool called {named!r}",
-            branch=scope.branch,
-            turn=None if scope.turn is None else scope.turn.number,
-            slot=scope.slot,
-            agent=self._seal.hide_in_name(scope.agent),
-            call_id=self._seal.hide_in_name(writable(call_id) or scope.call_id),
-            parent=None if scope.step is None else scope.step.number,
+        self._entered().refused(
+            tool, arguments, reason=reason, code=code, kind=kind, call_id=call_id
         )
-        driver.run(on_record(event))
-        with driver.lock:
-            driver.ledger.stats.refused += 1
-
-    def _only_once(self, call: Call, flow: Flow, *, failed: bool) -> Flow:
-        """Give a call that its turn and slot name its outcome again, where it is made again."""
-        assert call.turn is not None
-        turns, turn = self._ended, call.turn.number
-        place = call.branch, call.slot, call.key
-        ended = turns[turn].get(place) if turn in turns else None
-        if ended is not None and self._active().ledger.halted is None:
-            return ended
-        answer = yield from flow
-        if isinstance(answer, Returned) or _stays(call, answer.error, failed=failed):
-            turns.setdefault(turn, {})[place] = answer
-            turns.move_to_end(turn)
-            while len(turns) > _REMEMBERED:
-                turns.popitem(last=False)
-        return answer
 
     # --- where calls stand -----------------------------------------------------------------------
-
-    def _here(self) -> Scope:
-        return scope_of(self)
 
     def unasked(self) -> tuple[tuple[str, int], ...]:
         """The recorded steps (run, step) that nobody has asked for, in their order.
@@ -432,57 +454,21 @@ class Session(Undoable):
         For tests that replay: what a recorded agent did, and this one does not. Those that ran in
         the body of a step that was replayed, or was not asked for itself, are not named.
         """
-        driver = self._active()
+        driver = self._entered().driver
         with driver.lock:
             return tuple((entry.run, entry.step) for entry in driver.ledger.ahead.left())
 
-    @contextlib.contextmanager
-    def turn(self) -> Generator[TurnHandle]:
+    def turn(self) -> AbstractContextManager[TurnHandle]:
         """The calls inside were issued together: none depends on another."""
-        driver = self._active()
-        driver.check_process()
-        with driver.lock:
-            turn = driver.ledger.new_turn()
-        scope = dataclasses.replace(self._here(), turn=turn, slot=None)
-        with InScope(scope):
-            yield TurnHandle(scope)
+        return self._placing().turn()
 
-    @contextlib.contextmanager
-    def branch(self, name: str) -> Generator[Branch]:
+    def branch(self, name: str) -> AbstractContextManager[Branch]:
         """A world of its own for the calls inside, forked here and joined at the end.
 
         Raises:
             SessionError: the name is empty, holds one of `/ #` or quotes a declared secret.
         """
-        if not name or set(name) & set("/#"):
-            raise SessionError(f"{name!r} can't name a branch: it is empty or holds / or #")
-        if self._seal.is_quoted_by(name):
-            raise SessionError(
-                "the name of a branch quotes a declared secret, and names are written to the trace "
-                "as they are: use one without the secret"
-            )
-        driver = self._active()
-        here = self._here()
-        driver.check_process()
-        self.look_back()  # branches of this name that were seen come before this one
-        standing = None if self._memory is None else self._memory.here()
-        with driver.lock:
-            parent = driver.ledger.branch_name(here.branch, here.step)
-            turn = here.turn or driver.ledger.turn_at(standing, parent)
-            now = self._clock.wall() // 1000
-            full, forked = driver.ledger.fork(parent, name, turn, now, standing)
-            if not driver.closed and driver.ledger.halted is None:
-                driver.append(forked)
-        scope = dataclasses.replace(here, branch=full, turn=None, slot=None)
-        with InScope(scope):
-            yield Branch(scope)
-        if driver.writer.forked:
-            return  # the child of a fork in here: what joins is the parent's
-        self.look_back()  # nobody may have asked for anything in it
-        with driver.lock:
-            event = driver.ledger.join(parent, full, turn, self._clock.wall() // 1000)
-            if event is not None:
-                driver.append(event)
+        return self._placing().branch(name)
 
     def transaction(self, name: str = "transaction") -> Transaction:
         """A block that takes back what was done in it when it raises; `with` or `async with`.
@@ -503,7 +489,7 @@ class Session(Undoable):
         conversation: str = "",
         once: bool = False,
         ask: Ask | None = None,
-    ) -> contextlib.AbstractContextManager[None]:
+    ) -> AbstractContextManager[None]:
         """Say where the next call in this context stands: for adapters, at the framework's hook.
 
         Turn and slot together name one call of the model. Made again, it is that call, not a new
@@ -519,32 +505,12 @@ class Session(Undoable):
             once: a call that failed is not made again either: it fails as before.
             ask: who is asked to approve the call, in place of the session's approver.
         """
-        here = self._here()
-        placed = here.turn
-        if turn is not None:
-            driver = self._active()
-            driver.check_process()
-            key = (here.branch, None if here.step is None else here.step.number, turn)
-            placed = self._turns.get(key)
-            if placed is None:
-                with driver.lock:
-                    placed = self._turns.get(key)
-                    if placed is None:
-                        placed = self._turns[key] = driver.ledger.new_turn()
-        return InScope(
-            Scope(
-                self,
-                here.branch,
-                placed,
-                slot,
-                writable(agent) or here.agent,
-                writable(call_id),
-                writable(conversation),
-                here.step,
-                None if turn is None or slot is None else once,
-                ask,
-            )
-        )
+        return self._placing().place(turn, slot, agent, call_id, conversation, once=once, ask=ask)
+
+    def _placing(self) -> Places:
+        self._entered()
+        assert self._places is not None
+        return self._places
 
     # --- a framework's own memory ----------------------------------------------------------------
 
@@ -557,7 +523,7 @@ class Session(Undoable):
         says at the end that the framework waits for something, the run is `paused`. A session
         follows one memory: the first that it is told of.
         """
-        self._memory = self._memory or memory
+        self._entered().following.follow(memory)
 
     def seen(self, histories: Mapping[str, Iterable[str]]) -> None:
         """Say which calls a framework's histories show as answered: for adapters, at its hook.
@@ -572,61 +538,180 @@ class Session(Undoable):
             histories: by conversation, as `place` was told it, the ids of the calls that have a
                 result in its history, in any order, each as often.
         """
-        if self._active().ledger.ahead.recorded:
-            self._see(histories={name: list(ids) for name, ids in histories.items()})
+        self._entered().following.seen(histories)
 
     def look_back(self) -> None:
         """See what the memory holds that the session follows, as each call does by itself.
 
         For adapters, at a hook that may come before no guarded call.
         """
-        if self._memory is None or not self._active().ledger.ahead.has_places:
-            return
-        standing = self._memory.here()
-        if standing is not None:
-            self._see(places=standing.held(self._places()))
+        self._entered().following.look_back()
 
     async def alook_back(self) -> None:
         """`look_back`, where the memory has to be awaited."""
-        if self._memory is None or not self._active().ledger.ahead.has_places:
-            return
-        standing = self._memory.here()
-        if standing is not None:
-            self._see(places=await standing.aheld(self._places()))
+        await self._entered().following.alook_back()
 
-    def _places(self) -> Iterator[Place]:
-        """Where the recorded steps stand that nobody has asked for, of the body around this."""
-        driver, scope = self._active(), self._here()
+    # --- undo ------------------------------------------------------------------------------------
+
+    def undo(self, to: int | None = None, *, in_doubt: InDoubt = "list") -> UndoReport:
+        """Undo what this run did behind step `to`, the newest effect first.
+
+        Effects of its source are included, whether they were replayed by now or not. Everything is
+        looked at before anything is changed: where somebody else changed a state since, nothing is.
+
+        Args:
+            to: the last step that stays; None takes everything back.
+            in_doubt: what is done with a step whose outcome is unknown:
+                `"list"` it, or `"restore"` what was before, where its plan was made by then.
+
+        Raises:
+            ToolMissing: a tool that is needed is not here, or is another version.
+            SessionError: it can't be done here; nothing was changed.
+        """
+        return self._undo(UndoRequest(run=self.run_id, to=to, in_doubt=in_doubt))
+
+    async def aundo(self, to: int | None = None, *, in_doubt: InDoubt = "list") -> UndoReport:
+        """`undo` for async tools, or sync ones in threads."""
+        request = UndoRequest(run=self.run_id, to=to, in_doubt=in_doubt, is_async=True)
+        return await self._aundo(request)
+
+    def undo_branch(self, name: str) -> UndoReport:
+        """Undo what was done in the branch of this full name, and below. See `undo`."""
+        return self._undo(UndoRequest(run=self.run_id, branch=name))
+
+    async def aundo_branch(self, name: str) -> UndoReport:
+        """`undo_branch` for async tools."""
+        return await self._aundo(UndoRequest(run=self.run_id, branch=name, is_async=True))
+
+    def _undo(self, request: UndoRequest) -> UndoReport:
+        calls = self._entered()
+        report: UndoReport = calls.driver.run(undo_of(calls, request))
+        return report
+
+    async def _aundo(self, request: UndoRequest) -> UndoReport:
+        calls = self._entered()
+        report: UndoReport = await calls.driver.arun(undo_of(calls, request), is_async=True)
+        return report
+
+    # --- its state -------------------------------------------------------------------------------
+
+    @property
+    def stats(self) -> Stats:
+        """What the session has done so far."""
+        return self._entered().driver.ledger.stats
+
+    @property
+    def halted(self) -> BaseException | None:
+        """The error that halted the session; None while it may go on."""
+        return self._entered().driver.ledger.halted
+
+    def check(self) -> None:
+        """Say whether the session may go on: for adapters, at a hook that may end the agent.
+
+        Raises:
+            SessionHalted: it was halted; nothing runs in it any more.
+        """
+        halted = self.halted
+        if halted is not None:
+            raise SessionHalted(f"the session was halted: {halted}") from halted
+
+    @property
+    def facade(self) -> FacadeGuard | None:
+        """What the agent gets of the registry, read once; None where that is not restricted."""
+        if self._calls is not None:
+            return self._calls.facade
+        named = self._gate.guards.facade
+        if self._facade is None and named is not None:
+            self._facade = named.taken(self.store)
+        return self._facade
+
+    @property
+    def policy(self) -> PolicyGuard | None:
+        """The policy that decides now."""
+        return self._gate.policy
+
+    @property
+    def spent(self) -> Spent | None:
+        """What was used up of the policy's limits, and what it cost; None without a policy."""
+        meter = self._gate.meter
+        return None if meter is None else meter.spent
+
+    def load_policy(self, policy: PolicyGuard | str | os.PathLike[str]) -> None:
+        """Decide by another policy from now on, with the same limits, labels and prices.
+
+        Where it can't be used, every call is denied until one is loaded that can. Approvals that
+        were given under the old one count no longer.
+
+        Raises:
+            PolicyInvalid: it can't be used.
+            SessionError: it has other limits, labels or prices.
+        """
+        calls = self._entered()
+        driver = calls.driver
+        driver.check_process()
+        loaded = failure = None
+        try:
+            loaded = policy_data(self._gate.reload(policy))
+        except (PolicyInvalid, SessionError, OSError) as error:
+            failure = encode_exception(error, calls.means.seal)
+            raise
+        finally:
+            now = self._clock.wall() // 1000
+            with driver.lock:
+                driver.append(make.policy_loaded(time=now, policy=loaded, error=failure))
+
+    def halt(self, error: Exception) -> None:
+        """Halt the session: from now on nothing runs in it, and leaving it raises `error`."""
+        driver = self._entered().driver
         driver.check_process()
         with driver.lock:
-            return driver.ledger.places((scope.branch, scope.step))
+            if driver.ledger.halted is None:
+                driver.ledger.halted = error
 
-    def _see(
-        self,
-        *,
-        places: frozenset[Place] = frozenset(),
-        histories: Histories = MappingProxyType({}),
-    ) -> None:
-        if not places and not any(histories.values()):
-            return
-        driver, scope = self._active(), self._here()
+    @property
+    def paused(self) -> str | None:
+        """What the run waits for, as `pause` was told; None while it does not.
+
+        One that goes on with a paused run waits for the same until a call is made.
+        """
+        return self._entered().driver.ledger.waits
+
+    def pause(self, reason: str) -> None:
+        """The run waits for something outside: a person's answer, an interrupt, a signal.
+
+        Left like that, it ends `paused`, and the next session of the job goes on where it stands.
+        Calls are still taken: parts of the agent may be at work while others wait. For adapters,
+        where a framework comes back with its work half done; plain code may use it too.
+
+        Args:
+            reason: what it waits for, in a few words; it is recorded as it stands.
+        """
+        driver = self._entered().driver
         driver.check_process()
-        entries: list[tuple[int, Entry]] = []
         with driver.lock:
-            if driver.closed:
-                return
-            for event, entry in driver.ledger.see(
-                (scope.branch, scope.step),
-                self._clock.wall() // 1000,
-                places=places,
-                histories=histories,
-            ):
-                driver.append(event)
-                entries.append((event["step"], entry))
-                self._names.keep(entry.agent)
-        for number, entry in entries:
-            driver.run(kept(entry))
-            self._gate.remember(number, entry)
+            driver.ledger.paused = writable(reason) or "paused"
+
+    def go_on(self) -> None:
+        """What the run waited for is there; without a `pause`, this changes nothing."""
+        driver = self._entered().driver
+        driver.check_process()
+        with driver.lock:
+            driver.ledger.go_on()
+
+    def recorded_answers(self, agent: str | None = None) -> tuple[str, list[Answer]]:
+        """The run that this session replays, and what the model answered in it, in order.
+
+        Those of one `agent`, or of all agents but the ones inside of tools.
+
+        Raises:
+            SessionError: it replays nothing.
+        """
+        source = self._entered().opened.source
+        if source is None or source.run is None:
+            raise SessionError(
+                f"session {self.name!r} replays no run, so it has no recorded answers"
+            )
+        return source.run, read_answers(source.reader, source.run, agent)
 
     # --- tools -----------------------------------------------------------------------------------
 
@@ -643,23 +728,18 @@ class Session(Undoable):
         if function is None:
             return lambda each: self.tool(tool(**declared)(each))
         body, contract = declaration(function)
-        return guarded(body, contract, lambda: self)
+        return guarded(body, contract, self._entered)
 
 
-def _stays(call: Call, error: BaseException, *, failed: bool) -> bool:
-    """Whether a call that raised is not made again: its write was performed, or no failure is."""
-    contract = call.contract
-    if isinstance(error, OutputDrift | NotReplayableWarning) and error.tool == contract.name:
-        return failed or contract.effect == "write"
-    return failed and _is_failure(call, error)
+def _asked_at_end(calls: Calls, error: BaseException | None) -> Memory | None:
+    """The memory of a framework that may wait for something; None where that is no matter."""
+    driver = calls.driver
+    ends = error is not None or driver.ledger.halted is not None or driver.writer.forked
+    return None if ends else calls.following.memory
 
 
-def _is_failure(call: Call, error: BaseException) -> bool:
-    """Whether a call was made and failed: neither refused, nor cut off, nor waiting."""
-    pauses = () if call.ask is None else call.ask.pauses
-    return isinstance(error, Exception) and not isinstance(error, (*_NOT_MADE, *pauses))
-
-
-def _chunks(contract: Contract, body: Callable[..., Any]) -> Instead | None:
-    """What an approver may make of a stream: its answer is the one chunk."""
-    return None if contract.framework else Instead(body, lambda value: [value])
+def _person(actor: str) -> str:
+    try:
+        return person(actor)
+    except ValueError as error:
+        raise SessionError(f"actor= has to name who the run acts for: {error}") from None

@@ -8,10 +8,11 @@ was cut off goes on where it was.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Generator, Mapping
 from hashlib import sha256
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import orjson
 
@@ -60,7 +61,7 @@ from rollcage.undo.undo import (
 )
 from rollcage.values.decoding import decode
 
-__all__ = ["Host", "Order", "plan_steps", "take_back", "undo_steps"]
+__all__ = ["Host", "UndoRequest", "plan_steps", "take_back", "undo_steps"]
 
 
 class Host(Protocol):
@@ -73,16 +74,20 @@ class Host(Protocol):
         ...
 
 
-class Order(NamedTuple):
-    """What is to be undone.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class UndoRequest:
+    """What is to be undone, in which run and how: what every way to ask for an undo comes to.
 
     Attributes:
         run: whose effects; `to` is one of its steps.
-        to: the step behind which everything is; None: everything.
+        to: the last of its steps that stays; None: everything is taken back.
         branch: only what is in it, and below; empty: all.
         only: these effects, and what is below them; None: all.
         in_doubt: see `InDoubt`.
         is_async: whether async functions can be called.
+
+    Raises:
+        SessionError: `to` is not the number of a step.
     """
 
     run: str
@@ -91,6 +96,10 @@ class Order(NamedTuple):
     only: tuple[Entry, ...] | None = None
     in_doubt: InDoubt = "list"
     is_async: bool = False
+
+    def __post_init__(self) -> None:
+        if self.to is not None and self.to < 1:
+            raise SessionError(f"to={self.to} is not a step; steps count from 1")
 
 
 class _Refused(Exception):
@@ -101,20 +110,20 @@ class _Refused(Exception):
         self.error = error
 
 
-def plan_steps(order: Order, setting: Setting) -> Flow:
+def plan_steps(request: UndoRequest, setting: Setting) -> Flow:
     """What an undo would do, without doing it: gives an `UndoPlan`."""
     try:
-        tasks, _ = yield from _looked_at(order, setting, tell=False)
+        tasks, _ = yield from _looked_at(request, setting, tell=False)
     except _Refused as refused:
         return Raised(refused.error)
     steps = tuple(task.planned() for task in tasks)
-    return Returned(UndoPlan(run=order.run, to=order.to, steps=steps))
+    return Returned(UndoPlan(run=request.run, to=request.to, steps=steps))
 
 
-def undo_steps(order: Order, setting: Setting, host: Host) -> Flow:
+def undo_steps(request: UndoRequest, setting: Setting, host: Host) -> Flow:
     """Take effects back: gives an `UndoReport`."""
     try:
-        tasks, lineage = yield from _looked_at(order, setting, tell=True)
+        tasks, lineage = yield from _looked_at(request, setting, tell=True)
         stopped = _gated(tasks, host) or [
             task.ended("conflict", task.reason, task.differs)
             for task in tasks
@@ -122,19 +131,19 @@ def undo_steps(order: Order, setting: Setting, host: Host) -> Flow:
         ]
         for each in stopped:  # nothing is changed at all
             yield Note(_finished(each), each.name)
-        done = stopped or (yield from _carried_out(tasks, lineage, order, setting, host))
+        done = stopped or (yield from _carried_out(tasks, lineage, request, setting, host))
     except _Refused as why:
         return Raised(why.error)
     if setting.barrier:
         yield Sync()
     seen = {(each.run, each.step) for each in done}
     left = [(*task.origin, task.entry.name) for task in tasks if task.origin not in seen]
-    report = UndoReport(run=order.run, to=order.to, steps=tuple(done), left=tuple(left))
+    report = UndoReport(run=request.run, to=request.to, steps=tuple(done), left=tuple(left))
     return Returned(report)
 
 
 def _carried_out(
-    tasks: list[Task], lineage: Lineage, order: Order, setting: Setting, host: Host
+    tasks: list[Task], lineage: Lineage, request: UndoRequest, setting: Setting, host: Host
 ) -> Generator[Effect, Any, list[UndoneStep]]:
     """Take one step back after the other, up to the first that fails."""
     yield BeginUndo(undo_paths(lineage.entries))
@@ -147,17 +156,19 @@ def _carried_out(
             yield TakenBack(*task.origin)
         elif each.status in ("failed", "conflict"):
             return done
-    if order.only is None:
+    if request.only is None:
         incomplete = any(each.status not in ("verified", "compensated") for each in done)
-        yield Note(make.run_rewound(to=order.to or 0, branch=order.branch, incomplete=incomplete))
-        if not order.branch:
+        yield Note(
+            make.run_rewound(to=request.to or 0, branch=request.branch, incomplete=incomplete)
+        )
+        if not request.branch:
             yield Rewind()
     return done
 
 
-def take_back(order: Order, setting: Setting, host: Host) -> Generator[Effect, Any, str]:
+def take_back(request: UndoRequest, setting: Setting, host: Host) -> Generator[Effect, Any, str]:
     """Undo effects that a new write would leave behind; what is left of them, in words."""
-    answer: Returned | Raised = yield from undo_steps(order, setting, host)
+    answer: Returned | Raised = yield from undo_steps(request, setting, host)
     if isinstance(answer, Raised):
         if not isinstance(answer.error, Exception):
             raise answer.error
@@ -165,7 +176,7 @@ def take_back(order: Order, setting: Setting, host: Host) -> Generator[Effect, A
     report: UndoReport = answer.value
     if not report.complete:
         return str(report)
-    joins = [e for e in order.only or () if e.kind == "branch"]
+    joins = [e for e in request.only or () if e.kind == "branch"]
     for entry in joins:  # what they brought back is gone
         yield TakenBack(entry.run, entry.step)
     return ""
@@ -175,7 +186,7 @@ def take_back(order: Order, setting: Setting, host: Host) -> Generator[Effect, A
 
 
 def _looked_at(
-    order: Order, setting: Setting, *, tell: bool
+    request: UndoRequest, setting: Setting, *, tell: bool
 ) -> Generator[Effect, Any, tuple[list[Task], Lineage]]:
     """What is to be undone, and what can be done with each of it; nothing was changed."""
     lineage: Lineage | Raised = yield Recall()
@@ -183,7 +194,7 @@ def _looked_at(
         raise _Refused(lineage.error)
     undone = lineage.undone
     tasks: list[Task] = []
-    for entry in targets(lineage, to=order.to or 0, branch=order.branch, only=order.only):
+    for entry in targets(lineage, to=request.to or 0, branch=request.branch, only=request.only):
         origin = entry.run, entry.step
         task = Task(
             entry=entry,
@@ -191,14 +202,14 @@ def _looked_at(
             attempt=undone.attempts.get(origin, 0),
         )
         try:
-            yield from _known(task, lineage, setting, order, tell=tell)
+            yield from _known(task, lineage, setting, request, tell=tell)
         except (RollcageError, ValueError) as error:
             raise _Refused(_named(entry, error)) from error
         untouched = entry.status == "error" and task.after is not None and task.after == task.was
         if not untouched and (entry.status != "error" or task.plan or task.was):
             tasks.append(task)
     tasks = without_calls(tasks, lineage.entries)
-    assess(tasks, order.in_doubt)
+    assess(tasks, request.in_doubt)
     return tasks, lineage
 
 
@@ -211,7 +222,7 @@ def _named(entry: Entry, error: Exception) -> Exception:
 
 
 def _known(
-    task: Task, lineage: Lineage, setting: Setting, order: Order, *, tell: bool
+    task: Task, lineage: Lineage, setting: Setting, request: UndoRequest, *, tell: bool
 ) -> Generator[Effect, Any, None]:
     """Fill in all that can be known of a task before anything is changed."""
     entry, undo = task.entry, task.entry.undo or {}
@@ -236,7 +247,7 @@ def _known(
     if data is not None and task.happened is not False:
         task.plan = tuple(PlannedCall(each["name"], each["version"], each["args"]) for each in data)
         for each in task.plan:
-            task.calls.append((yield from _callable(each, setting, order)))
+            task.calls.append((yield from _callable(each, setting, request)))
     if "before" in undo:
         before = yield from revived(undo["before"])
         task.was = digests_of(before)
@@ -339,12 +350,12 @@ def _planned_now(
 
 
 def _callable(
-    each: PlannedCall, setting: Setting, order: Order
+    each: PlannedCall, setting: Setting, request: UndoRequest
 ) -> Generator[Effect, Any, tuple[Tool, dict[str, Any]]]:
     """A compensating call as it will be made."""
     tool = setting.tools.find(each.name, each.version, callable_=True)
     setting.allow(tool)
-    if inspect.iscoroutinefunction(tool.body) and not order.is_async:
+    if inspect.iscoroutinefunction(tool.body) and not request.is_async:
         raise SessionError(f"{each.name} is async: await the undo (aundo, aundo_run, async with)")
     args = yield from revived(each.args)
     values = arguments_of(args)

@@ -1,0 +1,457 @@
+"""The calls of an open run: each is bound, decided, matched, made and recorded by one flow.
+
+A session has one of these while it is open, and so has the undo of a finished run.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar, cast, overload
+
+from rollcage.contract.asked import as_asked, secret_names
+from rollcage.contract.contract import Contract
+from rollcage.contract.permissions import Enforce, grants_of
+from rollcage.errors import (
+    ArgumentsInvalid,
+    Blocked,
+    ContractError,
+)
+from rollcage.gate import (
+    ALLOWED,
+    Ask,
+    FacadeGuard,
+    Instead,
+    Terms,
+    Verdict,
+)
+from rollcage.replay.generation import Origin
+from rollcage.replay.path import Entry
+from rollcage.session.declare import declaration, declared_contracts
+from rollcage.session.following import Following
+from rollcage.session.means import Means
+from rollcage.session.naming import Names, writable
+from rollcage.session.once import Once
+from rollcage.session.run import Run
+from rollcage.session.scope import (
+    Lent,
+    Nesting,
+    Scope,
+    around,
+    asked,
+    enter_body,
+    enter_watched,
+    scope_of,
+)
+from rollcage.step.call import Call, Step
+from rollcage.step.capture import Setting, on_record
+from rollcage.step.driver import Driver
+from rollcage.step.flow import Read, late_end, run_step
+from rollcage.step.gating import Above, Gate, failed
+from rollcage.step.ledger import Ledger
+from rollcage.step.observing import Instrument, Observer
+from rollcage.step.requests import Effect, Flow, Raised, Returned
+from rollcage.step.streams import astream, stream
+from rollcage.step.undoing import UndoRequest, take_back
+from rollcage.store.jobs import store_option
+from rollcage.store.protocol import Reader, Writer
+from rollcage.trace.constructors import call_refused
+from rollcage.undo.compensation import Tool
+
+__all__ = ["Calls", "Kind", "check_approved"]
+
+R = TypeVar("R")
+Kind = Literal["tool", "model"]
+
+_NOTHING_ELSE: Final = Instead()  # what a framework's body comes to, where its adapter says nothing
+_NAMED: Final = "secret_in_name"
+
+
+class Calls:
+    """Guards and makes the calls of a run that is open.
+
+    Attributes:
+        name: the job's.
+        run_id: the run's.
+        root: the first run of its lineage.
+        opened: the run.
+        driver: performs what the flows of the calls ask for; it has the ledger.
+        means: what the calls are made with.
+        following: the memory of a framework, where one is followed.
+        once: what calls came to that a framework may repeat.
+        nesting: where this was entered.
+    """
+
+    def __init__(
+        self, name: str, run: Run, writer: Writer, ledger: Ledger, reader: Reader, means: Means
+    ) -> None:
+        self.name = name
+        self.run_id = run.id
+        self.root = run.root
+        self.opened = run
+        self.means = means
+        self.unguarded = means.unguarded
+        self.nesting = Nesting()
+        self._gate = means.gate
+        self._seal = means.seal
+        self.names = Names(means.seal)
+        self._gate.counted_by(ledger.stats)
+        lent = means.lent
+        self.driver = Driver(
+            ledger,
+            writer,
+            run.store,
+            reader,
+            means.clock,
+            self._entering(means.enforce),
+            around.reset,
+            run.recall,
+            self._late_end,
+            _observers(means),
+        )
+        self.once = Once(self.driver)
+        self.driver.around = None if lent is None else lent.driver
+        self.driver.hide = means.seal.event
+        self.setting = Setting(
+            means.seal,
+            means.durable or writer.buffered,
+            run.root,
+            means.tools,
+            self._take_back,
+            self.decide,
+            self._terms_here,
+            self.allow,
+            means.types,
+            store_option(run.store),
+            run.id,
+        )
+        self.following = Following(self.driver, self._gate, self.names, means.clock, self.here)
+
+    def _entering(self, enforce: Enforce) -> Callable[[Step], Any]:
+        if enforce == "off":
+            return functools.partial(enter_body, self)
+        based = functools.partial(grants_of, base=str(Path.cwd()))
+        grants = functools.lru_cache(maxsize=1024)(based)
+        return functools.partial(enter_watched, enforce, grants, self)
+
+    @property
+    def session(self) -> object:
+        """The session whose calls they are; None: of the undo of a finished run."""
+        return self.means.session
+
+    @property
+    def facade(self) -> FacadeGuard | None:
+        """What the agent gets of the registry of tools; None where that is not restricted."""
+        return self.means.facade
+
+    def here(self) -> Scope:
+        """Where a call of this run stands in this context."""
+        return scope_of(self)
+
+    # --- calls -----------------------------------------------------------------------------------
+
+    def call(self, tool: Callable[..., R], /, **arguments: Any) -> R:
+        """See `Session.call`."""
+        function, contract = declaration(tool)
+        if contract.streams:
+            is_async = inspect.isasyncgenfunction(function)
+            chunks: Any = self.astream if is_async else self.stream
+            return cast("R", chunks(contract, arguments, function))
+        return cast("R", self.run(contract, arguments, function))
+
+    @overload
+    async def acall(
+        self, tool: Callable[..., Coroutine[Any, Any, R]], /, **arguments: Any
+    ) -> R: ...
+    @overload
+    async def acall(self, tool: Callable[..., R], /, **arguments: Any) -> R: ...
+    async def acall(self, tool: Callable[..., Any], /, **arguments: Any) -> Any:
+        """See `Session.acall`."""
+        function, contract = declaration(tool)
+        if contract.streams:
+            word = "async for" if inspect.isasyncgenfunction(function) else "for"
+            raise ContractError(
+                f"{contract.name} is a stream, and can't be awaited: "
+                f"{word} chunk in session.call({contract.name}, ...)"
+            )
+        is_async = inspect.iscoroutinefunction(function)
+        return await self.arun(contract, arguments, function, is_async=is_async)
+
+    def run(
+        self,
+        contract: Contract,
+        arguments: Mapping[str, Any],
+        body: Callable[..., Any],
+        kind: Kind = "tool",
+        answer: Read | None = None,
+        instead: Instead | None = None,
+    ) -> Any:
+        """See `Session.run`."""
+        self.following.look_back()
+        return self.driver.run(self._flow(contract, arguments, body, kind, answer, instead))
+
+    async def arun(
+        self,
+        contract: Contract,
+        arguments: Mapping[str, Any],
+        body: Callable[..., Any],
+        kind: Kind = "tool",
+        answer: Read | None = None,
+        instead: Instead | None = None,
+        *,
+        is_async: bool = True,
+    ) -> Any:
+        """See `Session.arun`."""
+        await self.following.alook_back()
+        flow = self._flow(contract, arguments, body, kind, answer, instead, waits=True)
+        return await self.driver.arun(flow, is_async=is_async)
+
+    def stream(
+        self,
+        contract: Contract,
+        arguments: Mapping[str, Any],
+        body: Callable[..., Any],
+        kind: Kind = "tool",
+        answer: Read | None = None,
+        instead: Instead | None = None,
+    ) -> Iterator[Any]:
+        """See `Session.stream`."""
+        self.following.look_back()
+        instead = instead or _chunks(contract, body)
+        flow = self._flow(contract, arguments, body, kind, answer, instead, streamed=True)
+        return stream(self.driver, flow)
+
+    def astream(
+        self,
+        contract: Contract,
+        arguments: Mapping[str, Any],
+        body: Callable[..., Any],
+        kind: Kind = "tool",
+        answer: Read | None = None,
+        instead: Instead | None = None,
+    ) -> AsyncIterator[Any]:
+        """See `Session.astream`."""
+        instead = instead or _chunks(contract, body)
+        start = functools.partial(
+            self._flow, contract, arguments, body, kind, answer, instead, waits=True, streamed=True
+        )
+        chunks = functools.partial(astream, self.driver)
+        return self.following.before(start, chunks)
+
+    def _flow(
+        self,
+        contract: Contract,
+        arguments: Mapping[str, Any],
+        body: Callable[..., Any],
+        kind: Kind,
+        answer: Read | None,
+        instead: Instead | None,
+        *,
+        waits: bool = False,
+        streamed: bool = False,
+    ) -> Flow:
+        scope = scope_of(self)
+        gate, refused = self._deciding(scope), None
+        if gate.asks:
+            self.driver.check_process()  # before a lock that another process may hold
+            refused = gate.refuses(contract, body, kind=kind, undo=scope.undoes is not None)
+        raw, framework = arguments, asked.get()
+        if framework is not None and not framework.reached:
+            framework.reached = True
+            raw = arguments if framework.raw is None else framework.raw
+        if refused is None:
+            try:
+                bound = contract.takes.bind(arguments, self._seal)
+                if (contract.strict or gate.strict) and kind == "tool" and scope.undoes is None:
+                    contract.takes.check_strict(raw)
+            except ArgumentsInvalid as error:
+                self.refused(contract, raw, reason=str(error), code=error.code, kind=kind)
+                raise
+        else:
+            bound = gate.bind_refused(contract, arguments, self._seal, kind=kind)
+        call = Call(
+            kind,
+            contract,
+            bound,
+            branch=scope.branch,
+            turn=scope.turn,
+            slot=scope.slot,
+            agent=scope.agent,
+            call_id=scope.call_id,
+            conversation=scope.conversation,
+            standing=self.following.standing(),
+            parent=scope.step,
+            ask=self.asked(scope),
+            undoes=scope.undoes,
+            instead=_NOTHING_ELSE if instead is None and contract.framework else instead,
+            raw=arguments if contract.framework else None,
+        )
+        self._check_names(call, raw, kind)
+        if scope.inside is not None and (halted := scope.inside.driver.refuses(call)) is not None:
+            raise halted
+        setting = self.setting
+        if contract.captures and refused is None:
+            self.means.tools.add(contract)
+        if gate.asks:
+            start = functools.partial(
+                run_step, body=body, setting=setting, read=answer, waits=waits
+            )
+            verdict = refused or self.decide(call)
+            flow = gate.flow(call, verdict, start, self.run_id, streamed=streamed)
+        else:
+            verdict = ALLOWED
+            flow = run_step(call, verdict, body, setting, read=answer, waits=waits)
+        if scope.once is None or verdict.decision == "deny":
+            return flow
+        return self.once.flow(call, flow, failed=scope.once)
+
+    def _check_names(self, call: Call, raw: Mapping[str, Any], kind: Kind) -> None:
+        """Refuse a call whose agent, id or conversation quotes a declared secret.
+
+        Raises:
+            Blocked: one does; nothing happened.
+        """
+        what = self.names.quoting(call)
+        if what:
+            reason = (
+                f"{call.contract.name} was not called: {what} quotes a declared secret, and names "
+                f"are written to the trace as they are. Use one without the secret."
+            )
+            self.refused(call.contract, raw, reason=reason, code=_NAMED, kind=kind)
+            raise Blocked(reason, rule="", code=_NAMED)
+
+    def refused(
+        self,
+        tool: Contract | str,
+        arguments: Mapping[str, Any],
+        *,
+        reason: str = "",
+        code: str = "",
+        kind: Kind = "tool",
+        call_id: str = "",
+    ) -> None:
+        """See `Session.refused`."""
+        driver = self.driver
+        driver.check_process()
+        if driver.closed or driver.ledger.halted is not None:
+            return  # nothing is asked of it any more
+        if (framework := asked.get()) is not None:
+            framework.reached = True
+        contract = None if isinstance(tool, str) else tool
+        known = [contract] if contract is not None else [*declared_contracts()]
+        hidden = frozenset[str]().union(*map(secret_names, known))
+        named = self._seal.hide_in_name(writable(tool)) if isinstance(tool, str) else tool.name
+        if contract is not None and not code:
+            said = contract.takes.why_not(arguments, self._seal)
+            reason, code = said or reason, ArgumentsInvalid.code if said else "refused"
+        scope = self.here()
+        event = call_refused(
+            kind=kind,
+            name=named,
+            version="" if contract is None else contract.version,
+            args=as_asked(arguments, self._seal, hidden),
+            code=code or "tool_missing",
+            reason=writable(reason) or f"there is no tool called {named!r}",
+            branch=scope.branch,
+            turn=None if scope.turn is None else scope.turn.number,
+            slot=scope.slot,
+            agent=self._seal.hide_in_name(scope.agent),
+            call_id=self._seal.hide_in_name(writable(call_id) or scope.call_id),
+            parent=None if scope.step is None else scope.step.number,
+        )
+        driver.run(on_record(event))
+        with driver.lock:
+            driver.ledger.stats.refused += 1
+
+    # --- what is said of them --------------------------------------------------------------------
+
+    def decide(self, call: Call) -> Verdict:
+        """What the gate says of a call, without the secrets that it may quote."""
+        verdict = self._deciding(scope_of(self)).decide(call)
+        try:
+            return self._seal.verdict(verdict)
+        except Exception as error:  # noqa: BLE001 - what it says may hold a secret
+            return failed(error)
+
+    def _deciding(self, scope: Scope) -> Gate:
+        """What decides on a call: that of a session inside of this one asks this one's, too."""
+        return self._gate if scope.inside is None else scope.inside.above.gate
+
+    def asked(self, scope: Scope) -> Ask | None:
+        """Who is asked to approve a call, unless it is for a session around to say."""
+        inside = None if scope.inside is None else scope.inside.above.ask
+        return inside or scope.ask or self.means.ask
+
+    def _terms(self) -> Terms:
+        return self._gate.terms(self.means.actor or self.name)
+
+    def _terms_here(self) -> Terms:
+        inside = scope_of(self).inside
+        return self._terms() if inside is None else inside.above.terms()
+
+    def allow(self, tool: Tool) -> None:
+        """Refuse a tool that takes something back, and was never approved.
+
+        Raises:
+            ToolRefused: there is a facade, and that gives no such tool.
+        """
+        check_approved(self.means.facade, tool)
+
+    def compensating(
+        self, tool: Tool, arguments: Mapping[str, Any], branch: str, origin: Origin
+    ) -> tuple[Call, Verdict]:
+        """A compensating call, and what the rules say of it; for an undo."""
+        self.allow(tool)
+        bound = tool.contract.bind(arguments, self._seal)
+        ask = self.asked(Scope(self, inside=scope_of(self).inside))
+        call = Call("tool", tool.contract, bound, branch=branch, ask=ask, undoes=origin)
+        return call, self._gate.screens(tool.contract) or self.decide(call)
+
+    def _take_back(
+        self,
+        orphans: tuple[Entry, ...],
+        waits: bool,  # noqa: FBT001 - the engine calls it
+    ) -> Generator[Effect, Any, str]:
+        """Undo what a new write would leave behind."""
+        request = UndoRequest(run=self.run_id, only=orphans, is_async=waits)
+        return take_back(request, self.setting, self)
+
+    def _late_end(self, step: Step, answer: Returned | Raised) -> Flow:
+        """Record the end of a body that outlived its cancelled call."""
+        return late_end(step, answer, self.setting)
+
+    # --- sessions inside -------------------------------------------------------------------------
+
+    def lend(self, scope: Scope) -> Lent:
+        """What a session takes over that is entered at this place of this one."""
+        step = 0 if scope.step is None else scope.step.number
+        above = Above(self._gate, scope.ask or self.means.ask, self._terms, step)
+        return Lent(above, self.driver, self._seal, self.means.types, self.means.enforce)
+
+
+def _observers(means: Means) -> tuple[Observer, ...]:
+    """Who is told of each step: the session's own observers, and those of the one around."""
+    around_it = None if means.lent is None else means.lent.driver.observing
+    theirs = () if around_it is None else around_it.observers
+    both = means.observers + tuple(
+        each for each in theirs if not any(each is own for own in means.observers)
+    )
+    return tuple(each for each in both if not isinstance(each, Instrument) or each.wanted())
+
+
+def check_approved(facade: FacadeGuard | None, tool: Tool) -> None:
+    """Refuse a tool that takes something back, and was never approved.
+
+    Raises:
+        ToolRefused: there is a facade, and that gives no such tool.
+    """
+    verdict = None if facade is None else facade.check(tool.contract, tool.body, undo=True)
+    if facade is not None and verdict is not None:
+        raise facade.refusal(tool.contract, verdict)
+
+
+def _chunks(contract: Contract, body: Callable[..., Any]) -> Instead | None:
+    """What an approver may make of a stream: its answer is the one chunk."""
+    return None if contract.framework else Instead(body, lambda value: [value])

@@ -1,0 +1,360 @@
+"""How the run of a session is opened, and how it is left: what its first and last lines say."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import tempfile
+from hashlib import sha256
+from typing import Any, Final, Literal
+
+import orjson
+
+from rollcage.errors import (
+    SessionError,
+    StoreError,
+    StoreReadOnly,
+    TraceUnwritable,
+    UndoIncomplete,
+)
+from rollcage.gate import Ask, Detecting, FacadeGuard, PolicyGuard, Sealing
+from rollcage.replay.path import Entry
+from rollcage.replay.recording import Recording, load
+from rollcage.session.calls import Calls
+from rollcage.session.declare import open_sessions
+from rollcage.session.ending import cut_off, ending, partial
+from rollcage.session.job import Job, encode_input
+from rollcage.session.means import Means
+from rollcage.session.naming import writable
+from rollcage.session.options import Options
+from rollcage.session.run import Key, Run
+from rollcage.session.scope import Lent
+from rollcage.step.capture import LARGE
+from rollcage.step.driver import Clock
+from rollcage.step.gating import Gate
+from rollcage.step.ledger import Ledger, Mode
+from rollcage.step.observing import Observer, RunEvent, notify
+from rollcage.step.requests import Flow
+from rollcage.step.undoing import UndoRequest, undo_steps
+from rollcage.store.jobs import store_option
+from rollcage.store.jsonl import JsonlStore
+from rollcage.store.protocol import Store
+from rollcage.trace import constructors as make
+from rollcage.trace.events import FORMAT
+from rollcage.undo.compensation import Tools
+from rollcage.undo.undo import UndoReport
+from rollcage.values.codec import tagged
+from rollcage.values.exceptions import encode_exception
+from rollcage.values.registered import Types
+
+__all__ = ["Opening", "enter", "leave", "policy_data", "sealed_within"]
+
+_log: Final = logging.getLogger("rollcage")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """All that the run of a session is opened with.
+
+    Attributes:
+        name: the job's.
+        store: where its runs are.
+        key: of the store.
+        seal: of the session by itself; what it is inside of may demand more.
+        options: what the session was told.
+        gate: decides on its calls.
+        ask: who is asked to approve one.
+        tools: those that plans can name.
+        types: that recorded values come back as.
+        facade: what the agent gets of the registry, here.
+        observers: are told what becomes of each step.
+        clock: time and randomness.
+        lent: what the session around gives, where there is one.
+        session: whose calls they will be.
+    """
+
+    name: str
+    store: Store
+    key: Key
+    seal: Sealing
+    options: Options
+    gate: Gate
+    ask: Ask | None
+    tools: Tools
+    types: Types
+    facade: FacadeGuard | None
+    observers: tuple[Observer, ...]
+    clock: Clock
+    lent: Lent | None
+    session: object
+
+    def open(self) -> tuple[Calls, tuple[Entry, ...]]:
+        """The calls of a new run, and the steps of its source whose undo was cut off.
+
+        Raises:
+            StoreError: the store, the source or its trace can't be used.
+            SessionError: the source was recorded with other settings, or is of another input.
+        """
+        try:
+            with self.store.opening():
+                return self._open(self.store)
+        except StoreReadOnly as error:
+            self.key.instead = elsewhere = self._elsewhere(error)
+            return self._open(elsewhere)
+
+    def _elsewhere(self, error: StoreReadOnly) -> Store:
+        """Where a run that only looks back is recorded, if its store can't be written."""
+        if self.options.replay not in ("offline", "verify"):
+            raise error
+        folder = tempfile.mkdtemp(prefix="rollcage-")
+        _log.warning("%s. This run only replays: it is recorded in %s", error, folder)
+        return JsonlStore(folder)
+
+    def _open(self, kept: Store) -> tuple[Calls, tuple[Entry, ...]]:
+        options, seal = self.options, sealed_within(self.seal, self.key, self.lent)
+        if seal.is_quoted_by(self.name):
+            raise SessionError(
+                "the name of the session quotes a declared secret of the session around it, "
+                "and names are written to the trace as they are: use one without the secret"
+            )
+        given = None if options.input is None else encode_input(options.input, seal, self.key.sign)
+        job = Job(
+            self.name,
+            None if given is None else given["digest"],
+            options.replay,
+            options.source,
+            options.within,
+            self.clock.wall,
+        )
+        run, source, recording = Run.open(
+            job,
+            self.store,
+            kept,
+            self.clock,
+            settings={"format": FORMAT, "chain": options.chain, "seed": options.seed},
+            retry_failed=options.retry_failed,
+        )
+        try:
+            half_undone: tuple[Entry, ...] = ()
+            if recording is not None and source.mode == "resume":
+                half_undone = () if options.on_divergence == "warn" else recording.half_undone
+            means = self._means(seal)
+            writer = run.writer = kept.create(self._started(run, source.mode, given, means))
+            ledger = self.ledger(run.id, source.mode, None if half_undone else recording)
+            calls = Calls(self.name, run, writer, ledger, source.reader, means)
+            self.gate.open(run.id, self.facade)
+        except BaseException:
+            run.close()
+            raise
+        return calls, half_undone
+
+    def _means(self, seal: Sealing) -> Means:
+        options = self.options
+        means = Means(
+            gate=self.gate,
+            seal=seal,
+            tools=self.tools,
+            ask=self.ask,
+            actor=options.actor,
+            types=self.types,
+            facade=self.facade,
+            enforce=options.enforce,
+            unguarded=options.unguarded,
+            durable=options.durability == "disk",
+            observers=self.observers,
+            clock=self.clock,
+            session=self.session,
+        )
+        return means.within(self.lent)
+
+    def _started(self, run: Run, mode: Mode, given: Any, means: Means) -> dict[str, Any]:
+        options, seal = self.options, means.seal
+        assert run.source is not None
+        policy, words = self.gate.policy, self.gate.words
+        return make.run_started(
+            time=self.clock.wall() // 1000,
+            format_=FORMAT,
+            run=run.id,
+            name=self.name,
+            mode=mode,
+            source=run.source.run,
+            root=run.root,
+            seed=options.seed,
+            chain=options.chain,
+            on_divergence=options.on_divergence,
+            durability=options.durability,
+            rules=list(self.gate.guards.names),
+            input_=given,
+            policy=None if policy is None else policy_data(policy),
+            facade=None if self.facade is None else self.facade.as_data(),
+            actor=options.actor,
+            said=self._sealed_words(words, seal) if words else None,
+            within="" if self.lent is None else self.lent.driver.writer.run,
+            enforce=means.enforce,
+            secrets="detected" if isinstance(seal, Detecting) else "declared",
+        )
+
+    def _sealed_words(self, words: tuple[str, ...], seal: Sealing) -> Any:
+        """What the user said, as the trace may hold it; kept as a blob where it is long."""
+        said = [writable(str(each)) for each in seal.hide(list(words)).value]
+        data = orjson.dumps(said)
+        if len(data) < LARGE:
+            return said
+        digest = sha256(data).hexdigest()
+        self.store.put_blob(digest, data)
+        return {**tagged("blob", None), "sha256": digest, "size": len(data)}
+
+    def ledger(
+        self,
+        run: str,
+        mode: Mode,
+        recording: Recording | None,
+        counted: tuple[int, int] = (0, 0),
+    ) -> Ledger:
+        """The state of the run, as it begins, or goes on behind an undo."""
+        steps, turns = counted
+        return Ledger(
+            run=run,
+            mode=mode,
+            recording=recording,
+            chain=self.options.chain,
+            on_divergence=self.options.on_divergence,
+            seed=self.options.seed,
+            steps=steps,
+            turns=turns,
+            at=store_option(self.store),
+        )
+
+    # --- an undo of the source that was cut off --------------------------------------------------
+
+    def rest_of_undo(
+        self, calls: Calls, half_undone: tuple[Entry, ...], *, is_async: bool = False
+    ) -> Flow:
+        """Go on with an undo of the source that was cut off: it holds neither half nor whole."""
+        _log.warning(
+            "an undo of run %s was interrupted: its %d steps are finished first",
+            half_undone[0].run,
+            len(half_undone),
+        )
+        request = UndoRequest(run=calls.run_id, only=half_undone, is_async=is_async)
+        return undo_steps(request, calls.setting, calls)
+
+    def finished_undo(self, calls: Calls, report: UndoReport) -> None:
+        """Follow what is recorded as it holds behind that undo."""
+        run, driver = calls.opened, calls.driver
+        assert run.source is not None
+        if not report.complete:
+            at = store_option(self.store)
+            raise UndoIncomplete(
+                f"an undo was interrupted, and can't be finished: {report}\nSee what is left: "
+                f"rollcage undo {run.id}{at} --plan. Then accept its steps as performed, with "
+                f'on_divergence="warn", or start over: rollcage abandon {run.id}{at}'
+            )
+        recording = load(run.traces(), offline=False, retry_failed=self.options.retry_failed)
+        with driver.lock:
+            ledger = self.ledger(run.id, run.source.mode, recording, driver.ledger.counted)
+            driver.ledger = ledger
+            self.gate.counted_by(ledger.stats)
+
+
+def sealed_within(seal: Sealing, key: Key, lent: Lent | None) -> Sealing:
+    """The seal inside of another session: what is a secret there is quoted here, too."""
+    if lent is None:
+        return seal
+    if isinstance(lent.seal, Detecting) and not isinstance(seal, Detecting):
+        seal = Detecting(key.sign)
+    seal.share(lent.seal)
+    return seal
+
+
+# --- entering and leaving ------------------------------------------------------------------------
+
+
+def enter(calls: Calls) -> None:
+    """Let the calls of this context be those of this run."""
+    open_sessions[id(calls)] = calls
+    calls.nesting.enter(calls)
+    observing = calls.driver.observing
+    if observing is not None:
+        notify(observing.observers, _run_event(calls, "opened"))
+
+
+def leave(calls: Calls, error: BaseException | None) -> None:
+    """End that: write how the run ended, and give its trace and locks up.
+
+    Raises:
+        BaseException: what halted the session, unless an interrupt goes on by itself.
+    """
+    driver = calls.driver
+    calls.nesting.leave()
+    open_sessions.pop(id(calls), None)
+    halted = driver.ledger.halted
+    status = ""
+    try:
+        if not driver.writer.forked:
+            status = _finish(calls, error)
+    except (StoreError, TraceUnwritable) as unwritable:
+        if error is None and halted is None:
+            raise
+        _log.warning("the end of run %s is not recorded: %s", calls.run_id, unwritable)
+    finally:
+        driver.closed = True
+        calls.means.gate.close()
+        calls.opened.close()
+        if driver.observing is not None and not driver.writer.forked:
+            cause = driver.ledger.halted or error
+            named = "" if cause is None else type(cause).__qualname__
+            notify(driver.observing.observers, _run_event(calls, "closed", status, named))
+    halted = driver.ledger.halted
+    interrupts = error is not None and not isinstance(error, Exception)
+    if halted is not None and error is not halted and not interrupts:
+        raise halted
+
+
+def _run_event(
+    calls: Calls, what: Literal["opened", "closed"], status: str = "", error: str = ""
+) -> RunEvent:
+    """What instruments are told of the run."""
+    run = calls.opened
+    return RunEvent(
+        what,
+        run.id,
+        calls.name,
+        "undo" if run.source is None else run.source.mode,
+        run.root,
+        None if run.source is None else run.source.run,
+        calls.means.clock.wall() // 1000,
+        status,
+        error,
+    )
+
+
+def _finish(calls: Calls, error: BaseException | None) -> str:
+    """Write the end of the run; its status, if it gets one."""
+    run, driver, ledger = calls.opened, calls.driver, calls.driver.ledger
+    if run.source is None:
+        run.finish(driver, None, run.status_again)
+        return ""
+    cut = [step for step in ledger.in_flight() if step.world_effect]
+    if cut and error is None and ledger.halted is None:
+        ledger.halted = cut_off(run.id, cut)
+    left = ledger.left_behind()
+    status = ending(ledger, error, left)
+    if status == "partial":
+        ledger.stats.orphans += len(left)
+        _log.warning(partial(run.id, calls.name, ledger, left, store_option(run.store)))
+    cause = ledger.halted or error
+    event = make.run_finished(
+        time=calls.means.clock.wall() // 1000,
+        status=status,
+        steps=ledger.stats.calls,
+        error=None if cause is None else encode_exception(cause, calls.means.seal),
+        reason=ledger.waits if status == "paused" and cause is None else None,
+    )
+    run.finish(driver, event, status)
+    return status
+
+
+def policy_data(policy: PolicyGuard) -> dict[str, str]:
+    """What the trace holds of a policy."""
+    return {"name": policy.name, "digest": policy.digest, "mode": policy.mode}

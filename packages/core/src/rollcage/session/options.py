@@ -1,0 +1,55 @@
+"""What a session is told of the run that it is to record; checked once, then it stays."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+from rollcage.contract.permissions import Enforce
+from rollcage.errors import SessionError
+from rollcage.session.job import Replay
+from rollcage.session.lineage import MODES
+from rollcage.session.scope import Unguarded
+from rollcage.step.ledger import OnDivergence
+from rollcage.store.url import RunSource
+
+__all__ = ["Options"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """See `Session`, whose arguments these are.
+
+    Raises:
+        SessionError: one of them is none of its allowed values, or two of them contradict.
+    """
+
+    replay: Replay
+    source: RunSource | None
+    input: Any
+    within: int | None  # µs
+    chain: Literal["effects", "all"]
+    durability: Literal["os", "disk"]
+    on_divergence: OnDivergence
+    seed: str
+    retry_failed: bool | None
+    enforce: Enforce
+    unguarded: Unguarded
+    secrets: Literal["declared", "detected"]
+    actor: str
+
+    def __post_init__(self) -> None:
+        _check("replay", self.replay, tuple(MODES))
+        _check("chain", self.chain, ("effects", "all"))
+        _check("durability", self.durability, ("os", "disk"))
+        _check("on_divergence", self.on_divergence, ("halt", "warn", "undo"))
+        _check("enforce", self.enforce, ("off", "report", "strict"))
+        _check("unguarded", self.unguarded, ("warn", "refuse"))
+        _check("secrets", self.secrets, ("declared", "detected"))
+        if self.source is not None and self.replay == "off":
+            raise SessionError('replay="off" starts a new run: it takes no source=')
+
+
+def _check(field: str, value: Any, allowed: tuple[Any, ...]) -> None:
+    if value not in allowed:
+        raise SessionError(f"{field}={value!r} is not one of {', '.join(map(repr, allowed))}")

@@ -1,0 +1,112 @@
+"""Where calls stand: in a turn, in a branch, or where a framework's hook says."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Generator
+from typing import Any
+
+from rollcage.errors import SessionError
+from rollcage.gate import Ask
+from rollcage.replay.world import Turn
+from rollcage.session.calls import Calls
+from rollcage.session.naming import writable
+from rollcage.session.scope import Branch, InScope, Scope, TurnHandle
+
+__all__ = ["Places"]
+
+
+class Places:
+    """Places the calls of a session; `Session` says how."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._driver = calls.driver
+        self._turns: dict[Any, Turn] = {}
+
+    @contextlib.contextmanager
+    def turn(self) -> Generator[TurnHandle]:
+        """See `Session.turn`."""
+        driver = self._driver
+        driver.check_process()
+        with driver.lock:
+            turn = driver.ledger.new_turn()
+        scope = dataclasses.replace(self._calls.here(), turn=turn, slot=None)
+        with InScope(scope):
+            yield TurnHandle(scope)
+
+    @contextlib.contextmanager
+    def branch(self, name: str) -> Generator[Branch]:
+        """See `Session.branch`."""
+        if not name or set(name) & set("/#"):
+            raise SessionError(f"{name!r} can't name a branch: it is empty or holds / or #")
+        calls, driver = self._calls, self._driver
+        if calls.means.seal.is_quoted_by(name):
+            raise SessionError(
+                "the name of a branch quotes a declared secret, and names are written to the trace "
+                "as they are: use one without the secret"
+            )
+        wall = calls.means.clock.wall
+        here = calls.here()
+        driver.check_process()
+        calls.following.look_back()  # branches of this name that were seen come before this one
+        standing = calls.following.standing()
+        with driver.lock:
+            parent = driver.ledger.branch_name(here.branch, here.step)
+            turn = here.turn or driver.ledger.turn_at(standing, parent)
+            full, forked = driver.ledger.fork(parent, name, turn, wall() // 1000, standing)
+            if not driver.closed and driver.ledger.halted is None:
+                driver.append(forked)
+        scope = dataclasses.replace(here, branch=full, turn=None, slot=None)
+        with InScope(scope):
+            yield Branch(scope)
+        if driver.writer.forked:
+            return  # the child of a fork in here: what joins is the parent's
+        calls.following.look_back()  # nobody may have asked for anything in it
+        with driver.lock:
+            event = driver.ledger.join(parent, full, turn, wall() // 1000)
+            if event is not None:
+                driver.append(event)
+
+    def place(
+        self,
+        turn: object,
+        slot: int | None,
+        agent: str,
+        call_id: str,
+        conversation: str,
+        *,
+        once: bool,
+        ask: Ask | None,
+    ) -> InScope:
+        """See `Session.place`."""
+        here = self._calls.here()
+        placed = here.turn if turn is None else self._turn(here, turn)
+        return InScope(
+            Scope(
+                self._calls,
+                here.branch,
+                placed,
+                slot,
+                writable(agent) or here.agent,
+                writable(call_id),
+                writable(conversation),
+                here.step,
+                None if turn is None or slot is None else once,
+                ask,
+            )
+        )
+
+    def _turn(self, here: Scope, name: object) -> Turn:
+        """The turn that a framework calls by this name, here."""
+        driver = self._driver
+        driver.check_process()
+        key = (here.branch, None if here.step is None else here.step.number, name)
+        placed = self._turns.get(key)
+        if placed is None:
+            with driver.lock:
+                placed = self._turns.get(key)
+                if placed is None:
+                    placed = self._turns[key] = driver.ledger.new_turn()
+        return placed
