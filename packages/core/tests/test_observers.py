@@ -522,7 +522,7 @@ def test_an_instrument_may_not_want_a_session(store: JsonlStore) -> None:
     told = Idle()
     with Session("job", store=store, observers=[told]) as session:
         assert stands() == 0
-        assert session._active().observing is None  # nothing is paid
+        assert session._entered().driver.observing is None  # nothing is paid
     assert not told.runs
     assert not told.steps
 
