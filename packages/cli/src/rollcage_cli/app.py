@@ -39,6 +39,7 @@ _COMMANDS: Final = {
     "export": "rollcage_cli.export",
     "repair": "rollcage_cli.repair",
     "copy": "rollcage_cli.copy",
+    "prune": "rollcage_cli.prune",
     "approvals": "rollcage_cli.approvals",
     "approve": "rollcage_cli.approvals",
     "reject": "rollcage_cli.approvals",

@@ -5,19 +5,17 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import sys
-from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
-import orjson
 import typer
 from rollcage.store import RunTrace, Store, check_attested
-from rollcage.trace import CHAIN_START, check_events, seal_line
+from rollcage.trace import check_events
 
 from rollcage_cli.errors import UsageError
 from rollcage_cli.lookup import Found, find
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
-from rollcage_cli.output import console, escape_json, visible
-from rollcage_cli.redact import Redaction
+from rollcage_cli.output import console, visible
+from rollcage_cli.redact import Redaction, sealed
 
 __all__ = ["export"]
 
@@ -59,10 +57,10 @@ def export(
     if taken_out.redacted:
         told[0]["redacted"] = True
     if otlp is not None:
-        _send(dataclasses.replace(trace, data=b"".join(_sealed(told))), otlp)
+        _send(dataclasses.replace(trace, data=b"".join(sealed(told))), otlp)
         return
     out = sys.stdout.buffer
-    for line in _sealed(told):
+    for line in sealed(told):
         out.write(line)
     out.flush()
 
@@ -86,12 +84,3 @@ def _send(trace: RunTrace, url: str) -> None:
 def _key(found: Found) -> bytes:
     """Of a store: one that stays, so that two exports can be compared."""
     return found.reader.secret_key() if isinstance(found.reader, Store) else secrets.token_bytes(32)
-
-
-def _sealed(events: list[dict[str, Any]]) -> Iterator[bytes]:
-    """Lines in a new chain; what a terminal might act on is escaped in them."""
-    head = CHAIN_START
-    for event in events:
-        body: Any = orjson.Fragment(escape_json(orjson.dumps(event).decode()).encode())
-        line, head = seal_line(body, head)
-        yield line

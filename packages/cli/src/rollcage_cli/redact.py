@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 from typing import Any, Final
 
 import orjson
 from rollcage.errors import StoreError
-from rollcage.trace import TAG
+from rollcage.trace import CHAIN_START, TAG, seal_line
 
+from rollcage_cli.output import escape_json
 from rollcage_cli.values import items_of, mapping_of, pairs_of, tag_of
 
-__all__ = ["Redaction"]
+__all__ = ["Redaction", "sealed"]
 
 _REDACTED: Final = {TAG: "redacted"}
 _TEXT: Final = "<redacted>"
@@ -263,6 +264,15 @@ class Redaction:
 
     def _pseudonym(self, digest: str) -> str:
         return hmac.new(self._key, b"rollcage export" + bytes.fromhex(digest), "sha256").hexdigest()
+
+
+def sealed(events: list[dict[str, Any]]) -> Iterator[bytes]:
+    """Lines in a new chain; what a terminal might act on is escaped in them."""
+    head = CHAIN_START
+    for event in events:
+        body: Any = orjson.Fragment(escape_json(orjson.dumps(event).decode()).encode())
+        line, head = seal_line(body, head)
+        yield line
 
 
 _OF_A_TAG: Final = frozenset({TAG, "type", "module", "dtype"})  # they name what it is

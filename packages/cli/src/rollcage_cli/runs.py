@@ -124,7 +124,9 @@ def _table(
         table.add_row(
             Text(visible(info.run)),
             Text(visible(info.name)),
-            Text(visible(status), style=_STYLES.get(status, "")),
+            Text(
+                f"{visible(status)}{', pruned' * bool(info.pruned)}", style=_STYLES.get(status, "")
+            ),
             Text(visible(info.mode)),
             Text(time_text(info.time)),
             Text(visible(info.source[-12:]) if info.source else ""),

@@ -472,6 +472,10 @@ class StoreSuite:
         assert store.put_once("approvals", "Z", b"")
         assert list(store.keys("approvals")) == ["Z", "a.b-c_1"]
         assert list(store.keys("others")) == []
+        for _ in range(2):
+            store.drop("approvals", "a.b-c_1")
+        assert list(store.keys("approvals")) == ["Z"]
+        assert store.get("approvals", "a.b-c_1") is None
 
     def test_a_log_of_many_writers_is_one_chain(self, store: Store, url: str) -> None:
         def add(number: int) -> None:

@@ -17,8 +17,9 @@ from rollcage.errors import StoreError
 from rollcage_cli.audit.documents import write_html, write_markdown, write_table
 from rollcage_cli.audit.lines import write_csv, write_jsonl
 from rollcage_cli.audit.reading import Item, Summary, audited
-from rollcage_cli.audit.selection import Selection, moment, runs_of
+from rollcage_cli.audit.selection import Selection, runs_of
 from rollcage_cli.errors import CORRUPT, UsageError
+from rollcage_cli.moments import moment
 from rollcage_cli.options import DEFAULT_STORE, OFF, StoreOption
 from rollcage_cli.output import console, is_terminal, visible
 

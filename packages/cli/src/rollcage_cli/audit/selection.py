@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Final
 
 from rollcage.store import Reader, RunInfo, Store, open_store
 
 from rollcage_cli.audit.entries import Entry
-from rollcage_cli.errors import UsageError
 from rollcage_cli.lookup import find, traces_of
-from rollcage_cli.output import visible
 
-__all__ = ["Named", "Selection", "moment", "runs_of"]
-
-_AGO: Final = re.compile(r"(\d{1,6})([smhdw])")
-_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+__all__ = ["Named", "Selection", "runs_of"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,26 +54,6 @@ _TAKEN_BACK: Final = ("verified", "compensated")
 
 def _matches(name: str, globs: Sequence[str]) -> bool:
     return not globs or any(fnmatchcase(name, glob) for glob in globs)
-
-
-def moment(text: str, now: datetime) -> int:
-    """An instant (Unix, µs): a date, a date with a time, or how long ago: `90m`, `24h`, `7d`.
-
-    Raises:
-        UsageError: it is none of these.
-    """
-    ago = _AGO.fullmatch(text)
-    try:
-        if ago is not None:
-            when = now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-        else:
-            when = datetime.fromisoformat(text)
-        return round(when.astimezone().timestamp() * 1e6)  # without a zone, it is the local one's
-    except (ValueError, OverflowError, OSError):
-        said = (
-            f"{visible(text)!r} is not a time: 2026-03-01, 2026-03-01T12:30Z or 24h (that long ago)"
-        )
-        raise UsageError(said) from None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

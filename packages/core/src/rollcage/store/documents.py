@@ -80,6 +80,18 @@ class DocumentFiles:
         own = (name[:-5] for name in names if name.endswith(".json"))
         return sorted(key for key in own if key and not key.startswith("."))
 
+    def drop(self, kind: str, key: str) -> None:
+        """Remove a document, if it is there.
+
+        Raises:
+            StoreError: it can't be removed.
+        """
+        path = self._path(kind, key)
+        try:
+            disk.remove(path)
+        except OSError as error:
+            raise StoreError(f"{path} can't be removed: {disk.said(error)}") from error
+
     def _path(self, kind: str, key: str) -> Path:
         check_document(kind, key)
         return self._root / kind / f"{key}.json"

@@ -330,6 +330,9 @@ class JsonlStore(TraceFile):
     def keys(self, kind: str) -> list[str]:
         return self._documents.keys(kind)
 
+    def drop(self, kind: str, key: str) -> None:
+        self._documents.drop(kind, key)
+
     def put_blob(self, digest: str, data: bytes) -> None:
         self._blobs.put(digest, data)
 

@@ -325,6 +325,14 @@ class Store(Reader, Protocol):
         """
         ...
 
+    def drop(self, kind: str, key: str) -> None:
+        """Remove a document, if it is there: one of what is pruned.
+
+        Raises:
+            StoreError: it can't be removed.
+        """
+        ...
+
     def log(self, name: str, begins: str) -> Log:
         """An append-only list of lines beside the runs; `begins` is the event of its first."""
         ...

@@ -80,6 +80,14 @@ class SqlDocuments:
             found = "SELECT key FROM documents WHERE kind = ? ORDER BY key"
             return [row[0] for row in db.execute(found, (kind,))]
 
+    def drop(self, kind: str, key: str) -> None:
+        check_document(kind, key)
+        if not self._sql.is_there:
+            return
+        with self._sql.changing() as db:
+            db.execute("DELETE FROM documents WHERE kind = ? AND key = ?", (kind, key))
+        self._on_disk()
+
     def put_blob(self, digest: str, data: bytes) -> None:
         try:
             with self._sql.changing() as db:

@@ -1,0 +1,35 @@
+"""Instants as people write them on a command line."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from typing import Final
+
+from rollcage_cli.errors import UsageError
+from rollcage_cli.output import visible
+
+__all__ = ["moment"]
+
+_AGO: Final = re.compile(r"(\d{1,6})([smhdw])")
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def moment(text: str, now: datetime) -> int:
+    """An instant (Unix, µs): a date, a date with a time, or how long ago: `90m`, `24h`, `7d`.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    ago = _AGO.fullmatch(text)
+    try:
+        if ago is not None:
+            when = now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        else:
+            when = datetime.fromisoformat(text)
+        return round(when.astimezone().timestamp() * 1e6)  # without a zone, it is the local one's
+    except (ValueError, OverflowError, OSError):
+        said = (
+            f"{visible(text)!r} is not a time: 2026-03-01, 2026-03-01T12:30Z or 24h (that long ago)"
+        )
+        raise UsageError(said) from None
