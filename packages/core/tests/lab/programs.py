@@ -34,7 +34,7 @@ from rollcage import (
     current_step,
     tool,
 )
-from rollcage.session.scope import TurnHandle
+from rollcage.session.scope import Branch, TurnHandle
 from rollcage.step.driver import Clock
 from rollcage.store import JsonlStore
 
@@ -60,9 +60,13 @@ class Turn:
 
 @dataclasses.dataclass(frozen=True)
 class Branches:
-    """Agents that run at once, each in a branch of its own."""
+    """Agents that run at once, each in a branch of its own.
+
+    `after`: by line, the earlier lines that it comes after; none where it is shorter.
+    """
 
     lines: tuple[tuple[Node, ...], ...]
+    after: tuple[frozenset[int], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -280,8 +284,16 @@ class Lab:
             case Turn(nodes):
                 with session.turn() as turn:
                     await at_once(self.placed(turn, *each) for each in self.order(nodes))
-            case Branches(lines):
+            case Branches(lines, ()):
                 await at_once(self.line(*each) for each in self.order(lines))
+            case Branches(lines, after):
+                loop = asyncio.get_running_loop()
+                ended = [loop.create_future() for _ in lines]
+                with session.turn(opens={f"b{number}" for number in range(len(lines))}):
+                    await at_once(
+                        self.line_after(*each, after[each[0] : each[0] + 1], ended)
+                        for each in self.order(lines)
+                    )
             case Block(nodes, raises):
                 try:
                     async with session.transaction(f"t{_slot.get()}"):
@@ -310,6 +322,26 @@ class Lab:
         assert self.session is not None
         with self.session.branch(f"b{number}"):
             await self.nodes(nodes)
+
+    async def line_after(
+        self,
+        number: int,
+        nodes: tuple[Node, ...],
+        after: tuple[frozenset[int], ...],
+        ended: list[asyncio.Future[Branch]],
+    ) -> None:
+        """One that begins when others have ended."""
+        assert self.session is not None
+        try:
+            numbers = sorted(frozenset[int]().union(*after))
+            before = [await asyncio.shield(ended[each]) for each in numbers]
+            with self.session.branch(f"b{number}", after=before) as branch:
+                await self.nodes(nodes)
+        except BaseException as error:
+            ended[number].set_exception(error)
+            ended[number].exception()  # nobody may wait for it
+            raise
+        ended[number].set_result(branch)
 
     async def op(self, op: Op) -> None:
         arguments: dict[str, Any] = {"arg": op.arg, "does": op.does}

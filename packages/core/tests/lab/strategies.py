@@ -13,6 +13,12 @@ still: st.SearchStrategy[Op] = st.builds(  # what changes nothing
     Op, tool=st.sampled_from(["read", "pure"]), arg=st.integers(0, 1)
 )
 
+AFTER: st.SearchStrategy[tuple[frozenset[int], ...]] = st.tuples(  # by line, some earlier ones
+    st.just(frozenset()),
+    st.frozensets(st.just(0)),
+    st.frozensets(st.integers(0, 1)),
+)
+
 
 def _deeper(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
     some = st.lists(inner, min_size=1, max_size=3).map(tuple)
@@ -23,7 +29,8 @@ def _deeper(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
     together = st.lists(st.one_of(ops, nested, block), min_size=1, max_size=3).map(tuple)
     line = st.one_of(some, st.lists(st.one_of(still, inner), max_size=2).map(tuple))
     lines = st.lists(line, min_size=1, max_size=3).map(tuple)
-    return st.one_of(nested, st.builds(Turn, together), st.builds(Branches, lines), block)
+    branches = st.one_of(st.builds(Branches, lines), st.builds(Branches, lines, AFTER))
+    return st.one_of(nested, st.builds(Turn, together), branches, block)
 
 
 nodes: st.SearchStrategy[Node] = st.recursive(ops, _deeper, max_leaves=6)

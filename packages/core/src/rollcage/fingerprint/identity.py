@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from hashlib import sha256
 from typing import Any, Final
 
@@ -72,9 +72,20 @@ def world_zero(seed: str) -> bytes:
     return sha256(b"rollcage/1 world" + seed.encode()).digest()
 
 
-def branch_world(world: bytes, name: str) -> bytes:
-    """The world in which a branch starts that was forked off `world`."""
-    return sha256(b"rollcage/1 branch" + world + name.encode()).digest()
+def branch_world(world: bytes, name: str, after: Collection[bytes] = ()) -> bytes:
+    """The world in which a branch starts that was forked off `world`.
+
+    Args:
+        world: of the branch that it was forked off.
+        name: its own.
+        after: the last worlds of the branches that it comes after; in place of one in which nothing
+            was written, those of the ones that this came after.
+    """
+    if not after:
+        return sha256(b"rollcage/1 branch" + world + name.encode()).digest()
+    count = len(after).to_bytes(8, "big")
+    behind = count + b"".join(sorted(after))
+    return sha256(b"rollcage/1 branch after" + world + behind + name.encode()).digest()
 
 
 def child_world(parent_fingerprint: bytes) -> bytes:

@@ -85,6 +85,7 @@ class Generation:
         # Branches that have left the older path: at which position, in which turn and step.
         self.left: dict[str, tuple[int, int, int]] = {}
         self.opened: dict[str, tuple[str, str]] = {}  # branches: see `Recording`
+        self.after: dict[str, tuple[str, ...]] = {}
         self.settings: dict[str, Any] = {}
         self.run = ""
         self.waits = ""  # for what, where it ended like that and was not undone since
@@ -153,6 +154,8 @@ class Generation:
         if event["event"] == "branch.forked":
             place = event.get("conversation", ""), event.get("checkpoint", "")
             self.opened[event["name"]] = place
+            if "after" in event:
+                self.after[event["name"]] = tuple(map(str, event["after"]))
             return
         entry = self._entry({**_JOIN, **event})
         entry.status, entry.digest = "ok", event["digest"]

@@ -26,6 +26,7 @@ class Recording:
         forks: by branch, the branches that were forked off it.
         opened: the branches of which a trace says that they were, whatever was done in them; each
             with where a framework with a memory stood by then: conversation and checkpoint.
+        after: by branch, those that it comes after, of those that come after any.
         pure: by key; holds in any world, any number of times.
         models: by key; in any world, once each, first in first out: those used are at the end.
         rolled: the branches that were undone whole.
@@ -38,6 +39,7 @@ class Recording:
         self.entries: list[Entry] = []
         self.forks: dict[str, list[str]] = {}
         self.opened: dict[str, tuple[str, str]] = {}
+        self.after: dict[str, tuple[str, ...]] = {}
         self.pure: dict[str, Entry] = {}
         self.models: dict[str, deque[Entry]] = {}
         self.rolled: set[str] = set()
@@ -77,6 +79,7 @@ class Lineage(NamedTuple):
     last_turn: int
     waits: str  # see `Recording`
     opened: dict[str, tuple[str, str]]  # see `Recording`
+    after: dict[str, tuple[str, ...]]  # see `Recording`
 
     @property
     def half_undone(self) -> tuple[Entry, ...]:
@@ -100,6 +103,7 @@ def read(lineage: Iterable[tuple[str, bytes]]) -> Lineage:
     undone = Undone()
     runs: list[str] = []
     opened: dict[str, tuple[str, str]] = {}
+    after: dict[str, tuple[str, ...]] = {}
     steps = turns = 0
     waits = ""
     for number, (where, data) in enumerate(lineage):
@@ -118,7 +122,8 @@ def read(lineage: Iterable[tuple[str, bytes]]) -> Lineage:
         runs.append(generation.run)
         waits = generation.waits
         opened |= generation.opened
-    return Lineage(entries, undone, runs, settings, steps, turns, waits, opened)
+        after |= generation.after
+    return Lineage(entries, undone, runs, settings, steps, turns, waits, opened, after)
 
 
 def load(
@@ -142,9 +147,9 @@ def load(
     branches: dict[str, list[Entry]] = {}
     for entry in entries:
         branches.setdefault(entry.branch, []).append(entry)
-    _mark_frontiers(branches, retry_failed=retry_failed)
+    _mark_frontiers(branches, whole.after, retry_failed=retry_failed)
     recording.forks = _forks(branches)
-    recording.opened = whole.opened
+    recording.opened, recording.after = whole.opened, whole.after
     told = _told_as_it_was(branches, recording.forks, whole.undone.rolled, offline=offline)
     for branch in told:
         for entry in branches.get(branch, ()):
@@ -175,9 +180,14 @@ def load(
     return recording
 
 
-def _mark_frontiers(branches: dict[str, list[Entry]], *, retry_failed: bool | None) -> None:
+def _mark_frontiers(
+    branches: dict[str, list[Entry]],
+    after: dict[str, tuple[str, ...]],
+    *,
+    retry_failed: bool | None,
+) -> None:
     """Mark in each branch the steps that nothing came after."""
-    went_on = _went_on(branches)
+    went_on = _went_on(branches, after)
     every = [entry for steps in branches.values() for entry in steps if entry.kind == "branch"]
     joined = {entry.name for entry in every if not (entry.undone or entry.abandoned)}
     for name, steps in branches.items():
@@ -291,8 +301,8 @@ def _mark_frontier(
         seats.add(entry.seat)
 
 
-def _went_on(branches: dict[str, list[Entry]]) -> dict[str, int]:
-    """By branch, the last turn of what was forked off it and changed something."""
+def _went_on(branches: dict[str, list[Entry]], after: dict[str, tuple[str, ...]]) -> dict[str, int]:
+    """By branch, the last turn of what was forked off it, or comes after, and changed something."""
     last: dict[str, int] = {}
     for branch, steps in branches.items():
         name = branch
@@ -300,6 +310,14 @@ def _went_on(branches: dict[str, list[Entry]]) -> dict[str, int]:
         while turn is not None and is_fork(name):
             name = name.rpartition("/")[0]  # what it was forked off
             last[name] = max(last.get(name, 0), turn)
+        before = set(after.get(branch, ())) if turn is not None else set[str]()
+        waiting = [*before]
+        while waiting:
+            each = waiting.pop()
+            last[each] = max(last.get(each, 0), turn or 0)
+            more = set(after.get(each, ())) - before
+            before |= more
+            waiting += more
     return last
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from concurrent.futures import Future
 
 from rollcage.fingerprint.identity import fingerprint, next_world
@@ -16,10 +17,11 @@ class Turn:
     Slots are given in order of arrival, unless a call brings its own.
     """
 
-    __slots__ = ("asking", "number", "slots", "starts", "worlds")
+    __slots__ = ("asking", "number", "opens", "slots", "starts", "worlds")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, opens: Container[str] = ()) -> None:
         self.number = number
+        self.opens = opens  # the branches that may still be opened in it, by their own names
         self.slots = 0
         # by branch: its position, and its recorded path's, when the turn's first call arrived
         self.starts: dict[str, tuple[int, int]] = {}
@@ -79,6 +81,9 @@ class Branch:
         self.path = path
         self.following = path is not None
         self.forked_at = 0  # the position of the branch that it was forked off, by then
+        self.forked_in: Turn | None = None
+        self.behind: frozenset[bytes] = frozenset()  # the last worlds of those that it comes after
+        self.joined = False
         self.closer: Turn | None = None  # the turn that left the path: its other calls may follow
         self.position = 0 if path is None else path.position
         self.world = world
@@ -245,6 +250,16 @@ class Branch:
         links = [each for some in self._links.values() for each in some]
         world = next_world(self.world, links) if links else self.world
         return world if links or self.position else None
+
+    @property
+    def as_recorded(self) -> bool:
+        """Whether all that is recorded here was asked for, and nothing else done."""
+        return self.path is not None and self.at_path_end()
+
+    def last_worlds(self) -> frozenset[bytes]:
+        """What a branch that comes after this one begins behind."""
+        final = self.final_world()
+        return self.behind if final is None else frozenset([final])
 
     def at_path_end(self) -> bool:
         """Whether everything recorded here was replayed, and nothing else written."""

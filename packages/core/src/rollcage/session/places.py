@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Generator
+from collections.abc import Container, Generator, Iterable
 from typing import Any
 
 from rollcage.errors import SessionError
@@ -26,18 +26,18 @@ class Places:
         self._turns: dict[Any, Turn] = {}
 
     @contextlib.contextmanager
-    def turn(self) -> Generator[TurnHandle]:
+    def turn(self, opens: Container[str]) -> Generator[TurnHandle]:
         """See `Session.turn`."""
         driver = self._driver
         driver.check_process()
         with driver.lock:
-            turn = driver.ledger.new_turn()
+            turn = driver.ledger.new_turn(opens)
         scope = dataclasses.replace(self._calls.here(), turn=turn, slot=None)
         with InScope(scope):
             yield TurnHandle(scope)
 
     @contextlib.contextmanager
-    def branch(self, name: str) -> Generator[Branch]:
+    def branch(self, name: str, after: Iterable[Branch]) -> Generator[Branch]:
         """See `Session.branch`."""
         if not name or set(name) & set("/#"):
             raise SessionError(f"{name!r} can't name a branch: it is empty or holds / or #")
@@ -55,7 +55,8 @@ class Places:
         with driver.lock:
             parent = driver.ledger.branch_name(here.branch, here.step)
             turn = here.turn or driver.ledger.turn_at(standing, parent)
-            full, forked = driver.ledger.fork(parent, name, turn, wall() // 1000, standing)
+            now, behind = wall() // 1000, list(dict.fromkeys(each.name for each in after))
+            full, forked = driver.ledger.fork(parent, name, turn, now, standing, behind)
             if not driver.closed and driver.ledger.halted is None:
                 driver.append(forked)
         scope = dataclasses.replace(here, branch=full, turn=None, slot=None)

@@ -7,6 +7,7 @@ import os
 from collections.abc import (
     AsyncIterator,
     Callable,
+    Container,
     Coroutine,
     Iterable,
     Iterator,
@@ -458,17 +459,30 @@ class Session:
         with driver.lock:
             return tuple((entry.run, entry.step) for entry in driver.ledger.ahead.left())
 
-    def turn(self) -> AbstractContextManager[TurnHandle]:
-        """The calls inside were issued together: none depends on another."""
-        return self._placing().turn()
+    def turn(self, *, opens: Container[str] = ()) -> AbstractContextManager[TurnHandle]:
+        """The calls inside were issued together: none depends on another.
 
-    def branch(self, name: str) -> AbstractContextManager[Branch]:
+        Args:
+            opens: the names of the branches that are opened in it, where some are only opened
+                when others have ended. A resumed run whose recorded branches are not all opened yet
+                halts at a new write in another one: it may be one of those, renamed. Of those that
+                are still to come, it knows.
+        """
+        return self._placing().turn(opens)
+
+    def branch(self, name: str, *, after: Iterable[Branch] = ()) -> AbstractContextManager[Branch]:
         """A world of its own for the calls inside, forked here and joined at the end.
 
+        Args:
+            name: the same in each run of the job.
+            after: branches forked off the same one whose blocks have ended, and whose effects the
+                calls inside depend on. What is recorded here holds as long as it does in those.
+
         Raises:
-            SessionError: the name is empty, holds one of `/ #` or quotes a declared secret.
+            SessionError: the name is empty, holds one of `/ #` or quotes a declared secret; one
+                that it comes after is not such a branch, or has not ended.
         """
-        return self._placing().branch(name)
+        return self._placing().branch(name, after)
 
     def transaction(self, name: str = "transaction") -> Transaction:
         """A block that takes back what was done in it when it raises; `with` or `async with`.

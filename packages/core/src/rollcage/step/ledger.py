@@ -7,7 +7,7 @@ session's lock around each call, and appends the events that it gives back befor
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from concurrent.futures import Future
 from types import MappingProxyType
 from typing import Final, Literal
@@ -21,6 +21,7 @@ from rollcage.errors import (
     NotReplayable,
     ReplayMiss,
     RollcageError,
+    SessionError,
     SessionHalted,
     TraceUnwritable,
 )
@@ -118,10 +119,10 @@ class Ledger:
 
     # --- branches and turns ----------------------------------------------------------------------
 
-    def new_turn(self) -> Turn:
-        """The next turn."""
+    def new_turn(self, opens: Container[str] = ()) -> Turn:
+        """The next turn, in which branches of these own names may be opened."""
         self._turns += 1
-        return Turn(self._turns)
+        return Turn(self._turns, opens)
 
     def _number(self, call: Call | None = None) -> int:
         """The next step's number; the call of that step knows it from then on."""
@@ -156,9 +157,19 @@ class Ledger:
         return name
 
     def fork(
-        self, parent: str, name: str, turn: Turn | None, now: int, standing: Standing | None = None
+        self,
+        parent: str,
+        name: str,
+        turn: Turn | None,
+        now: int,
+        standing: Standing | None = None,
+        after: Sequence[str] = (),
     ) -> tuple[str, Event]:
-        """Start a branch off another one: its full name, and what is written of it."""
+        """Start a branch off another one: its full name, and what is written of it.
+
+        It begins behind what was done in those that it comes `after`: where one of these is not as
+        it was recorded, nor is what comes after it.
+        """
         branch = self._branches[parent]
         turn = turn or self.new_turn()
         branch.arrive(turn)
@@ -167,9 +178,12 @@ class Ledger:
         branch.forks[name] = max(branch.forks.get(name, 0), count)
         own = name if count == 1 else f"{name}#{count}"
         full = f"{parent}/{own}" if parent else own
+        behind = [self._behind_branch(each, parent, full) for each in after]
+        ended = frozenset[bytes]().union(*(each.last_worlds() for each in behind))
         follows = branch.may_follow(turn)  # other calls of the turn may have left the path by now
-        fork = self._open_branch(full, branch_world(branch.world, own), follows=follows)
-        fork.forked_at = branch.position
+        follows = follows and all(each.as_recorded for each in behind)
+        fork = self._open_branch(full, branch_world(branch.world, own, ended), follows=follows)
+        fork.forked_at, fork.forked_in, fork.behind = branch.position, turn, ended
         if branch.path is not None and fork.path is not None and fork.path.entries:
             # It stood beside what came back to the other branch behind its own first step.
             began = min(entry.era for entry in fork.path.entries)
@@ -181,7 +195,18 @@ class Ledger:
             turn=turn.number,
             conversation=at[0],
             checkpoint=at[1],
+            after=after,
         )
+
+    def _behind_branch(self, name: str, parent: str, full: str) -> Branch:
+        """A branch that another one comes after."""
+        found = self._branches.get(name)
+        if found is None or name.rpartition("/")[0] != parent or not found.joined:
+            raise SessionError(
+                f"the branch {full!r} can't come after {name!r}: that has to be a branch of the "
+                f"same one, and its block has to have ended"
+            )
+        return found
 
     def _count_of(self, parent: str, name: str, at: Spot) -> int | None:
         """Which of the forks of a name one is that a framework with a memory makes again.
@@ -200,6 +225,7 @@ class Ledger:
     def join(self, parent: str, name: str, turn: Turn | None, now: int) -> Event | None:
         """A branch comes back: what it wrote becomes one write of its parent."""
         child, branch = self._branches[name], self._branches[parent]
+        child.joined = True
         final = child.final_world()
         if final is None:
             return None
@@ -456,6 +482,7 @@ class Ledger:
         if path.taken_back:
             raise _Refused(taken_back(arrival.branch.name, self._run, self._at))
         orphans = _orphans(arrival, path)
+        orphans += self._after(arrival.branch.name)
         if not path.entries:
             orphans += self._unopened(arrival.branch.name)
         beside = arrival.call.is_beside
@@ -697,7 +724,34 @@ class Ledger:
             for parent in around
             for other in forks.get(parent, ())
             if paths[other].ahead and other not in self._branches and not other.startswith("#")
+            if not self._may_be_opened(other, name)
             for entry in paths[other].left()
+        ]
+
+    def _may_be_opened(self, other: str, name: str) -> bool:
+        """Whether a branch beside this one is said to be opened in the turn that opened this."""
+        turn = self._branches[name].forked_in if name in self._branches else None
+        around, _, own = other.rpartition("/")
+        return turn is not None and name.rpartition("/")[0] == around and own in turn.opens
+
+    def _after(self, name: str) -> list[Entry]:
+        """The recorded effects of the branches that come after this one, and nobody asked for."""
+        if self._recording is None or not self._recording.after:
+            return []
+        paths, after = self._recording.paths, self._recording.after
+        here = {name}
+        while "/" in name:
+            name = name.rpartition("/")[0]
+            here.add(name)
+        behind: set[str] = set()
+        for other, before in after.items():  # in the order in which they were opened
+            if not here.isdisjoint(before) or not behind.isdisjoint(before):
+                behind.add(other)
+        return [
+            entry
+            for other, path in paths.items()
+            if path.ahead and _is_in(other, behind)
+            for entry in path.left()
         ]
 
     def _check_orphans(self, arrival: Arrival, orphans: list[Entry]) -> Event:
@@ -925,6 +979,11 @@ def _check_approval(arrival: Arrival) -> None:
     if request.key not in (call.asked_key.hex(), call.key.hex()):
         said = "the approval is for another call"
         raise _Refused(Blocked(said, rule="", code="approval_other_call"), halts=False)
+
+
+def _is_in(branch: str, names: set[str]) -> bool:
+    """Whether a branch is one of these, or was forked off one."""
+    return branch in names or any(branch.startswith(f"{name}/") for name in names)
 
 
 def _is_beside(branch: str, other: str, around: str) -> bool:

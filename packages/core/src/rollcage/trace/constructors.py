@@ -7,7 +7,7 @@ what was `requested`, which becomes one of them; each of that is used once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 __all__ = [
@@ -315,10 +315,19 @@ def call_refused(
 
 
 def branch_forked(
-    *, time: int, name: str, branch: str, turn: int, conversation: str, checkpoint: str
+    *,
+    time: int,
+    name: str,
+    branch: str,
+    turn: int,
+    conversation: str,
+    checkpoint: str,
+    after: Sequence[str] = (),
 ) -> Event:
     """See `models.BranchForked`."""
     event: Event = {"event": "branch.forked", "time": time, "name": name, "turn": turn}
+    if after:
+        event["after"] = [*after]
     return event | _given(branch=branch, conversation=conversation, checkpoint=checkpoint)
 
 

@@ -373,6 +373,7 @@ class BranchForked(_Event):
     turn: int = Field(ge=0)
     conversation: str = Field("", description="as in a step: where the framework stood")
     checkpoint: str = ""
+    after: tuple[str, ...] = Field((), description="the branches that it comes after")
 
 
 class BranchJoined(_Event):

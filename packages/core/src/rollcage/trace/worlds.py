@@ -6,7 +6,7 @@ recorded without a source: the worlds of a resumed one follow from its source's,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from itertools import chain
 from typing import Any, Final
@@ -43,6 +43,7 @@ class Worlds:
         self.followed = False
         self._strict = False
         self._lines: dict[str, _Line] = {}
+        self._after: dict[str, tuple[str, ...]] = {}  # by branch, those that it comes after
         self._begun: set[str] = set()  # fingerprints
         self._open: dict[int, tuple[str, bytes]] = {}  # steps that advance: branch, fingerprint
 
@@ -55,6 +56,10 @@ class Worlds:
             self.followed = event["mode"] == "record" and not event.get("redacted", False)
             self._strict = event["chain"] == "all"
             self._lines[""] = _Line(sha256(b"rollcage/1 world" + event["seed"].encode()).digest())
+        elif kind == "branch.forked":
+            self._after.setdefault(  # the first one counts: no circle can be told
+                event["name"], tuple(n for n in event.get("after", ()) if n in self._after)
+            )
         elif self.followed and kind in ("step.started", "branch.joined"):
             said = self._placed(event)
             return self._joined(event) or said if kind == "branch.joined" else said
@@ -98,10 +103,15 @@ class Worlds:
 
     def _starts(self, name: str) -> Iterator[bytes]:
         """The worlds that a new branch can have started in, the likeliest first."""
-        forks: list[str] = []  # from the branch up to one whose worlds are known
+        # From the branch up to one whose worlds are known: what stands around its world.
+        forks: list[tuple[bytes, bytes]] = []
         while name not in self._lines and ("/" in name or not name.startswith("#")):
+            ended = self._ended(self._after.get(name, ()))
+            mark, behind = b"rollcage/1 branch", b""
+            if ended:
+                mark, behind = b"rollcage/1 branch after", len(ended).to_bytes(8, "big")
             name, _, own = name.rpartition("/")
-            forks.append(own)
+            forks.append((mark, behind + b"".join(sorted(ended)) + own.encode()))
         line, begun = self._lines.get(name), name[1:]
         worlds: Iterator[bytes] = iter(())
         if line is not None:
@@ -109,6 +119,17 @@ class Worlds:
         elif begun in self._begun:
             worlds = iter([sha256(bytes.fromhex(begun)).digest()])
         for world in worlds:
-            for own in reversed(forks):
-                world = sha256(b"rollcage/1 branch" + world + own.encode()).digest()  # noqa: PLW2901 - it is led on
+            for mark, behind in reversed(forks):
+                world = sha256(mark + world + behind).digest()  # noqa: PLW2901 - it is led on
             yield world
+
+    def _ended(self, names: Iterable[str]) -> set[bytes]:
+        """The last worlds of branches; for one without writes, of those that it comes after."""
+        found: set[bytes] = set()
+        for name in names:
+            line = self._lines.get(name)
+            if line is not None and (len(line.worlds) > 1 or line.links):
+                found.add(line.after(all_ended=True))
+            else:
+                found |= self._ended(self._after.get(name, ()))
+        return found

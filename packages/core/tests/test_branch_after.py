@@ -1,0 +1,180 @@
+"""Branches that come after others: cut anywhere, replayed, changed, misused."""
+
+from pathlib import Path
+
+import orjson
+import pytest
+from programs import Branches, Lab, Op, Program, Turn, folder
+from rollcage import Diverged, Session, SessionError, tool
+from rollcage.store import JsonlStore
+from rollcage.trace.worlds import Worlds
+
+W, X, R = Op("write", 0), Op("write", 1), Op("read", 0)
+LOST = Op("plain", 1, "lose before")
+CHAIN = (frozenset[int](), frozenset({0}), frozenset({1}))
+JOIN = (frozenset[int](), frozenset[int](), frozenset({0, 1}))
+SIDE = (frozenset[int](), frozenset({0}), frozenset[int]())
+PROGRAMS: list[Program] = [
+    (Branches(((W,), (R, X), (W,)), CHAIN),),
+    (Branches(((R,), (W,), (LOST,)), CHAIN), X),
+    (Branches(((Turn((W, X)),), (LOST,), (R, W)), JOIN),),
+    (W, Branches(((W, LOST), (Op("scope", 0, inner=(W, R)),), (X,)), SIDE)),
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_8_what_comes_after_is_found_again_at_every_cut(program: Program) -> None:
+    with folder() as root:
+        lab = Lab(root / "whole")
+        lab.through(program)
+        for run in lab.runs():
+            for line in range(1, lab.lines(run) + 1):
+                for number, world in enumerate(lab.worlds(run, line)):
+                    cut = lab.back(run, line, root / f"{line}-{number}", world)
+                    cut.shuffle = line
+                    cut.through(program)
+                    assert cut.world.effects == lab.world.effects
+                    assert set(cut.world.standing.values()) == {1}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_10_their_tasks_come_in_any_order(program: Program) -> None:
+    with folder() as root:
+        lab = Lab(root)
+        lab.through(program)
+        given, ran = lab.given, len(lab.tools.ran)
+        for seed in range(4):
+            lab.shuffle = seed
+            lab.once(program, replay="offline", source=lab.path(lab.newest))
+            assert lab.given == given
+            assert len(lab.tools.ran) == ran
+
+
+performed: list[str] = []
+
+
+@tool(effect="write", name="after.put")
+async def put(what: str) -> str:
+    performed.append(what)
+    return what
+
+
+@tool(effect="read", name="after.look")
+async def look() -> int:
+    return len(performed)
+
+
+async def diamond(session: Session, first: str = "a", *, last: bool = True) -> list[int]:
+    """`a` and `b`, then `c` after both."""
+    found: list[int] = []
+    with session.turn(opens=("a", "b", "c")):
+        with session.branch("a") as a:
+            await put(first)
+        with session.branch("b") as b:
+            found.append(await look())
+        if last:
+            with session.branch("c", after=(a, b)):
+                found.append(await look())
+                await put("c")
+    return found
+
+
+async def once(store: Path, *given: str, last: bool = True, **how: object) -> list[int]:
+    async with Session("diamond", store=store, **how) as session:  # type: ignore[arg-type]
+        return await diamond(session, *given, last=last)
+
+
+async def test_a_replay_gives_back_what_came_after(tmp_path: Path) -> None:
+    performed.clear()
+    recorded = await once(tmp_path)
+    assert await once(tmp_path, replay="offline") == recorded
+    assert performed == ["a", "c"]
+
+
+async def test_another_write_before_it_halts_before_anything_happens(tmp_path: Path) -> None:
+    performed.clear()
+    await once(tmp_path)
+    with pytest.raises(Diverged, match=r"after\.put"):
+        await once(tmp_path, "another", replay="resume")
+    assert performed == ["a", "c"]
+
+
+async def test_what_holds_no_longer_before_it_holds_no_longer_in_it(tmp_path: Path) -> None:
+    """On purpose with `warn`, its read looks again, and its write is made in the new world."""
+    performed.clear()
+    recorded = await once(tmp_path)
+    found = await once(tmp_path, "another", replay="resume", on_divergence="warn")
+    assert performed == ["a", "c", "another", "c"]
+    assert (recorded, found) == ([1, 1], [1, 3])
+
+
+async def test_one_that_is_still_to_come_is_no_orphan(tmp_path: Path) -> None:
+    """A new branch may write while a recorded one waits for its turn: it was announced."""
+    performed.clear()
+
+    async def work(session: Session, *, more: bool) -> None:
+        with session.turn(opens=("a", "b", "c", "new")):
+            with session.branch("a") as a:
+                await put("a")
+            if more:
+                with session.branch("new"):
+                    await put("new")
+            with session.branch("b", after=[a]):
+                await put("b")
+
+    for more in (False, True):
+        async with Session("announced", store=tmp_path, replay="continue") as session:
+            await work(session, more=more)
+    assert performed == ["a", "b", "new"]
+
+
+async def test_only_ended_branches_of_the_same_one_come_before(tmp_path: Path) -> None:
+    performed.clear()
+    async with Session("misused", store=tmp_path) as session:
+        with session.branch("a") as a:
+            with pytest.raises(SessionError, match="has to have ended"):  # noqa: SIM117
+                with session.branch("b", after=[a]):
+                    await put("b")
+            with session.branch("inner") as inner:
+                await put("inner")
+        with pytest.raises(SessionError, match="'b' can't come after 'a/inner'"):  # noqa: SIM117
+            with session.branch("b", after=[inner]):
+                await put("b")
+    assert performed == ["inner"]
+
+
+async def test_its_worlds_follow_from_what_the_trace_says(tmp_path: Path) -> None:
+    performed.clear()
+    async with Session("worlds", store=tmp_path) as session:
+        await diamond(session)
+        run = session.run_id
+    lines = [orjson.loads(line) for line in JsonlStore(tmp_path).read(run).data.splitlines()]
+    forked = [line for line in lines if line["event"] == "branch.forked"]
+    assert [line.get("after") for line in forked] == [None, None, ["a", "b"]]
+    worlds = Worlds()
+    assert [said for line in lines if (said := worlds.follow(line))] == []
+    worlds = Worlds()
+    for line in lines:
+        line.pop("after", None)
+    assert [said for line in lines if (said := worlds.follow(line))]
+
+
+def test_sync_calls_come_after_in_the_same_way(tmp_path: Path) -> None:
+    performed.clear()
+
+    @tool(effect="write", name="after.sync")
+    def sync(what: str) -> str:
+        performed.append(what)
+        return what
+
+    def work(session: Session) -> None:
+        with session.turn(opens=("a", "b")):
+            with session.branch("a") as a:
+                session.call(sync, what="a")
+            with session.branch("b", after=[a]):
+                session.call(sync, what="b")
+
+    for replay in ("auto", "offline"):
+        with Session("threads", store=tmp_path, replay=replay) as session:
+            work(session)
+    assert performed == ["a", "b"]
