@@ -1,12 +1,15 @@
 """The program of the demo's agent: a LangChain agent over tools that Rollcage did not write.
 
-Run as `python -m rollcage_cli.demo.agent FOLDER ACT...`, in a process of its own. On stdout it says
+Run as `python -m rollcage_cli.demo.agent FOLDER`. It imports LangChain, which takes long, and then
+forks a process for each line on stdin: `ACT...`, played one after the other. On stdout that says
 `turn` whenever its model is asked, so that whoever started it looks at the trace, and at the end of
-each act `end` with the agent's answer.
+each act `end` with the agent's answer; behind it stands `exit`, with its code.
 """
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +42,13 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 
+_HEAVY: Final = (
+    "langchain.agents",
+    "langchain_community.agent_toolkits",
+    "langchain_community.utilities",
+    "rollcage_langchain",
+    "sqlalchemy",
+)
 _ASKS: Final[Mapping[str, tuple[str, Sequence[Ask]]]] = {
     "drift": (NAME_DRIFT, DRIFT),
     "missing": (NAME_MISSING, MISSING),
@@ -47,10 +57,24 @@ _ASKS: Final[Mapping[str, tuple[str, Sequence[Ask]]]] = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Play acts one after the other: `slip`, `resume`, `escape`, `drift`, `missing`, `wreck`."""
-    folder, *acts = arguments
+    """Play acts: `slip`, `resume`, `escape`, `drift`, `missing`, `wreck`."""
+    with warnings.catch_warnings():
+        # The package announces on import that it will be split up; nobody watching can act on it.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        for module in _HEAVY:
+            importlib.import_module(module)
+    while acts := sys.stdin.readline().split():
+        process = os.fork()
+        if process == 0:
+            return _play_all(Scene(Path(arguments[0])), acts)
+        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        print(f"exit {code}", flush=True)  # noqa: T201 - see the module's docstring
+    return 0
+
+
+def _play_all(scene: Scene, acts: Sequence[str]) -> int:
     for act in acts:
-        answer = _play(Scene(Path(folder)), act)
+        answer = _play(scene, act)
         print(f"end {answer}", flush=True)  # noqa: T201 - see the module's docstring
     return 0
 
@@ -98,11 +122,8 @@ def _own_tools(tools: Sequence[Callable[..., Any]], session: Session) -> Sequenc
 
 def _others_tools(scene: Scene, model: BaseChatModel, session: Session) -> Sequence[BaseTool]:
     """The tools of two of langchain-community's toolkits, as they are, and guarded."""
-    with warnings.catch_warnings():
-        # The package announces on import that it will be split up; nobody watching can act on it.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        from langchain_community.agent_toolkits import FileManagementToolkit, SQLDatabaseToolkit
-        from langchain_community.utilities import SQLDatabase
+    from langchain_community.agent_toolkits import FileManagementToolkit, SQLDatabaseToolkit
+    from langchain_community.utilities import SQLDatabase
     from rollcage_langchain import guard_tools
     from sqlalchemy import create_engine
 

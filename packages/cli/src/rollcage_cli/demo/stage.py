@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Annotated, Any, Final, NamedTuple, Self
@@ -46,13 +46,20 @@ _EDIT: Final = (b"120.50", b"920.50")  # what somebody writes into the record of
 
 
 class _Agent:
-    """A process that runs the agent."""
+    """What runs the agent: a process that starts another one for each entrance."""
 
-    def __init__(self, arguments: Sequence[str], errors: IO[bytes]) -> None:
-        command = [sys.executable, "-m", "rollcage_cli.demo.agent", *arguments]
+    def __init__(self, folder: Path, errors: IO[bytes]) -> None:
+        command = [sys.executable, "-m", "rollcage_cli.demo.agent", str(folder)]
         self._process = subprocess.Popen(  # noqa: S603 - our own program
-            command, stdout=subprocess.PIPE, stderr=errors, text=True, encoding="utf-8"
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            encoding="utf-8",
+            bufsize=1,
         )
+        self._code: int | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -61,19 +68,32 @@ class _Agent:
         self._process.kill()  # where we stop in the middle
         self._process.__exit__(None, None, None)
 
+    def enter(self, *acts: str) -> None:
+        """Play these acts in a new process."""
+        assert self._process.stdin is not None
+        self._code = None
+        with contextlib.suppress(BrokenPipeError):  # nobody plays: the first claim says so
+            self._process.stdin.write(" ".join(acts) + "\n")
+
     def act(self, tell: Callable[[], None]) -> str:
-        """Look on until the act or the process ends, telling what happens; the agent's answer."""
+        """Look on until the act or its process ends, telling what happens; the agent's answer."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             tell()
             if line.startswith("end "):
                 return line.removeprefix("end ").rstrip("\n")
+            if line.startswith("exit "):
+                self._code = int(line.removeprefix("exit "))
+                return ""
+        self._code = self._process.wait()
         tell()
         return ""
 
     def wait(self) -> int:
-        """The process's exit code, when it has ended."""
-        return self._process.wait()
+        """The exit code of the process that played, when it has ended."""
+        while self._code is None:
+            self.act(lambda: None)
+        return self._code
 
 
 class Claim(NamedTuple):
@@ -147,24 +167,25 @@ class _Stage:
         Raises:
             ClaimFailed: an act does not show what it should; the later ones are not played.
         """
-        with self._agent("slip") as agent:
+        with self._agent() as agent:
+            self._enter(agent, "slip")
             self._crash(agent)
             self._check()
-        with self._agent("resume", "escape") as agent:
+            self._enter(agent, "resume", "escape")
             self._resume(agent)
             self._check()
             self._escape(agent)
             self._check()
-        with self._agent("drift") as agent:
+            self._enter(agent, "drift")
             self._drift(agent)
             self._check()
-        with self._agent("missing") as agent:
+            self._enter(agent, "missing")
             self._missing(agent)
             self._check()
-        self._edit()
-        self._check()
-        before = self._digests()
-        with self._agent("wreck") as agent:
+            self._edit()
+            self._check()
+            before = self._digests()
+            self._enter(agent, "wreck")
             self._wreck(agent, before)
             self._check()
         self._undo(before)
@@ -308,12 +329,16 @@ class _Stage:
     # --- what its processes leave ----------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _agent(self, *acts: str) -> Generator[_Agent]:
-        """A process of the agent; its runs are the ones that were not there before."""
-        self._known = {info.run for info in self._store.runs()}
-        log = self._scene.folder / f"{acts[0]}.log"
-        with log.open("wb") as errors, _Agent([str(self._scene.folder), *acts], errors) as agent:
+    def _agent(self) -> Generator[_Agent]:
+        """What runs the agent, as long as it is on."""
+        log = self._scene.folder / "agent.log"
+        with log.open("wb") as errors, _Agent(self._scene.folder, errors) as agent:
             yield agent
+
+    def _enter(self, agent: _Agent, *acts: str) -> None:
+        """A new process plays these acts; its runs are the ones that were not there before."""
+        self._known = {info.run for info in self._store.runs()}
+        agent.enter(*acts)
 
     def _teller(self, role: str, name: str) -> Callable[[], None]:
         """Tells the steps of the new run of this name, once each, when they have ended."""
