@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PEERS = {"failcore": "failcore", "langgraph": "langgraph.checkpoint.sqlite", "dbos": "dbos"}
-SIZES = [20, 40]
+SIZES = [20]
 UNDO_SIZES = [5, 10]
 DECISIONS = 20
 

@@ -172,6 +172,7 @@ class TestCrewAI(AdapterSuite):
     """Everything that CrewAI can do; it injects nothing, and has no memory of calls."""
 
     capabilities = Capabilities(injection=False, memory=False)
+    rounds = 30  # a turn of a crew takes ten times that of another agent
 
     @pytest.fixture
     def harness(self) -> Harness:
