@@ -21,6 +21,14 @@ settings.register_profile("laws", deadline=None, max_examples=3_000, database=No
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if "CI" in os.environ else "local"))
 
 
+def pytest_configure() -> None:
+    """Start a PostgreSQL server where all tests are to keep their runs in one."""
+    if os.environ.get("ROLLCAGE_TEST_STORE") == "postgres":
+        from postgres import server
+
+        server()  # from now on, ROLLCAGE_TEST_POSTGRES says where it is
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Don't measure what comes by the same lines again: that takes two thirds of its time more.

@@ -212,13 +212,23 @@ def conformance(session: nox.Session, adapter: str) -> None:
 
 
 @nox.session
-def stores(session: nox.Session) -> None:
-    """What any store must pass of core's tests and the suites, on SQLite instead of a folder."""
+@nox.parametrize("store", ["sqlite", "postgres"], ids=["sqlite", "postgres"])
+def stores(session: nox.Session, store: str) -> None:
+    """What any store must pass of core's tests and the suites, on it instead of a folder."""
     folders = [*PACKAGES["core"], "packages/conformance"]
     session.install(*editable(*folders), *groups("test", "test-core"), *CONSTRAINTS)
     tests = [f"packages/core/tests/test_{name}.py" for name in ON_ANY_STORE]
     tests.append("packages/conformance/tests/test_reference.py")
-    session.run(*PYTEST, *tests, *session.posargs, env={"ROLLCAGE_TEST_STORE": "sqlite"})
+    session.run(*PYTEST, *tests, *session.posargs, env={"ROLLCAGE_TEST_STORE": store})
+
+
+@nox.session
+def faults(session: nox.Session) -> None:
+    """Workers killed and networks broken, on each store: far more often than in `tests`."""
+    session.install(*editable(*PACKAGES["core"]), *groups("test", "test-core"), *CONSTRAINTS)
+    tests = [f"packages/core/tests/test_store_{name}.py" for name in ("kills", "postgres")]
+    often = {"ROLLCAGE_FAULTS": os.environ.get("ROLLCAGE_FAULTS", "200")}
+    session.run("pytest", *tests, *session.posargs, env=often)
 
 
 @nox.session

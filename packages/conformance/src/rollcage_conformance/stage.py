@@ -7,6 +7,7 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -109,14 +110,14 @@ class Played:
 class Stage:
     """A store, and a harness that plays scenarios over it.
 
-    The store is a folder, or a SQLite file in that folder with `ROLLCAGE_TEST_STORE=sqlite`.
+    The store is a folder, or a SQLite file in that folder with `ROLLCAGE_TEST_STORE=sqlite`, or a
+    schema of the server at `ROLLCAGE_TEST_POSTGRES` with `ROLLCAGE_TEST_STORE=postgres`.
     """
 
     def __init__(self, harness: Harness, root: Path) -> None:
         self.harness = harness
         self.root = root
-        in_sqlite = os.environ.get("ROLLCAGE_TEST_STORE") == "sqlite"
-        self.store = open_store(f"sqlite:///{root / 'runs.db'}" if in_sqlite else root)
+        self.store = open_store(_place(root))
 
     def play(
         self,
@@ -221,6 +222,19 @@ class Stage:
         trace = self.store.read(run)
         check_attested(trace)
         return check_events(trace.data, trace.where)
+
+
+def _place(root: Path) -> str | Path:
+    """Where a store is, of which the folder says that it is a test's own."""
+    match os.environ.get("ROLLCAGE_TEST_STORE"):
+        case "sqlite":
+            return f"sqlite:///{root / 'runs.db'}"
+        case "postgres":
+            server = os.environ["ROLLCAGE_TEST_POSTGRES"]
+            own = sha256(str(root).encode()).hexdigest()[:16]
+            return f"{server}{'&' if '?' in server else '?'}schema=stage_{own}"
+        case _:
+            return root
 
 
 class _Ended:

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 import pytest
 from rollcage.store import JsonlStore, check_attested
+from rollcage.store.sql import SqlStore
 from rollcage.store.sqlite import SqliteStore
 from rollcage.trace import Worlds, check_events
 
@@ -44,7 +45,7 @@ def every_trace_is_valid(request: pytest.FixtureRequest) -> Iterator[None]:
         check_attested(trace)
 
 
-class WithoutFolder(SqliteStore):
+class WithoutFolder(SqlStore):
     """A store of which a test that looks at the files of a folder has nothing to say."""
 
     @property
@@ -54,11 +55,19 @@ class WithoutFolder(SqliteStore):
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Any:
-    """A store of the test's own: a folder, or what `ROLLCAGE_TEST_STORE` says (`sqlite`)."""
-    if os.environ.get("ROLLCAGE_TEST_STORE") == "sqlite":
-        return WithoutFolder(tmp_path / "store.db")
-    return JsonlStore(tmp_path / "store")
+def store(tmp_path: Path) -> Iterator[Any]:
+    """A store of the test's own: a folder, or what `ROLLCAGE_TEST_STORE` says."""
+    match os.environ.get("ROLLCAGE_TEST_STORE"):
+        case "sqlite":
+            yield type("InSqlite", (WithoutFolder, SqliteStore), {})(tmp_path / "store.db")
+        case "postgres":
+            from postgres import new_store
+            from rollcage.store.postgres import PostgresStore
+
+            with new_store() as url:
+                yield type("InPostgres", (WithoutFolder, PostgresStore), {})(url)
+        case _:
+            yield JsonlStore(tmp_path / "store")
 
 
 @pytest.fixture

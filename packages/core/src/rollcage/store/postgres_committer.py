@@ -27,7 +27,6 @@ import psycopg
 
 from rollcage.errors import RollcageError, StoreError, TraceUnwritable
 from rollcage.store.postgres_database import (
-    SILENT,
     Address,
     Connection,
     Server,
@@ -43,7 +42,6 @@ __all__ = ["Committer", "Held", "Row", "left", "tries"]
 
 T = TypeVar("T")
 
-_BEAT: Final = SILENT / 3  # seconds after which something is said, where nobody has anything to say
 _BATCH: Final = 1000  # lines of one statement
 _GRACE: Final = 2.0  # seconds for the server to see that the connection before is no more
 
@@ -141,6 +139,7 @@ class Committer:
         self._server = server
         self._address: Address = server.address
         self._name = f"rollcage-{os.getpid()}-{secrets.token_hex(6)}"
+        self._beat = server.address.silence / 3  # seconds after which something is said
         self._channel = f"rollcage_{server.address.schema}"
         self._guard = threading.Lock()
         self._held: dict[int, Held] = {}
@@ -318,7 +317,7 @@ class Committer:
         left: float | None = None
         if connection is not None:
             poll.register(connection.pgconn.socket, select.POLLIN)
-            left = max(self._said + _BEAT - time.monotonic(), 0) * 1000
+            left = max(self._said + self._beat - time.monotonic(), 0) * 1000
         elif any(not each.lost for each in self._held.values()):
             return
         for ready, _ in poll.poll(left):
@@ -345,7 +344,7 @@ class Committer:
             self._commit(connection, batch)
         if self._told:
             self._read_orders(connection)
-        if time.monotonic() - self._said >= _BEAT:
+        if time.monotonic() - self._said >= self._beat:
             self._execute(connection, "SELECT 1")
 
     def _execute(self, connection: Connection, statement: str, given: Sequence[Any] = ()) -> Any:
@@ -484,12 +483,11 @@ class Committer:
     def _open(self) -> Connection:
         connection = self._server.connect(self._name)
         try:
-            connection.silent = SILENT
+            connection.silent = silence = self._address.silence
             connection.execute(
-                f"SET idle_session_timeout = '{SILENT}s'; SET tcp_user_timeout = '{SILENT}s';"
+                f"SET idle_session_timeout = '{silence}s'; SET tcp_user_timeout = '{silence}s';"
                 f" SET tcp_keepalives_idle = 3; SET tcp_keepalives_interval = 3;"
-                f" SET tcp_keepalives_count = 2; SET client_connection_check_interval = '3s';"
-                f" LISTEN {self._channel}"
+                f" SET tcp_keepalives_count = 2; LISTEN {self._channel}"
             )
             self._said = time.monotonic()
             if self.epoch:  # it may live on, and have the locks

@@ -32,8 +32,7 @@ __all__ = ["Address", "Connection", "Database", "Server", "failed", "lock_key", 
 
 T = TypeVar("T")
 
-TIMEOUT: Final = 30.0  # seconds that a database may be down; `?store_timeout=` says another number
-SILENT: Final = 10  # seconds after which either side gives up a connection that says nothing
+_OWN: Final = {"store_timeout": 30.0, "silence_timeout": 10.0}  # seconds; parameters of a URL
 _IDLE: Final = 4  # connections that are kept for whoever asks next
 _MIGRATIONS: Final = (
     """
@@ -84,6 +83,7 @@ class Address:
         url: what the store is called, without a password.
         schema: where its tables are.
         timeout: how long the database may be down before runs halt (seconds).
+        silence: after how long either side gives up a connection that says nothing (seconds).
         secrets: what is taken out of what libpq says.
     """
 
@@ -91,11 +91,12 @@ class Address:
     url: str
     schema: str
     timeout: float
+    silence: float
     secrets: tuple[str, ...] = dataclasses.field(repr=False)
 
 
 def parse(url: str) -> Address:
-    """Take apart a URL, as libpq knows it, with `schema` and `store_timeout` beside its parameters.
+    """Take apart a URL, as libpq knows it, with parameters of our own beside.
 
     Raises:
         StoreError: it has another form.
@@ -110,7 +111,7 @@ def parse(url: str) -> Address:
     shown: list[str] = []
     for part in filter(None, query.split("&")):
         name, _, value = part.partition("=")
-        if name in ("schema", "store_timeout"):
+        if name == "schema" or name in _OWN:
             own[name] = unquote(value)
             shown.append(part)
             continue
@@ -128,16 +129,23 @@ def parse(url: str) -> Address:
             f"{called}: {schema!r} can't be the schema of a store: use up to 40 lower-case letters,"
             f" digits and underscores"
         )
-    try:
-        timeout = float(own.get("store_timeout", TIMEOUT))
-    except ValueError:
-        timeout = math.nan
-    if not 0 <= timeout < math.inf:
-        said = own["store_timeout"]
-        raise StoreInvalid(f"{called}: store_timeout={said!r} is no number of seconds from 0 up")
+    timeout, silence = (
+        _seconds(called, name, own.get(name), usual) for name, usual in _OWN.items()
+    )
     conninfo = f"postgresql://{who}{at}{host}{slash}{path}{'?' * bool(given)}{'&'.join(given)}"
     hidden = {text for each in secrets for text in (each, unquote(each)) if text}
-    return Address(conninfo, called, schema, timeout, tuple(sorted(hidden, key=len, reverse=True)))
+    longest_first = tuple(sorted(hidden, key=len, reverse=True))
+    return Address(conninfo, called, schema, timeout, silence, longest_first)
+
+
+def _seconds(url: str, name: str, given: str | None, usual: float) -> float:
+    if given is None:
+        return usual
+    with contextlib.suppress(ValueError):
+        seconds = float(given)
+        if 0 < seconds < math.inf:
+            return seconds
+    raise StoreInvalid(f"{url}: {name}={given!r} is no number of seconds")
 
 
 def lock_key(schema: str, what: str) -> int:
@@ -155,7 +163,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     Statements are written as for SQLite: `?` stands for a parameter.
     """
 
-    silent: float = SILENT
+    silent: float = math.inf
 
     def execute(self, query: Any, params: Any = None, **options: Any) -> Any:  # noqa: D102
         return super().execute(query.replace("?", "%s") if params else query, params, **options)
@@ -171,7 +179,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             wanted = next(gen)
             while True:
                 poll.register(self.pgconn.socket, _EVENTS[wanted])
-                found = poll.poll(self.silent * 1000)
+                found = poll.poll(None if self.silent == math.inf else self.silent * 1000)
                 if not found:
                     self.close()
                     raise psycopg.OperationalError(f"no answer within {self.silent:g} seconds")
@@ -227,7 +235,7 @@ class Server:
                 "keepalives_idle": 3,
                 "keepalives_interval": 3,
                 "keepalives_count": 2,
-                "tcp_user_timeout": SILENT * 1000,
+                "tcp_user_timeout": round(self.address.silence * 1000),
             }
             options: dict[str, Any] = {key: usual[key] for key in usual if key not in own}
             connection = Connection.connect(
@@ -241,7 +249,7 @@ class Server:
         except psycopg.Error as error:  # no such URL
             raise failed(self.address, error) from None
         try:
-            connection.silent = max(SILENT, self.address.timeout)
+            connection.silent = max(self.address.silence, self.address.timeout)
             if connection.info.server_version < 140000:
                 version = connection.info.server_version // 10000
                 raise StoreError(
@@ -250,7 +258,7 @@ class Server:
                 )
             connection.execute(
                 f"SET search_path = {self.address.schema}; SET client_min_messages = warning;"
-                f" SET idle_in_transaction_session_timeout = '{SILENT}s'"
+                f" SET idle_in_transaction_session_timeout = '{self.address.silence}s'"
             )
             if not self._is_direct:
                 self._check_pooler(connection)
