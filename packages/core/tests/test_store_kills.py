@@ -92,7 +92,9 @@ class Yard:
         try:
             digest = sha256(orjson.dumps(outcome)).hexdigest()
             writer.append(
-                step_resolved(time=0, step=error.step, by="operator", outcome=outcome, digest=digest)
+                step_resolved(
+                    time=0, step=error.step, by="operator", outcome=outcome, digest=digest
+                )
             )
             writer.sync()
             if trace.info is not None and trace.info.status is not None:

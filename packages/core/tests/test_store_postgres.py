@@ -15,6 +15,7 @@ from postgres import Network, Pooler, new_store, server
 from rollcage import (
     RunStopped,
     Session,
+    SessionError,
     StoreError,
     TraceCorrupt,
     TraceUnwritable,
@@ -308,4 +309,26 @@ async def test_async_sessions_commit_together(store: PostgresStore) -> None:
 
     await asyncio.gather(*(job(10 * each) for each in range(8)))
     assert sorted(ran) == list(range(80))
+    checked(store)
+
+
+async def test_a_write_that_waits_for_the_store_when_its_session_is_left_did_not_happen(
+    store: PostgresStore, network: Network
+) -> None:
+    @tool(effect="write", name="postgres.waits")
+    async def waits(number: int) -> int:
+        ran.append(number)
+        return number
+
+    async with Session("job", store=network.url) as session:
+        await waits(1)
+        network.stutter()
+        late = asyncio.ensure_future(waits(2))
+        await asyncio.sleep(0)
+    with pytest.raises(SessionError, match="left before this call began"):
+        await late
+    assert ran == [1]
+    trace = store.read(session.run_id)
+    ends = [e["outcome"]["status"] for e in check_events(trace.data, "") if "outcome" in e]
+    assert ends == ["ok", "not_started"]
     checked(store)

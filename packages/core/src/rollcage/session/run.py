@@ -148,8 +148,9 @@ class Run:
     def traces(self) -> list[tuple[str, bytes]]:
         """The traces of the run and of all that it builds on, oldest first."""
         if self.source is None:
+            self._catch_up()
             return read_traces(self.store, self.id, locks=None, whole=True)
-        own = self.store.read(self.id)
+        own = self._own()
         traces = [(own.where, own.data)]
         if self.source.run is not None:
             with contextlib.suppress(RunNotFound):  # what was replayed of it is in the own one
@@ -171,7 +172,16 @@ class Run:
     @property
     def status_again(self) -> str:
         """How a run that was opened again has ended by now; empty where that was not attested."""
-        return "" if self._attested is None else ended(self.store.read(self.id).data) or ""
+        return "" if self._attested is None else ended(self._own().data) or ""
+
+    def _own(self) -> RunTrace:
+        self._catch_up()
+        return self.store.read(self.id)
+
+    def _catch_up(self) -> None:
+        """See that the store has all that was written by now."""
+        if self.writer is not None and self.writer.buffered:
+            self.writer.sync()
 
     def close(self) -> None:
         """Give the trace and the locks up."""

@@ -237,7 +237,7 @@ class Step:
 
     __slots__ = (
         "advances", "began", "branch", "call", "ended", "fingerprint", "link_at", "number", "run",
-        "watch", "world_effect",
+        "watch", "withdrawn", "world_effect",
     )  # fmt: skip
 
     def __init__(self, run: str, number: int, arrival: Arrival, place: Place) -> None:
@@ -250,6 +250,7 @@ class Step:
         self.fingerprint = place.fingerprint
         self.world_effect = call.kind == "tool" and call.contract.effect == "write"
         self.advances = False
+        self.withdrawn = False  # its session was left before its body began, and says so
         self.began = self.ended = 0  # monotonic, ns; the driver's
         self.watch: Watch | None = None  # where its body is held to what it declares
 

@@ -121,6 +121,7 @@ class Driver:
         observing = Observing(writer.run, observers)
         self.observing = observing if observing.observers else None
         self.lock = self.observing or threading.Lock()
+        self._waiting: dict[int, Step] = {}  # steps that begin when the store has their intents
         self.closed = False
         self.around: Driver | None = None  # that of the session around: its orders hold here
         self.hide: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # credentials in words
@@ -177,8 +178,9 @@ class Driver:
         match effect:
             case Execute():
                 return self._execute(effect)
-            case Sync():
-                return self.sync()
+            case Sync(before=step):
+                with self._at_barrier(step):
+                    return self._or_withdrawn(step, self.sync())
             case Consult():
                 self._ended(effect)
                 return consult(effect)
@@ -193,8 +195,9 @@ class Driver:
             case Execute():
                 said = effect.is_async
                 return await self._aexecute(effect, is_async=is_async if said is None else said)
-            case Sync():
-                return await self._async_synced()
+            case Sync(before=step):
+                with self._at_barrier(step):
+                    return self._or_withdrawn(step, await self._async_synced())
             case Consult():
                 self._ended(effect)
                 return await aconsult(effect)
@@ -202,6 +205,31 @@ class Driver:
                 return await _caught(_awaited(until))
             case _:
                 assert_never(effect)
+
+    @contextlib.contextmanager
+    def _at_barrier(self, step: Step | None) -> Generator[None]:
+        """A step whose body begins as soon as the store says so."""
+        if step is not None:
+            self._waiting[step.number] = step
+        try:
+            yield
+        finally:
+            if step is not None:
+                self._waiting.pop(step.number, None)
+
+    def withdraw(self) -> None:
+        """Write of the steps whose bodies still wait for the store that they never began."""
+        outcome: dict[str, Any] = {"status": "not_started"}
+        while self._waiting:
+            step = self._waiting.popitem()[1]
+            self._settle(Settle(step, outcome, orjson.dumps(outcome)))
+            step.withdrawn = True
+
+    def _or_withdrawn(self, step: Step | None, answer: Returned | Raised) -> Returned | Raised:
+        """What came of waiting for the store, unless the session was left meanwhile."""
+        if step is None or self._waiting.pop(step.number, None) is not None:
+            return answer
+        return Raised(SessionError("the session was left before this call began"), began=False)
 
     async def _async_synced(self) -> Returned | Raised:
         try:
@@ -464,6 +492,8 @@ class Driver:
 
     def _settle(self, effect: Settle) -> None:
         step = effect.step
+        if step.withdrawn:
+            return
         ended = step.ended or self._clock.monotonic()
         self.check_process()
         with self.lock:

@@ -105,7 +105,7 @@ def run_step(
         return (yield from _compared(admission, step, entry, body, setting))
     wait = setting.barrier and step.world_effect
     if wait:
-        synced = yield Sync()
+        synced = yield Sync(step)
         if isinstance(synced, Raised):  # cancelled, or no disk: before anything happened
             yield Settle(step, _NOT_STARTED, orjson.dumps(_NOT_STARTED))
             return synced

@@ -176,7 +176,12 @@ class Note:
 
 @dataclasses.dataclass(slots=True)
 class Sync:
-    """Wait for the disk. Answered by `Returned` or `Raised`."""
+    """Wait for the store. Answered by `Returned` or `Raised`.
+
+    The body of the step, if one is given, begins only behind that.
+    """
+
+    before: Step | None = None
 
 
 @dataclasses.dataclass(slots=True)

