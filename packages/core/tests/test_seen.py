@@ -136,6 +136,20 @@ def test_the_world_moves_on_as_if_they_had_been_asked_for(tmp_path: Path) -> Non
     assert own[-1]["status"] == "ok"
 
 
+def test_a_memory_is_followed_from_before_the_session_is_entered(tmp_path: Path) -> None:
+    """Adapters guard tools before, and the first that they tell of counts."""
+    record(tmp_path, "a")
+    memory = Memory("a")
+    session = Session("job", store=tmp_path)
+    session.follow(memory)
+    with session:
+        session.follow(Memory())
+        with memory.at("b"):
+            write(text="b")
+    assert [*"ab"] == DONE
+    assert (session.stats.seen, session.stats.misses) == (2, 1)
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_framework_that_waits_as_the_session_is_left_pauses_the_run(
     tmp_path: Path, *, is_async: bool

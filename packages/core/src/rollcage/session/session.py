@@ -218,6 +218,7 @@ class Session:
         self._tools = Tools(tools)
         self._types = Types(types, REGISTERED)
         self._facade: FacadeGuard | None = None
+        self._memory: Memory | None = None  # that it is to follow, once it is entered
         self._calls: Calls | None = None
         self._places: Places | None = None
 
@@ -275,6 +276,8 @@ class Session:
             self._gate.close()
             raise
         self._calls, self._places = calls, Places(calls)
+        if self._memory is not None:
+            calls.following.follow(self._memory)
         self.run_id, self.root = calls.run_id, calls.root
         enter(calls)
         return opening, calls, half_undone
@@ -537,7 +540,10 @@ class Session:
         says at the end that the framework waits for something, the run is `paused`. A session
         follows one memory: the first that it is told of.
         """
-        self._entered().following.follow(memory)
+        if self._calls is None:
+            self._memory = self._memory or memory
+        else:
+            self._calls.following.follow(memory)
 
     def seen(self, histories: Mapping[str, Iterable[str]]) -> None:
         """Say which calls a framework's histories show as answered: for adapters, at its hook.
