@@ -1,7 +1,7 @@
 """The `rollcage` command: its parts, and how every error reaches the user as one line.
 
-Exit codes: 0 done; 1 runs differ, not everything is undone, or the demo found less than it
-promises; 2 the request makes no sense, or what it asks for does not exist; 3 a trace is damaged;
+Exit codes: 0 done; 1 runs differ, not everything is undone, the doctor found something to decide or
+mend, or the demo found less than it promises; 2 the request makes no sense, or what it asks for does not exist; 3 a trace is damaged;
 4 a run is in use; 5 the store can't be used, or something unexpected; 130 interrupted.
 """
 
@@ -37,6 +37,7 @@ _COMMANDS: Final = {
     "undo": "rollcage_cli.undo",
     "abandon": "rollcage_cli.abandon",
     "export": "rollcage_cli.export",
+    "doctor": "rollcage_cli.doctor",
     "repair": "rollcage_cli.repair",
     "copy": "rollcage_cli.copy",
     "prune": "rollcage_cli.prune",

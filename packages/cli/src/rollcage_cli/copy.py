@@ -169,7 +169,7 @@ def _copy(source: Store, target: Store, info: RunInfo) -> bool:
             raise TraceCorrupt(trace.where, 1, f"it can't be copied whole: {held}")
     for digest, held in blobs.items():
         assert isinstance(held, bytes)
-        target.put_blob(digest, held)
+        _put_blob(target, digest, held)
     new = _copy_approvals(source, target, trace)
     _check_free(source, run)
     new = target.restore(trace) or new
@@ -178,6 +178,15 @@ def _copy(source: Store, target: Store, info: RunInfo) -> bool:
         target.stop(order)
         new = True
     return new
+
+
+def _put_blob(target: Store, digest: str, data: bytes) -> None:
+    """Keep a large value, also in place of one that is damaged."""
+    try:
+        target.get_blob(digest)
+    except StoreError:
+        target.drop_blob(digest)
+        target.put_blob(digest, data)
 
 
 def _check_free(store: Store, run: str) -> None:

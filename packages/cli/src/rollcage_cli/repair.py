@@ -34,6 +34,10 @@ def repair(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> Non
             out.print(f"damaged lines of the index, left out: {lines}", soft_wrap=True)
         for run in found.lost:
             out.print(f"run {run} was missing, and is in the index again", soft_wrap=True)
+        for run in found.behind:
+            out.print(f"run {run} ended otherwise than the index said", soft_wrap=True)
+        for name in found.left:
+            out.print(f"removed what a killed process left: {visible(name)}", soft_wrap=True)
         for run in found.unattested:
             out.print(
                 f"run {run} ended, and nothing but its own last lines says that it is whole",
@@ -41,7 +45,7 @@ def repair(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> Non
             )
         for said in found.unreadable:
             out.print(Text(visible(said), style="red"), soft_wrap=True)
-        whole = not (found.damaged or found.lost or found.unreadable)
+        whole = not (found.damaged or found.lost or found.behind or found.unreadable)
         said = "the index was complete" if whole else "the index was rebuilt"
         out.print(f"{said}: {counted(found.runs, 'run')}", soft_wrap=True)
     if found.unreadable:

@@ -49,6 +49,7 @@ __all__ = ["Index", "Known"]
 
 _log: Final = logging.getLogger("rollcage")
 _ALL: Final = Wanted()
+_ATTESTED: Final = {"count", "pruned"}  # of the line of a run's end, where it is attested
 _BYTES: Final = 400  # of the index, about, for the lines of a run
 
 
@@ -327,13 +328,13 @@ class Index:
             TraceUnwritable: it can't be written.
         """
         mark = self._mark.now()  # first: it is none of what is added behind this
-        found, anew = self._look(thorough=thorough)
+        found, anew = self.look(thorough=thorough)
         if anew is None:
             self._mark.set(mark)
             return found
         try:
             with disk.locked(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND):
-                again, anew = self._look(thorough=thorough)  # live runs note their ends meanwhile
+                again, anew = self.look(thorough=thorough)  # live runs note their ends meanwhile
                 if anew is not None:
                     disk.replace(self.path, anew, part=self.path.with_name("index.jsonl.part"))
                     self._mark.set(self._mark.now())
@@ -341,8 +342,15 @@ class Index:
             raise TraceUnwritable(f"{self.path} can't be written: {disk.said(error)}") from error
         return again
 
-    def _look(self, *, thorough: bool) -> tuple[Repair, bytes | None]:
-        """What is to be repaired; its lines as they should be, unless they are."""
+    def look(self, *, thorough: bool) -> tuple[Repair, bytes | None]:
+        """What is to be repaired; its lines as they should be, unless they are.
+
+        Args:
+            thorough: look at the end of each run.
+
+        Raises:
+            StoreError: it can't be read; unless it is looked at thoroughly, a lost trace neither.
+        """
         data = self._data()
         known, damaged = parse(data)
         before = {run: dict(each.ended or {}) for run, each in known.items() if each.started}
@@ -352,17 +360,16 @@ class Index:
             if thorough or run not in before:
                 self._look_at_end(run, each)
         lost = tuple(run for run in whole if run not in before)
-        pruned = any(
-            "pruned" in (each.ended or {}) and "pruned" not in before.get(run, {})
-            for run, each in whole.items()
-        )
+        ends = {run: each.ended or {} for run, each in whole.items()}
+        behind = [run for run, end in before.items() if run in ends and ends[run] != end]
+        pruned = any("pruned" in ends[run] for run in behind)
         anew = b"".join(line for each in whole.values() for line in lines_of(each))
-        ends = {run: each.ended for run, each in whole.items() if each.ended}
-        unattested = (run for run, end in ends.items() if not end.keys() & {"count", "pruned"})
+        unattested = (run for run, end in ends.items() if end and not end.keys() & _ATTESTED)
         repair = Repair(
             runs=len(whole),
             damaged=damaged,
             lost=lost,
+            behind=tuple(behind),
             unattested=tuple(unattested),
             unreadable=tuple(unreadable),
         )

@@ -26,7 +26,7 @@ import dataclasses
 import hmac
 import logging
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,6 +40,7 @@ from rollcage.store.index import Index
 from rollcage.store.index_lines import STARTED
 from rollcage.store.jobs import Wanted
 from rollcage.store.keyfile import KeyFile
+from rollcage.store.leftovers import left_in, remove_left
 from rollcage.store.protocol import Lock, Repair, RunInfo, RunTrace, StopOrder, is_run_id
 from rollcage.store.tracefile import NamedTrace, TraceFile, open_locked, run_in, set_tail_aside
 from rollcage.store.writer import JsonlWriter
@@ -160,14 +161,23 @@ class JsonlStore(TraceFile):
             )
 
     def repair(self) -> Repair:
-        """Make the index again from the traces, where it is damaged, lost or behind them.
+        """Make the index again from the traces, and remove what killed processes left.
 
         Raises:
             StoreError: it can't be read, or the store can't be written.
             TraceUnwritable: the index can't be written.
         """
         with self._locked():
-            return self._index.repair(thorough=True)
+            found, left = self._index.repair(thorough=True), left_in(self._folder)
+            remove_left(left)
+        return self._with(found, left)
+
+    def check(self) -> Repair:
+        return self._with(self._index.look(thorough=True)[0], left_in(self._folder))
+
+    def _with(self, found: Repair, left: Sequence[Path]) -> Repair:
+        names = (str(path.relative_to(self._at)) for path in left)
+        return dataclasses.replace(found, left=tuple(names))
 
     # --- writing ---------------------------------------------------------------------------------
 

@@ -168,7 +168,7 @@ class PostgresStore(SqlStore):
     def _told(self) -> None:
         self._shared.committer.look()
 
-    def repair(self) -> Repair:
+    def check(self) -> Repair:
         """Look for damage. What PostgreSQL can't read comes from a backup: nothing is derived.
 
         Raises:
@@ -177,3 +177,6 @@ class PostgresStore(SqlStore):
         with self._sql.reading() as db:
             runs, unattested = self._unattested(db)
         return Repair(runs=runs, unattested=unattested)
+
+    def repair(self) -> Repair:
+        return self.check()

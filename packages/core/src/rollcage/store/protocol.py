@@ -404,6 +404,14 @@ class Store(Reader, Protocol):
         """
         ...
 
+    def check(self) -> Repair:
+        """What `repair` would find; nothing is changed.
+
+        Raises:
+            StoreError: it can't be read.
+        """
+        ...
+
     def repair(self) -> Repair:
         """Make again what is derived from the traces, where it is damaged, lost or behind them.
 

@@ -99,22 +99,26 @@ class RunTrace:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """What was found in an index, and made again from the traces.
+    """What was found in an index, and is, or was, made again from the traces.
 
     Attributes:
         runs: how many the store has.
         damaged: the numbers of its lines that were none.
         lost: the runs of which it had no line, or a damaged one.
+        behind: the runs that had ended otherwise, or at all, by their traces and not by it.
         unattested: the runs that ended without their count and head: nothing but their own last
             lines says that they are whole.
         unreadable: what can't be read of the traces, each as its error says it.
+        left: files that killed processes left, and nobody uses any more.
     """
 
     runs: int
     damaged: tuple[int, ...] = ()
     lost: tuple[str, ...] = ()
+    behind: tuple[str, ...] = ()
     unattested: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
 
 
 def check_attested(trace: RunTrace) -> None:

@@ -111,7 +111,7 @@ class SqliteStore(SqlStore):
         disk.check_secret(path, stat.S_IMODE(path.stat().st_mode))
         return key
 
-    def repair(self) -> Repair:
+    def check(self) -> Repair:
         """Look for damage. What SQLite itself can't read comes from a backup: nothing is derived.
 
         Raises:
@@ -122,3 +122,6 @@ class SqliteStore(SqlStore):
             runs, unattested = self._unattested(db)
         unreadable = tuple(each for each in wrong if each != "ok")
         return Repair(runs=runs, unattested=unattested, unreadable=unreadable)
+
+    def repair(self) -> Repair:
+        return self.check()

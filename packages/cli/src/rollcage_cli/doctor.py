@@ -1,0 +1,151 @@
+"""`rollcage doctor`: what is wrong with a store, and the command that mends each of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+import typer
+from rich.text import Text
+from rollcage.errors import RollcageError, RunNotFound, StoreError, StoreInvalid
+from rollcage.store import RunInfo, Store, check_attested, open_store, store_option
+from rollcage.trace import read_run
+
+from rollcage_cli.blobs import blobs_of
+from rollcage_cli.errors import CORRUPT, DIFFERENT, OK, UsageError
+from rollcage_cli.lineage import lineage_of, standing
+from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption
+from rollcage_cli.output import console, counted, print_json, visible
+
+__all__ = ["doctor"]
+
+Kind = Literal["damaged", "open", "note"]
+"""Something is lost or changed; somebody has to decide or mend; nobody has to do anything."""
+
+_STYLES: Final = {"damaged": "bold red", "open": "yellow", "note": "dim"}
+_BACKUP: Final = "rollcage copy {run} --from BACKUP --to {url}"
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong.
+
+    Attributes:
+        kind: how bad it is.
+        code: what it is, for machines.
+        run: which run it is of; empty where it is of none.
+        said: what it is, for people.
+        helps: the command that mends it; empty where none does.
+    """
+
+    kind: Kind
+    code: str
+    run: str
+    said: str
+    helps: str
+
+
+def doctor(
+    store: StoreOption = DEFAULT_STORE,
+    no_blobs: Annotated[bool, typer.Option("--no-blobs", help="Read no large values.")] = OFF,
+    as_json: JsonOption = OFF,
+) -> None:
+    """Say what is wrong with a store, and with which command each of it is mended.
+
+    Reads everything, and changes nothing. Exits with 3 if something is damaged, with 1 if somebody
+    has to decide or mend something.
+    """
+    own = open_store(store)
+    if not own.exists():
+        raise UsageError(f"there is no store at {visible(store)}; say where with --store")
+    found, runs = _examined(own, blobs=not no_blobs)
+    if as_json:
+        told = [finding._asdict() for finding in found]
+        print_json({"store": store, "runs": runs, "findings": told})
+    else:
+        _print(found, runs, own)
+    kinds = {finding.kind for finding in found}
+    code = CORRUPT if "damaged" in kinds else DIFFERENT if "open" in kinds else OK
+    if code:
+        raise typer.Exit(code)
+
+
+def _examined(own: Store, *, blobs: bool) -> tuple[list[Finding], int]:
+    """All that is wrong, and how many runs there are."""
+    try:
+        found = [*_index(own)]
+        infos = own.runs()
+    except StoreInvalid:
+        raise
+    except StoreError as error:  # its schema, its key, its disk: no other command works either
+        return [Finding("damaged", "store_unusable", "", str(error), "")], 0
+    built_on = {info.source for info in infos if info.mode in ("record", "resume")}
+    for info in infos:
+        if info.pruned is None:
+            found += _run(own, info, blobs=blobs, is_newest=info.run not in built_on)
+    return found, len(infos)
+
+
+def _index(own: Store) -> Iterator[Finding]:
+    checked, at = own.check(), store_option(own)
+    repair = f"rollcage repair{at}"
+    if checked.damaged:
+        lines = ", ".join(map(str, checked.damaged))
+        yield Finding("open", "index_damaged", "", f"damaged lines of the index: {lines}", repair)
+    for run in checked.lost:
+        yield Finding("open", "index_lost", run, "the index does not know this run", repair)
+    for run in checked.behind:
+        yield Finding("open", "index_behind", run, "it ended otherwise than the index says", repair)
+    for name in checked.left:
+        said = f"a killed process left {name}"
+        yield Finding("note", "left_over", "", said, repair)
+    for run in checked.unattested:
+        said = "it ended, and nothing but its own last lines says that it is whole"
+        yield Finding("note", "unattested", run, said, f"rollcage verify {run}{at}")
+    for said in checked.unreadable:
+        yield Finding("damaged", "unreadable", "", said, "")
+
+
+def _run(own: Store, info: RunInfo, *, blobs: bool, is_newest: bool) -> Iterator[Finding]:
+    run, at = info.run, store_option(own)
+    try:
+        is_live = own.live(run)
+        trace = own.read(run)
+        check_attested(trace)
+        seen = read_run(trace)
+        unknown = standing(lineage_of(own, seen)).unknown if is_newest and not is_live else []
+    except RunNotFound as error:
+        helps = _BACKUP.format(run=run, url=own.url)
+        yield Finding("damaged", "trace_missing", run, str(error), helps)
+        return
+    except RollcageError as error:
+        yield Finding("damaged", error.code, run, str(error), f"rollcage verify {run}{at}")
+        return
+    if trace.torn and not is_live:
+        said = f"its last line was cut off after {len(trace.torn)} bytes; the next resume drops it"
+        yield Finding("note", "torn", run, said, "")
+    for effect in unknown:
+        helps = f"rollcage resolve {effect.run} {effect.step}{at} --happened | --did-not-happen"
+        yield Finding("open", "outcome_unknown", run, f"{effect} has an unknown outcome", helps)
+    order = own.stop_order(run)
+    if order is not None and not is_live and order.run in ("", run):
+        by = f" by {order.by}" if order.by else ""
+        said = f"it was told to stop{by}, so no session resumes it"
+        yield Finding("open", "stop_order", run, said, f"rollcage stop {run}{at} --lift")
+    if blobs:
+        for _, held in blobs_of(own, trace.data):
+            if isinstance(held, StoreError):
+                helps = _BACKUP.format(run=run, url=own.url)
+                yield Finding("damaged", "blob", run, str(held), helps)
+
+
+def _print(found: Sequence[Finding], runs: int, own: Store) -> None:
+    out = console()
+    for kind, code, run, said, helps in found:
+        whose = f" run {visible(run)}:" if run else ""
+        text = Text(f"{kind}:", style=_STYLES[kind])
+        out.print(text.append(f"{whose} {visible(said)} ({code})", style="default"), soft_wrap=True)
+        if helps:
+            out.print(f"  {visible(helps)}", soft_wrap=True)
+    counts: dict[str, Any] = {kind: sum(each.kind == kind for each in found) for kind in _STYLES}
+    said = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+    out.print(f"{counted(runs, 'run')} in {visible(own.url)}: {said or 'nothing is wrong'}")
