@@ -236,3 +236,21 @@ def test_a_command_of_a_package_that_is_not_here_names_it(
         "install 'rollcage[governance]'\n"
     )
     assert cli("--help").code == 0
+
+
+def test_the_shell_completes_commands_and_their_options() -> None:
+    def completed(words: str, at: int) -> str:
+        asked = {"_ROLLCAGE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(at)}
+        done = subprocess.run(
+            [sys.executable, "-c", "from rollcage_cli.app import main; main()"],
+            env={**os.environ, **asked},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        return done.stdout
+
+    assert completed("rollcage do", 1).split() == ["doctor"]
+    assert {"copy", "prune", "repair"} <= {*completed("rollcage ", 1).split()}
+    assert {"--older", "--hold", "--keep-skeleton"} <= {*completed("rollcage prune --", 2).split()}

@@ -321,7 +321,7 @@ def test_opening_a_session_looks_at_no_other_job(
     def looked(*_: Any, **__: Any) -> Any:
         raise AssertionError("it looked through all runs")
 
-    for name in ("runs", "_look", "_whole"):
+    for name in ("runs", "look", "_whole"):
         monkeypatch.setattr(Index, name, looked)
     with Session("job", store=store) as resumed:
         assert put(2) == 2

@@ -1,8 +1,9 @@
 """The `rollcage` command: its parts, and how every error reaches the user as one line.
 
 Exit codes: 0 done; 1 runs differ, not everything is undone, the doctor found something to decide or
-mend, or the demo found less than it promises; 2 the request makes no sense, or what it asks for does not exist; 3 a trace is damaged;
-4 a run is in use; 5 the store can't be used, or something unexpected; 130 interrupted.
+mend, or the demo found less than it promises; 2 the request makes no sense, or what it asks for
+does not exist; 3 a trace, or something else in the store, is damaged; 4 a run is in use; 5 the
+store can't be read or written, or something unexpected; 130 interrupted.
 """
 
 from __future__ import annotations
