@@ -19,7 +19,7 @@ from rollcage.errors import ContractError
 from rollcage_autogen.answers import answer_of, whole
 from rollcage_autogen.bare import check_guarded, watch_agents
 from rollcage_autogen.replay_model import ReplayModel
-from rollcage_autogen.requests import canonical_request
+from rollcage_autogen.requests import ASKED, canonical_request
 from rollcage_autogen.turns import agent_name, answered
 
 __all__ = ["guard_model"]
@@ -89,7 +89,7 @@ class _Guard(GuardedModel):
             CancelledError: the call's token was cancelled: the agent ends as it would have.
             Blocked: the agent has tools that nobody guards, and the session refuses those.
         """
-        asked = dict(zip(("messages",), args, strict=False)) | kwargs
+        asked = ASKED.named(args, kwargs)
         check_guarded(self.session)
         token = asked.get("cancellation_token")
         if token is not None and token.is_cancelled():

@@ -12,9 +12,12 @@ from autogen_core.models import (
     LLMMessage,
     UserMessage,
 )
-from rollcage.adapter import CallNumbers, is_object, model_request
+from rollcage.adapter import CallNumbers, Signature, is_object, model_request
 
-__all__ = ["canonical_request"]
+__all__ = ["ASKED", "canonical_request"]
+
+ASKED: Final = Signature(("messages",))
+"""How every model client of AutoGen is called."""
 
 # How the answer is delivered, and what may end it, are no part of the question.
 _VOLATILE: Final = frozenset(

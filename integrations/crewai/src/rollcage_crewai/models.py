@@ -19,7 +19,7 @@ from rollcage.errors import ContractError
 
 from rollcage_crewai.answers import Response, tell
 from rollcage_crewai.replay_model import ReplayModel
-from rollcage_crewai.requests import asked_with, canonical_request
+from rollcage_crewai.requests import ASKED, canonical_request
 from rollcage_crewai.values import register
 
 __all__ = ["guard_model"]
@@ -172,7 +172,7 @@ class _Guard(GuardedModel):
 
     def call(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
         contract = self.contract_of(owner.model)
-        return _Call(self.session, contract, owner, asked_with(args, kwargs))
+        return _Call(self.session, contract, owner, ASKED.named(args, kwargs))
 
     def method(self, body: Callable[..., Any], form: Form) -> Callable[..., Any]:
         """CrewAI wraps each `call` in retries of its own; those of the model itself are inside."""

@@ -11,7 +11,7 @@ from pydantic import PrivateAttr
 from rollcage.adapter import Answer, RecordedAnswers, Trace, offered
 
 from rollcage_crewai.answers import Response, tell
-from rollcage_crewai.requests import asked_with
+from rollcage_crewai.requests import ASKED
 
 __all__ = ["ReplayModel"]
 
@@ -63,12 +63,12 @@ class ReplayModel(BaseLLM):
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Give the next recorded answer."""
-        response = self._next(asked_with(args, kwargs))
+        response = self._next(ASKED.named(args, kwargs))
         return self._answers.live.call(*args, **kwargs) if response is None else response.value
 
     async def acall(self, *args: Any, **kwargs: Any) -> Any:
         """Give the next recorded answer."""
-        response = self._next(asked_with(args, kwargs))
+        response = self._next(ASKED.named(args, kwargs))
         if response is None:
             return await self._answers.live.acall(*args, **kwargs)
         return response.value

@@ -5,28 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from rollcage.adapter import CallNumbers, is_object, model_request
+from rollcage.adapter import CallNumbers, Signature, is_object, model_request
 
-__all__ = ["asked_with", "canonical_request"]
+__all__ = ["ASKED", "canonical_request"]
 
-# What every model of CrewAI is called with, in this order.
-_PARAMETERS: Final = (
-    "messages",
-    "tools",
-    "callbacks",
-    "available_functions",
-    "from_task",
-    "from_agent",
-    "response_model",
+ASKED: Final = Signature(
+    (
+        "messages",
+        "tools",
+        "callbacks",
+        "available_functions",
+        "from_task",
+        "from_agent",
+        "response_model",
+    )
 )
+"""How every model of CrewAI is called."""
 
 # What no model sees: marks for a provider's cache, and calls in a provider's own form.
 _BESIDE: Final = frozenset({"cache_breakpoint", "raw_tool_call_parts"})
-
-
-def asked_with(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """What a model's call was made with, by name."""
-    return dict(zip(_PARAMETERS, args, strict=False)) | dict(kwargs)
 
 
 def canonical_request(asked: Mapping[str, Any], stop: Sequence[str]) -> dict[str, Any]:

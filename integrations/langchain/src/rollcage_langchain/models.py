@@ -18,7 +18,7 @@ from rollcage.errors import ContractError
 from rollcage_langchain.answers import answer_of, as_chunk
 from rollcage_langchain.memory import follow_checkpoints
 from rollcage_langchain.replay_model import ReplayModel
-from rollcage_langchain.requests import canonical_request
+from rollcage_langchain.requests import ASKED, canonical_request
 from rollcage_langchain.tools import running
 
 __all__ = ["guard_model"]
@@ -98,8 +98,7 @@ class _Guard(GuardedModel):
 
     def call(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
         """What is asked by a call."""
-        asked = dict(zip(("messages", "stop", "run_manager"), args, strict=False)) | kwargs
-        asked.pop("run_manager", None)
+        asked = ASKED.named(args, kwargs)
         return _Call(self, owner, asked.pop("messages"), asked.pop("stop", None), asked)
 
 

@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import PrivateAttr
 from rollcage.adapter import RecordedAnswers, Trace, offered
 
 from rollcage_langchain.answers import as_chunk, message_of
+from rollcage_langchain.requests import ASKED
 
 __all__ = ["ReplayModel"]
 
@@ -53,66 +54,48 @@ class ReplayModel(BaseChatModel):
         offered = [convert_to_openai_tool(each) for each in tools]
         return self.bind(tools=offered, tool_choice=tool_choice, **kwargs)
 
-    def _next(self, kwargs: dict[str, Any]) -> AIMessage | None:
-        tools = kwargs.get("tools")
+    def _next(self, asked: dict[str, Any]) -> AIMessage | None:
+        tools = asked.get("tools")
         answer = self._answers.next(None if tools is None else offered(tools))
         return None if answer is None else message_of(answer)
 
-    def _live(self, kwargs: dict[str, Any]) -> Any:
+    def _live(self, asked: dict[str, Any]) -> Any:
         """The model that goes on, with the tools and options of this call."""
         live = self._answers.live
-        options = {name: each for name, each in kwargs.items() if each is not None}
-        tools = options.pop("tools", None)
-        return live.bind_tools(tools, **options) if tools else live.bind(**options)
+        given = {name: each for name, each in asked.items() if each is not None}
+        del given["messages"]
+        tools, stop = given.pop("tools", None), given.pop("stop", None)
+        bound = live.bind_tools(tools, **given) if tools else live.bind(**given)
+        return bound.bind(stop=stop)
 
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: Any = None,  # noqa: ARG002 - LangChain passes it by name
-        **kwargs: Any,
-    ) -> ChatResult:
-        message = self._next(kwargs)
+    def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
+        asked = ASKED.named(args, kwargs)
+        message = self._next(asked)
         if message is None:
-            message = self._live(kwargs).invoke(messages, stop=stop)
+            message = self._live(asked).invoke(asked["messages"])
         return ChatResult(generations=[ChatGeneration(message=message)])
 
-    async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: Any = None,  # noqa: ARG002 - LangChain passes it by name
-        **kwargs: Any,
-    ) -> ChatResult:
-        message = self._next(kwargs)
+    async def _agenerate(self, *args: Any, **kwargs: Any) -> ChatResult:
+        asked = ASKED.named(args, kwargs)
+        message = self._next(asked)
         if message is None:
-            message = await self._live(kwargs).ainvoke(messages, stop=stop)
+            message = await self._live(asked).ainvoke(asked["messages"])
         return ChatResult(generations=[ChatGeneration(message=message)])
 
-    def _stream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: Any = None,  # noqa: ARG002 - LangChain passes it by name
-        **kwargs: Any,
-    ) -> Iterator[ChatGenerationChunk]:
-        message = self._next(kwargs)
+    def _stream(self, *args: Any, **kwargs: Any) -> Iterator[ChatGenerationChunk]:
+        asked = ASKED.named(args, kwargs)
+        message = self._next(asked)
         if message is not None:
             yield ChatGenerationChunk(message=as_chunk(message))
             return
-        for chunk in self._live(kwargs).stream(messages, stop=stop):
+        for chunk in self._live(asked).stream(asked["messages"]):
             yield ChatGenerationChunk(message=chunk)
 
-    async def _astream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: Any = None,  # noqa: ARG002 - LangChain passes it by name
-        **kwargs: Any,
-    ) -> AsyncIterator[ChatGenerationChunk]:
-        message = self._next(kwargs)
+    async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[ChatGenerationChunk]:
+        asked = ASKED.named(args, kwargs)
+        message = self._next(asked)
         if message is not None:
             yield ChatGenerationChunk(message=as_chunk(message))
             return
-        async for chunk in self._live(kwargs).astream(messages, stop=stop):
+        async for chunk in self._live(asked).astream(asked["messages"]):
             yield ChatGenerationChunk(message=chunk)

@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
-from rollcage.adapter import CallNumbers, model_request
+from rollcage.adapter import CallNumbers, Signature, model_request
 
 from rollcage_langchain.values import role_of
 
-__all__ = ["canonical_request"]
+__all__ = ["ASKED", "canonical_request"]
+
+ASKED: Final = Signature(("messages", "stop", "run_manager"), frozenset({"run_manager"}))
+"""How every model of LangChain is called."""
 
 _VOLATILE: Final = frozenset({"stream"})  # how the answer is delivered is no part of the question
 
