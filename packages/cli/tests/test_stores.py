@@ -1,12 +1,15 @@
 """The commands on a store that is no folder: all that they do, they do there."""
 
 import contextlib
+import shlex
 import sqlite3
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from postgres import new_store
 from rollcage import (
     ApprovalRequired,
     Compensation,
@@ -15,10 +18,12 @@ from rollcage import (
     StepView,
     Verdict,
     compensate,
+    open_store,
     tool,
 )
 
-URL = "sqlite:///runs.db"
+SQLITE = "sqlite:///runs.db"
+URL = SQLITE
 world: list[int] = []
 
 
@@ -43,9 +48,13 @@ def asks(view: StepView) -> Verdict | None:
     return Verdict.ask("so many?") if view.args["number"] > 9 else None
 
 
-@pytest.fixture(autouse=True)
-def afresh() -> None:
+@pytest.fixture(autouse=True, params=["sqlite", "postgres"])
+def afresh(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each test finds a store that is not there yet, of each kind."""
+    global URL
     world.clear()
+    with new_store() if request.param == "postgres" else contextlib.nullcontext(SQLITE) as URL:
+        yield
 
 
 def record(*numbers: int, name: str = "job") -> str:
@@ -62,7 +71,7 @@ def record(*numbers: int, name: str = "job") -> str:
 def test_what_only_looks(cli: Any) -> None:
     first, second = record(1, 2), record(1, 3, name="other")
     listed = cli("runs", "--store", URL, "--json").data
-    assert (listed["store"], len(listed["runs"])) == (URL, 2)
+    assert (listed["store"], len(listed["runs"])) == (open_store(URL).url, 2)
     assert [each["run"] for each in listed["runs"]] == [second, first]
     shown = cli("show", "@job", "--store", URL, "--json").data
     assert [step["name"] for step in shown["steps"]] == ["cli_stores.keep"] * 2
@@ -114,7 +123,7 @@ def test_an_approval_and_an_order_to_stop(cli: Any) -> None:
     assert world == [1, 10]
     set_aside = cli("abandon", "@job", "--store", URL)
     assert set_aside.code == 0
-    assert "--store sqlite:///runs.db" in set_aside.out
+    assert f"--store {shlex.quote(open_store(URL).url)}" in set_aside.out
 
 
 @pytest.mark.parametrize("where", ["redis://localhost/1", "sqlite:runs.db"])

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 from rollcage import Approval, ApprovalCorrupt, ApprovalInvalid
 from rollcage.gate import ApprovalQueue, Queued
+from rollcage.store import without_password
 from rollcage.trace import TAG
 
 from rollcage_cli.errors import CORRUPT, UsageError
@@ -54,7 +55,9 @@ def approvals(
     shown = [each for each in found if every or each.state(now) in ("waiting", "decided")]
     if as_json:
         requests = [_data(each, now) for each in shown]
-        print_json({"store": str(store), "approvals": requests, "damaged": damaged})
+        print_json(
+            {"store": without_password(str(store)), "approvals": requests, "damaged": damaged}
+        )
     else:
         _list(shown, damaged, now)
     if damaged:

@@ -20,6 +20,7 @@ from rollcage.store import (
     newest_run,
     open_store,
     open_trace,
+    without_password,
 )
 
 from rollcage_cli.errors import RunAmbiguous
@@ -70,7 +71,9 @@ def find(store: str, reference: str) -> Found:
         return Found(reader, reference)
     latest = reader.runs(limit=1)
     if not latest:
-        raise RunNotFound(f"there are no runs in {store}; name their store with --store")
+        raise RunNotFound(
+            f"there are no runs in {without_password(store)}; name their store with --store"
+        )
     if reference == "latest":
         return Found(reader, latest[0].run)
     if reference.startswith("@"):

@@ -47,7 +47,7 @@ StoreOption = Annotated[
         "--store",
         envvar="ROLLCAGE_STORE",
         metavar="URL",
-        help="Where the runs are kept: a folder, or sqlite:///FILE.",
+        help="Where the runs are kept: a folder, sqlite:///FILE or postgresql://HOST/DB.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON, for machines.")]

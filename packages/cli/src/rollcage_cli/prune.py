@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.text import Text
-from rollcage.store import Store, open_store
+from rollcage.store import Store, open_store, without_password
 
 from rollcage_cli.errors import UsageError
 from rollcage_cli.lookup import find, time_text
@@ -55,7 +55,9 @@ def prune(
     before = moment(older, datetime.now(UTC))
     own = open_store(store)
     if not own.exists():
-        raise UsageError(f"there is no store at {visible(store)}; say where with --store")
+        raise UsageError(
+            f"there is no store at {visible(without_password(store))}; say where with --store"
+        )
     told = choices(own, before, _held(own, store, hold or ()))
     going = [each for each in told if not each.stays]
     name = who(by, required=False)
@@ -66,7 +68,7 @@ def prune(
     if as_json:
         print_json(
             {
-                "store": store,
+                "store": without_password(store),
                 "dry_run": not yes,
                 "pruned": [_data(each) for each in going],
                 "stay": [_data(each) for each in told if each.stays],

@@ -6,7 +6,7 @@ import dataclasses
 
 import typer
 from rich.text import Text
-from rollcage.store import open_store
+from rollcage.store import open_store, without_password
 
 from rollcage_cli.errors import CORRUPT, UsageError
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption
@@ -23,10 +23,12 @@ def repair(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> Non
     """
     own = open_store(store)
     if not own.exists():
-        raise UsageError(f"there is no store at {visible(store)}; say where with --store")
+        raise UsageError(
+            f"there is no store at {visible(without_password(store))}; say where with --store"
+        )
     found = own.repair()
     if as_json:
-        print_json({"store": store, **dataclasses.asdict(found)})
+        print_json({"store": without_password(store), **dataclasses.asdict(found)})
     else:
         out = console()
         lines = ", ".join(map(str, found.damaged))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 from rollcage.errors import RollcageError
-from rollcage.store import Reader, RunInfo, open_store
+from rollcage.store import Reader, RunInfo, open_store, without_password
 from rollcage.trace import read_run
 
 from rollcage_cli.lineage import Standing, lineage_of, standing
@@ -54,7 +54,7 @@ def runs(
     if as_json:
         print_json(
             {
-                "store": store,
+                "store": without_password(store),
                 "more": len(shown) < len(found),
                 "runs": [
                     _data(info, open_[info.run]) | {"refused": refused[info.run]} for info in shown
@@ -65,7 +65,7 @@ def runs(
     out = console()
     if not found:
         which = "No runs" if name is None and status is None else "No such runs"
-        out.print(f"{which} in {visible(store)}.")
+        out.print(f"{which} in {visible(without_password(store))}.")
         return
     out.print(_table(shown, open_, refused))
     if len(shown) < len(found):

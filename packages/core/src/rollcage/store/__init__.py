@@ -1,6 +1,6 @@
 """Where runs are kept: one protocol, and the stores that follow it."""
 
-from rollcage.store.jobs import job_name, newest_run, store_option
+from rollcage.store.jobs import job_name, newest_run, store_option, without_password
 from rollcage.store.jsonl import JsonlStore, open_trace
 from rollcage.store.layout import DEFAULT_NAME, is_database, is_linked, is_store, is_store_file
 from rollcage.store.protocol import (
@@ -47,4 +47,5 @@ __all__ = [
     "open_store",
     "open_trace",
     "store_option",
+    "without_password",
 ]

@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import shlex
 import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 from types import EllipsisType
+from typing import Final
 
 from rollcage.store.protocol import RunInfo
 
-__all__ = ["Wanted", "job_name", "newest_run", "store_option"]
+__all__ = ["Wanted", "job_name", "newest_run", "store_option", "without_password"]
+
+_PASSWORD: Final = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://[^/@:]*):[^/]*@")
+_SECRET: Final = ("password", "sslpassword")  # parameters of a URL
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +81,16 @@ def store_option(store: object) -> str:
     return "" if here else f" --store {shlex.quote(url)}"
 
 
+def without_password(url: str) -> str:
+    """A store's URL as it may be shown; a folder's name as it is."""
+    if "://" not in url:
+        return url
+    place, _, query = url.partition("?")
+    shown = _PASSWORD.sub(r"\1@", place)
+    kept = [part for part in query.split("&") if part and part.partition("=")[0] not in _SECRET]
+    return f"{shown}?{'&'.join(kept)}" if kept else shown
+
+
 def _whole(url: str) -> str:
-    """A URL as it is; a folder's name, as an absolute one."""
-    return url if "://" in url else str(Path(url).absolute())
+    """A URL as it is shown; a folder's name, as an absolute one."""
+    return without_password(url) if "://" in url else str(Path(url).absolute())

@@ -27,6 +27,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.waiting import Ready, Wait
 
 from rollcage.errors import StoreError, StoreInvalid, StoreReadOnly
+from rollcage.store.jobs import without_password
 
 __all__ = ["Address", "Connection", "Database", "Server", "failed", "lock_key", "parse", "said"]
 
@@ -104,25 +105,19 @@ def parse(url: str) -> Address:
     where, _, query = url.partition("://")[2].partition("?")
     host, slash, path = where.partition("/")
     who, at, host = host.rpartition("@")
-    user, _, password = who.partition(":")
+    password = who.partition(":")[2]
     secrets = [password]
     own: dict[str, str] = {}
     given: list[str] = []
-    shown: list[str] = []
     for part in filter(None, query.split("&")):
         name, _, value = part.partition("=")
         if name == "schema" or name in _OWN:
             own[name] = unquote(value)
-            shown.append(part)
             continue
         given.append(part)
         if name in ("password", "sslpassword"):
             secrets.append(value)
-        else:
-            shown.append(part)
-    called = f"postgresql://{user}{at}{host}{slash}{path}" + "".join(
-        f"{'&' if number else '?'}{part}" for number, part in enumerate(shown)
-    )
+    called = without_password(f"postgresql://{url.partition('://')[2]}")
     schema = own.get("schema", "rollcage")
     if _SCHEMA.fullmatch(schema) is None or schema.startswith("pg_"):
         raise StoreInvalid(
