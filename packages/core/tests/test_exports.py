@@ -50,6 +50,7 @@ STORE = [
     "StopOrder", "Store", "TraceFile", "Writer", "check_attested", "is_database", "is_linked",
     "is_run_id", "is_store", "is_store_file", "job_name", "newest_run", "open_store", "open_trace",
     "store_option",
+    "without_password",
 ]  # fmt: skip
 
 
