@@ -127,6 +127,7 @@ def give_order(path: Path, order: StopOrder) -> None:
                 )  # or the error says why not
             system.files.pwrite(descriptor, _ORDERED, 0)
             system.files.fsync(descriptor)
+            disk.keep_name(path)
     except OSError as error:
         raise StoreError(f"{path} can't be written: {disk.said(error)}") from error
 

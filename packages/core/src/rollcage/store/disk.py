@@ -86,6 +86,7 @@ def make_folder(path: Path) -> None:
         system.files.mkdir(path, 0o700)
         with contextlib.suppress(OSError):  # a file system without modes
             system.files.chmod(path, 0o700)
+        keep_name(path)
     if not is_folder(path):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
 
@@ -97,6 +98,13 @@ def _make_above(path: Path) -> None:
     _make_above(path.parent)
     with contextlib.suppress(FileExistsError):
         system.files.mkdir(path, 0o777)
+        keep_name(path)
+
+
+def keep_name(path: Path) -> None:
+    """Wait until the name of a file or folder is on the disk: a power cut takes what has none."""
+    with contextlib.suppress(PermissionError):  # who may not list what it is in can't wait for that
+        sync_folder(path.parent)
 
 
 def is_folder(path: Path) -> bool:

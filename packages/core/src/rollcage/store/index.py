@@ -72,7 +72,7 @@ class Index:
         """
         if self._mark.fits():
             found = self._newest(wanted, limit)
-            if found is not None:
+            if found is not None and self._mark.fits():  # what was read is what is marked
                 return found
         known, damaged = parse(self._data())
         if damaged:
@@ -119,9 +119,9 @@ class Index:
 
         No run stands before one that it builds on, so that the last of a job is a leaf.
         """
-        if not (name.isascii() and self._mark.fits()):
-            return newest_run(self.runs(), name, of)
         data, wanted = self._data(), b'"name":' + orjson.dumps(name)
+        if not (name.isascii() and self._mark.fits()):  # asked last: of what was read
+            return newest_run(self.runs(), name, of)
         at = len(data)
         while (at := data.rfind(wanted, 0, at)) >= 0:
             for run, known in parse(line_at(data, at))[0].items():
@@ -298,16 +298,18 @@ class Index:
     def _append(self, line: dict[str, Any], mark: bytes = b"", *, durable: bool) -> None:
         try:
             with disk.locked(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND) as index:
-                whole = mark == self._mark.now() if mark else self._mark.fits()
                 size = system.files.fstat(index).st_size
+                whole = mark == self._mark.now() if mark else self._mark.fits()
                 if size and system.files.pread(index, 1, size - 1) != b"\n":
                     # Torn by a writer that was killed. What it would have told, its trace tells.
                     system.files.ftruncate(index, len(split_tail(disk.read(self.path))[0]))
-                disk.write(index, orjson.dumps(line) + b"\n")
+                data = orjson.dumps(line) + b"\n"
+                disk.write(index, data)
                 if durable:
                     system.files.fsync(index)
-                if whole:
-                    self._mark.set(self._mark.now())
+                after = self._mark.now() if whole else b""
+                if whole and system.files.fstat(index).st_size == size + len(data):
+                    self._mark.set(after)
         except OSError as error:
             raise TraceUnwritable(f"{self.path} can't be written: {disk.said(error)}") from error
 

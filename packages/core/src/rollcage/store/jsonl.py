@@ -196,11 +196,16 @@ class JsonlStore(TraceFile):
             writer.append(started)
             if writer.durable:
                 writer.sync()
-                disk.sync_folder(self._folder)
-            self._index.began(started, mark, durable=writer.durable)
+                for each in (path, self._folder, self._at):  # whoever made the folders just now
+                    disk.keep_name(each)
         except BaseException:
             writer.close()
             disk.remove(path)  # nothing has run in it
+            raise
+        try:
+            self._index.began(started, mark, durable=writer.durable)
+        except BaseException:
+            writer.close()  # the trace stays: the index may name it, and would name what is gone
             raise
         return writer
 
