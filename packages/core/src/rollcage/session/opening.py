@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import functools
 import logging
 import tempfile
+from collections.abc import Callable, Generator
 from hashlib import sha256
 from typing import Any, Final, Literal
 
@@ -20,6 +23,7 @@ from rollcage.errors import (
 from rollcage.gate import Ask, Detecting, FacadeGuard, PolicyGuard, Sealing
 from rollcage.replay.path import Entry
 from rollcage.replay.recording import Recording, load
+from rollcage.session.awaiting import perform, perform_in_thread
 from rollcage.session.calls import Calls
 from rollcage.session.declare import open_sessions
 from rollcage.session.ending import cut_off, ending, partial
@@ -47,7 +51,9 @@ from rollcage.values.codec import tagged
 from rollcage.values.exceptions import encode_exception
 from rollcage.values.registered import Types
 
-__all__ = ["Opening", "enter", "leave", "policy_data", "sealed_within"]
+__all__ = [
+    "Opening", "aleave", "enter", "give_up", "leave", "policy_data", "sealed_within",
+]  # fmt: skip
 
 _log: Final = logging.getLogger("rollcage")
 
@@ -88,8 +94,11 @@ class Opening:
     lent: Lent | None
     session: object
 
-    def open(self) -> tuple[Calls, tuple[Entry, ...]]:
+    def open(self, check: Callable[[], None] = lambda: None) -> tuple[Calls, tuple[Entry, ...]]:
         """The calls of a new run, and the steps of its source whose undo was cut off.
+
+        Args:
+            check: called before anything is locked or written; it raises where nobody wants it.
 
         Raises:
             StoreError: the store, the source or its trace can't be used.
@@ -97,6 +106,7 @@ class Opening:
         """
         try:
             with self.store.opening():
+                check()
                 return self._open(self.store)
         except StoreReadOnly as error:
             self.key.instead = elsewhere = self._elsewhere(error)
@@ -285,14 +295,33 @@ def leave(calls: Calls, error: BaseException | None) -> None:
     Raises:
         BaseException: what halted the session, unless an interrupt goes on by itself.
     """
+    perform(_leaving(calls, error))
+
+
+async def aleave(calls: Calls, error: BaseException | None) -> None:
+    """`leave`, while the event loop goes on; to its end, also where the task is cancelled."""
+    await perform_in_thread(_leaving(calls, error))
+
+
+def give_up(opened: tuple[Calls, tuple[Entry, ...]]) -> None:
+    """Leave a run in which nothing was done, because nobody waits for its session any more."""
+    calls = opened[0]
+    perform(_leaving(calls, asyncio.CancelledError(), entered=False))
+
+
+def _leaving(
+    calls: Calls, error: BaseException | None, *, entered: bool = True
+) -> Generator[Callable[[], str], str, None]:
+    """Leave a run; what may wait for the disk, or a lock, is asked for."""
     driver = calls.driver
-    calls.nesting.leave()
-    open_sessions.pop(id(calls), None)
+    if entered:
+        calls.nesting.leave()
+        open_sessions.pop(id(calls), None)
     halted = driver.ledger.halted
     status = ""
     try:
         if not driver.writer.forked:
-            status = _finish(calls, error)
+            status = yield functools.partial(_finish, calls, error)
     except (StoreError, TraceUnwritable) as unwritable:
         if error is None and halted is None:
             raise
@@ -301,7 +330,7 @@ def leave(calls: Calls, error: BaseException | None) -> None:
         driver.closed = True
         calls.means.gate.close()
         calls.opened.close()
-        if driver.observing is not None and not driver.writer.forked:
+        if entered and driver.observing is not None and not driver.writer.forked:
             cause = driver.ledger.halted or error
             named = "" if cause is None else type(cause).__qualname__
             notify(driver.observing.observers, _run_event(calls, "closed", status, named))

@@ -36,13 +36,13 @@ from rollcage.gate import (
     person,
 )
 from rollcage.replay.ahead import Memory
-from rollcage.replay.path import Entry
+from rollcage.session.awaiting import in_thread
 from rollcage.session.calls import Calls, Kind
 from rollcage.session.declare import Declared, declaration, guarded, tool
 from rollcage.session.job import Replay, microseconds
 from rollcage.session.lineage import read_answers
 from rollcage.session.naming import name_of_script, writable
-from rollcage.session.opening import Opening, enter, leave, policy_data
+from rollcage.session.opening import Opening, aleave, enter, give_up, leave, policy_data
 from rollcage.session.options import Options
 from rollcage.session.places import Places
 from rollcage.session.run import Key
@@ -202,6 +202,7 @@ class Session:
         self.name = job_name(name)
         self.store = open_store(store)
         self.run_id = self.root = ""
+        self._is_entered = False
         self.unguarded = unguarded
         self._gate = Gate(
             name,
@@ -225,7 +226,14 @@ class Session:
     # --- entering and leaving --------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        opening, calls, half_undone = self._enter()
+        opening = self._opening()
+        try:
+            calls, half_undone = opening.open()
+        except BaseException:
+            self._is_entered = False
+            self._gate.close()
+            raise
+        self._enter(calls)
         if half_undone:
             try:
                 rest = opening.rest_of_undo(calls, half_undone)
@@ -236,25 +244,37 @@ class Session:
         return self
 
     async def __aenter__(self) -> Self:
-        opening, calls, half_undone = self._enter()
+        opening = self._opening()
+        try:
+            calls, half_undone = await in_thread(opening.open, give_up)
+        except Exception:
+            self._is_entered = False
+            self._gate.close()
+            raise
+        self._enter(calls)
         if half_undone:
             try:
                 rest = opening.rest_of_undo(calls, half_undone, is_async=True)
                 opening.finished_undo(calls, await calls.driver.arun(rest, is_async=True))
             except BaseException as error:
-                leave(calls, error)
+                await aleave(calls, error)
                 raise
         return self
 
-    def _enter(self) -> tuple[Opening, Calls, tuple[Entry, ...]]:
-        """Open the run; the steps of its source whose undo was cut off are to be undone first."""
-        if self.run_id:
+    def _opening(self) -> Opening:
+        """What its run is opened with, from here: inside of another session, with what that lends.
+
+        Raises:
+            SessionError: it was entered before.
+        """
+        if self._is_entered:
             raise SessionError("a session can be entered once only; make another one")
+        self._is_entered = True
         facade, outer = self._facade_here(), here()
         lent = None if outer is None else outer.calls.lend(outer)
         if lent is not None:
             self._gate.nest(lent.above)
-        opening = Opening(
+        return Opening(
             name=self.name,
             store=self.store,
             key=self._key,
@@ -270,17 +290,14 @@ class Session:
             lent=lent,
             session=self,
         )
-        try:
-            calls, half_undone = opening.open()
-        except BaseException:
-            self._gate.close()
-            raise
+
+    def _enter(self, calls: Calls) -> None:
+        """Have the calls of this context be those of the run that was opened."""
         self._calls, self._places = calls, Places(calls)
         if self._memory is not None:
             calls.following.follow(self._memory)
         self.run_id, self.root = calls.run_id, calls.root
         enter(calls)
-        return opening, calls, half_undone
 
     def _facade_here(self) -> FacadeGuard | None:
         """The session's facade where it is entered: inside of another one's, what both give."""
@@ -316,9 +333,9 @@ class Session:
             if (memory := _asked_at_end(calls, error)) is not None:
                 self._take_pause(await memory.awaits())
         except BaseException as instead:
-            leave(calls, instead)
+            await aleave(calls, instead)
             raise
-        leave(calls, error)
+        await aleave(calls, error)
 
     def _take_pause(self, waits: str | None) -> None:
         if waits is not None and not self._entered().driver.ledger.paused:

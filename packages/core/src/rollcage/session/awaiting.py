@@ -1,0 +1,147 @@
+"""What may wait for a lock or a disk, done in a thread of its own while the event loop goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import functools
+import threading
+from collections.abc import Callable, Generator
+from typing import Final, Generic, TypeVar
+
+__all__ = ["Withdrawn", "in_thread", "perform", "perform_in_thread"]
+
+T = TypeVar("T")
+
+
+class Withdrawn(Exception):
+    """Whoever asked for it was cancelled meanwhile."""
+
+
+class _Work(Generic[T]):
+    """One piece of work in a thread, and who waits for it.
+
+    The thread is not one of the loop's pool: that one may be full of those who wait for the lock.
+    """
+
+    def __init__(self, do: Callable[[Callable[[], None]], T], undo: Callable[[T], None]) -> None:
+        self._do, self._undo = do, undo
+        self._loop = asyncio.get_running_loop()
+        self._context: Final = contextvars.copy_context()
+        self._guard: Final = threading.Lock()
+        self._withdrawn = False
+        self._result: tuple[T] | None = None
+        self._error: BaseException | None = None
+        self.done: Final[asyncio.Future[None]] = self._loop.create_future()
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="rollcage-wait", daemon=True).start()
+
+    def _run(self) -> None:
+        result: tuple[T] | None = None
+        error: BaseException | None = None
+        try:
+            result = (self._context.run(self._do, self._check),)
+        except BaseException as raised:  # noqa: BLE001 - it is raised where it is waited for
+            error = raised
+        with self._guard:
+            self._result, self._error = result, error
+            if not self._withdrawn:
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    self._loop.call_soon_threadsafe(self._settle)
+                    return
+        if result is not None:
+            self._context.run(self._undo, result[0])
+
+    def _check(self) -> None:
+        if self._withdrawn:
+            raise Withdrawn
+
+    def _settle(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def withdraw(self) -> None:
+        """Nobody waits for it any more: what it had done by now, or will have, is undone."""
+        with self._guard:
+            self._withdrawn = True
+            result = self._result
+        if result is not None:
+            self._undo(result[0])
+
+    def result(self) -> T:
+        """What it gave; or its error is raised."""
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                self._error = None  # it refers to this frame
+        assert self._result is not None
+        return self._result[0]
+
+
+async def in_thread(do: Callable[[Callable[[], None]], T], undo: Callable[[T], None]) -> T:
+    """Do what may block in a thread, in the context of here; the loop goes on meanwhile.
+
+    Args:
+        do: is given a function that it calls where it could still stop; that raises `Withdrawn`.
+        undo: what is done with its result where the task was cancelled meanwhile; in that thread,
+            unless it was done by then.
+    """
+    work = _Work(do, undo)
+    work.start()
+    try:
+        await work.done
+    except BaseException:
+        work.withdraw()
+        raise
+    return work.result()
+
+
+def perform(flow: Generator[Callable[[], T], T, None]) -> None:
+    """Do each piece of work that a flow asks for, here."""
+    with contextlib.suppress(StopIteration):
+        work = next(flow)
+        while True:
+            try:
+                result = work()
+            except BaseException as error:  # noqa: BLE001 - the flow knows what to do
+                work = flow.throw(error)
+            else:
+                work = flow.send(result)
+
+
+async def perform_in_thread(flow: Generator[Callable[[], T], T, None]) -> None:
+    """Do each in a thread; to its end, also where the task is cancelled: that is raised then."""
+    cancelled: asyncio.CancelledError | None = None
+    try:
+        do = next(flow)
+        while True:
+            work = _Work(functools.partial(_unchecked, do), lambda _: None)
+            work.start()
+            while not work.done.done():
+                try:
+                    await asyncio.shield(work.done)
+                except asyncio.CancelledError as error:
+                    cancelled = error
+            try:
+                result = work.result()
+            except BaseException as error:  # noqa: BLE001 - the flow knows what to do
+                do = flow.throw(error)
+            else:
+                do = flow.send(result)
+    except StopIteration:
+        pass
+    except BaseException as error:
+        if cancelled is not None:
+            raise cancelled from error
+        raise
+    if cancelled is not None:
+        raise cancelled
+
+
+def _unchecked(do: Callable[[], T], check: Callable[[], None]) -> T:
+    """What is done whether anybody waits for it or not."""
+    del check
+    return do()

@@ -1,0 +1,189 @@
+"""Async sessions wait for locks and disks in a thread: the event loop goes on meanwhile."""
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rollcage import RunInUse, Session, open_store, tool
+from rollcage.store import JsonlStore, disk
+from rollcage.store.writer import JsonlWriter
+
+
+@tool(effect="write", name="opening.note")
+async def note(text: str) -> str:
+    return text
+
+
+@tool(effect="write", name="opening.nests")
+async def nests(url: str) -> str:
+    async with Session("inner", store=url):
+        return await note("inside")
+
+
+class Held:
+    """Something that another thread holds, until the loop has gone on; or for some seconds."""
+
+    def __init__(self, hold: AbstractContextManager[Any]) -> None:
+        self._hold, self._held, self._free = hold, threading.Event(), threading.Event()
+        self.in_time = False
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        assert self._held.wait(30)
+
+    def _run(self) -> None:
+        with self._hold:
+            self._held.set()
+            self.in_time = self._free.wait(5)
+
+    def free(self) -> None:
+        self._free.set()
+        self._thread.join(30)
+        assert self.in_time, "the event loop stood still while the lock was held"
+
+
+async def turns(count: int = 20) -> None:
+    """The loop goes on with others."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def waited() -> None:
+    """Those that wait in threads have come to an end."""
+    for thread in threading.enumerate():
+        if thread.name == "rollcage-wait":
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+@pytest.fixture(params=["folder", "sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path / "store") if request.param == "folder" else f"sqlite:///{tmp_path}/a.db"
+
+
+async def test_a_session_opens_beside_others(url: str) -> None:
+    held = Held(open_store(url).opening())
+
+    async def job() -> str:
+        async with Session("job", store=url):
+            return await note("one")
+
+    jobs = [asyncio.create_task(job()) for _ in range(1)]
+    await turns()
+    assert not any(each.done() for each in jobs)
+    held.free()
+    assert await asyncio.gather(*jobs) == ["one"]
+
+
+async def test_whoever_is_cancelled_while_waiting_leaves_no_run_and_no_lock(url: str) -> None:
+    held = Held(open_store(url).opening())
+
+    async def job() -> None:
+        async with Session("job", store=url):
+            pytest.fail("it was cancelled")
+
+    task = asyncio.create_task(job())
+    await turns()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    held.free()
+    waited()
+    store = open_store(url)
+    with store.opening():
+        assert list(store.runs()) == []
+
+
+class Slow(JsonlStore):
+    """A store that begins a run when it is told to."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.begins, self.may = threading.Event(), threading.Event()
+
+    def create(self, started: dict[str, Any]) -> JsonlWriter:
+        self.begins.set()
+        assert self.may.wait(30)
+        return super().create(started)
+
+
+async def test_whoever_is_cancelled_while_opening_leaves_a_run_that_ended(tmp_path: Path) -> None:
+    store = Slow(tmp_path / "store")
+    with pytest.raises(InterruptedError), Session("job", store=JsonlStore(store.root)) as first:
+        raise InterruptedError
+    session = Session("job", store=store)
+
+    async def job() -> None:
+        async with session:
+            pytest.fail("it was cancelled")
+
+    task = asyncio.create_task(job())
+    assert await asyncio.to_thread(store.begins.wait, 30)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    store.may.set()
+    waited()
+    again = JsonlStore(store.root)
+    assert [info.status for info in again.runs()] == ["error", "error"]
+    assert not any(again.live(info.run) for info in again.runs())
+    async with Session("job", store=again) as last:
+        await note("one")
+    assert last.root == first.run_id
+
+
+@contextlib.contextmanager
+def index_locked(store: JsonlStore) -> Iterator[None]:
+    with disk.locked(store.root / "index.jsonl", os.O_RDWR | os.O_CREAT):
+        yield
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_session_is_left_beside_others(tmp_path: Path, *, cancelled: bool) -> None:
+    store = JsonlStore(tmp_path / "store")
+    entered, may_end = asyncio.Event(), asyncio.Event()
+
+    async def job() -> None:
+        async with Session("job", store=store):
+            await note("one")
+            entered.set()
+            await may_end.wait()
+
+    task = asyncio.create_task(job())
+    await entered.wait()
+    held = Held(index_locked(store))
+    may_end.set()
+    await turns()
+    if cancelled:
+        task.cancel()
+        await turns()
+    assert not task.done()
+    held.free()
+    with pytest.raises(asyncio.CancelledError) if cancelled else contextlib.nullcontext():
+        await task
+    assert [info.status for info in store.runs()] == ["ok"]
+    assert not store.live(store.runs()[0].run)
+
+
+async def test_what_is_around_a_session_is_around_it_in_a_thread_too(url: str) -> None:
+    async with Session("outer", store=url) as outer:
+        assert await nests(url) == "inside"
+    inner = open_store(url).runs(name="inner")[0]
+    started = open_store(url).read(inner.run).data.splitlines()[0]
+    assert f'"within":"{outer.run_id}"'.encode() in started
+
+
+async def test_a_session_that_could_not_be_entered_may_be_entered_again(url: str) -> None:
+    async with Session("job", store=url):
+        late = Session("job", store=url)
+        with pytest.raises(RunInUse):
+            async with late:
+                pytest.fail("the job is being done")
+    async with late:
+        await note("one")
+    assert [info.status for info in open_store(url).runs()] == ["ok", "ok"]
