@@ -407,7 +407,10 @@ async def test_an_mcp_server_that_does_not_answer_leaves_a_write_unknown(
 
     notes = tmp_path / "notes.txt"
     arguments = [SERVER, str(notes)]
-    params = StdioServerParams(command=sys.executable, args=arguments, read_timeout_seconds=4)
+    patience = 60 if dies else 8  # seconds, in which it has to start as well
+    params = StdioServerParams(
+        command=sys.executable, args=arguments, read_timeout_seconds=patience
+    )
     script = [[("vanish", {"line": "a", "dies": dies})], [("note", {"line": "b"})], "end"]
     for _ in range(2):
         with pytest.raises(UnknownOutcome):
