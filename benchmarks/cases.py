@@ -63,7 +63,10 @@ UNDO: Final[dict[str, Spec]] = {
 FLOOR: Final[dict[str, Spec]] = {"floor": Spec("floor", "floor", "write")}
 OPENING: Final[dict[str, Spec]] = {
     "open": Spec("open a source", "ours", "open_source", sourced=True),
+    "reopen": Spec("open it again", "ours", "open_again", sourced=True),
     "parse": Spec("parse its lines", "ours", "parse_source", sourced=True),
+    "crash-2": Spec("2nd resume of a crashing job", "ours", "open_second"),
+    "crash-60": Spec("60th resume of a crashing job", "ours", "open_sixtieth"),
 }
 RULES: Final = (10, 100, 1_000)
 BARE: Final[dict[str, Spec]] = {
@@ -106,6 +109,7 @@ ALL: Final = {
 
 IMPORTS: Final[dict[str, str]] = {
     "rollcage": "import rollcage",
+    "session": "from rollcage import Session, tool",
     "needed": "from pydantic import BaseModel; import orjson",
 }
 

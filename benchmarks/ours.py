@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import resource
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import orjson
 from rollcage import Session, tool
 
 from benchmarks.timing import WARM_UP, cpu_per_await, cpu_per_call
-from benchmarks.workload import asend_mail, send_mail
+from benchmarks.workload import asend_mail, mail, send_mail
 
 Body = Callable[..., Any]
+
+CRASHED: Final = 500  # writes of a job before it crashes
 
 write_mail: Body = tool(name="send_mail", effect="write")(send_mail)
 read_mail: Body = tool(name="send_mail", effect="read")(send_mail)
@@ -106,6 +111,36 @@ def _of_hits(session: Session, cpu: float, calls: int, folder: Path) -> dict[str
 def open_source(calls: int, folder: Path) -> dict[str, float]:
     """Entering a session that resumes a run: CPU (s), wall time (s) and memory (MiB)."""
     session = Session("bench", store=folder, source=_source(folder))
+    return _opening(session.__enter__, calls)
+
+
+def open_again(calls: int, folder: Path) -> dict[str, float]:
+    """The same once more: what was made of the run's trace is kept beside it by then."""
+    source = _source(folder)
+    opens = "Session('bench', store=sys.argv[1], source=sys.argv[2]).__enter__()"
+    command = [sys.executable, "-c", f"import sys; from rollcage import Session; {opens}"]
+    subprocess.run([*command, str(folder), str(source)], check=True)
+    session = Session("bench", store=folder, source=source)
+    return _opening(session.__enter__, calls)
+
+
+def open_second(calls: int, folder: Path) -> dict[str, float]:
+    """Entering the second resume of a job that crashes each time."""
+    return _open_crashed(2, min(calls, CRASHED), folder)
+
+
+def open_sixtieth(calls: int, folder: Path) -> dict[str, float]:
+    """Entering the sixtieth resume of a job that crashes each time."""
+    return _open_crashed(60, min(calls, CRASHED), folder)
+
+
+def _open_crashed(resumes: int, calls: int, folder: Path) -> dict[str, float]:
+    for _ in range(resumes):
+        with contextlib.suppress(RuntimeError), Session("crashing", store=folder):
+            for number in range(calls):
+                write_mail(**mail(number))
+            raise RuntimeError("power cut")
+    session = Session("crashing", store=folder)
     return _opening(session.__enter__, calls)
 
 

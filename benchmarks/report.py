@@ -17,6 +17,8 @@ WRITE_FLOORS: Final = 3.0  # a recorded write, in floors
 HIT_FLOORS: Final = 1.5
 FLAT: Final = 1.25  # the largest size against the smallest
 OPEN_PARSES: Final = 4.0  # opening a source, against parsing its lines
+REOPEN_PARSES: Final = 1.0  # opening it again
+CRASH_TIMES: Final = 3.0  # opening the 60th resume of a job that crashes each time, against the 2nd
 PEER_TIMES: Final = 10.0  # a peer's recorded call, against ours
 DECISION_TIMES: Final = 1.3  # a policy's decision, against the conditions it evaluates
 IMPORT_TIMES: Final = 1.5
@@ -59,6 +61,10 @@ def targets(series: Sequence[Series]) -> list[Target]:
     opening = {case: each for (case, _), each in by.items()}
     ratio = _ratio(opening["open"], opening["parse"], "cpu_s")
     found.append(Target("opening a source to parsing its lines", ratio, OPEN_PARSES))
+    ratio = _ratio(opening["reopen"], opening["parse"], "cpu_s")
+    found.append(Target("opening it again to parsing its lines", ratio, REOPEN_PARSES))
+    ratio = _ratio(opening["crash-60"], opening["crash-2"], "cpu_s")
+    found.append(Target("60th resume of a crashing job to its 2nd", ratio, CRASH_TIMES))
     found += _decisions(opening)
     for case, spec in PEERS.items():
         if case in opening:

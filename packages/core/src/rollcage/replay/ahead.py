@@ -91,19 +91,24 @@ def family(branch: str) -> str:
 
 
 class Ahead:
-    """What of a recording nobody has asked for, in its recorded order."""
+    """What of a recording nobody has asked for, in its recorded order.
+
+    The recording is looked through when a memory is first asked about: most runs have none.
+    """
 
     def __init__(self, recording: Recording | None) -> None:
+        self._recording = recording  # until it was looked through
         self._left: list[Entry] = []
         self._unknown: list[Entry] = []  # no memory tells of these, but where they stand counts
         self._first = 0
         self._given: Counter[tuple[str, str]] = Counter()
         self._answers: Counter[tuple[str, str]] = Counter()  # recorded ones, and what has none
         self._unanswered: dict[tuple[str, str], Entry] = {}
-        if recording is not None:
-            self._load(recording)
 
-    def _load(self, recording: Recording) -> None:
+    def _look(self) -> None:
+        recording, self._recording = self._recording, None
+        if recording is None:
+            return
         held = {
             id(entry)
             for path in recording.paths.values()
@@ -129,6 +134,8 @@ class Ahead:
                 self._unanswered[call] = entry
             elif entry.call_id and entry.status in ("ok", "error"):
                 self._answers[call] += 1
+        if not self._left:
+            self._given.clear()
 
     @property
     def recorded(self) -> bool:
@@ -137,6 +144,7 @@ class Ahead:
 
     def __bool__(self) -> bool:
         """Whether there is anything."""
+        self._look()
         left = self._left
         while self._first < len(left) and left[self._first].used:
             self._first += 1
@@ -155,7 +163,7 @@ class Ahead:
 
     def give(self, conversation: str, call_id: str) -> None:
         """A call of this id was asked for, or seen."""
-        if call_id and self._left:
+        if call_id and (self._left or self._recording is not None):
             self._given[conversation, call_id] += 1
 
     def places(self, inside: str) -> Iterator[Place]:
@@ -164,6 +172,7 @@ class Ahead:
         Behind them stand those of the steps of unknown outcome: whether the superstep of one was
         lost, or is done at once with another, is found out with the rest.
         """
+        self._look()
         last: Place = ("", "")
         unknown = (e for e in self._unknown if not e.used and family(e.branch) == inside)
         for entry in itertools.chain(self._of(inside), unknown):
@@ -219,6 +228,7 @@ class Ahead:
 
     def contradicted(self, histories: Histories) -> Entry | None:
         """A recorded call without an answer that a history shows as answered, if there is one."""
+        self._look()
         for conversation, ids in histories.items():
             for call_id, count in Counter(ids).items():
                 call = conversation, call_id

@@ -94,8 +94,9 @@ class Generation:
         self.of_branch: dict[str, list[Entry]] = {}  # older ones, until it is written to
         for at, entry in older.items():
             self.of_branch.setdefault(entry.branch, []).append(entry)
-            whole = entry.status in ("ok", "blocked") and "cut" not in entry.outcome
-            if entry.effect in ("pure", "read") and not whole and not entry.undone:
+            if entry.effect not in ("pure", "read") or entry.undone:
+                continue
+            if entry.status not in ("ok", "blocked") or "cut" in entry.outcome:
                 self.unfinished.setdefault((entry.branch, entry.key), deque()).append(at)
 
     def read(self, event: dict[str, Any]) -> None:

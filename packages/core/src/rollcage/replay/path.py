@@ -17,11 +17,11 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from itertools import accumulate, islice
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from rollcage.values.codec import TAG
 
-__all__ = ["DECIDED", "Entry", "Path", "Status", "described", "nearest"]
+__all__ = ["DECIDED", "LAZY", "Entry", "Path", "Rows", "Status", "described", "nearest"]
 
 Status = Literal["ok", "error", "unknown", "not_started", "blocked"]
 UNKNOWN: Final[dict[str, Any]] = {"status": "unknown"}
@@ -32,10 +32,26 @@ DECIDED: Final = ("approval", "approved_by", "rejected_by", "asked", "responded"
 """What an event of a step says of its approval."""
 
 
+LAZY: Final = (
+    "name", "version", "args", "fingerprint", "world", "outcome", "digest", "resolved", "duration",
+    "flaw", "undo", "labels", "agent", "call_id", "conversation", "checkpoint",
+)  # fmt: skip
+"""The fields of a step that finding it does not take: see `saved`."""
+
+
+class Rows(Protocol):
+    """Where the `LAZY` fields of steps are, until one of them is asked for."""
+
+    def fill(self, entry: Entry, row: int) -> None:
+        """Set those of a step."""
+        ...
+
+
 class Entry:
     """A recorded step, as a candidate. `run`, `step` and `turn` say where it first ran."""
 
-    __slots__ = (
+    __slots__ = (  # noqa: RUF023 - in order, but for what is no field
+        "row", "rows",
         "abandoned", "accepted", "agent", "args", "branch", "call_id", "checkpoint", "conversation",
         "decided", "digest", "duration", "effect", "end", "era", "fingerprint", "flaw", "frontier",
         "generation", "group", "joined", "key", "kind", "labels", "name", "number", "outcome",
@@ -88,6 +104,17 @@ class Entry:
     labels: tuple[str, ...]  # of its result
     past: bool  # its branch was undone whole, and begun anew since
     probed: bool  # its outcome is what a probe said
+    rows: Rows  # only where its `LAZY` fields are not set; and which they are there
+    row: int
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            """A field that is not set: decode those that were left for later."""
+            if name not in LAZY:
+                raise AttributeError(name)
+            self.rows.fill(self, self.row)
+            return getattr(self, name)
 
     @property
     def has_effect(self) -> bool:
@@ -129,21 +156,28 @@ class Path:
         self._remaining: dict[int, int] = {}
         self._fingerprints: set[str] | None = None
         self._reached: list[int] | None = None  # by position, the latest turn up to there
-        for entry in entries:
+        queues, remaining = self._queues, self._remaining
+        for entry in entries:  # a hundred thousand of them, maybe
             if entry.past or (entry.undone and not taken_back):
                 entry.used = True
                 continue
             if entry.abandoned and not taken_back:
                 self.ahead += entry.has_effect
                 continue
-            self._queues.setdefault(entry.key, []).append(entry)
+            queue = queues.get(entry.key)
+            if queue is None:
+                queues[entry.key] = [entry]
+            else:
+                queue.append(entry)
             if entry.decided is not None and entry.decided.get("asked", entry.key) != entry.key:
-                self._queues.setdefault(entry.decided["asked"], []).append(entry)
-            if self.advances(entry):
+                queues.setdefault(entry.decided["asked"], []).append(entry)
+            if strict or entry.effect in ("write", "scope"):
+                if entry.status == "blocked":
+                    continue
                 at = entry.position
-                self._remaining[at] = self._remaining.get(at, 0) + 1
-                self.length = max(self.length, at + 1)
+                remaining[at] = remaining.get(at, 0) + 1
                 self.ahead += entry.has_effect
+        self.length = max(remaining, default=-1) + 1
         gone = {e.position for e in entries if (e.undone or e.abandoned) and not taken_back}
         while self.position in gone and self.exhausted():  # what the run did began behind an undo
             self.position += 1

@@ -14,7 +14,7 @@ from rollcage.replay.generation import Generation, Undone
 from rollcage.replay.path import Entry, Path
 from rollcage.trace.reader import read_events
 
-__all__ = ["Lineage", "Recording", "is_fork", "load", "read", "undo_paths"]
+__all__ = ["Lineage", "Recording", "is_fork", "load", "read", "recording_of", "undo_paths"]
 
 
 class Recording:
@@ -92,21 +92,17 @@ class Lineage(NamedTuple):
         )
 
 
-def read(lineage: Iterable[tuple[str, bytes]]) -> Lineage:
+def read(lineage: Iterable[tuple[str, bytes]], base: Lineage | None = None) -> Lineage:
     """Read a lineage, given as (name for messages, whole lines), oldest first.
+
+    What was read before of its oldest traces is its `base`, which is used up by this.
 
     Raises:
         TraceCorrupt: a line that breaks the chain, or is no event of this format.
     """
-    entries: list[Entry] = []
-    settings: dict[str, Any] = {}
-    undone = Undone()
-    runs: list[str] = []
-    opened: dict[str, tuple[str, str]] = {}
-    after: dict[str, tuple[str, ...]] = {}
-    steps = turns = 0
-    waits = ""
-    for number, (where, data) in enumerate(lineage):
+    base = Lineage([], Undone(), [], {}, 0, 0, "", {}, {}) if base is None else base
+    entries, undone, runs, settings, steps, turns, waits, opened, after = base
+    for number, (where, data) in enumerate(lineage, start=len(runs)):
         generation = Generation(number, {(e.run, e.step): e for e in entries}, undone)
         steps = turns = 0
         for line, event in read_events(data, where):
@@ -134,7 +130,11 @@ def load(
     Raises:
         TraceCorrupt: a line that breaks the chain, or is no event of this format.
     """
-    whole = read(lineage)
+    return recording_of(read(lineage), offline=offline, retry_failed=retry_failed)
+
+
+def recording_of(whole: Lineage, *, offline: bool, retry_failed: bool | None) -> Recording:
+    """What a lineage holds for a session to replay."""
     entries = [e for e in whole.entries if e.undoes is None and e.accepted is None]
     settings = whole.settings
     recording = Recording()
@@ -305,6 +305,8 @@ def _went_on(branches: dict[str, list[Entry]], after: dict[str, tuple[str, ...]]
     """By branch, the last turn of what was forked off it, or comes after, and changed something."""
     last: dict[str, int] = {}
     for branch, steps in branches.items():
+        if not is_fork(branch) and branch not in after:
+            continue
         name = branch
         turn = max((e.era for e in steps if e.has_effect and not e.abandoned), default=None)
         while turn is not None and is_fork(name):
@@ -323,26 +325,30 @@ def _went_on(branches: dict[str, list[Entry]], after: dict[str, tuple[str, ...]]
 
 def _with_ends(steps: list[Entry]) -> list[Entry]:
     """Let each read hold up to the end of the batch that its turn wrote in."""
+    others = [e for e in steps if e.effect not in ("write", "scope") or e.status == "blocked"]
+    if not others:
+        return steps
     last: dict[int, int] = {}
     for entry in steps:
         if entry.effect in ("write", "scope") and entry.status != "blocked":
             last[entry.group] = max(last.get(entry.group, 0), entry.position + 1)
-    if last:
-        for entry in steps:
-            if entry.effect not in ("write", "scope") or entry.status == "blocked":
-                entry.end = max(entry.end, last.get(entry.group, 0))
+    for entry in others:
+        entry.end = max(entry.end, last.get(entry.group, 0))
     return steps
 
 
 def _holds(entry: Entry, *, offline: bool) -> bool:
     """Whether a recorded step can be a candidate at all."""
+    if entry.effect == "write" and entry.status == "ok":
+        return True
     if entry.status == "blocked":  # today's gate decides anew, but nobody is asked twice
         rejected = entry.decided is not None and "rejected_by" in entry.decided
         return offline or (rejected and entry.undoes is None)
     if entry.effect in ("pure", "read"):
         if entry.status in ("unknown", "not_started"):
             return False  # it just runs again
+        if offline or not entry.frontier:
+            return True
         # What failed at the frontier runs again, and a stream that was left there is read anew.
-        cut = entry.status == "error" or "cut" in entry.outcome
-        return offline or not (cut and entry.frontier)
+        return entry.status != "error" and "cut" not in entry.outcome
     return True

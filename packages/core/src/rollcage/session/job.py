@@ -14,7 +14,6 @@ from rollcage.fingerprint.identity import jcs
 from rollcage.store.jobs import store_option
 from rollcage.store.protocol import RunInfo, Store
 from rollcage.store.url import RunSource
-from rollcage.trace.reader import last_time
 from rollcage.values.codec import Seal, encode, hidden
 
 __all__ = ["Job", "Replay", "encode_input", "microseconds"]
@@ -85,8 +84,8 @@ class Job:
                 f"replay='off'"
             )
 
-    def check_age(self, run: str, trace: bytes, store: Store) -> None:
-        """Whether a run was written to lately enough to be gone on with.
+    def check_age(self, run: str, time: int, store: Store) -> None:
+        """Whether a run was last written to (at a `time`) lately enough to be gone on with.
 
         Only wall clocks can say. By one that was set back since, it may be from the future: it
         counts as new, for what was done must not be done twice.
@@ -96,7 +95,7 @@ class Job:
         """
         if self.within is None:
             return
-        age = self.clock() // 1000 - last_time(trace)
+        age = self.clock() // 1000 - time
         if age > self.within:
             at = store_option(store)
             raise RunTooOld(

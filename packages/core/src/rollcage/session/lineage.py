@@ -11,8 +11,10 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from rollcage.errors import RunNotFound, RunStopped, SessionError, SourceMissing, TraceCorrupt
-from rollcage.replay.recording import Recording, load
+from rollcage.replay.recording import Recording, read, recording_of
+from rollcage.replay.saved import Saved
 from rollcage.session.job import Job, Replay
+from rollcage.session.saving import ReadTrace, keep_saved, take_saved
 from rollcage.step.ledger import Mode
 from rollcage.store.jobs import store_option
 from rollcage.store.protocol import (
@@ -24,7 +26,7 @@ from rollcage.store.protocol import (
 )
 from rollcage.store.stubs import check_there
 from rollcage.store.url import open_run
-from rollcage.trace.reader import read_events
+from rollcage.trace.reader import last_time, read_events
 from rollcage.trace.runs import Step, read_run
 from rollcage.values.answer import Answer
 from rollcage.values.codec import TAG
@@ -43,6 +45,9 @@ MODES: Final[dict[Replay, Mode]] = {
     "auto": "resume", "continue": "resume", "off": "record", "resume": "resume",
     "offline": "offline", "verify": "verify",
 }  # fmt: skip
+SETTINGS: Final = ("format", "chain", "seed")
+"""What a run must have been recorded with to be resumed."""
+
 _log = logging.getLogger("rollcage")
 
 
@@ -86,7 +91,7 @@ def _find_source(store: Store, job: Job) -> Source:
     mode = MODES[job.replay]
     if job.source is not None:
         reader, run = open_run(job.source, store)
-        info = reader.read(run).info if mode == "resume" else None
+        info = reader.info(run) if mode == "resume" and isinstance(reader, Store) else None
         if info is not None:
             job.check(
                 info if reader is store else dataclasses.replace(info, input=job.input), store
@@ -134,18 +139,29 @@ def read_lineage(
     """
     assert source.run is not None
     live = source.mode == "resume"
-    traces = read_traces(
-        source.reader, source.run, locks=locks if live else None, settings=settings, whole=live
-    )
     collecting = gc.isenabled()
     gc.disable()  # all that is made here is kept: looking it over again and again takes a third
     try:
-        recording = load(traces, offline=not live, retry_failed=retry_failed)
+        base, traces = _read_down(
+            source.reader,
+            source.run,
+            locks=locks if live else None,
+            settings=settings,
+            whole=live,
+            by_saved=True,
+        )
+        lineage = read(((t.where, t.data) for t in traces), None if base is None else base.lineage)
+        keep_saved(source.reader, base, traces, lineage)
+        recording = recording_of(lineage, offline=not live, retry_failed=retry_failed)
     finally:
+        if not gc.get_freeze_count():  # nobody else's: it counts as old now, and is not looked over
+            gc.freeze()
+            gc.unfreeze()
         if collecting:
             gc.enable()
     if live:
-        job.check_age(source.run, traces[-1][1], store)
+        time = last_time(traces[-1].data) if traces or base is None else base.last_time
+        job.check_age(source.run, time, store)
     return recording
 
 
@@ -166,8 +182,28 @@ def read_traces(
         settings: what they must have been recorded with.
         whole: what an unfinished run builds on must be there.
     """
-    lineage: list[tuple[str, bytes]] = []
+    _, traces = _read_down(reader, run, locks=locks, settings=settings or {}, whole=whole)
+    return [(trace.where, trace.data) for trace in traces]
+
+
+def _read_down(
+    reader: Reader,
+    run: str,
+    *,
+    locks: list[Lock] | None,
+    settings: Mapping[str, Any],
+    whole: bool,
+    by_saved: bool = False,
+) -> tuple[Saved | None, list[ReadTrace]]:
+    """A run and all that it builds on: what was kept of the oldest, and the others' traces."""
+    lineage: list[ReadTrace] = []
     seen: set[str] = set()
+
+    def check(older: str, started: Mapping[str, Any]) -> None:
+        if locks is not None:
+            _check_stopped(reader, older)
+        _check_settings(started, older, settings)
+
     wanted: str | None = run
     finished = False
     while wanted is not None:
@@ -177,6 +213,11 @@ def read_traces(
                 if lineage:
                     locks.append(reader.lock(wanted))
                 _check_stopped(reader, wanted)
+            base = take_saved(reader, wanted, locks, check) if by_saved else None
+            if base is not None:
+                _check_settings(base.traces[-1].settings, wanted, settings)
+                lineage.reverse()
+                return base, lineage
             trace = reader.read(wanted)
             check_there(trace)
         except RunNotFound:
@@ -192,15 +233,16 @@ def read_traces(
         if trace.torn:
             _log.warning("%s: its last line is torn and is left out", trace.where)
         check_attested(trace)
-        lineage.append((trace.where, trace.data))
         finished = finished or _ended_well(trace)
         started = next(read_events(trace.data, trace.where))[1]
-        _check_settings(started, wanted, settings or {})
+        _check_settings(started, wanted, settings)
+        kept = {field: started.get(field) for field in SETTINGS}
+        lineage.append(ReadTrace(wanted, trace.where, trace.data, kept))
         wanted = started.get("source")
         if wanted in seen:
             raise TraceCorrupt(trace.where, 1, f"run {wanted} would be its own source")
     lineage.reverse()
-    return lineage
+    return None, lineage
 
 
 def read_answers(reader: Reader, run: str, agent: str | None) -> list[Answer]:

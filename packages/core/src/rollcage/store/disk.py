@@ -19,13 +19,14 @@ from rollcage.errors import StoreError, StoreReadOnly
 from rollcage.store import system
 
 __all__ = [
-    "add", "check_secret", "exists", "first_line", "is_file", "is_folder", "is_locked", "lock",
-    "locked", "make_folder", "new_name", "open_file", "read", "read_from", "refused", "remove",
-    "replace", "said", "sync_folder", "write",
+    "add", "check_secret", "chunks", "end_of", "exists", "first_line", "is_file", "is_folder",
+    "is_locked", "lock", "locked", "make_folder", "new_name", "open_file", "put", "read",
+    "read_from", "refused", "remove", "replace", "said", "sync_folder", "write",
 ]  # fmt: skip
 
 _log: Final = logging.getLogger("rollcage")
 _CHUNK: Final = 65_536
+_LARGE_CHUNK: Final = 1 << 20
 _LOOKERS: Final = 1000  # tries to take a lock that others look at
 _NEXT: Final = {
     errno.ENOSPC: "free some space there, then go on",
@@ -204,14 +205,24 @@ def locked(path: Path, flags: int) -> Iterator[int]:
 
 def replace(path: Path, data: bytes, *, part: Path) -> None:
     """Put whole new bytes under a name, on the disk; `part` is nobody else's name."""
+    put(path, data, part=part, durable=True)
+    sync_folder(path.parent)
+
+
+def put(path: Path, data: bytes, *, part: Path, durable: bool = False) -> None:
+    """Put whole new bytes under a name; `part` is nobody else's. After a power cut, only durably.
+
+    Raises:
+        OSError: there is no room for them, say; what the name stood for stays.
+    """
     descriptor = open_file(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         write(descriptor, data)
-        system.files.fsync(descriptor)
+        if durable:
+            system.files.fsync(descriptor)
     finally:
         system.files.close(descriptor)
     system.files.replace(part, path)
-    sync_folder(path.parent)
 
 
 def add(path: Path, data: bytes) -> None:
@@ -272,6 +283,28 @@ def _reading(path: Path) -> Iterator[int]:
         yield descriptor
     finally:
         system.files.close(descriptor)
+
+
+def chunks(path: Path) -> Iterator[bytes]:
+    """What a file holds, some of it at a time.
+
+    Raises:
+        OSError: it is not there, or can't be read.
+    """
+    with _reading(path) as descriptor:
+        while part := system.files.read(descriptor, _LARGE_CHUNK):
+            yield part
+
+
+def end_of(path: Path, length: int) -> bytes:
+    """The last so many bytes of a file.
+
+    Raises:
+        OSError: it is not there, or can't be read.
+    """
+    with _reading(path) as descriptor:
+        size = system.files.fstat(descriptor).st_size
+        return system.files.pread(descriptor, length, max(size - length, 0))
 
 
 def remove(path: Path) -> None:

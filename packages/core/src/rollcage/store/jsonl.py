@@ -11,6 +11,7 @@
     ├── key                 of the HMACs that stand for secrets
     ├── runs/<run>.jsonl    one trace each; a live writer holds its OS lock
     ├── runs/<run>.torn     the cut-off last line of a killed writer
+    ├── runs/<run>.steps    what was made of a trace, so that it opens faster (see `replay.saved`)
     ├── runs/<run>.control  by which a run is stopped, while it is live or told so
     ├── pruned/<run>.json   what is left of a run whose trace was removed
     ├── approvals/<id>.*    requests for approval, their decisions, and what became of those
@@ -27,6 +28,7 @@ import hmac
 import logging
 import os
 from collections.abc import Generator, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,13 +43,14 @@ from rollcage.store.index_lines import STARTED
 from rollcage.store.jobs import Wanted
 from rollcage.store.keyfile import KeyFile
 from rollcage.store.leftovers import left_in, remove_left
-from rollcage.store.protocol import Lock, Repair, RunInfo, RunTrace, StopOrder, is_run_id
+from rollcage.store.protocol import Lock, Measured, Repair, RunInfo, RunTrace, StopOrder, is_run_id
 from rollcage.store.tracefile import NamedTrace, TraceFile, open_locked, run_in, set_tail_aside
 from rollcage.store.writer import JsonlWriter
 
 __all__ = ["JsonlStore", "open_trace"]
 
 _log: Final = logging.getLogger("rollcage")
+_END: Final = 70  # bytes: a line's hash, and what stands around it
 
 
 class JsonlStore(TraceFile):
@@ -309,7 +312,7 @@ class JsonlStore(TraceFile):
                 self._documents.put_once(stubs.KIND, run, stubs.stub_of(left))
                 if skeleton:
                     disk.replace(path, skeleton, part=disk.new_name(path))
-                for suffix in (".torn", ".control", *([] if skeleton else [".jsonl"])):
+                for suffix in (".torn", ".control", ".steps", *([] if skeleton else [".jsonl"])):
                     disk.remove(path.with_suffix(suffix))
                 disk.sync_folder(self._folder)
                 self._index.prune(left, skeleton, mark)
@@ -332,6 +335,44 @@ class JsonlStore(TraceFile):
         info = self._pruned(run)
         if info is not None:
             raise stubs.gone(info)
+
+    # --- what is made of traces ------------------------------------------------------------------
+
+    def measure(self, run: str) -> Measured | None:
+        hashed, end = sha256(), b""
+        with self._read_here(run) as path:
+            for part in disk.chunks(path):
+                hashed.update(part)
+                end = (end + part[-_END:])[-_END:]
+        return Measured(hashed.hexdigest(), _head(end)) if _head(end) else None
+
+    def head(self, run: str) -> str:
+        with self._read_here(run) as path:
+            return _head(disk.end_of(path, _END))
+
+    @contextlib.contextmanager
+    def _read_here(self, run: str) -> Generator[Path]:
+        path = self._path(run)
+        try:
+            yield path
+        except FileNotFoundError:
+            raise RunNotFound(f"there is no run {run} in {self._folder}") from None
+        except OSError as error:
+            raise StoreError(f"{path} can't be read: {disk.said(error)}") from error
+
+    def get_steps(self, run: str) -> bytes | None:
+        try:
+            return disk.read(self._path(run).with_suffix(".steps"))
+        except OSError:
+            return None
+
+    def put_steps(self, run: str, data: bytes | None) -> None:
+        path = self._path(run).with_suffix(".steps")
+        with contextlib.suppress(OSError):
+            if data is None:
+                disk.remove(path)
+            else:
+                disk.put(path, data, part=disk.new_name(path, hidden=True))
 
     # --- what goes with traces -------------------------------------------------------------------
 
@@ -367,6 +408,11 @@ class JsonlStore(TraceFile):
     def take_key(self, key: bytes) -> bool:
         self._make()
         return hmac.compare_digest(self._key.key(key), key)
+
+
+def _head(end: bytes) -> str:
+    """The hash of a line that ends so (hex); empty where none ends there."""
+    return end[-67:-3].decode("ascii", "replace") if end.endswith(b'"}\n') else ""
 
 
 def open_trace(path: Path) -> tuple[TraceFile, str]:

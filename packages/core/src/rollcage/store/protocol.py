@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from rollcage.errors import StoreError
 from rollcage.store.records import (
+    Measured,
     Pruned,
     Repair,
     RunInfo,
@@ -22,11 +23,13 @@ __all__ = [
     "Line",
     "Lock",
     "Log",
+    "Measured",
     "Pruned",
     "Reader",
     "Repair",
     "RunInfo",
     "RunTrace",
+    "StepsStore",
     "StopOrder",
     "Store",
     "Writer",
@@ -419,4 +422,40 @@ class Store(Reader, Protocol):
             StoreError: it can't be read, or the store can't be written.
             TraceUnwritable: it can't be written.
         """
+        ...
+
+
+@runtime_checkable
+class StepsStore(Store, Protocol):
+    """A store that keeps beside a trace what was made of it, so that it opens faster as a source.
+
+    What is kept is derived and signed: it is never missed, and a store need not be able to.
+    """
+
+    def measure(self, run: str) -> Measured | None:
+        """A trace without its lines; None where its last line is torn.
+
+        Raises:
+            RunNotFound: there is no such run.
+            StoreError: it can't be read.
+        """
+        ...
+
+    def head(self, run: str) -> str:
+        """The hash of a trace's last line (hex), at a cost that does not grow with the trace.
+
+        Empty where that line is torn.
+
+        Raises:
+            RunNotFound: there is no such run.
+            StoreError: it can't be read.
+        """
+        ...
+
+    def get_steps(self, run: str) -> bytes | None:
+        """What is kept beside a trace; None where nothing is, or it can't be read."""
+        ...
+
+    def put_steps(self, run: str, data: bytes | None) -> None:
+        """Keep it, or nothing any more; where that can't be written, it is not kept."""
         ...

@@ -7,7 +7,20 @@ import dataclasses
 from rollcage.errors import TraceCorrupt
 from rollcage.trace.reader import read_events, tail_of
 
-__all__ = ["Pruned", "Repair", "RunInfo", "RunTrace", "StopOrder", "check_attested"]
+__all__ = ["Measured", "Pruned", "Repair", "RunInfo", "RunTrace", "StopOrder", "check_attested"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Measured:
+    """A trace as it lies in a store, without its lines.
+
+    Attributes:
+        digest: the SHA-256 of all of them (hex).
+        head: the hash of the last one (hex).
+    """
+
+    digest: str
+    head: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 from contextlib import AbstractContextManager
+from hashlib import sha256
 from typing import Any, ClassVar, Final
 
-from rollcage.errors import RunInUse, RunNotFound, TraceCorrupt
+from rollcage.errors import RunInUse, RunNotFound, StoreError, TraceCorrupt
 from rollcage.store import stubs
 from rollcage.store.jobs import job_name
-from rollcage.store.protocol import Lock, RunInfo, RunTrace, StopOrder, is_run_id
+from rollcage.store.protocol import Lock, Measured, RunInfo, RunTrace, StopOrder, is_run_id
 from rollcage.store.sql_documents import SqlDatabase, SqlDocuments
 from rollcage.store.sql_log import SqlLog
 from rollcage.trace.reader import ended, tail_of
@@ -33,6 +34,9 @@ _ORDER: Final = (
     "INSERT INTO orders VALUES (?, ?, ?, ?, ?) ON CONFLICT (place) DO UPDATE SET"
     " run = excluded.run, said_by = excluded.said_by, reason = excluded.reason,"
     " time = excluded.time"
+)
+_KEEP: Final = (
+    "INSERT INTO kept VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
 )
 
 
@@ -177,6 +181,37 @@ class SqlStore(SqlDocuments):
             status = ended(self._data(db, place) if data is None else data) or status
         return RunInfo(run, name, mode, source, time, status, count, head, given)
 
+    # --- what is made of traces ------------------------------------------------------------------
+
+    def measure(self, run: str) -> Measured:
+        self._check_there(run)
+        with self._sql.reading() as db:
+            row = self._row(db, run)
+            data = self._data(db, row[0], 0, row[-1] or 0)
+        return Measured(sha256(data).hexdigest(), tail_of(data).head.hex())
+
+    def head(self, run: str) -> str:
+        self._check_there(run)
+        last = f"place = ? {self.is_line} ORDER BY number DESC LIMIT 1"
+        with self._sql.using() as db:
+            own = (self._place(db, run),)
+            row = db.execute(f"SELECT line FROM lines WHERE {last}", own).fetchone()
+        return "" if row is None else tail_of(row[0]).head.hex()
+
+    def get_steps(self, run: str) -> bytes | None:
+        with contextlib.suppress(StoreError), self._sql.using() as db:
+            own = "SELECT value FROM kept WHERE name = ?"
+            row = db.execute(own, (f"steps {run}",)).fetchone()
+            return None if row is None else bytes(row[0])
+        return None
+
+    def put_steps(self, run: str, data: bytes | None) -> None:
+        with contextlib.suppress(StoreError), self._sql.changing() as db:
+            if data is None:
+                db.execute("DELETE FROM kept WHERE name = ?", (f"steps {run}",))
+            else:
+                db.execute(_KEEP, (f"steps {run}", data))
+
     # --- writing ---------------------------------------------------------------------------------
 
     @staticmethod
@@ -276,6 +311,7 @@ class SqlStore(SqlDocuments):
                 db.execute("INSERT INTO documents VALUES (?, ?, ?)", stub)
                 db.execute("DELETE FROM lines WHERE place = ?", (place,))
                 db.execute("DELETE FROM orders WHERE place = ?", (place,))
+                db.execute("DELETE FROM kept WHERE name = ?", (f"steps {run}",))
                 self._write(db, place, skeleton)
                 tail = tail_of(skeleton)
                 kept = (tail.lines, tail.head.hex()) if skeleton else (None, None)

@@ -147,7 +147,11 @@ class TraceFile:
         path = self._path(run)
         descriptor = open_locked(path)
         try:
-            set_tail_aside(descriptor, path)
+            if disk.end_of(path, 1) != b"\n":
+                set_tail_aside(descriptor, path)
+        except OSError as error:
+            system.files.close(descriptor)
+            raise StoreError(f"{path} can't be read: {disk.said(error)}") from error
         except BaseException:
             system.files.close(descriptor)
             raise
@@ -200,7 +204,7 @@ def run_in(path: Path) -> str:
         TraceCorrupt: it is no trace.
     """
     try:
-        data, _ = split_tail(disk.read(path))
+        data, _ = split_tail(disk.first_line(path))
     except OSError as error:
         raise StoreError(f"{path} can't be read: {disk.said(error)}") from error
     _, started = next(read_events(data, str(path)))
