@@ -224,6 +224,7 @@ class JsonlStore(TraceFile):
         return JsonlWriter(path, self._index, descriptor, data)
 
     def lock(self, run: str) -> Lock:
+        self._path(run)  # or it is no run's id
         self._check_pruned(run)
         return super().lock(run)
 
