@@ -373,7 +373,7 @@ class JsonlStore(TraceFile):
             if data is None:
                 disk.remove(path)
             else:
-                disk.put(path, data, part=disk.new_name(path, hidden=True))
+                disk.put(path, data, part=disk.new_name(path))
 
     # --- what goes with traces -------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from rollcage.store.tracefile import open_locked
 
 __all__ = ["left_in", "remove_left"]
 
-_PART: Final = re.compile(r"(.*)\.jsonl\.[0-9a-f]{8}")
+_PART: Final = re.compile(r"(.*)\.(?:jsonl|steps)\.[0-9a-f]{8}")
 
 
 def left_in(folder: Path) -> list[Path]:
