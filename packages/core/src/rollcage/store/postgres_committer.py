@@ -34,6 +34,7 @@ from rollcage.store.postgres_database import (
     lock_key,
     said,
 )
+from rollcage.store.postgres_lines import add_lines, prepare
 from rollcage.store.protocol import StopOrder
 from rollcage.store.sql import ATTEST, BEGIN
 from rollcage.store.stubs import KIND
@@ -45,17 +46,6 @@ T = TypeVar("T")
 _BATCH: Final = 1000  # lines of one statement
 _GRACE: Final = 2.0  # seconds for the server to see that the connection before is no more
 
-# All of them or none: where the row that they stand behind is gone, or a number is taken, it is
-# found out run by run. Orders to stop that were given before this statement are seen by it.
-_ADD: Final = """
-WITH new AS (
-  INSERT INTO lines (place, number, line)
-  SELECT * FROM unnest(?::bigint[], ?::integer[], ?::bytea[])
-  WHERE ? = (SELECT count(*) FROM lines JOIN unnest(?::bigint[], ?::integer[])
-    AS own (place, number) USING (place, number))
-  RETURNING place)
-SELECT (SELECT count(*) FROM new), EXISTS (SELECT FROM orders WHERE place = ANY (?))
-"""
 _STANDS: Final = "SELECT number, line FROM lines WHERE place = ? AND number >= ? ORDER BY number"
 _ORDERS: Final = "SELECT place, run, said_by, reason, time FROM orders WHERE place = ANY (?)"
 _FENCE: Final = (
@@ -387,19 +377,13 @@ class Committer:
 
     def _commit(self, connection: Connection, batch: list[tuple[Held, list[Row]]]) -> None:
         """Add rows of some runs in one statement; where that fails, run by run."""
-        places = [held.place for held, _ in batch]
         new = [(held.place, row.number, row.line) for held, rows in batch for row in rows]
-        given = (
-            *map(list, zip(*new, strict=True)),
-            len(batch),
-            places,
-            [held.end.number for held, _ in batch],
-            places,
-        )
+        ends = [(held.place, held.end.number) for held, _ in batch]
         try:
-            added, ordered = self._execute(connection, _ADD, given).fetchone()
+            added, ordered = add_lines(connection, new, ends)
+            self._said = time.monotonic()
         except psycopg.errors.UniqueViolation:
-            added = ordered = 0
+            added, ordered = 0, False
         except psycopg.Error as error:
             if connection.closed:
                 raise
@@ -498,6 +482,7 @@ class Committer:
             self._said = time.monotonic()
             if self.epoch:  # it may live on, and have the locks
                 connection.execute(_END, (self._name,))
+            prepare(connection)
             self.epoch += 1
             for held in list(self._held.values()):
                 if not held.lost:

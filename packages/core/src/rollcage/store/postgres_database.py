@@ -169,20 +169,42 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         interval: float = 0,  # noqa: ARG002
         timeout: float | None = None,  # noqa: ARG002
     ) -> Any:
-        poll = select.poll()
         try:
             wanted = next(gen)
             while True:
-                poll.register(self.pgconn.socket, _EVENTS[wanted])
-                found = poll.poll(None if self.silent == math.inf else self.silent * 1000)
-                if not found:
-                    self.close()
-                    raise psycopg.OperationalError(f"no answer within {self.silent:g} seconds")
-                events = found[0][1]
+                events = self._ready(_EVENTS[wanted])
                 ready = Ready.W if events & select.POLLOUT else 0
                 wanted = gen.send(ready | Ready.R if events & ~select.POLLOUT else ready)
         except StopIteration as stop:
             return stop.value
+
+    def flush(self) -> None:
+        """Send what libpq was given. Raises psycopg.OperationalError."""
+        while self.pgconn.flush():
+            self._ready(select.POLLIN | select.POLLOUT)
+            self.pgconn.consume_input()
+
+    def answer(self) -> psycopg.pq.abc.PGresult | None:
+        """What the server says to one statement. Raises psycopg.OperationalError."""
+        result = None
+        while True:
+            while self.pgconn.is_busy():
+                self._ready(select.POLLIN)
+                self.pgconn.consume_input()
+            more = self.pgconn.get_result()
+            if more is None:
+                return result
+            result = more
+
+    def _ready(self, events: int) -> int:
+        """Wait until the connection is; what it is ready for."""
+        poll = select.poll()
+        poll.register(self.pgconn.socket, events)
+        found = poll.poll(None if self.silent == math.inf else self.silent * 1000)
+        if not found:
+            self.close()
+            raise psycopg.OperationalError(f"no answer within {self.silent:g} seconds")
+        return found[0][1]
 
     @property
     def is_fresh(self) -> bool:
