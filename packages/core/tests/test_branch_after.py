@@ -67,7 +67,7 @@ async def look() -> int:
 async def diamond(session: Session, first: str = "a", *, last: bool = True) -> list[int]:
     """`a` and `b`, then `c` after both."""
     found: list[int] = []
-    with session.turn(opens=("a", "b", "c")):
+    with session.turn(opens={"a": (), "b": (), "c": ("a", "b")}):
         with session.branch("a") as a:
             await put(first)
         with session.branch("b") as b:
@@ -113,7 +113,7 @@ async def test_one_that_is_still_to_come_is_no_orphan(tmp_path: Path) -> None:
     performed.clear()
 
     async def work(session: Session, *, more: bool) -> None:
-        with session.turn(opens=("a", "b", "c", "new")):
+        with session.turn(opens={"a": (), "new": (), "b": ["a"]}):
             with session.branch("a") as a:
                 await put("a")
             if more:
@@ -126,6 +126,32 @@ async def test_one_that_is_still_to_come_is_no_orphan(tmp_path: Path) -> None:
         async with Session("announced", store=tmp_path, replay="continue") as session:
             await work(session, more=more)
     assert performed == ["a", "b", "new"]
+
+
+async def test_one_that_now_comes_after_a_new_write_is_an_orphan_before_that_is_made(
+    tmp_path: Path,
+) -> None:
+    performed.clear()
+
+    async def work(session: Session, *between: str) -> None:
+        opens = {"a": (), "b": ("a", *between)} | dict.fromkeys(between, ("a",))
+        with session.turn(opens=opens):
+            with session.branch("a") as a:
+                await put("a")
+            after = [a]
+            for name in between:
+                with session.branch(name, after=[a]) as new:
+                    await put(name)
+                after.append(new)
+            with session.branch("b", after=after):
+                await put("b")
+
+    async with Session("inserted", store=tmp_path) as session:
+        await work(session)
+    with pytest.raises(Diverged, match=r"after\.put"):
+        async with Session("inserted", store=tmp_path, replay="continue") as session:
+            await work(session, "between")
+    assert performed == ["a", "b"]
 
 
 async def test_only_ended_branches_of_the_same_one_come_before(tmp_path: Path) -> None:
@@ -168,7 +194,7 @@ def test_sync_calls_come_after_in_the_same_way(tmp_path: Path) -> None:
         return what
 
     def work(session: Session) -> None:
-        with session.turn(opens=("a", "b")):
+        with session.turn(opens={"a": (), "b": ("a",)}):
             with session.branch("a") as a:
                 session.call(sync, what="a")
             with session.branch("b", after=[a]):

@@ -289,7 +289,9 @@ class Lab:
             case Branches(lines, after):
                 loop = asyncio.get_running_loop()
                 ended = [loop.create_future() for _ in lines]
-                with session.turn(opens={f"b{number}" for number in range(len(lines))}):
+                before = [*after, *(frozenset[int]() for _ in lines)]
+                opens = {f"b{n}": [f"b{each}" for each in before[n]] for n in range(len(lines))}
+                with session.turn(opens=opens):
                     await at_once(
                         self.line_after(*each, after[each[0] : each[0] + 1], ended)
                         for each in self.order(lines)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
+from types import MappingProxyType
 
 from rollcage.fingerprint.identity import fingerprint, next_world
 from rollcage.replay.path import Entry, Path
@@ -19,15 +20,27 @@ class Turn:
 
     __slots__ = ("asking", "number", "opens", "slots", "starts", "worlds")
 
-    def __init__(self, number: int, opens: Container[str] = ()) -> None:
+    def __init__(
+        self, number: int, opens: Mapping[str, Collection[str]] = MappingProxyType({})
+    ) -> None:
         self.number = number
-        self.opens = opens  # the branches that may still be opened in it, by their own names
+        # The branches that are opened in it, by their own names, and those that each comes after.
+        self.opens = opens
         self.slots = 0
         # by branch: its position, and its recorded path's, when the turn's first call arrived
         self.starts: dict[str, tuple[int, int]] = {}
         self.worlds: dict[str, bytes] = {}  # by branch: the world that it was in by then
         # By slot: a call whose probe is being asked; the later slots wait until that is known.
         self.asking: dict[int, Future[None]] = {}
+
+    def may_open(self, name: str, beside: str) -> bool:
+        """Whether a branch is said to be opened in it, and not to come after another one."""
+        waiting, seen = [name], {name}
+        while waiting:
+            before = set(self.opens.get(waiting.pop(), ())) - seen
+            seen |= before
+            waiting += before
+        return name in self.opens and beside not in seen
 
     def take_slot(self, wanted: int | None) -> int:
         """The slot of the next call."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Container, Generator, Iterable
+from collections.abc import Collection, Generator, Iterable, Mapping
 from typing import Any
 
 from rollcage.errors import SessionError
@@ -26,7 +26,7 @@ class Places:
         self._turns: dict[Any, Turn] = {}
 
     @contextlib.contextmanager
-    def turn(self, opens: Container[str]) -> Generator[TurnHandle]:
+    def turn(self, opens: Mapping[str, Collection[str]]) -> Generator[TurnHandle]:
         """See `Session.turn`."""
         driver = self._driver
         driver.check_process()

@@ -7,7 +7,7 @@ import os
 from collections.abc import (
     AsyncIterator,
     Callable,
-    Container,
+    Collection,
     Coroutine,
     Iterable,
     Iterator,
@@ -15,7 +15,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AbstractContextManager
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from rollcage.contract.contract import Contract
@@ -479,14 +479,16 @@ class Session:
         with driver.lock:
             return tuple((entry.run, entry.step) for entry in driver.ledger.ahead.left())
 
-    def turn(self, *, opens: Container[str] = ()) -> AbstractContextManager[TurnHandle]:
+    def turn(
+        self, *, opens: Mapping[str, Collection[str]] = MappingProxyType({})
+    ) -> AbstractContextManager[TurnHandle]:
         """The calls inside were issued together: none depends on another.
 
         Args:
-            opens: the names of the branches that are opened in it, where some are only opened
-                when others have ended. A resumed run whose recorded branches are not all opened yet
-                halts at a new write in another one: it may be one of those, renamed. Of those that
-                are still to come, it knows.
+            opens: by name, the branches that are opened in it, each with the names of those that it
+                comes after. A resumed run whose recorded branches are not all opened yet halts at a
+                new write in another one, which may be one of those, renamed; not so where it is
+                told that they are still to come, and don't come after that write.
         """
         return self._placing().turn(opens)
 

@@ -7,7 +7,7 @@ session's lock around each call, and appends the events that it gives back befor
 from __future__ import annotations
 
 import threading
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from types import MappingProxyType
 from typing import Final, Literal
@@ -119,7 +119,7 @@ class Ledger:
 
     # --- branches and turns ----------------------------------------------------------------------
 
-    def new_turn(self, opens: Container[str] = ()) -> Turn:
+    def new_turn(self, opens: Mapping[str, Collection[str]] = MappingProxyType({})) -> Turn:
         """The next turn, in which branches of these own names may be opened."""
         self._turns += 1
         return Turn(self._turns, opens)
@@ -731,8 +731,8 @@ class Ledger:
     def _may_be_opened(self, other: str, name: str) -> bool:
         """Whether a branch beside this one is said to be opened in the turn that opened this."""
         turn = self._branches[name].forked_in if name in self._branches else None
-        around, _, own = other.rpartition("/")
-        return turn is not None and name.rpartition("/")[0] == around and own in turn.opens
+        (around, _, own), (here, _, this) = other.rpartition("/"), name.rpartition("/")
+        return turn is not None and here == around and turn.may_open(own, this)
 
     def _after(self, name: str) -> list[Entry]:
         """The recorded effects of the branches that come after this one, and nobody asked for."""
