@@ -42,6 +42,7 @@ PACKAGES = {
     "governance": ["packages/governance", "packages/cli", "packages/core"],
     "policy": ["packages/policy", "packages/cli", "packages/core", "packages/governance"],
     "otel": ["packages/otel", "packages/cli", "packages/core"],
+    "pytest": ["packages/pytest", "packages/core"],
     "toolbox": ["packages/toolbox", "packages/core"],
     "langchain": ["integrations/langchain", *SUITES],
     "autogen": ["integrations/autogen", *SUITES],
@@ -54,7 +55,7 @@ ON_ANY_STORE = [
 ]  # fmt: skip
 CORE = "packages/core[idna,secrets,sql,yaml]"  # with all that a policy can use
 EVERYTHING = [CORE, "packages/cli[demo]", "packages/conformance", "packages/governance"]
-EVERYTHING += ["packages/otel[export]", "packages/policy", "packages/toolbox"]
+EVERYTHING += ["packages/otel[export]", "packages/policy", "packages/pytest", "packages/toolbox"]
 EVERYTHING += [PACKAGES[adapter][0] for adapter in ADAPTERS]
 
 

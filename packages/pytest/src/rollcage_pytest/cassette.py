@@ -1,0 +1,253 @@
+"""The recorded run of a test: replayed, or recorded anew, byte by byte the same."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import shlex
+import tempfile
+from collections.abc import Iterator
+from hashlib import sha256, shake_256
+from pathlib import Path
+from typing import Any, Final, Literal, NoReturn
+
+import orjson
+import pytest
+from rollcage import Clock, ReplayMiss, Session, SessionError
+from rollcage.gate import Detecting
+from rollcage.store import JsonlStore, open_trace
+from rollcage.trace import Run, Step, read_events, read_run
+
+__all__ = ["RECORD", "Cassette", "Record", "cassette_path"]
+
+Record = Literal["none", "once", "new", "rewrite"]
+"""`none` replays; `once` records where there is no recording; `new` also runs and adds the calls
+that are not in it; `rewrite` records anew."""
+RECORD: Final[tuple[Record, ...]] = ("none", "once", "new", "rewrite")
+
+_OURS: Final = ("store", "replay", "source", "clock")
+_BEGINNING: Final = 1_767_225_600_000_000_000  # 2026-01-01, in ns
+_TICK: Final = 1_000_000
+_BLOB: Final = re.compile(rb'"sha256":"([0-9a-f]{64})"')
+_VALUES: Final = ("args", "outcome", "before", "plan", "said", "input", "reason", "error", "value")
+
+
+def cassette_path(test: Path, name: str) -> Path:
+    """Where the recording of a test is: a file of its own, beside the test's file.
+
+    Args:
+        test: the file of the test.
+        name: the test in it, `TestMail::test_sends[a/b]` say.
+    """
+    shown = re.sub(r"[^\w.\[\]=+@-]", "_", name.replace("::", "."))
+    if shown != name.replace("::", ".") or len(shown) > 120:
+        shown = f"{shown[:120]}-{sha256(name.encode()).hexdigest()[:8]}"
+    return test.parent / "cassettes" / test.stem / f"{shown}.jsonl"
+
+
+class Cassette:
+    """What a test gets as `cassette`: a session that replays its recording, or makes it.
+
+    Attributes:
+        path: the recording; it may not be there yet.
+        mode: `replay`: nothing runs; `record`: all runs; `new`: what is not recorded runs; `live`:
+            all runs, and nothing is kept or compared.
+    """
+
+    def __init__(
+        self, path: Path, name: str, command: str, record: Record, *, strict: bool, live: bool
+    ) -> None:
+        self.path = path
+        self.mode: Literal["replay", "record", "new", "live"]
+        self._name = name
+        self._command = command
+        self._strict = strict
+        self._session: Session | None = None
+        self._refused: list[str] = []
+        self._folder = tempfile.TemporaryDirectory(prefix="rollcage-")  # its owner's only
+        recorded = path.is_file()
+        if live:
+            self.mode = "live"
+        elif record == "none" or (record == "once" and recorded):
+            self.mode = "replay"
+        elif record == "new" and recorded:
+            self.mode = "new"
+        else:
+            self.mode = "record"
+
+    def session(self, name: str | None = None, **options: Any) -> Session:
+        """The test's session: enter it, sync or async. There is one in a test.
+
+        Args:
+            name: the job; by default the name of the test.
+            **options: as of `rollcage.Session`, but for its store, source, replay mode and clock.
+
+        Raises:
+            SessionError: a second session, or an option that is the cassette's to set.
+        """
+        if self._session is not None:
+            raise SessionError("a cassette holds one run: split the test in two")
+        if wrong := [each for each in _OURS if each in options]:
+            raise SessionError(f"{', '.join(wrong)}= is for the cassette to set, not for the test")
+        if self.mode == "replay" and not self.path.is_file():
+            self._fail(f"There is no recording: {self.path}", "Record it", "once")
+        seed, replay = self._name, "offline"
+        if self.mode == "new":  # the run that is added to has another id
+            options.setdefault("on_divergence", "warn")
+            seed, replay = f"{seed}|{sha256(self.path.read_bytes()).hexdigest()}", "resume"
+        elif self.mode != "replay":
+            replay = "off"
+        store = JsonlStore(self._folder.name)
+        store.take_key(sha256(f"rollcage-pytest|{self._name}".encode()).digest())
+        source = self.path if self.mode in ("replay", "new") else None
+        how: Any = {"store": store, "replay": replay, "source": source, "clock": _clock(seed)}
+        self._session = Session(name or self._name, **how, **options)
+        return self._session
+
+    @property
+    def run(self) -> Run:
+        """The test's run, as far as it got: for the assertions of this package, and your own."""
+        if self._session is None or not self._session.run_id:
+            raise SessionError("no session was opened: with cassette.session() as session")
+        return read_run(self._session.store.read(self._session.run_id))
+
+    @property
+    def recorded(self) -> Run | None:
+        """The run that was recorded before; None where there is none yet."""
+        if not self.path.is_file():
+            return None
+        reader, run = open_trace(self.path)
+        return read_run(reader.read(run))
+
+    # --- after the test --------------------------------------------------------------------------
+
+    def refuse(self, what: str) -> NoReturn:
+        """A body, or the test, was about to use the network while the recording is replayed."""
+        self._refused.append(what)
+        pytest.fail(self._network(what))
+
+    def _network(self, what: str) -> str:
+        return (
+            f"{what}: while a recording is replayed, the network is refused. What reaches it goes "
+            f"into a tool or a model that the session guards"
+        )
+
+    def explain(self, error: BaseException) -> None:
+        """Add to the error of a failed test what replay could not find, and what to do."""
+        miss = self._missed()
+        if miss is not None:
+            told = "" if miss is error else f"{miss}\n"
+            error.add_note(told + self._next("If the new behaviour is right", "rewrite"))
+
+    def conclude(self) -> None:
+        """The test has passed: fail it where its behaviour is another, or keep the recording."""
+        session = self._session
+        if self.mode == "live":
+            return
+        if session is None or not session.run_id:
+            pytest.fail("the test asked for `cassette` and opened no session of it", pytrace=False)
+        if self.run.finished is None:
+            pytest.fail("the session was not left: use `with cassette.session()`", pytrace=False)
+        if self._refused:
+            pytest.fail(self._network(self._refused[0]), pytrace=False)
+        if self.mode == "replay":
+            self._compare(session)
+        elif self.mode == "record" or session.stats.misses or session.unasked():
+            self._keep(session)
+
+    def close(self) -> None:
+        """Forget the run; a session that was not left guards no calls of the next test."""
+        session = self._session
+        if session is not None and session.run_id and self.run.finished is None:
+            with contextlib.suppress(Exception):  # the test has failed for it
+                session.__exit__(None, None, None)
+        self._folder.cleanup()
+
+    def _missed(self) -> ReplayMiss | None:
+        entered = self._session is not None and self._session.run_id
+        halted = self._session.halted if self._session is not None and entered else None
+        return halted if isinstance(halted, ReplayMiss) else None
+
+    def _compare(self, session: Session) -> None:
+        miss = self._missed()
+        if miss is not None:
+            self._fail(str(miss), "If the new behaviour is right", "rewrite")
+        recorded = self.recorded
+        assert recorded is not None
+        unasked = [step for _, number in session.unasked() if (step := recorded.step(number))]
+        if not self._strict:
+            unasked = [step for step in unasked if step.stays_done]
+        if unasked:
+            said = "\n".join(f"  step {step.step}: {_call(step)}" for step in unasked)
+            what = "steps" if self._strict else "effects"
+            said = f"These recorded {what} were not asked for any more:\n{said}"
+            self._fail(said, "If the new behaviour is right", "rewrite")
+
+    def _keep(self, session: Session) -> None:
+        """Write the recording: its large values, then all of it at once."""
+        store = session.store
+        trace = store.read(session.run_id)
+        blobs = {
+            digest.decode(): store.get_blob(digest.decode())
+            for digest in sorted(set(_BLOB.findall(trace.data)))
+        }
+        found = [
+            f"  {where}{each}"
+            for where, value in _values(trace.data, trace.where, blobs)
+            for each in Detecting(lambda _: "").hide(value).found
+        ]
+        if found:
+            said = "\n".join(found)
+            self._fail(
+                f"Credentials would get into the recording, which was not written:\n{said}\n"
+                f"Give the test a made-up one by another name, or declare it: @tool(secret=...)"
+            )
+        for digest, data in blobs.items():
+            _write(self.path.parent / "blobs" / digest[:2] / digest, data)
+        _write(self.path, trace.data)
+
+    def _fail(self, said: str, when: str = "", record: Record = "once") -> NoReturn:
+        then = f"\n{self._next(when, record)}" if when else ""
+        pytest.fail(f"{said}{then}", pytrace=False)
+
+    def _next(self, when: str, record: Record) -> str:
+        return f"{when}: pytest {shlex.quote(self._command)} --rollcage-record={record}"
+
+
+def _clock(seed: str) -> Clock:
+    """Time that goes on by a tick whenever it is asked for, and ids out of a seed."""
+    ticks, draws = itertools.count(_BEGINNING, _TICK), itertools.count()
+
+    def drawn(size: int) -> bytes:
+        return shake_256(f"{seed}|{next(draws)}".encode()).digest(size)
+
+    return Clock(wall=lambda: next(ticks), monotonic=lambda: 0, random=drawn)
+
+
+def _values(data: bytes, where: str, blobs: dict[str, bytes]) -> Iterator[tuple[str, Any]]:
+    """What a recording holds of the agent's, each with its place."""
+    for line, event in read_events(data, where):
+        step = f"step {event['step']} " if "step" in event else ""
+        name = f"({event['name']}) " if step and "name" in event else ""
+        for field in _VALUES:
+            if field in event:
+                yield f"line {line}: {step}{name}{field} ", event[field]
+    for digest, blob in blobs.items():
+        yield f"blob {digest[:8]} ", orjson.loads(blob)
+
+
+def _call(step: Step) -> str:
+    arguments = ", ".join(f"{k}={orjson.dumps(v).decode()}" for k, v in step.args.items())
+    return f"{step.name}({arguments})"
+
+
+def _write(path: Path, data: bytes) -> None:
+    """A file, whole or not at all; one that is the same already is left alone."""
+    if path.is_file() and path.read_bytes() == data:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.write_bytes(data)
+    part.replace(path)
