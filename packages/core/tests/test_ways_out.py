@@ -7,6 +7,7 @@ import pytest
 from pydantic import SecretStr
 from rollcage import (
     Diverged,
+    ReplayMiss,
     RunStopped,
     Session,
     UndoIncomplete,
@@ -181,3 +182,31 @@ def test_where_not_all_could_be_taken_back_it_says_what_is_left_and_each_way_on(
     with Session("job", store=store, on_divergence="undo"):
         send("bob")
     assert done == ["ann", "a", "bob"]
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "said"),
+    [
+        ([{"a": 1, "b": [1, 2]}], [{"a": 1, "b": [1, 3]}], "at [0].b[1]: recorded 2, asked for 3"),
+        ([1], [1, 2], "at [1]: recorded nothing, asked for 2"),
+        ({"a": 1}, {"b": 1}, "at .a: recorded 1, asked for nothing"),
+        ([1], {"a": 1}, "'x': recorded [1], asked for {'a': 1}"),
+        (
+            [f"{'so ' * 40}far"],
+            [f"{'so ' * 40}long"],
+            f"at [0]: recorded '...o {'so ' * 6}far', asked for '...o {'so ' * 6}long'",
+        ),
+    ],
+)
+def test_a_miss_names_the_first_place_that_differs(
+    store: JsonlStore, was: Any, now: Any, said: str
+) -> None:
+    @tool(name="ways.nested", effect="read")
+    def nested(x: Any) -> None:
+        pass
+
+    with Session("job", store=store):
+        nested(was)
+    with pytest.raises(ReplayMiss) as raised, Session("job", store=store, replay="offline"):
+        nested(now)
+    assert f"it differs in argument 'x' {said}".replace("'x' 'x'", "'x'") in str(raised.value)

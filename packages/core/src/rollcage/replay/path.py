@@ -13,8 +13,9 @@ paths of a whole lineage of traces. Nothing here does I/O.
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
@@ -323,17 +324,20 @@ def nearest(
     entries: Iterable[Entry], name: str, version: str, args: Mapping[str, Any]
 ) -> tuple[Entry, str] | None:
     """The recorded call most like a given one, and the field in which it differs."""
-    best: tuple[tuple[int, int, int], Entry, str] | None = None
+    best: tuple[tuple[int, int, int], Entry, list[_Differing]] | None = None
     for entry in entries:
         if entry.kind == "branch":
             continue
-        differing = _difference(entry, name, version, args)
+        differing = list(_differing(entry, name, version, args))
         score = (entry.name == name, -len(differing), not entry.used)
         if best is None or score > best[0]:
-            state = "already replayed" if entry.used else "recorded in another world"
-            place = f"its place only: the same call is {state}"
-            best = (score, entry, "; ".join(differing) or place)
-    return None if best is None else (best[1], best[2])
+            best = (score, entry, differing)
+    if best is None:
+        return None
+    _, entry, differing = best
+    state = "already replayed" if entry.used else "recorded in another world"
+    place = f"its place only: the same call is {state}"
+    return entry, "; ".join(map(_told, differing)) or place
 
 
 def described(name: str, args: Mapping[str, Any]) -> str:
@@ -344,20 +348,55 @@ def described(name: str, args: Mapping[str, Any]) -> str:
     return f"{name}({text if len(text) <= 200 else f'{text[:197]}...'})"
 
 
-def _difference(entry: Entry, name: str, version: str, args: Mapping[str, Any]) -> list[str]:
+_Differing = tuple[str, Any, Any]  # a field, what was recorded, and what was asked for
+
+
+def _differing(
+    entry: Entry, name: str, version: str, args: Mapping[str, Any]
+) -> Iterator[_Differing]:
     if entry.name != name:
-        return [f"the tool: recorded {entry.name!r}, asked for {name!r}"]
-    found = []
+        yield "the tool", entry.name, name
+        return
     if entry.version != version:
-        found.append(f"the version: recorded {entry.version!r}, asked for {version!r}")
+        yield "the version", entry.version, version
     for field in sorted({*entry.args, *args}):
         was, now = entry.args.get(field, _ABSENT), args.get(field, _ABSENT)
-        if was != now or type(was) is not type(now):
-            found.append(f"argument {field!r}: recorded {_show(was)}, asked for {_show(now)}")
-    return found
+        if not _same(was, now):
+            yield f"argument {field!r}", was, now
 
 
 _ABSENT: Final = object()
+
+
+def _same(was: Any, now: Any) -> bool:
+    return type(was) is type(now) and bool(was == now)
+
+
+def _told(differing: _Differing) -> str:
+    """Where two values differ: inside of them, the first place; in long texts, what is there."""
+    field, was, now = differing
+    path = ""
+    while type(was) is type(now) and isinstance(was, (dict, list)):
+        inside: Iterable[tuple[str, Any, Any]]
+        if isinstance(was, dict):
+            if TAG in was or TAG in now:
+                break
+            inside = ((f".{k}", was.get(k, _ABSENT), now.get(k, _ABSENT)) for k in {**was, **now})
+        else:
+            pairs = enumerate(itertools.zip_longest(was, now, fillvalue=_ABSENT))
+            inside = ((f"[{at}]", *pair) for at, pair in pairs)
+        part, was, now = next(each for each in inside if not _same(each[1], each[2]))
+        path += part
+    where = f"{field} at {path}" if path else field
+    if isinstance(was, str) and isinstance(now, str) and max(len(was), len(now)) > _LONG:
+        same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(was, now, strict=False))
+        begin = max(0, sum(1 for _ in same) - _BEFORE)
+        was, now = (f"{'...' if begin else ''}{text[begin:]}" for text in (was, now))
+    return f"{where}: recorded {_show(was)}, asked for {_show(now)}"
+
+
+_LONG: Final = 70  # of a text that is shown from where it differs
+_BEFORE: Final = 20
 
 
 def _show(value: Any) -> str:
