@@ -5,12 +5,12 @@ import itertools
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from memory import Remembering
-from programs import Block, Branches, Lab, Op, Program, World, folder
+from programs import Block, Branches, Lab, Node, Op, Program, Turn, World, folder
 from rollcage import aundo_run
 from rollcage.step.driver import Clock
 from strategies import programs, seeds
@@ -25,18 +25,22 @@ LAW = settings(
 )
 FEWER = settings(LAW, max_examples=max(1, settings().max_examples // 3))
 CUTS = 3  # of each program's traces, in one case
+SECOND = max(1, settings().max_examples // 100)  # of what resumes each cut of a known program
 HOUR = 3_600 * 10**9  # ns
+
+
+def moments(lab: Lab, runs: Iterable[str]) -> Iterator[tuple[str, int, World]]:
+    """All moments at which the process of one of these runs may have died."""
+    for run in runs:
+        for line in range(1, lab.lines(run) + 1):
+            for world in lab.worlds(run, line):
+                yield run, line, world
 
 
 def cuts(lab: Lab, chance: random.Random) -> Iterator[tuple[str, int, World]]:
     """Some of the moments at which the process of a lab may have died."""
-    moments = [
-        (run, line, world)
-        for run in lab.runs()
-        for line in range(1, lab.lines(run) + 1)
-        for world in lab.worlds(run, line)
-    ]
-    yield from chance.sample(moments, min(CUTS, len(moments)))
+    every = [*moments(lab, lab.runs())]
+    yield from chance.sample(every, min(CUTS, len(every)))
 
 
 def assert_through(lab: Lab, program: Program, effects: Counter[str]) -> None:
@@ -63,22 +67,45 @@ def test_8_a_cut_trace_is_resumed_to_the_same_world(program: Program, seed: int)
             assert_through(cut.back(last, behind, root / "again", there), program, effects)
 
 
-W = Op("write", 0, "work", ())
+def W(does: str = "work", arg: int = 0) -> Op:  # noqa: N802 - short, as it stands in many places
+    return Op("write", arg, does)
+
+
+def kept(*nodes: Node) -> Block:
+    return Block(nodes)
+
+
+def undone(*nodes: Node) -> Block:
+    return Block(nodes, raises=True)
+
+
+READS = Op("scope", inner=(Op("read"),))
 FOUND: list[Program] = [  # by a search
-    (Branches(((Block((W, W), raises=False),), (Branches(((W,),)),))),),
+    (Branches(((kept(W(), W()),), (Branches(((W(),),)),))),),
+    # An undo that was cut off, of a block with blocks in it that had come back or been undone.
+    (undone(kept(W("lose before")), undone(W())),),
+    (undone(W(), Branches(((READS,),))),),
+    (undone(Turn((kept(W(), W()),))),),
+    (undone(Op("scope", inner=(W(), W()))),),
+    # A block was undone in the branch of an agent that has come back since.
+    (Branches(((W(), undone(W())), (kept(W("lose before")),))), W()),
+    (Branches(((W(), undone(W())), (kept(W("lose before"), W()),))), W()),
 ]
 
 
 @pytest.mark.parametrize("program", FOUND)
 def test_8_at_every_cut_of_what_a_search_has_found(program: Program) -> None:
+    chance = random.Random(0)  # noqa: S311 - reproducible moments
     with folder() as root:
         lab = Lab(root / "whole")
         lab.through(program)
-        for run in lab.runs():
-            for line in range(1, lab.lines(run) + 1):
-                for number, world in enumerate(lab.worlds(run, line)):
-                    cut = lab.back(run, line, root / f"{line}-{number}", world)
-                    assert_through(cut, program, lab.world.effects)
+        effects = lab.world.effects
+        for run, line, world in moments(lab, lab.runs()):
+            cut = lab.back(run, line, root / "cut", world)
+            assert_through(cut, program, effects)
+            again = [*moments(cut, cut.runs()[-1:])]
+            for last, behind, there in chance.sample(again, min(SECOND, len(again))):
+                assert_through(cut.back(last, behind, root / "again", there), program, effects)
 
 
 @LAW

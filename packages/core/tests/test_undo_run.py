@@ -1,6 +1,7 @@
 """Undo of a run that is not live: in this process or another, after its end or a crash."""
 
 import asyncio
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 from rollcage import (
+    Diverged,
     RunInUse,
     RunNotFound,
     Session,
@@ -286,3 +288,38 @@ def test_the_process_declares_two_of_that_name(store: JsonlStore, disk: Path) ->
     with pytest.raises(ToolMissing, match="2 tools of this process"):
         undo_run(store, session.run_id)
     assert asyncio.run(aundo_run(store, session.run_id, tools=[one])).complete
+
+
+@pytest.mark.parametrize("in_branch", [False, True])
+def test_what_an_agent_did_that_stays_is_not_done_again(
+    store: JsonlStore, *, in_branch: bool
+) -> None:
+    sent: list[str] = []
+
+    def nothing() -> list[Any]:
+        return []
+
+    @tool(effect="write", name="test_undo_run.draft", undo=nothing)
+    def draft() -> None: ...
+
+    @tool(effect="write", name="test_undo_run.send")
+    def send(to: str) -> None:
+        sent.append(to)
+
+    @tool(effect="scope", name="test_undo_run.agent")
+    def agent() -> None:
+        send(to="ann")
+
+    def job(session: Session) -> None:
+        draft()
+        with session.branch("b") if in_branch else contextlib.nullcontext():
+            agent()
+
+    with Session("job", store=store) as session:
+        job(session)
+    report = undo_run(store, session.run_id, tools=[draft, send, agent])
+    assert [each.status for each in report.steps] == ["irreversible", "compensated"]
+    agent_stays = pytest.raises(Diverged, match=r"step 2 \(test_undo_run.agent\)")
+    with agent_stays, Session("job", store=store) as session:
+        job(session)
+    assert sent == ["ann"]

@@ -7,7 +7,7 @@ came behind it. Nothing here does I/O.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, Final, cast
 
 from rollcage.contract.drift import flaw_of, raised
@@ -75,6 +75,7 @@ class Generation:
         self.undone = undone
         # Branches in which steps were undone, and the position of the first of those.
         self.cuts: dict[str, int] = {}
+        self.reopened: list[Entry] = []  # scopes in whose bodies steps were undone
         self.replaced: set[int] = set()  # own steps, by number, that own ones stand in place of
         self.older = older
         # By the branch, as it came back last.
@@ -84,6 +85,7 @@ class Generation:
         self.replays: dict[Origin, Entry] = {}
         # Branches that have left the older path: at which position, in which turn and step.
         self.left: dict[str, tuple[int, int, int]] = {}
+        self.off: set[str] = set()  # branches that were forked behind that, and those below them
         self.opened: dict[str, tuple[str, str]] = {}  # branches: see `Recording`
         self.after: dict[str, tuple[str, ...]] = {}
         self.settings: dict[str, Any] = {}
@@ -157,18 +159,40 @@ class Generation:
             self.opened[event["name"]] = place
             if "after" in event:
                 self.after[event["name"]] = tuple(map(str, event["after"]))
+            after = self.after.get(event["name"], ())
+            self._forked(event["name"], event.get("branch", ""), event["turn"], after)
             return
         entry = self._entry({**_JOIN, **event})
         entry.status, entry.digest = "ok", event["digest"]
         self.joins[entry.name] = entry
         if "origin" in event:
             entry.run, entry.step, entry.turn = event["origin"]
-            known = self.older.pop((entry.run, entry.step), None)
+            known = self._replace(entry, (entry.run, entry.step), undone=True)
             entry.undone = known is not None and known.undone
         elif entry.branch in self.of_branch:
             self._begun_anew(entry.branch)
         if "leaves" in event:
             self.left[entry.branch] = entry.position, entry.group, entry.number
+
+    def _forked(self, name: str, parent: str, turn: int, after: tuple[str, ...]) -> None:
+        """A branch was opened: off what has left the older path, it begins anew, whatever it was.
+
+        Not by a call of the very turn that has left it.
+        """
+        left = self.left.get(parent)
+        follows = left is None or left[1] == self.number * _TURNS + turn
+        other = any(each in self.off or each in self.left for each in after)
+        if follows and parent not in self.off and not other:
+            return
+        self.off.add(name)
+        if not any(each == name or each.startswith(f"{name}/") for each in self.of_branch):
+            return
+        names = branches_below(name, self.older.values()) or set()
+        self.off |= names
+        self.undone.rolled -= names
+        for each in self.older.values():
+            if each.branch in names and not (each.has_effect or _holds_anywhere(each)):
+                each.past = True
 
     def _undo(self, event: dict[str, Any]) -> None:
         """Take an event of an undo in. Raises ValueError where it is none."""
@@ -222,17 +246,29 @@ class Generation:
         """
         names, rolled = {branch}, self.undone.rolled
         branch = _outermost(branch, rolled)
-        gone = [each.era for each in self.of_branch.get(branch, ()) if each.undone]
+        steps = self.of_branch.get(branch, ())
+        gone = [each.era for each in steps if each.undone and not each.past]
         if branch in rolled:
             names |= branches_below(branch, self.older.values()) or set()
         elif gone:  # an undo of it was cut off: it is run again from there on, with its forks
             names |= self._forked_behind(branch, min(gone))
+        while (join := self._undone_join(branch)) is not None:  # nor does what came after that
+            last = max(each.era for each in (join, *self.of_branch.get(branch, ())))
+            branch = join.branch
+            names |= self._forked_behind(branch, last)
         rolled -= names
         for name in names:
             for each in self.of_branch.pop(name, ()):
                 nothing = each.undone or (each.abandoned and not each.has_effect)
                 failed = name != branch and each.status == "error"
                 each.past = each.past or nothing or failed
+
+    def _undone_join(self, branch: str) -> Entry | None:
+        """How a branch had come back, where that was undone: its parent is run again from there."""
+        for each in self.of_branch.get(branch.rpartition("/")[0], ()):
+            if each.kind == "branch" and each.name == branch and each.undone and not each.past:
+                return each
+        return None
 
     def _forked_behind(self, branch: str, era: int) -> set[str]:
         """The branches that were forked off this one, or those, behind a turn."""
@@ -241,18 +277,18 @@ class Generation:
             name
             for name, steps in self.of_branch.items()
             if name.startswith(inside) and name != branch and ("/" in name or name[:1] != "#")
-            if min(each.era for each in steps) >= era
+            if all(each.era >= era for each in steps if not each.past)
         }
 
-    def _replace(self, entry: Entry, older: tuple[str, int], *, undone: bool = False) -> None:
-        """A step that stands in the place of an older one."""
+    def _replace(self, entry: Entry, older: Origin, *, undone: bool = False) -> Entry | None:
+        """A step stands in the place of an older one, which it gives; None where that is gone."""
         if older[0] == self.run:  # an undo that is continued
             self.replaced.add(older[1])
         known = self.older.get(older)
-        gone = known is None or (known.undone and not undone)
-        before = None if gone else self.older.pop(older)
-        if before is not None:
-            entry.era, entry.seat = before.era, before.seat
+        if known is None or (known.undone and not undone):
+            return None
+        entry.era, entry.seat = known.era, known.seat
+        return self.older.pop(older)
 
     def _entry(self, event: dict[str, Any]) -> Entry:
         get = event.get
@@ -340,12 +376,35 @@ class Generation:
         bodies = [each for each in around(entry, self._bodies()) if each.is_settled]
         while entry is not None and not entry.undone:
             entry.undone = True
-            first = self.cuts.get(entry.branch, entry.position)
-            self.cuts[entry.branch] = min(first, entry.position)
+            self._cut_at(entry)
             entry = self.joins.get(entry.branch)  # it came back with what is gone: nor does that
         for body in bodies:  # it had ended with what is gone
-            _let_go(body)
-            self.cuts[body.branch] = min(self.cuts.get(body.branch, body.position), body.position)
+            self._cut_at(body)
+            if body.effect == "scope":
+                self.reopened.append(body)
+            else:
+                _let_go(body)
+
+    def _cut_at(self, entry: Entry) -> None:
+        first = self.cuts.get(entry.branch, entry.position)
+        self.cuts[entry.branch] = min(first, entry.position)
+
+    def _standing(self) -> set[str]:
+        """The fingerprints of the steps in whose bodies something was changed that stands."""
+        bodies = self._bodies()
+        found: set[str] = set()
+        for entry in bodies.values():
+            writes = (entry.kind, entry.effect) == ("tool", "write") and entry.undoes is None
+            if not (writes and entry.has_effect and entry.branch):
+                continue
+            outers = list(around(entry, bodies))
+            if not any(outer.undone and self._was_undone(outer) for outer in outers):
+                found.update(outer.fingerprint for outer in outers)
+        return found
+
+    def _was_undone(self, entry: Entry) -> bool:
+        """Whether a step was undone itself, and all that its body had called with it."""
+        return (entry.run, entry.step) in self.undone.done
 
     def _bodies(self) -> dict[str, Entry]:
         """The steps by their fingerprints."""
@@ -356,7 +415,7 @@ class Generation:
         if not self.undone.done:
             return
         bodies = self._bodies()
-        taken = {f for f, e in bodies.items() if e.undone and (e.run, e.step) in self.undone.done}
+        taken = {f for f, e in bodies.items() if e.undone and self._was_undone(e)}
         for entry in (*self.older.values(), *self.entries):
             if any(outer.fingerprint in taken for outer in around(entry, bodies)):
                 entry.undone, entry.abandoned = True, False
@@ -364,12 +423,24 @@ class Generation:
     def _cut(self) -> None:
         """Let go what was recorded so far behind the steps that were undone."""
         cuts, self.cuts = self.cuts, {}
+        came_back: set[str] = set()  # behind what was undone: not what had been forked before that
+        for join in self.joins.values():
+            at = cuts.get(join.branch)
+            if at is not None and join.since > at:
+                came_back |= self._below(join.name) or set()
 
         def behind(entry: Entry) -> bool:
             at = cuts.get(entry.branch)
-            return at is not None and entry.position > at
+            return entry.branch in came_back or (at is not None and entry.position > at)
 
         self._let_go(behind, self.entries, list(self.older.values()))
+        standing = self._standing()
+        for scope in self.reopened:
+            if scope.fingerprint in standing and not scope.abandoned:  # it is entered again
+                scope.status, scope.outcome, scope.digest = "unknown", UNKNOWN, UNKNOWN_DIGEST
+            else:
+                _let_go(scope, standing)
+        self.reopened.clear()
 
     def _rewind(self, to: int, branch: str) -> None:
         """What was recorded so far behind step `to`, or in a branch, holds no longer."""
@@ -412,12 +483,13 @@ class Generation:
         self, behind: Callable[[Entry], bool], own: list[Entry], older: list[Entry]
     ) -> None:
         """Of what holds no longer, effects are left behind; the rest is as if undone."""
+        standing = self._standing()
         for entry in (*own, *older):
             if entry.undone or entry.undoes is not None or not behind(entry):
                 continue
             if entry.kind == "tool" and entry.effect == "pure":
                 continue
-            _let_go(entry)
+            _let_go(entry, standing)
 
     def merged(self) -> list[Entry]:
         """This trace's steps, then what the older ones left and still holds."""
@@ -439,6 +511,7 @@ class Generation:
         for entry in self.older.values():
             left = self.left.get(entry.branch)
             gone = left is not None and entry.effect != "pure" and entry.kind == "tool"
+            gone = gone or (entry.branch in self.off and not _holds_anywhere(entry))
             if left is not None and entry.since <= left[0] <= entry.position:
                 if gone and last[entry.branch] == left[1]:
                     gone = False  # of the turn that left, which was cut off in its middle
@@ -457,9 +530,17 @@ def _outermost(branch: str, rolled: set[str]) -> str:
     return branch
 
 
-def _let_go(entry: Entry) -> None:
-    """A step holds no longer: its effect, if it has one of its own, is left behind."""
-    writes = entry.kind == "tool" and entry.effect == "write"
+def _holds_anywhere(entry: Entry) -> bool:
+    """Whether a step may be given back in any world."""
+    return entry.kind == "model" or (entry.kind == "tool" and entry.effect == "pure")
+
+
+def _let_go(entry: Entry, standing: Container[str] = ()) -> None:
+    """A step holds no longer: its effect, its own or of a call in its body, is left behind.
+
+    `standing` are the fingerprints of the steps in whose bodies such calls were made.
+    """
+    writes = entry.kind == "tool" and (entry.effect == "write" or entry.fingerprint in standing)
     if (writes and entry.has_effect) or entry.half_done:
         entry.abandoned = True
     else:

@@ -189,6 +189,10 @@ class Path:
             if len(queue) > 1
         }
 
+    def tells(self, entry: Entry) -> bool:
+        """Whether anything of this step holds: it was not undone, or is told as it was."""
+        return not entry.past and (self.taken_back or not entry.undone)
+
     def advances(self, entry: Entry) -> bool:
         """Whether this step moves the world on."""
         if entry.status == "blocked":

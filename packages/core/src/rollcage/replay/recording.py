@@ -6,7 +6,7 @@ Nothing here does I/O.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from rollcage.errors import TraceCorrupt
@@ -46,6 +46,19 @@ class Recording:
         self.run_settings: dict[str, Any] = {}
         self.half_undone: tuple[Entry, ...] = ()
         self.waits = ""
+        self._began: dict[str, int] | None = None  # see `began`
+
+    def began(self, branch: str) -> int | None:
+        """The turn of the first step that holds of a branch, or of one below it; None: of none."""
+        if self._began is None:
+            self._began = {}
+            for name, path in self.paths.items():
+                held = (entry.era for entry in path.entries if path.tells(entry))
+                first = min(held, default=None)
+                if first is not None:
+                    for each in (name, *_around(name)):
+                        self._began[each] = min(self._began.get(each, first), first)
+        return self._began.get(branch)
 
     def next_answer(self, key: str) -> Entry | None:
         """The next recorded step of a model call; None where all of them were given."""
@@ -188,17 +201,29 @@ def _mark_frontiers(
 ) -> None:
     """Mark in each branch the steps that nothing came after."""
     went_on = _went_on(branches, after)
-    every = [entry for steps in branches.values() for entry in steps if entry.kind == "branch"]
-    joined = {entry.name for entry in every if not (entry.undone or entry.abandoned)}
+    joined = _joined(branches)
     for name, steps in branches.items():
         if name in joined and retry_failed is None:
-            continue  # whoever worked there has gone on
+            continue
         _mark_frontier(steps, retry_failed=retry_failed, went_on=went_on.get(name))
+
+
+def _joined(branches: dict[str, list[Entry]]) -> set[str]:
+    """The branches that came back: whoever worked there has gone on."""
+    every = (entry for steps in branches.values() for entry in steps if entry.kind == "branch")
+    return {entry.name for entry in every if not (entry.undone or entry.abandoned)}
 
 
 def is_fork(branch: str) -> bool:
     """Whether a branch was forked off another one: not the first one, nor that of a body."""
     return "/" in branch or (branch != "" and not branch.startswith("#"))
+
+
+def _around(branch: str) -> Iterator[str]:
+    """What a branch was forked off, and what that was, and so on."""
+    while is_fork(branch):
+        branch = branch.rpartition("/")[0]
+        yield branch
 
 
 def _forks(branches: Iterable[str]) -> dict[str, list[str]]:
@@ -222,22 +247,25 @@ def _told_as_it_was(
     after is run again, in whole.
     """
     told: set[str] = set()
+    joined = _joined(branches)
     for branch in rolled:
-        parent = branch.rpartition("/")[0]
-        if is_fork(branch) and parent in rolled:
+        parent = branch.rpartition("/")[0] if is_fork(branch) else None
+        if parent in rolled:
             continue  # it is one with that
         block = {branch, *(each for each in rolled if each.startswith(f"{branch}/"))}
         steps = [entry for each in block for entry in branches.get(each, ()) if not entry.past]
         last = max((entry.era for entry in steps), default=0)
-        beside = [parent, *(each for each in forks.get(parent, ()) if each != branch)]
-        went_on = any(
+        beside: list[str] = []
+        if parent is not None:
+            beside = [parent, *(each for each in forks.get(parent, ()) if each != branch)]
+        went_on = not joined.isdisjoint(_around(branch)) or any(
             entry.era > last
             and entry.kind != "model"
             and entry.status != "blocked"
             and not _is_pure(entry)
             and not entry.abandoned
             and not entry.undone
-            for each in (beside if is_fork(branch) else ())
+            for each in beside
             for entry in branches.get(each, ())
         )
         if (offline or went_on) and not any(entry.has_effect for entry in steps):
@@ -307,11 +335,9 @@ def _went_on(branches: dict[str, list[Entry]], after: dict[str, tuple[str, ...]]
     for branch, steps in branches.items():
         if not is_fork(branch) and branch not in after:
             continue
-        name = branch
         turn = max((e.era for e in steps if e.has_effect and not e.abandoned), default=None)
-        while turn is not None and is_fork(name):
-            name = name.rpartition("/")[0]  # what it was forked off
-            last[name] = max(last.get(name, 0), turn)
+        for around in _around(branch) if turn is not None else ():
+            last[around] = max(last.get(around, 0), turn or 0)
         before = set(after.get(branch, ())) if turn is not None else set[str]()
         waiting = [*before]
         while waiting:

@@ -184,9 +184,9 @@ class Ledger:
         follows = follows and all(each.as_recorded for each in behind)
         fork = self._open_branch(full, branch_world(branch.world, own, ended), follows=follows)
         fork.forked_at, fork.forked_in, fork.behind = branch.position, turn, ended
-        if branch.path is not None and fork.path is not None and fork.path.entries:
+        began = None if self._recording is None else self._recording.began(full)
+        if branch.path is not None and began is not None:
             # It stood beside what came back to the other branch behind its own first step.
-            began = min(entry.era for entry in fork.path.entries)
             fork.forked_at = min(fork.forked_at, branch.path.position_at(began))
         return full, branch_forked(
             time=now,
