@@ -2,6 +2,9 @@
 
 import functools
 import logging
+import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rollcage import RunInUse, Session, StoreError, TraceCorrupt, compensate, tool, undo_run
 from rollcage.step.driver import Clock
-from rollcage.store import JsonlStore, index_lines, newest_run
+from rollcage.store import JsonlStore, index_lines, newest_run, places, system
 from rollcage.store import index as index_module
 from rollcage.store.index import Index
 from rollcage.store.mark import Mark
@@ -47,6 +50,12 @@ def send(number: int) -> int:
 @pytest.fixture(autouse=True)
 def empty_box() -> None:
     box.clear()
+
+
+@pytest.fixture(autouse=True)
+def _remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a process has read of an index, it does not read again: here, from the first look on."""
+    monkeypatch.setattr(places, "_FEW", 0)
 
 
 def index(store: JsonlStore) -> Path:
@@ -448,3 +457,75 @@ def test_the_newest_of_many_cost_no_more_than_those_of_few(
             assert [info.run for info in found] == runs[-20:]
             costs.setdefault(str(asked), []).append(parsed[0])
     assert all(many <= 2 * few for few, many in costs.values()), costs
+
+
+class Counting:
+    """The system's calls; what they read is counted."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def pread(self, fd: int, length: int, at: int) -> bytes:
+        data = os.pread(fd, length, at)
+        self.read += len(data)
+        return data
+
+
+def test_a_job_costs_the_same_beside_many_and_beside_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs: list[int] = []
+    for count in (20, 200):
+        store = JsonlStore(tmp_path / f"{count}")
+        first = finished(store, name="first")
+        for number in range(count):
+            finished(store, name=f"job {number}")
+        with monkeypatch.context() as patch:
+            files = Counting()
+            patch.setattr(system, "files", files)
+            again = JsonlStore(store.root)
+            assert again.newest("first", None) is not None  # all is read once
+            files.read = 0
+            for name, run in (("first", first), ("never", None)):
+                found = JsonlStore(store.root).newest(name, None)
+                assert (found and found.run) == run
+            assert JsonlStore(store.root).info(first).status == "ok"
+            costs.append(files.read)
+    assert costs[1] <= 1.2 * costs[0], costs
+
+
+def test_what_others_add_and_what_is_made_again_is_seen(
+    store: JsonlStore,
+) -> None:
+    def newest(name: str) -> str:
+        found = JsonlStore(store.root).newest(name, None)
+        return "" if found is None else f"{found.run} {found.status}"
+
+    first = finished(store, 1)
+    assert newest("job") == f"{first} ok"
+    box.clear()
+    code = (
+        "import sys; from rollcage import Session\n"
+        "with Session('other', store=sys.argv[1]) as session: print(session.run_id)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, store.root], capture_output=True, text=True, check=True
+    )
+    other = done.stdout.strip()
+    assert newest("other") == f"{other} ok"
+    lose(store, first)
+    last = finished(store, 2)
+    assert newest("job") == f"{last} ok"
+    assert newest("other") == f"{other} ok"
+    undo_run(store, last)
+    assert newest("job") == f"{last} undone"
+    store.prune(last, by="ann", time=1)
+    pruned = JsonlStore(store.root).newest("job", None)
+    assert pruned is not None
+    assert pruned.pruned is not None
+    if not (child := os.fork()):
+        os._exit(int(newest("job") != f"{last} undone"))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -21,7 +21,7 @@ from rollcage.store import system
 __all__ = [
     "add", "check_secret", "chunks", "end_of", "exists", "first_line", "is_file", "is_folder",
     "is_locked", "lock", "locked", "make_folder", "new_name", "open_file", "put", "read",
-    "read_from", "refused", "remove", "replace", "said", "sync_folder", "write",
+    "read_from", "reading", "refused", "remove", "replace", "said", "sync_folder", "write",
 ]  # fmt: skip
 
 _log: Final = logging.getLogger("rollcage")
@@ -177,7 +177,7 @@ def is_locked(path: Path) -> bool:
     Raises:
         OSError: there is no telling.
     """
-    with _reading(path) as descriptor:
+    with reading(path) as descriptor:
         return not _try(descriptor, fcntl.LOCK_SH)
 
 
@@ -250,7 +250,7 @@ def read_from(path: Path, place: Callable[[os.stat_result], int]) -> tuple[bytes
     Raises:
         OSError: it is not there, or can't be read.
     """
-    with _reading(path) as descriptor:
+    with reading(path) as descriptor:
         found = system.files.fstat(descriptor)
         at = place(found)
         parts: list[bytes] = []
@@ -267,7 +267,7 @@ def first_line(path: Path) -> bytes:
     Raises:
         OSError: it is not there, or can't be read.
     """
-    with _reading(path) as descriptor:
+    with reading(path) as descriptor:
         data = b""
         while part := system.files.read(descriptor, _CHUNK):
             data += part
@@ -277,7 +277,8 @@ def first_line(path: Path) -> bytes:
 
 
 @contextlib.contextmanager
-def _reading(path: Path) -> Iterator[int]:
+def reading(path: Path) -> Iterator[int]:
+    """A descriptor of a file, to read it."""
     descriptor = system.files.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield descriptor
@@ -291,7 +292,7 @@ def chunks(path: Path) -> Iterator[bytes]:
     Raises:
         OSError: it is not there, or can't be read.
     """
-    with _reading(path) as descriptor:
+    with reading(path) as descriptor:
         while part := system.files.read(descriptor, _LARGE_CHUNK):
             yield part
 
@@ -302,7 +303,7 @@ def end_of(path: Path, length: int) -> bytes:
     Raises:
         OSError: it is not there, or can't be read.
     """
-    with _reading(path) as descriptor:
+    with reading(path) as descriptor:
         size = system.files.fstat(descriptor).st_size
         return system.files.pread(descriptor, length, max(size - length, 0))
 

@@ -16,6 +16,7 @@ but its own `run.finished` line.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Mapping
@@ -42,6 +43,7 @@ from rollcage.store.index_lines import (
 )
 from rollcage.store.jobs import Wanted, newest_run
 from rollcage.store.mark import Mark
+from rollcage.store.places import places_of
 from rollcage.store.protocol import Repair, RunInfo, is_run_id
 from rollcage.trace.reader import ended, split_tail, tail_of
 
@@ -119,6 +121,10 @@ class Index:
 
         No run stands before one that it builds on, so that the last of a job is a leaf.
         """
+        with contextlib.suppress(LookupError, OSError):
+            last = places_of(self.path).newest(name, of, self._mark.started)
+            if name.isascii() and self._mark.fits():  # asked last: of what was read
+                return None if last is None else self._info(last.run, last)
         data, wanted = self._data(), b'"name":' + orjson.dumps(name)
         if not (name.isascii() and self._mark.fits()):  # asked last: of what was read
             return newest_run(self.runs(), name, of)
@@ -146,6 +152,10 @@ class Index:
 
     def known(self, run: str) -> Known:
         """The lines of one run, for `info`."""
+        with contextlib.suppress(LookupError, OSError):
+            found = places_of(self.path).known(run, self._mark.started)
+            if self._mark.fits():
+                return found
         return self._known(self._data(), run)
 
     @staticmethod

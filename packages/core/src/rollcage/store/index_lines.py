@@ -27,6 +27,11 @@ class Known:
     started: dict[str, Any] | None = None
     ended: dict[str, Any] | None = None
 
+    @property
+    def run(self) -> str:
+        """Whose they are; empty where there are none."""
+        return str((self.started or self.ended or {}).get("run", ""))
+
 
 def lines_of(known: Known) -> Iterable[bytes]:
     """The lines of a run as they are written."""

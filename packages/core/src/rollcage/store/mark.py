@@ -28,6 +28,11 @@ class Mark:
         self._path = path
         self._mark = path.with_suffix(".mark")
 
+    @property
+    def started(self) -> str:
+        """Which start of the machine this is."""
+        return _started()
+
     def now(self) -> bytes:
         """What the mark of the file as it is now would say; nothing where there is no file."""
         try:

@@ -1,0 +1,146 @@
+"""Where each job and each run stands in an index, as far as this process has read it.
+
+A service asks for a job with each request. What it has read of the index is not read again: only
+what was added since, so that a job costs the same beside 10 runs and beside 10,000.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from rollcage.store import disk, system
+from rollcage.store.index_lines import Known, parse
+
+__all__ = ["Places", "places_of"]
+
+_FEW: Final = 3  # questions that are answered by a look through the file: a short process has few
+_INDEXES: Final = 16  # that a process remembers at once
+_TAIL: Final = 200  # bytes by which the file is known again
+_REPLAYABLE: Final = ("record", "resume")
+_places: Final[dict[tuple[system.Files, Path], Places]] = {}
+_guard = threading.Lock()
+
+
+def _leave_to_parent() -> None:
+    """In a forked child: whichever thread had these locks is not here."""
+    global _guard  # noqa: PLW0603 - there is one a process
+    _guard = threading.Lock()
+    _places.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+def places_of(path: Path) -> Places:
+    """What this process knows of an index."""
+    with _guard:
+        key = (system.files, path)
+        found = _places.pop(key, None) or Places(path)
+        _places[key] = found
+        while len(_places) > _INDEXES:
+            del _places[next(iter(_places))]
+        return found
+
+
+class Places:
+    """The places of an index's lines, by job and by run; any number of threads may ask."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._asked = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self._file: tuple[Any, ...] = ()  # which one it is, since which start of the machine
+        self._size = 0
+        self._tail = b""
+        self._jobs: dict[tuple[str, str | None], str] = {}  # name and input: the newest run
+        self._runs: dict[str, tuple[int, ...]] = {}  # where its lines begin
+
+    def newest(self, name: str, of: str | None, started: str) -> Known | None:
+        """The lines of the newest run of a job; none where it has none.
+
+        Args:
+            name: of the job.
+            of: the digest of its input.
+            started: which start of the machine this is.
+
+        Raises:
+            LookupError: the index is to be looked through instead.
+            OSError: it can't be read.
+        """
+        with self._lock, disk.reading(self._path) as index:
+            self._read_on(index, started)
+            run = self._jobs.get((name, of))
+            return None if run is None else self._known(index, run)
+
+    def known(self, run: str, started: str) -> Known:
+        """The lines of one run; raises as `newest` does."""
+        with self._lock, disk.reading(self._path) as index:
+            self._read_on(index, started)
+            return self._known(index, run)
+
+    def _known(self, index: int, run: str) -> Known:
+        lines = b"".join(_line(index, at) for at in self._runs.get(run, ()))
+        known, damaged = parse(lines)
+        if damaged:
+            raise LookupError(run)
+        return known.get(run) or Known()
+
+    def _read_on(self, index: int, started: str) -> None:
+        """Read what was added since."""
+        self._asked += 1
+        if self._asked <= _FEW:
+            raise LookupError(self._path)
+        found = system.files.fstat(index)
+        which = (found.st_dev, found.st_ino, started)
+        tail_at = self._size - len(self._tail)
+        if (
+            which != self._file
+            or found.st_size < self._size
+            or system.files.pread(index, len(self._tail), tail_at) != self._tail
+        ):
+            self._forget()
+            self._file = which
+        added = b""
+        while len(added) < found.st_size - self._size:
+            part = system.files.pread(
+                index, found.st_size - self._size - len(added), self._size + len(added)
+            )
+            if not part:
+                break
+            added += part
+        at, end = 0, added.rfind(b"\n") + 1
+        while at < end:
+            after = added.index(b"\n", at) + 1
+            self._take(added[at : after - 1], self._size + at)
+            at = after
+        self._tail = (self._tail + added[:end])[-_TAIL:]
+        self._size += end
+
+    def _take(self, line: bytes, at: int) -> None:
+        try:
+            said = orjson.loads(line)
+            run, name = said["run"], said.get("name")
+            if name is not None and said["mode"] in _REPLAYABLE:
+                self._jobs[name, said.get("input")] = run
+            self._runs[run] = (*self._runs.get(run, ()), at)
+        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+            self._forget()
+            raise LookupError(at) from error
+
+
+def _line(index: int, at: int) -> bytes:
+    line = b""
+    while b"\n" not in line:
+        part = system.files.pread(index, 512, at + len(line))
+        if not part:
+            return line + b"\n"
+        line += part
+    return line[: line.index(b"\n") + 1]
