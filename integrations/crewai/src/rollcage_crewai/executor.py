@@ -36,7 +36,7 @@ def guarded_executor(cls: Any) -> Any:
 
 
 def _guard(executor: Any) -> GuardedAgent:
-    found: Any = vars(executor.agent).get(GUARD)
+    found: Any = getattr(executor.agent, GUARD, None)
     if isinstance(found, GuardedAgent):
         return found
     raise ContractError(
