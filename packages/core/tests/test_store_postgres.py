@@ -149,7 +149,7 @@ def test_whoever_lost_its_lock_is_refused_before_the_body(
     """The connection lives, and the lock is gone: only the fence keeps the old worker out."""
     with pytest.raises(TraceUnwritable, match="taken it over"), Session("job", store=network.url):
         add(1)
-        shared = open_store(network.url)._shared  # type: ignore[attr-defined]
+        shared = PostgresStore(network.url)._shared
         shared.committer.do(lambda db: db.execute("SELECT pg_advisory_unlock_all()") and None)
         taken_over(url, 1, 2)
         add(3)
@@ -332,3 +332,20 @@ async def test_a_write_that_waits_for_the_store_when_its_session_is_left_did_not
     ends = [e["outcome"]["status"] for e in check_events(trace.data, "") if "outcome" in e]
     assert ends == ["ok", "not_started"]
     checked(store)
+
+
+def test_a_run_that_is_to_be_on_the_disk_waits_for_that(url: str, network: Network) -> None:
+    lazy = f"{network.url}&options=-c%20synchronous_commit%3Doff"
+    store = PostgresStore(lazy)
+    committer = store._shared.committer
+
+    def setting() -> str:
+        return committer.do(lambda db: str(db.execute("SHOW synchronous_commit").fetchone()[0]))
+
+    with Session("job", store=store):
+        assert setting() == "off"
+    with Session("other", store=store, durability="disk"):
+        assert setting() == "on"
+        network.cut()
+        add(1)
+        assert setting() == "on"

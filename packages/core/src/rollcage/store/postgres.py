@@ -151,6 +151,8 @@ class PostgresStore(SqlStore):
         thread, opened = shared.opened_by
         epoch = opened if thread == threading.get_ident() else None
         committer, first = shared.committer, Row(1, line, head)
+        if started.get("durability") == "disk":
+            committer.do(committer.be_durable)
         held = committer.do(
             lambda connection: committer.begin(connection, fields, first, epoch),
             unless=lambda held: committer.release(held, wait=False),

@@ -141,6 +141,7 @@ class Committer:
         self._stopped = False
         self._said = 0.0  # when the server was told something last
         self._told = False  # whether orders were given or lifted
+        self._is_durable = False
         self.forked = False
         self.epoch = 0  # how often it was connected: with a connection, its locks are gone
 
@@ -194,6 +195,12 @@ class Committer:
         else:
             done.set_result(None)
         return done
+
+    def be_durable(self, connection: Connection) -> None:
+        """Wait with each commit for the disk of the server, from now on; in a job."""
+        self._is_durable = True
+        if connection.execute("SHOW synchronous_commit").fetchone()[0] == "off":
+            connection.execute("SET synchronous_commit = on")
 
     def begin(
         self, connection: Connection, fields: Sequence[Any], first: Row, epoch: int | None
@@ -483,6 +490,8 @@ class Committer:
             if self.epoch:  # it may live on, and have the locks
                 connection.execute(_END, (self._name,))
             prepare(connection)
+            if self._is_durable:
+                self.be_durable(connection)
             self.epoch += 1
             for held in list(self._held.values()):
                 if not held.lost:
