@@ -14,9 +14,15 @@ T = TypeVar("T")
 
 
 def subclass(cls: Any, members: Mapping[str, Any]) -> Any:
-    """A subclass that has these `members`, and is called as the class itself."""
+    """A subclass that has these `members`, and is called as the class itself.
+
+    Of a Pydantic model, it builds no schema before one is asked for: a service makes one of these
+    for each request, and its objects are copies of valid ones.
+    """
     make: Callable[..., Any] = cls.__class__
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    if issubclass(cls, pydantic.BaseModel):
+        members = {"model_config": pydantic.ConfigDict(defer_build=True), **members}
     return make(cls.__name__, (cls,), {**names, **members})
 
 
