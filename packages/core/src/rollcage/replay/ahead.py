@@ -157,6 +157,7 @@ class Ahead:
 
     def left(self) -> Iterator[Entry]:
         """What is left that was asked for in no other step's body, in the recorded order."""
+        self._look()
         for entry in itertools.islice(self._left, self._first, None):
             if not entry.used and entry.kind != "branch" and not family(entry.branch):
                 yield entry
