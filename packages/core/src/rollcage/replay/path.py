@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from hashlib import sha256
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
@@ -199,11 +199,11 @@ class Path:
             return False
         return self._strict or entry.effect in ("write", "scope")
 
-    def find(self, key: str, start: int, slot: int) -> Entry | None:
+    def find(self, key: str, start: int, slot: int, past: Collection[Entry] = ()) -> Entry | None:
         """The recorded step that stands for a call of a turn which started at position `start`.
 
-        Of identical calls of one recorded turn, the one of the same slot, else of the lowest slot;
-        of those of different turns, the earliest.
+        None of those that are `past`. Of identical calls of one recorded turn, the one of the same
+        slot, else of the lowest slot; of those of different turns, the earliest.
         """
         queue = self._queues.get(key)
         if queue is None:
@@ -219,7 +219,7 @@ class Path:
                 return None
             entry = queue[index]
             if not entry.used and start <= entry.end and entry.since <= self.position:
-                first = entry
+                first = None if entry in past else entry
             index += 1
         if first is None or first.slot == slot:
             return first
@@ -227,7 +227,7 @@ class Path:
         for entry in islice(queue, index, None):
             if entry.group != first.group or entry.since > self.position:
                 break
-            if entry.used:
+            if entry.used or entry in past:
                 continue
             if entry.slot == slot:
                 return entry
@@ -235,7 +235,7 @@ class Path:
                 lowest_slot = entry
         return lowest_slot
 
-    def find_at(self, key: str, checkpoint: str) -> Entry | None:
+    def find_at(self, key: str, checkpoint: str, past: Collection[Entry] = ()) -> Entry | None:
         """The first recorded step of this call at this very place of a framework's memory.
 
         There the framework does the same work again; what it did at once with that may still be
@@ -244,7 +244,7 @@ class Path:
         if not checkpoint:
             return None
         same = (e for e in self._queues.get(key, ()) if not e.used and e.checkpoint == checkpoint)
-        return next(same, None)
+        return next((each for each in same if each not in past), None)
 
     def position_at(self, era: int) -> int:
         """The first position that anything of a later turn than `era` stands at."""

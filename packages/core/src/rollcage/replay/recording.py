@@ -6,7 +6,7 @@ Nothing here does I/O.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from rollcage.errors import TraceCorrupt
@@ -60,15 +60,14 @@ class Recording:
                         self._began[each] = min(self._began.get(each, first), first)
         return self._began.get(branch)
 
-    def next_answer(self, key: str) -> Entry | None:
-        """The next recorded step of a model call; None where all of them were given."""
-        queue = self.models.get(key)
-        if not queue or queue[0].used:
-            return None
-        entry = queue[0]
-        entry.used = True
-        queue.rotate(-1)
-        return entry
+    def next_answer(self, key: str, past: Collection[Entry] = ()) -> Entry | None:
+        """The next recorded step of a model call, but for those that are past; None: no more."""
+        for entry in self.models.get(key, ()):
+            if entry.used:
+                return None
+            if entry not in past:
+                return entry
+        return None
 
     def use_answer(self, entry: Entry) -> None:
         """Use up a recorded step of a model call, wherever it stands."""

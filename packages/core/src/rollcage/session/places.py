@@ -31,7 +31,7 @@ class Places:
         driver = self._driver
         driver.check_process()
         with driver.lock:
-            turn = driver.ledger.new_turn(opens)
+            turn = driver.ledger.branches.new_turn(opens)
         scope = dataclasses.replace(self._calls.here(), turn=turn, slot=None)
         with InScope(scope):
             yield TurnHandle(scope)
@@ -54,7 +54,7 @@ class Places:
         standing = calls.following.standing()
         with driver.lock:
             parent = driver.ledger.branch_name(here.branch, here.step)
-            turn = here.turn or driver.ledger.turn_at(standing, parent)
+            turn = here.turn or driver.ledger.branches.turn_at(standing, parent)
             now, behind = wall() // 1000, list(dict.fromkeys(each.name for each in after))
             full, forked = driver.ledger.fork(parent, name, turn, now, standing, behind)
             if not driver.closed and driver.ledger.halted is None:
@@ -109,5 +109,5 @@ class Places:
             with driver.lock:
                 placed = self._turns.get(key)
                 if placed is None:
-                    placed = self._turns[key] = driver.ledger.new_turn()
+                    placed = self._turns[key] = driver.ledger.branches.new_turn()
         return placed

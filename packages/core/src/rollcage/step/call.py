@@ -16,6 +16,7 @@ from rollcage.fingerprint.identity import key_digest
 from rollcage.gate import Approval, ApprovalRequest, Ask, Asked, Instead, Response, Verdict
 from rollcage.gate.labels import NO_LABELS, Found
 from rollcage.replay.ahead import Standing
+from rollcage.replay.finding import ProbeResult
 from rollcage.replay.path import Entry
 from rollcage.replay.world import Branch, Place, Turn
 from rollcage.step.watch import Watch
@@ -23,7 +24,7 @@ from rollcage.undo.compensation import Captured
 from rollcage.values.codec import Seal
 from rollcage.values.copies import own_copy
 
-__all__ = ["Admission", "Arrival", "Call", "Need", "Stats", "Step", "Told"]
+__all__ = ["Admission", "Arrival", "Call", "Precondition", "Stats", "Step"]
 
 
 @dataclasses.dataclass(slots=True)
@@ -58,29 +59,41 @@ class Stats:
     tokens_saved: int = 0
 
 
-class Told(NamedTuple):
-    """What was found out about a recorded step of unknown outcome.
-
-    Attributes:
-        happened: None where nobody can tell.
-        outcome: where it happened, as the trace holds it, and its digest (hex).
-        undo: what that adds to what stands of its undo.
-    """
-
-    happened: bool | None
-    outcome: dict[str, Any] | None = None
-    digest: str = ""
-    undo: dict[str, Any] | None = None
-
-
 class Call:
     """What is requested: a contract with its arguments, and where the call comes from."""
 
     __slots__ = (
-        "agent", "approved", "arguments", "ask", "asked_key", "branch", "call_id", "captured",
-        "checkpoint", "compared", "contract", "conversation", "decided", "found", "instead", "key",
-        "kind", "number", "pace", "parent", "raw", "refused", "request", "response", "shown",
-        "slot", "standing", "told", "turn", "undoes", "waits",
+        "agent",
+        "approved",
+        "arguments",
+        "ask",
+        "asked_key",
+        "branch",
+        "call_id",
+        "captured",
+        "checkpoint",
+        "compared",
+        "contract",
+        "conversation",
+        "decided",
+        "found",
+        "instead",
+        "key",
+        "kind",
+        "number",
+        "pace",
+        "parent",
+        "probed",
+        "raw",
+        "refused",
+        "request",
+        "response",
+        "shown",
+        "slot",
+        "standing",
+        "turn",
+        "undoes",
+        "waits",
     )  # fmt: skip
 
     def __init__(
@@ -129,7 +142,7 @@ class Call:
         self.decided: dict[str, Any] | None = None  # what is written of that
         self.waits = ""  # nobody has decided yet, in words
         self.captured: Captured | None = None
-        self.told: Told | None = None
+        self.probed: ProbeResult | None = None
         self.pace: Callable[[], Verdict | None] | None = None  # asked before it may run
         self.refused: CaptureFailed | None = None
         self.number = 0  # of its step, once it is admitted
@@ -185,23 +198,17 @@ class Arrival:
     """A call that has arrived at its branch, in its turn and slot, at a time."""
 
     __slots__ = (
-        "advances",
-        "branch",
-        "call",
-        "contract",
-        "now",
-        "placed",
-        "slot",
-        "strict",
-        "supersedes",
-        "turn",
-        "verdict",
-    )
+        "advances", "args", "asks", "branch", "call", "checkpoint", "compensates", "contract",
+        "key", "kind", "now", "placed", "slot", "strict", "supersedes", "turn", "verdict",
+    )  # fmt: skip
 
     def __init__(
         self, call: Call, branch: Branch, turn: Turn, verdict: Verdict, *, strict: bool, now: int
     ) -> None:
         self.call = call
+        self.kind = call.kind
+        self.checkpoint = call.checkpoint
+        self.compensates = call.undoes is not None
         self.branch = branch
         self.turn = turn
         self.slot = turn.take_slot(call.slot)
@@ -215,10 +222,22 @@ class Arrival:
         """See what the call is: again, where it has become another."""
         call, strict = self.call, self.strict
         self.contract = contract = call.contract
+        self.key = call.key.hex()
+        self.args = call.compared
+        self.asks = self.verdict.decision == "ask" and call.approved is None
         is_tool = call.kind == "tool"
         # Pure and model calls have no place among reads and writes: they hold in any world.
         self.placed = is_tool and (strict or contract.effect != "pure")
         self.advances = is_tool and (strict or contract.effect in ("write", "scope"))
+
+    @property
+    def probe_result(self) -> ProbeResult | None:
+        """What its probe has said of the recorded step that stands for it."""
+        return self.call.probed
+
+    def is_beside(self, entry: Entry) -> bool:
+        """Whether a recorded step is of work that the framework does at once with this call's."""
+        return self.call.is_beside(entry)
 
     def asked(self, run: str) -> Asked:
         """How it stands, for somebody to be asked about it."""
@@ -255,13 +274,13 @@ class Step:
         self.watch: Watch | None = None  # where its body is held to what it declares
 
 
-class Need(NamedTuple):
+class Precondition(NamedTuple):
     """What has to be done before a call may run; then it comes again with its `arrival`.
 
     Attributes:
         what: somebody has to `approve` it; the recorded run went on with other arguments, which an
             approver had put in their place (`edit`); the recorded step is unknown and its tool may
-            `tell` what became of it; recorded effects are to be undone first (`undo`); the
+            say what became of it (`probe`); recorded effects are to be undone first (`undo`); the
             states that it will change have to be kept (`capture`); an earlier slot of its turn is
             being probed, and it has to `wait` for that.
         entry: the recorded step that stands for it, if any.
@@ -270,7 +289,7 @@ class Need(NamedTuple):
         until: what it waits for.
     """
 
-    what: Literal["approve", "edit", "tell", "undo", "capture", "wait"]
+    what: Literal["approve", "edit", "probe", "undo", "capture", "wait"]
     arrival: Arrival
     entry: Entry | None = None
     orphans: tuple[Entry, ...] = ()
@@ -279,14 +298,14 @@ class Need(NamedTuple):
 
 
 class Admission(NamedTuple):
-    """The ledger's answer to a call: one of step, entry, error and need, and what is written.
+    """The ledger's answer to a call: one of step, entry, error and first, and what is written.
 
     With both a step and an entry, the tool runs only to be compared (`verify`), and the event is
-    written once that is done.
+    written once that is done. `first` is what has to be done before anything is taken.
     """
 
     event: dict[str, Any] | None
     step: Step | None = None
     entry: Entry | None = None
     error: BaseException | None = None
-    need: Need | None = None
+    first: Precondition | None = None

@@ -247,7 +247,7 @@ def _captured(
 
 
 def _did_not_happen(call: Call) -> bool:
-    return call.told is not None and call.told.happened is False
+    return call.probed is not None and call.probed.happened is False
 
 
 def _plan(contract: Contract, told: dict[str, Any], setting: Setting) -> list[PlannedCall] | None:

@@ -421,13 +421,13 @@ class Driver:
             case EndAsking(request=request):
                 return ledger.end_asking(request)
             case BeginUndo(paths=paths):
-                return ledger.begin_undo(paths)
+                return ledger.branches.begin_undo(paths)
             case OpenUndo(fingerprint=fingerprint, attempt=attempt):
-                return ledger.undo_branch(fingerprint, attempt)
+                return ledger.branches.undo_branch(fingerprint, attempt)
             case TakenBack(run=run, step=step):
-                return ledger.taken_back(run, step)
+                return ledger.branches.taken_back(run, step)
             case Rewind():
-                return ledger.rewind()
+                return ledger.branches.rewind()
             case _:
                 assert_never(effect)
 

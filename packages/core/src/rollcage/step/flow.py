@@ -18,9 +18,10 @@ from rollcage.contract.drift import as_error, raised
 from rollcage.errors import Halt, NotReplayable, SessionHalted
 from rollcage.fingerprint.identity import idempotency_key
 from rollcage.gate import Verdict
+from rollcage.replay.finding import ProbeResult
 from rollcage.replay.path import UNKNOWN, Entry
 from rollcage.step.approving import approved, edited_again
-from rollcage.step.call import Admission, Call, Need, Step, Told
+from rollcage.step.call import Admission, Call, Precondition, Step
 from rollcage.step.capture import (
     LARGE,
     Setting,
@@ -93,8 +94,8 @@ def run_step(
     elif len(call.arguments.digest_input) >= LARGE:
         call.shown = call.compared = yield from keep_large(call.arguments.canonical)
     admission: Admission = yield Admit(call, verdict)
-    if admission.need is not None:
-        admission = yield from _prepared(call, verdict, admission.need, setting, waits=waits)
+    if admission.first is not None:
+        admission = yield from _prepared(call, verdict, admission.first, setting, waits=waits)
     if admission.error is not None:
         return Raised(admission.error)
     step, entry = admission.step, admission.entry
@@ -181,54 +182,56 @@ def _whole(settled: Settle, answer: Returned | Raised, setting: Setting) -> Flow
 
 
 def _prepared(
-    call: Call, verdict: Verdict, need: Need, setting: Setting, *, waits: bool
+    call: Call, verdict: Verdict, first: Precondition, setting: Setting, *, waits: bool
 ) -> Generator[Effect, Any, Admission]:
     """Do what has to be done first, then place the call anew: it may run now, or is refused."""
-    turn, slot = need.arrival.turn, need.arrival.slot
+    turn, slot = first.arrival.turn, first.arrival.slot
     try:
-        return (yield from _made_ready(call, verdict, need, setting, waits=waits))
+        return (yield from _made_ready(call, verdict, first, setting, waits=waits))
     finally:
         turn.asked(slot)
 
 
 def _made_ready(
-    call: Call, verdict: Verdict, need: Need, setting: Setting, *, waits: bool
+    call: Call, verdict: Verdict, first: Precondition, setting: Setting, *, waits: bool
 ) -> Generator[Effect, Any, Admission]:
     while True:
         stopped: BaseException | None = None
-        match need.what:
+        match first.what:
             case "approve":
-                assert need.asked is not None
-                verdict, stopped = yield from approved(call, verdict, need.asked, setting)
+                assert first.asked is not None
+                verdict, stopped = yield from approved(call, verdict, first.asked, setting)
             case "edit":
-                assert need.entry is not None
-                verdict, stopped = yield from edited_again(call, verdict, need.entry, setting)
-            case "tell":
-                assert need.entry is not None
-                stopped = yield from _told(call, need.entry, setting)
+                assert first.entry is not None
+                verdict, stopped = yield from edited_again(call, verdict, first.entry, setting)
+            case "probe":
+                assert first.entry is not None
+                stopped = yield from _probed(call, first.entry, setting)
             case "undo":
-                left = yield from setting.take_back(need.orphans, waits)
+                left = yield from setting.take_back(first.orphans, waits)
                 if left:
-                    halt = diverged(need.arrival, need.orphans, setting.run, setting.at, left=left)
+                    halt = diverged(
+                        first.arrival, first.orphans, setting.run, setting.at, left=left
+                    )
                     yield Stop(halt)
                     stopped = halt
             case "capture":
-                stopped = yield from capture(call, need.entry, setting)
+                stopped = yield from capture(call, first.entry, setting)
             case "wait":
-                assert need.until is not None
-                answer = yield Wait(need.until)
+                assert first.until is not None
+                answer = yield Wait(first.until)
                 stopped = answer.error if isinstance(answer, Raised) else None
             case _:
-                assert_never(need.what)
+                assert_never(first.what)
         if stopped is not None:
             return Admission(None, error=stopped)  # nothing happened, nothing is written
-        admission: Admission = yield Admit(call, verdict, need.arrival)
-        if admission.need is None:
+        admission: Admission = yield Admit(call, verdict, first.arrival)
+        if admission.first is None:
             return admission
-        need = admission.need
+        first = admission.first
 
 
-def _told(
+def _probed(
     call: Call, entry: Entry, setting: Setting
 ) -> Generator[Effect, Any, BaseException | None]:
     """Find out what became of a recorded step, and let the call know."""
@@ -238,11 +241,11 @@ def _told(
     if isinstance(said, BaseException):
         return said
     if isinstance(said, DidNotHappen):
-        call.told = Told(False)
+        call.probed = ProbeResult(False)
     elif isinstance(said, Happened):
-        call.told = yield from happened(contract, values, entry.undo, said, setting)
+        call.probed = yield from happened(contract, values, entry.undo, said, setting)
     else:
-        call.told = Told(None)
+        call.probed = ProbeResult(None)
     return None
 
 
@@ -252,7 +255,7 @@ def happened(
     undo: dict[str, Any] | None,
     said: Happened,
     setting: Setting,
-) -> Generator[Effect, Any, Told]:
+) -> Generator[Effect, Any, ProbeResult]:
     """What a probe's word makes of a step of unknown outcome."""
     answer = Returned(said.result)
     outcome, encoded = _outcome(contract, answer, setting, None)
@@ -267,7 +270,7 @@ def happened(
         now = yield from observed(contract, arguments, setting.seal)
         if not isinstance(now, Raised):
             undoing["after"] = digests_of(now)
-    return Told(True, outcome, sha256(encoded).hexdigest(), undoing)
+    return ProbeResult(True, outcome, sha256(encoded).hexdigest(), undoing)
 
 
 # --- how a body ended ----------------------------------------------------------------------------

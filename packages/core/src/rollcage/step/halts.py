@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
-from rollcage.errors import Diverged, Halt, UnknownOutcome
+from rollcage.contract.contract import Contract
+from rollcage.errors import Diverged, Halt, NotReplayable, ReplayMiss, UnknownOutcome
 from rollcage.replay.path import Entry, described, nearest
+from rollcage.replay.recording import Recording
 from rollcage.step.call import Arrival
 
-__all__ = ["contradicted", "diverged", "taken_back", "unknown"]
+__all__ = [
+    "changed", "contradicted", "diverged", "lossy", "missing", "taken_back", "unknown",
+]  # fmt: skip
 
 
 def unknown(run: str, step: int, name: str, at: str, *, why: str = "") -> UnknownOutcome:
@@ -104,4 +109,59 @@ def contradicted(entry: Entry, at: str) -> Halt:
         f"never ran: the session was halted there (step {entry.step} of run {entry.run}: "
         f"{entry.outcome['reason']}). Resume from a state that was saved earlier, or remove that "
         f"call and its answer from the history"
+    )
+
+
+def missing(arrival: Arrival, recording: Recording) -> ReplayMiss:
+    """Nothing is recorded at the place of a call that may not run."""
+    call, contract, path = arrival.call, arrival.contract, arrival.branch.path
+    entries = list(path.entries) if path is not None else []
+    entries += recording.pure.values()
+    for queue in recording.models.values():
+        entries += queue
+    near = nearest(entries, contract.name, contract.version, arrival.args)
+    said = "nothing is recorded at this place"
+    if near is not None:
+        entry, differs = near
+        nearby = f"step {entry.step} ({entry.name})"
+        said = f"the nearest recorded call is {nearby}; it differs in {differs}"
+    asked = len(recording.models.get(arrival.key, ()))
+    if arrival.kind == "model" and asked:
+        many = (
+            "the one recorded answer to this request was"
+            if asked == 1
+            else f"all {asked} recorded answers to this request were"
+        )
+        said = f"{many} replayed already; the model was called once more"
+    if call.turn is None and threading.current_thread() is not threading.main_thread():
+        said += (
+            ". It was called in a thread, and threads have no order that a replay could "
+            "follow: give each call a slot, with `with session.turn() as turn:` and in the "
+            "thread `with turn.slot(i):`, or each thread a branch, `session.branch(name)`"
+        )
+    return ReplayMiss(f"no recorded step for {contract.name}: {said}")
+
+
+def lossy(entry: Entry, at: str) -> NotReplayable:
+    """A recorded write was performed, and its result can't be given back."""
+    return NotReplayable(
+        f"step {entry.step} of run {entry.run} ({entry.name}) was performed, but its "
+        f"result can't be replayed: {entry.flaw}. Record its result: rollcage resolve "
+        f"{entry.run} {entry.step}{at} --happened --result JSON; or declare "
+        f'on_miss="live" on the tool to run it again'
+    )
+
+
+def changed(what: str, entry: Entry, contract: Contract) -> NotReplayable:
+    """A call is recorded, but its tool declares `another version` or `another effect` by now."""
+    if what == "another version":
+        return NotReplayable(
+            f"step {entry.step} of run {entry.run} performed {contract.name} as version "
+            f"{entry.version!r}; the tool is now {contract.version!r} and is not silently "
+            f'run again. Give the tool its old version, or declare on_miss="live" on it'
+        )
+    return NotReplayable(
+        f"step {entry.step} of run {entry.run} ran {contract.name} with the effect "
+        f"{entry.effect!r}; the tool now declares {contract.effect!r} and is not "
+        f'silently run again. Declare on_miss="live" on it to run it'
     )

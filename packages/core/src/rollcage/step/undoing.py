@@ -20,10 +20,11 @@ from rollcage.contract.contract import Contract
 from rollcage.errors import RollcageError, SessionError, ToolMissing, ToolRefused
 from rollcage.fingerprint.identity import idempotency_key
 from rollcage.gate import Verdict
+from rollcage.replay.finding import ProbeResult
 from rollcage.replay.generation import Origin
 from rollcage.replay.path import Entry
 from rollcage.replay.recording import Lineage, undo_paths
-from rollcage.step.call import Call, Told
+from rollcage.step.call import Call
 from rollcage.step.capture import Setting, observed, plan_late, probed, revived
 from rollcage.step.flow import happened, run_step
 from rollcage.step.requests import (
@@ -288,7 +289,7 @@ def _asked(
         return None
     task.happened = isinstance(said, Happened)
     outcome: dict[str, Any] = {"status": "not_started"}
-    told = Told(False, outcome)
+    told = ProbeResult(False, outcome)
     if isinstance(said, Happened):
         told = yield from happened(contract, task.values, entry.undo, said, setting)
         task.after = (told.undo or {}).get("after")

@@ -1,0 +1,218 @@
+"""The live branches and turns of a run: each branch beside what is recorded of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from rollcage.errors import SessionError
+from rollcage.fingerprint.identity import branch_world, child_world, undo_world, world_zero
+from rollcage.replay.ahead import Place as Spot
+from rollcage.replay.ahead import Standing
+from rollcage.replay.path import Path
+from rollcage.replay.recording import Recording
+from rollcage.replay.world import Branch, Turn
+
+__all__ = ["Branches", "Forked"]
+
+
+class Forked(NamedTuple):
+    """A branch that was forked off another one.
+
+    Attributes:
+        name: its full name.
+        parent: that of the other.
+        turn: in which.
+        at: where a framework with a memory stood by then: conversation and checkpoint.
+    """
+
+    name: str
+    parent: str
+    turn: Turn
+    at: Spot
+
+
+class Branches:
+    """The branches of a run that are open, and its turns.
+
+    Args:
+        recording: what is recorded; None where nothing is.
+        seed: of the first branch's world.
+        strict: whether every tool step advances the world (`chain="all"`).
+        turns: how many the run has already.
+
+    Attributes:
+        by_name: the branches.
+        strict: see above.
+        turns: how many turns the run has.
+    """
+
+    def __init__(
+        self, recording: Recording | None, seed: str, *, strict: bool, turns: int = 0
+    ) -> None:
+        self.by_name: dict[str, Branch] = {}
+        self.turns = turns
+        self._recording = recording
+        self.strict = strict
+        self._undo_paths: dict[str, Path] = {}  # of what earlier undos did
+        # Of the last call that brought no turn; and turns of what a framework does at once.
+        self._implicit: tuple[Turn, Branch, str] | None = None
+        self._turns_at: dict[tuple[str, str, int], Turn] = {}
+        self._counts_at: dict[tuple[str, str], int] = {}
+        self.open("", world_zero(seed), follows=True)
+
+    # --- branches --------------------------------------------------------------------------------
+
+    def open(self, name: str, world: bytes, *, follows: bool) -> Branch:
+        """Open a branch that starts in a world; `follows`: along what is recorded of it."""
+        path = self._undo_paths.get(name)
+        if self._recording is not None and path is None:
+            path = self._recording.paths.get(name) or Path([], strict=self.strict)
+            first = next((each for each in path.entries if each.position == 0), None)
+            if name and follows and first is not None:
+                # Where it was forked inside a batch, the recorded world says how much was done.
+                world = bytes.fromhex(first.world)
+        branch = Branch(name, world, path)
+        branch.following = branch.following and follows
+        self.by_name[name] = branch
+        return branch
+
+    def name_in(self, name: str, parent: tuple[str, bytes] | None) -> str:
+        """The branch in which calls stand: inside of a step's body, one of its own.
+
+        Or what was forked off that: there `name` is no longer the branch that the step stands in.
+        `parent` is that branch's name, and the step's fingerprint.
+        """
+        if parent is None or name != parent[0]:
+            return name
+        name = f"#{parent[1].hex()}"
+        if name not in self.by_name:
+            self.open(name, child_world(parent[1]), follows=True)
+        return name
+
+    def fork(
+        self,
+        parent: str,
+        name: str,
+        turn: Turn | None,
+        standing: Standing | None,
+        after: Iterable[str] = (),
+    ) -> Forked:
+        """Start a branch off another one.
+
+        It begins behind what was done in those that it comes `after`: where one of these is not as
+        it was recorded, nor is what comes after it.
+        """
+        branch = self.by_name[parent]
+        turn = turn or self.new_turn()
+        branch.arrive(turn)
+        at = ("", "") if standing is None else (standing.conversation, standing.checkpoint)
+        count = self._count_of(parent, name, at) or branch.forks.get(name, 0) + 1
+        branch.forks[name] = max(branch.forks.get(name, 0), count)
+        own = name if count == 1 else f"{name}#{count}"
+        full = f"{parent}/{own}" if parent else own
+        behind = [self._behind(each, parent, full) for each in after]
+        ended = frozenset[bytes]().union(*(each.last_worlds() for each in behind))
+        follows = branch.may_follow(turn)  # other calls of the turn may have left the path by now
+        follows = follows and all(each.as_recorded for each in behind)
+        fork = self.open(full, branch_world(branch.world, own, ended), follows=follows)
+        fork.forked_at, fork.forked_in, fork.behind = branch.position, turn, ended
+        began = None if self._recording is None else self._recording.began(full)
+        if branch.path is not None and began is not None:
+            # It stood beside what came back to the other branch behind its own first step.
+            fork.forked_at = min(fork.forked_at, branch.path.position_at(began))
+        return Forked(full, parent, turn, at)
+
+    def _behind(self, name: str, parent: str, full: str) -> Branch:
+        """A branch that another one comes after."""
+        found = self.by_name.get(name)
+        if found is None or name.rpartition("/")[0] != parent or not found.joined:
+            raise SessionError(
+                f"the branch {full!r} can't come after {name!r}: that has to be a branch of the "
+                f"same one, and its block has to have ended"
+            )
+        return found
+
+    def _count_of(self, parent: str, name: str, at: Spot) -> int | None:
+        """Which of the forks of a name one is that a framework with a memory makes again.
+
+        Those that it made before, where it never comes back to, need not all be seen.
+        """
+        if self._recording is None or not at[1]:
+            return None
+        for known, place in self._recording.opened.items():
+            around, _, own = known.rpartition("/")
+            plain, _, count = own.partition("#")
+            if place == at and (around, plain) == (parent, name) and known not in self.by_name:
+                return int(count or 1)
+        return None
+
+    def open_seen(self, name: str) -> Branch:
+        """Open a branch that nobody has forked, for what is recorded in it."""
+        parent, _, own = name.rpartition("/")
+        around = self.by_name[parent]
+        plain, _, count = own.partition("#")
+        around.forks[plain] = max(around.forks.get(plain, 0), int(count or 1))
+        return self.open(name, branch_world(around.world, own), follows=around.following)
+
+    # --- turns -----------------------------------------------------------------------------------
+
+    def new_turn(self, opens: Mapping[str, Collection[str]] = MappingProxyType({})) -> Turn:
+        """The next turn, in which branches of these own names may be opened."""
+        self.turns += 1
+        return Turn(self.turns, opens)
+
+    def implied_turn(self, branch: Branch, standing: Standing | None) -> Turn:
+        """That of a call which brings none: its own, or that of the writes it overlaps with."""
+        last, checkpoint = self._implicit, "" if standing is None else standing.checkpoint
+        if last is not None and last[1:] == (branch, checkpoint) and branch.busy:
+            return last[0]
+        turn = self.turn_at(standing, branch.name) or self.new_turn()
+        self._implicit = turn, branch, checkpoint
+        return turn
+
+    def turn_at(self, standing: Standing | None, branch: str) -> Turn | None:
+        """The turn of what a framework does at once: the first of each of those works, the second.
+
+        None where nobody can tell what is done at once.
+        """
+        if standing is None or not standing.at_once:
+            return None
+        place = branch, standing.checkpoint
+        count = self._counts_at[place] = self._counts_at.get(place, 0) + 1
+        key = branch, standing.at_once, count
+        turn = self._turns_at.get(key)
+        if turn is None:
+            turn = self._turns_at[key] = self.new_turn()
+        return turn
+
+    # --- undo ------------------------------------------------------------------------------------
+
+    def begin_undo(self, paths: dict[str, Path]) -> None:
+        """An undo begins; `paths` say what earlier ones have done."""
+        self._undo_paths = paths
+
+    def undo_branch(self, fingerprint: str, attempt: int) -> str:
+        """Open the branch in which a step is undone, from its start; its name."""
+        name = f"#{fingerprint}#undo{attempt or ''}"
+        self.open(name, undo_world(bytes.fromhex(fingerprint), attempt), follows=True)
+        return name
+
+    def taken_back(self, run: str, step: int) -> None:
+        """A step was undone: where its recording lies ahead, it holds no longer."""
+        if self._recording is not None:
+            for path in self._recording.paths.values():
+                path.take_back(run, step)
+
+    def rewind(self) -> None:
+        """What is recorded holds no longer: the world is not the one that it was recorded in."""
+        if self._recording is None:
+            return
+        self._recording.models.clear()
+        for name, path in self._recording.paths.items():
+            branch = self.by_name.get(name)
+            if branch is None:
+                path.close()
+            else:
+                branch.leave_path(self.new_turn())

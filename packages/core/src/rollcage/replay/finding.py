@@ -1,0 +1,406 @@
+"""Finds what is recorded of a call, and says what becomes of it; nothing is changed by that.
+
+What it finds is taken when the call is admitted: until then, whatever had to be done first, it is
+found anew.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final, NamedTuple, Protocol
+
+from rollcage.contract.contract import Contract
+from rollcage.contract.drift import flaw_of
+from rollcage.replay.matching import Case, Probed, Row, Way, matched
+from rollcage.replay.path import Entry, Path
+from rollcage.replay.recording import Recording, is_fork
+from rollcage.replay.world import Branch, Turn
+
+__all__ = ["NEW", "Finder", "Match", "ProbeResult", "Sought"]
+
+
+class ProbeResult(NamedTuple):
+    """What was found out about a recorded step of unknown outcome.
+
+    Attributes:
+        happened: None where nobody can tell.
+        outcome: where it happened, as the trace holds it, and its digest (hex).
+        undo: what that adds to what stands of its undo.
+    """
+
+    happened: bool | None
+    outcome: dict[str, Any] | None = None
+    digest: str = ""
+    undo: dict[str, Any] | None = None
+
+
+class Sought(Protocol):
+    """A call that has arrived, as it is looked for."""
+
+    @property
+    def kind(self) -> str:
+        """`tool` or `model`."""
+        ...
+
+    @property
+    def contract(self) -> Contract:
+        """Of its tool."""
+        ...
+
+    @property
+    def key(self) -> str:
+        """Its content identity (hex)."""
+        ...
+
+    @property
+    def args(self) -> Mapping[str, Any]:
+        """Its canonical arguments, as the trace holds them."""
+        ...
+
+    @property
+    def branch(self) -> Branch:
+        """Where it stands."""
+        ...
+
+    @property
+    def turn(self) -> Turn:
+        """In which it was issued."""
+        ...
+
+    @property
+    def slot(self) -> int:
+        """Its place in that."""
+        ...
+
+    @property
+    def checkpoint(self) -> str:
+        """Its place in a framework's memory; empty without one."""
+        ...
+
+    @property
+    def placed(self) -> bool:
+        """Whether it has a place among reads and writes."""
+        ...
+
+    @property
+    def advances(self) -> bool:
+        """Whether it moves the world on where it runs."""
+        ...
+
+    @property
+    def compensates(self) -> bool:
+        """Whether it takes a step back."""
+        ...
+
+    @property
+    def asks(self) -> bool:
+        """Whether somebody is asked about it today, and has not said yes."""
+        ...
+
+    @property
+    def probe_result(self) -> ProbeResult | None:
+        """What its probe has said of the recorded step."""
+        ...
+
+    def is_beside(self, entry: Entry) -> bool:
+        """Whether a recorded step is of work that a framework does at once with this call's."""
+        ...
+
+
+class Match(NamedTuple):
+    """What becomes of a call.
+
+    Attributes:
+        way: see `Way`.
+        why: the name of the row, or of the check, that says so.
+        entry: the recorded step that stands for it; of a call that is refused, the one that it is
+            refused for.
+        given: the same, as a probe has it by now.
+        past: recorded steps before that one that hold no longer.
+        behind: the recorded effects that it would leave behind, where it runs.
+    """
+
+    way: Way
+    why: str
+    entry: Entry | None = None
+    given: Entry | None = None
+    past: tuple[Entry, ...] = ()
+    behind: tuple[Entry, ...] = ()
+
+
+NEW: Final = Match("run new", "new")
+
+
+class Finder:
+    """Finds the recorded steps that stand for the calls of a run.
+
+    Args:
+        recording: what is recorded; None where nothing is.
+        live: whether what is not recorded may run.
+        branches: those of the run that are open, by name.
+    """
+
+    def __init__(
+        self, recording: Recording | None, branches: Mapping[str, Branch], *, live: bool
+    ) -> None:
+        self._recording = recording
+        self._branches = branches
+        self._live = live
+
+    def find(self, sought: Sought, start: int) -> Match:
+        """What becomes of a call whose turn started at position `start` of its branch's path."""
+        if self._recording is None and not sought.compensates:
+            return NEW
+        past: tuple[Entry, ...] = ()
+        while True:
+            entry = self._candidate(sought, start, past)
+            if entry is None:
+                return self._nothing(sought, past)
+            given = _given(entry, sought.probe_result)
+            row = self._row(sought, given)
+            if row.way != "pass over":
+                behind: tuple[Entry, ...] = ()
+                if row.way == "run again":
+                    behind = tuple(_behind_failure(sought, given))
+                return Match(row.way, row.name, entry, given, past, behind)
+            past += (entry,)
+
+    # --- which recorded step ---------------------------------------------------------------------
+
+    def _candidate(self, sought: Sought, start: int, past: Collection[Entry]) -> Entry | None:
+        """The first recorded step that may stand for a call, but for those that are past."""
+        recording, path, key = self._recording, sought.branch.path, sought.key
+        if sought.compensates:  # what earlier undos did
+            return None if path is None else path.find(key, start, sought.slot)
+        if recording is None or sought.contract.source == "live":
+            return None
+        if sought.kind == "model":
+            return recording.next_answer(key, past)
+        if not sought.placed:
+            entry = recording.pure.get(key)
+            if entry is not None and entry not in past:
+                return entry
+        if path is None:
+            return None
+        entry = None
+        if sought.branch.may_follow(sought.turn):
+            entry = path.find(key, start, sought.slot, past)
+        entry = entry or path.find_at(key, sought.checkpoint, past)
+        if not sought.placed and self._live and entry is not None and entry.status != "blocked":
+            return None
+        return entry
+
+    def _row(self, sought: Sought, entry: Entry) -> Row:
+        contract = sought.contract
+        probed: Probed = "never"
+        if entry.status == "unknown" and self._live:
+            probed = _probed(sought, entry)
+        return matched(
+            Case(
+                entry.status,
+                self._live,
+                contract.effect,
+                contract.on_miss or "not said",
+                entry.has_effect,
+                entry.effect in ("write", "scope"),
+                entry.frontier,
+                entry.flaw is not None,
+                contract.idempotent,
+                probed,
+                sought.asks,
+            )
+        )
+
+    # --- nothing stands for it -------------------------------------------------------------------
+
+    def _nothing(self, sought: Sought, past: tuple[Entry, ...]) -> Match:
+        """What becomes of a call that nothing recorded stands for."""
+        recording, contract = self._recording, sought.contract
+        if recording is None:
+            return NEW
+        if contract.source != "live":
+            on_miss = contract.on_miss or "not said"
+            row = matched(Case("nothing", self._live, contract.effect, on_miss))
+            if row.way == "refuse":
+                return Match(row.way, row.name, past=past)
+        path = sought.branch.path
+        if path is None:
+            return Match("run new", "new", past=past)
+        other = self._other_effect(sought, recording, path)
+        if other is not None:
+            return Match("refuse", "another effect", other, other, past)
+        changes = sought.advances and contract.effect in ("write", "scope")
+        if not changes or sought.compensates:
+            return Match("run new", "new", past=past)
+        if path.ahead and contract.on_miss != "live":
+            other = path.other_version(contract.name, sought.args, contract.version)
+            if other is not None:
+                return Match("refuse", "another version", other, other, past)
+        if path.taken_back:
+            return Match("refuse", "taken back", past=past)
+        return Match("run new", "new", past=past, behind=tuple(self._behind(sought, path)))
+
+    def _other_effect(self, sought: Sought, recording: Recording, path: Path) -> Entry | None:
+        """The same call, recorded when its tool declared another effect."""
+        contract = sought.contract
+        if contract.on_miss == "live" or sought.kind != "tool":
+            return None
+        other = path.effect_of(sought.key) if contract.effect == "pure" else None
+        if contract.effect in ("write", "scope"):
+            other = recording.pure.get(sought.key)
+        return other if other is not None and other.status == "ok" else None
+
+    # --- what it would leave behind --------------------------------------------------------------
+
+    def _behind(self, sought: Sought, path: Path) -> Iterable[Entry]:
+        """The recorded effects that a new write would leave behind.
+
+        Not those that other calls of its own turn may still ask for: a turn whose last calls were
+        never recorded goes on, whoever of it comes first.
+        """
+        left = path.left() if path.ahead else []
+        if left and sought.branch.may_follow(sought.turn):
+            at, slot = path.position, sought.slot
+            left = [e for e in left if e.abandoned or e.since > at or e.slot == slot]
+        left += self._after(sought.branch.name)
+        if not path.entries:
+            left += self._unopened(sought.branch.name)
+        return (each for each in left if each.abandoned or not sought.is_beside(each))
+
+    def _unopened(self, name: str) -> list[Entry]:
+        """The recorded effects of branches beside or below this one that nobody has opened.
+
+        A branch that goes by another name now would do all of it again. One that was opened before
+        goes by its own.
+        """
+        recording = self._recording
+        if recording is None:
+            return []
+        paths, forks = recording.paths, recording.forks
+        around = [name]
+        if is_fork(name) and name not in paths and name not in recording.opened:
+            around.append(name.rpartition("/")[0])
+        return [
+            entry
+            for parent in around
+            for other in forks.get(parent, ())
+            if paths[other].ahead and other not in self._branches and not other.startswith("#")
+            if not self._may_be_opened(other, name)
+            for entry in paths[other].left()
+        ]
+
+    def _may_be_opened(self, other: str, name: str) -> bool:
+        """Whether a branch beside this one is said to be opened in the turn that opened this."""
+        turn = self._branches[name].forked_in if name in self._branches else None
+        (around, _, own), (here, _, this) = other.rpartition("/"), name.rpartition("/")
+        return turn is not None and here == around and turn.may_open(own, this)
+
+    def _after(self, name: str) -> list[Entry]:
+        """The recorded effects of the branches that come after this one, and nobody asked for."""
+        if self._recording is None or not self._recording.after:
+            return []
+        paths, after = self._recording.paths, self._recording.after
+        here = {name}
+        while "/" in name:
+            name = name.rpartition("/")[0]
+            here.add(name)
+        behind: set[str] = set()
+        for other, before in after.items():  # in the order in which they were opened
+            if not here.isdisjoint(before) or not behind.isdisjoint(before):
+                behind.add(other)
+        return [
+            entry
+            for other, path in paths.items()
+            if path.ahead and _is_in(other, behind)
+            for entry in path.left()
+        ]
+
+    def came_back_with(self, joins: Collection[Entry]) -> list[Entry]:
+        """The recorded effects in branches whose joins these are, and below."""
+        if self._recording is None:
+            return []
+        names = {entry.name for entry in joins if entry.kind == "branch"}
+        below = tuple(f"{name}/" for name in names)
+        return [
+            entry
+            for name, path in self._recording.paths.items()
+            if path.ahead and (name in names or name.startswith(below))
+            for entry in path.left()
+            if entry not in joins
+        ]
+
+    def left(self) -> list[Entry]:
+        """The recorded effects that the run has not asked for."""
+        if self._recording is None:
+            return []
+        return [
+            entry
+            for name, path in self._recording.paths.items()
+            if path.ahead and (name in self._branches or not name.startswith("#"))
+            for entry in path.left()
+        ]
+
+    def beside(self, name: str, path: Path | None) -> bool:
+        """Whether effects are recorded, and not taken yet, of branches forked off the same one.
+
+        Or of how they came back, in the `path` of that one.
+        """
+        if self._recording is None:
+            return False
+        if path is not None and path.ahead and any(e.kind == "branch" for e in path.left()):
+            return True
+        around = name.rpartition("/")[0]
+        return any(
+            other.ahead and _is_beside(each, name, around)
+            for each, other in self._recording.paths.items()
+        )
+
+
+def _behind_failure(sought: Sought, entry: Entry) -> Iterable[Entry]:
+    """The recorded effects behind an earlier failure that is run again."""
+    path = sought.branch.path
+    if path is None or sought.compensates or entry.kind != "tool" or entry.status != "error":
+        return ()
+    if not (sought.branch.following and path.advances(entry)):
+        return ()
+    return (each for each in path.later(entry) if each.has_effect)
+
+
+def _probed(sought: Sought, entry: Entry) -> Probed:
+    """What a probe has said of a step of unknown outcome, or whether it can be asked."""
+    said = sought.probe_result
+    if said is not None:
+        return "nobody knows" if said.happened is None else "did not happen"
+    contract = sought.contract
+    if contract.effect != "write":
+        return "never"
+    known = entry.undo is not None and "before" in entry.undo
+    can_tell = contract.probe is not None or (contract.observe is not None and known)
+    return "can be" if can_tell else "never"
+
+
+def _given(entry: Entry, said: ProbeResult | None) -> Entry:
+    """A recorded step as its probe has it: one of unknown outcome that has happened."""
+    if said is None or not said.happened or entry.status != "unknown":
+        return entry
+    assert said.outcome is not None
+    given = copy.copy(entry)
+    given.status, given.outcome, given.digest = "ok", said.outcome, said.digest
+    given.flaw = flaw_of(said.outcome)
+    given.probed = True
+    if said.undo:
+        given.undo = {**(entry.undo or {}), **said.undo}
+    return given
+
+
+def _is_in(branch: str, names: set[str]) -> bool:
+    """Whether a branch is one of these, or was forked off one."""
+    return branch in names or any(branch.startswith(f"{name}/") for name in names)
+
+
+def _is_beside(branch: str, other: str, around: str) -> bool:
+    """Whether a branch was forked off the same one (`around`) as the other, or in such a one."""
+    if not is_fork(branch) or branch == other or branch.startswith(f"{other}/"):
+        return False
+    return branch.startswith(f"{around}/") if around else not branch.startswith("#")
