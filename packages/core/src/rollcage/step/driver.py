@@ -7,18 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import dataclasses
-import functools
-import inspect
 import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
-from concurrent.futures import Future
 from hashlib import sha256
-from types import CoroutineType
-from typing import Any, Final, TypeVar, assert_never
+from typing import Any, Final, assert_never
 
 import orjson
 
@@ -33,6 +28,7 @@ from rollcage.errors import (
     TraceUnwritable,
 )
 from rollcage.replay.recording import Lineage
+from rollcage.step.bodies import Bodies
 from rollcage.step.call import Admission, Call, Step
 from rollcage.step.ledger import Ledger
 from rollcage.step.observing import Instrument, Observer, Observing, Surroundings
@@ -63,14 +59,14 @@ from rollcage.step.requests import (
     Wait,
     Waiting,
 )
+from rollcage.step.waiting import aconsult, awaited, caught, consult, stepped, unwrap, waited_for
 from rollcage.store.jobs import store_option
 from rollcage.store.protocol import Reader, Store, Writer
 from rollcage.trace import constructors as make
 from rollcage.trace.messages import MessagesWritten
 
-__all__ = ["Clock", "Driver", "Perform", "aconsult", "consult", "stepped", "unwrap"]
+__all__ = ["Clock", "Driver", "Perform"]
 
-T = TypeVar("T")
 Perform = Callable[[Waiting], Awaitable[Returned | Raised]]
 """Performs what may take its time."""
 
@@ -129,11 +125,11 @@ class Driver:
         self._messages = MessagesWritten()
         self._source = source
         self._clock = clock
-        self._enter, self._leave = enter, leave
         instruments = [each for each in observing.observers if isinstance(each, Instrument)]
         if instruments:
             surroundings = Surroundings(writer.run, instruments, enter, leave)
-            self._enter, self._leave = surroundings.enter, surroundings.leave
+            enter, leave = surroundings.enter, surroundings.leave
+        self.bodies = Bodies(enter, leave, self.refusal, self._late, lambda: self.closed)
         self._recall = recall
         self._late_end = late_end
 
@@ -177,7 +173,7 @@ class Driver:
         """Perform in this thread what may take its time; this never suspends."""
         match effect:
             case Execute():
-                return self._execute(effect)
+                return self.bodies.execute(effect)
             case Sync(before=step):
                 with self._at_barrier(step):
                     return self._or_withdrawn(step, self.sync())
@@ -185,7 +181,7 @@ class Driver:
                 self._ended(effect)
                 return consult(effect)
             case Wait(until=until):
-                return _waited_for(until)
+                return waited_for(until)
             case _:
                 assert_never(effect)
 
@@ -194,7 +190,9 @@ class Driver:
         match effect:
             case Execute():
                 said = effect.is_async
-                return await self._aexecute(effect, is_async=is_async if said is None else said)
+                return await self.bodies.aexecute(
+                    effect, is_async=is_async if said is None else said
+                )
             case Sync(before=step):
                 with self._at_barrier(step):
                     return self._or_withdrawn(step, await self._async_synced())
@@ -202,7 +200,7 @@ class Driver:
                 self._ended(effect)
                 return await aconsult(effect)
             case Wait(until=until):
-                return await _caught(_awaited(until))
+                return await caught(awaited(until))
             case _:
                 assert_never(effect)
 
@@ -237,8 +235,8 @@ class Driver:
         except Halt as error:
             return Raised(error)
         if done is None:
-            return await _caught(asyncio.to_thread(self.sync))
-        answer = await _caught(_awaited(done))
+            return await caught(asyncio.to_thread(self.sync))
+        answer = await caught(awaited(done))
         if isinstance(answer, Raised) and isinstance(answer.error, Halt):
             self._stop(answer.error)
         return answer
@@ -273,16 +271,7 @@ class Driver:
                 self._abandon(call)
             raise
 
-    # --- bodies ----------------------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def inside(self, step: Step) -> Generator[None]:
-        """Stand in the body of a step."""
-        token = self._enter(step)
-        try:
-            yield
-        finally:
-            self._leave(token)
+    # --- what may not begin any more -------------------------------------------------------------
 
     def refusal(self, step: Step) -> Raised | None:
         """Why a body must not begin any more: it may have waited for the disk, or for a thread."""
@@ -315,64 +304,9 @@ class Driver:
         error.__cause__ = halted
         return error
 
-    def _execute(self, effect: Execute) -> Returned | Raised:
-        refused = self.refusal(effect.step)
-        if refused is not None:
-            return refused
-        token = self._enter(effect.step)
-        try:
-            value = effect.body(**effect.step.call.passed)
-            if type(value) is CoroutineType:
-                value.close()  # it has not begun: nothing happened
-                name = effect.step.call.contract.name
-                return Raised(SessionError(f"{name} is async: await session.acall(...) it"))
-            return Returned(value)
-        except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
-            return Raised(error)
-        finally:
-            self._leave(token)
-
-    async def _aexecute(self, effect: Execute, *, is_async: bool) -> Returned | Raised:
-        if not is_async:
-            return await self._in_thread(effect)
-        refused = self.refusal(effect.step)
-        if refused is not None:
-            return refused
-        token = self._enter(effect.step)
-        try:
-            return Returned(await effect.body(**effect.step.call.passed))
-        except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
-            return Raised(error)
-        finally:
-            self._leave(token)
-
-    async def _in_thread(self, effect: Execute) -> Returned | Raised:
-        context = contextvars.copy_context()
-        loop = asyncio.get_running_loop()
-        ticket = threading.Lock()  # taken once: by the body to begin, or so that it never does
-
-        def begin() -> Returned | Raised | None:
-            return self._execute(effect) if ticket.acquire(blocking=False) else None
-
-        body = loop.run_in_executor(None, context.run, begin)
-        try:
-            answer = await asyncio.shield(body)
-            assert answer is not None
-            return answer
-        except asyncio.CancelledError as error:
-            if ticket.acquire(blocking=False):  # it was waiting for a free thread
-                return Raised(error, began=False)
-            # The body goes on in its thread; what becomes of it is written down when it is known.
-            body.add_done_callback(lambda done: self._late(effect, done))
-            return Raised(error)
-
-    def _late(self, effect: Execute, done: asyncio.Future[Returned | Raised | None]) -> None:
-        if done.cancelled() or not effect.step.world_effect or self.closed:
-            return
-        answer = done.result()
-        if answer is not None:
-            with contextlib.suppress(BaseException):  # what the body raised is recorded, not raised
-                self.run(self._late_end(effect.step, answer))
+    def _late(self, step: Step, answer: Returned | Raised) -> None:
+        """A body outlived its cancelled call: record its end."""
+        self.run(self._late_end(step, answer))
 
     # --- everything else -------------------------------------------------------------------------
 
@@ -602,77 +536,3 @@ class Driver:
         except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
             return Raised(error)
         return Returned(None)
-
-
-def consult(effect: Consult) -> Returned | Raised:
-    """Call what a user declared, in this thread."""
-    try:
-        answer: Any = effect.function(*effect.positional, **effect.words)
-    except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
-        return Raised(error)
-    if not inspect.isawaitable(answer):
-        return Returned(answer)
-    if type(answer) is CoroutineType:
-        answer.close()
-    return Raised(
-        SessionError(f"{effect.what} is async, but this call is not: use await session.acall(...)")
-    )
-
-
-async def aconsult(effect: Consult) -> Returned | Raised:
-    """Call what a user declared; a sync one must not keep the loop waiting: it gets a thread."""
-    function = functools.partial(effect.function, *effect.positional, **effect.words)
-    try:
-        if inspect.iscoroutinefunction(effect.function):
-            return Returned(await function())
-        answer: Any = function() if effect.here else await asyncio.to_thread(function)
-        return Returned(await answer if inspect.isawaitable(answer) else answer)
-    except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
-        return Raised(error)
-
-
-def unwrap(result: Returned | Raised, *, stream: bool = False) -> Any:
-    """What a flow gave, or its error raised; a stream's own loop tells where it was cut."""
-    if type(result) is Returned:
-        if result.cut and not stream:
-            raise NotReplayable("the recorded stream was not read to its end")
-        return result.value
-    assert isinstance(result, Raised)
-    try:
-        raise result.error
-    finally:
-        del result  # no cycle of the error with its own traceback
-
-
-def _waited_for(until: Future[None]) -> Returned | Raised:
-    try:
-        return Returned(until.result())
-    except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
-        return Raised(error)
-
-
-async def _awaited(until: Future[None]) -> Returned:
-    return Returned(await asyncio.shield(asyncio.wrap_future(until)))
-
-
-def stepped(coroutine: Awaitable[T]) -> T:
-    """What a coroutine gives that never suspends.
-
-    An async loop that is given only what performs at once is a sync one: written once for both.
-    """
-    try:
-        next(coroutine.__await__())
-    except StopIteration as stop:
-        value: T = stop.value
-    else:
-        raise AssertionError("what performs at once never suspends")
-    return value
-
-
-async def _caught(waiting: Any) -> Returned | Raised:
-    """What this waits for, cancellation included, as data."""
-    try:
-        answer: Returned | Raised = await waiting
-    except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
-        return Raised(error)
-    return answer

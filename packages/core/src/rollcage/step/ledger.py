@@ -7,18 +7,16 @@ recorded of a call is found in `replay.finding`; here it is taken.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Literal
 
 from rollcage.contract.drift import raised
 from rollcage.errors import (
-    ApprovalRequired,
     Blocked,
     Halt,
     NotReplayable,
-    RollcageError,
     SessionHalted,
     TraceUnwritable,
 )
@@ -30,27 +28,14 @@ from rollcage.replay.branches import Branches
 from rollcage.replay.finding import Finder, Match
 from rollcage.replay.path import UNKNOWN_DIGEST, Entry
 from rollcage.replay.recording import Recording
-from rollcage.replay.world import Branch, Place, Turn, union
+from rollcage.replay.world import Turn, union
 from rollcage.step import halts, journal
 from rollcage.step.call import Admission, Arrival, Call, Precondition, Stats, Step
 from rollcage.step.seeing import Seeing
+from rollcage.step.taking import Mode, OnDivergence, Refused, Taking, denied
 from rollcage.trace.constructors import Event, branch_forked
 
 __all__ = ["Ledger", "Mode", "OnDivergence"]
-
-Mode = Literal["record", "resume", "offline", "verify"]
-OnDivergence = Literal["halt", "warn", "undo"]
-
-_NOT_COMPARABLE: Final = "not comparable: recorded writes came after this read"
-
-
-class _Refused(Exception):
-    """A call that may not run, with the error to raise."""
-
-    def __init__(self, error: RollcageError, *, halts: bool = True) -> None:
-        super().__init__(error)
-        self.error = error
-        self.halts = halts
 
 
 class Ledger:
@@ -84,16 +69,17 @@ class Ledger:
         self._run = run
         self._at = at  # what a command line needs to find the store
         self._mode: Mode = mode
-        self._live = mode in ("record", "resume")  # what is not recorded may run
         self._recording = recording
         self._strict = strict = chain == "all"
         self._on_divergence: OnDivergence = on_divergence
         self._steps = steps  # how many the run has already
-        self._open: dict[int, Step] = {}
         self._asking: set[str] = set()  # requests for approval that nobody has decided
         self.branches = Branches(recording, seed, strict=strict, turns=turns)
         self._by_name = self.branches.by_name
-        self._finder = Finder(recording, self._by_name, live=self._live)
+        self._finder = Finder(recording, self._by_name, live=mode in ("record", "resume"))
+        self._taking = Taking(
+            run, at, mode, on_divergence, recording, self._finder, self.stats, self._number
+        )
         self.ahead = Ahead(recording)
         self._seeing = Seeing(recording, self.branches, self.ahead, self.stats, self._number)
 
@@ -224,8 +210,8 @@ class Ledger:
             first = self._first(arrival, match)
             if first is not None:
                 return Admission(None, first=first)
-            return self._take(arrival, match)
-        except _Refused as refused:
+            return self._taking.take(arrival, match)
+        except Refused as refused:
             return self._refuse(arrival, refused)
 
     def _arrive(self, call: Call, verdict: Verdict, now: int) -> Arrival:
@@ -244,9 +230,9 @@ class Ledger:
         """Refuse a call that is denied, that can't be prepared, or whose approval is void."""
         call = arrival.call
         if arrival.verdict.decision == "deny" and self._mode != "offline":
-            raise _Refused(_denied(arrival), halts=False)
+            raise Refused(denied(arrival), halts=False)
         if call.refused is not None:
-            raise _Refused(call.refused, halts=False)
+            raise Refused(call.refused, halts=False)
         if call.approved is not None:
             _check_approval(arrival)
 
@@ -264,7 +250,7 @@ class Ledger:
             said = call.pace()
             if said is not None:  # too many have begun of late
                 refusal = Blocked(said.message, rule=said.rule, code=said.code)
-                raise _Refused(refusal, halts=False)
+                raise Refused(refusal, halts=False)
         if arrival.asks:
             asked = call.ask is not None and not call.waits and self._mode != "offline"
             return (
@@ -286,190 +272,12 @@ class Ledger:
         """It was decided."""
         self._asking.discard(request)
 
-    # --- what was found is taken -----------------------------------------------------------------
-
-    def _take(self, arrival: Arrival, match: Match) -> Admission:
-        """Do what was found; from here on something is used up, written, or both."""
-        for entry in match.past:
-            self._use_up(arrival.branch, entry)
-        match match.way:
-            case "give back":
-                return self._give_back(arrival, match)
-            case "run again":
-                return self._again(arrival, match)
-            case "run new":
-                return self._go(arrival, match)
-            case _:
-                raise self._refusal(arrival, match)
-
-    def _use_up(self, branch: Branch, entry: Entry) -> None:
-        if entry.kind != "model":
-            assert branch.path is not None
-            branch.path.take(entry)
-        elif self._recording is not None:
-            self._recording.use_answer(entry)
-
-    def _refuse(self, arrival: Arrival, refused: _Refused) -> Admission:
+    def _refuse(self, arrival: Arrival, refused: Refused) -> Admission:
         self.stats.blocked += 1
         if refused.halts:
             self.halted = refused.error
         event = journal.blocked(self._number(arrival.call), arrival, refused.error)
         return Admission(event, error=refused.error)
-
-    def _refusal(self, arrival: Arrival, match: Match) -> _Refused:
-        """Why a call must not run, in the words of its error."""
-        entry = match.entry
-        if entry is None:
-            if match.why == "taken back":
-                return _Refused(halts.taken_back(arrival.branch.name, self._run, self._at))
-            assert self._recording is not None
-            error = halts.missing(arrival, self._recording)
-            return _Refused(error, halts=match.why == "missing")
-        if match.why == "blocked":
-            self._use_up(arrival.branch, entry)
-            if self._live:
-                arrival.call.decided = entry.decided
-                arrival.supersedes = entry.run, entry.step
-            said = entry.outcome
-            refusal = Blocked(said["reason"], rule=said["rule"], code=said["code"])
-            return _Refused(refusal, halts=False)
-        if match.why == "unknown":
-            return _Refused(halts.unknown(entry.run, entry.step, entry.name, self._at))
-        if match.why == "lossy":
-            return _Refused(halts.lossy(match.given or entry, self._at))
-        return _Refused(halts.changed(match.why, entry, arrival.contract))
-
-    def _give_back(self, arrival: Arrival, match: Match) -> Admission:
-        entry, given = match.entry, match.given
-        assert entry is not None
-        assert given is not None
-        branch, path = arrival.branch, arrival.branch.path
-        place = arrival.place()
-        if entry.kind == "model":
-            self._use_up(branch, entry)
-        elif path is not None and arrival.placed:
-            if branch.following:
-                place = union(place, entry)
-            path.take(entry)
-            if path.advances(entry):
-                made = link(bytes.fromhex(entry.fingerprint), bytes.fromhex(given.digest))
-                branch.replayed_write(arrival.turn, entry.position, made)
-        self._count_hit(given)
-        event = journal.replayed(self._number(arrival.call), arrival, place, given)
-        if given.status == "unknown":
-            error = halts.unknown(given.run, given.step, given.name, self._at)
-            return Admission(event, error=error)
-        if self._mode == "verify" and arrival.call.kind == "tool":
-            return self._compared(arrival, place, given, event)
-        return Admission(event, entry=given)
-
-    def _compared(self, arrival: Arrival, place: Place, entry: Entry, event: Event) -> Admission:
-        """A hit of `verify`: what observes only is run again, where that says anything."""
-        effect, path = arrival.contract.effect, arrival.branch.path
-        if entry.decided is not None and "responded" in entry.decided:
-            return Admission(event, entry=entry)
-        if effect == "read" and path is not None and entry.end < path.length:
-            event["drift"] = _NOT_COMPARABLE
-        elif effect in ("pure", "read"):
-            place.fingerprint = bytes.fromhex(entry.fingerprint)  # its children go by it
-            return Admission(event, Step(self._run, self._steps, arrival, place), entry)
-        return Admission(event, entry=entry)
-
-    def _count_hit(self, entry: Entry) -> None:
-        stats = self.stats
-        stats.hits += 1
-        stats.seconds_saved += entry.duration / 1e6
-        stats.errors += entry.status == "error" or raised(entry.outcome) is not None
-        usage = entry.outcome.get("usage")
-        if usage:
-            stats.tokens_saved += sum(usage.values())
-
-    def _again(self, arrival: Arrival, match: Match) -> Admission:
-        """Run a recorded step again, in its own place and under its own fingerprint."""
-        entry, branch, path = match.entry, arrival.branch, arrival.branch.path
-        assert entry is not None
-        orphans = self._orphans(arrival, match.behind)
-        self._check_verdict(arrival)
-        marks: Event = {"supersedes": [entry.run, entry.step]}
-        if path is None or entry.kind != "tool" or not arrival.placed:
-            if entry.kind == "model":
-                self._use_up(branch, entry)
-            return self._start(arrival, arrival.place(), advances=False, marks=marks)
-        if branch.following and entry.status == "error" and path.advances(entry):
-            later = bool(path.later(entry))  # an earlier failure, run again by retry_failed
-            marks |= self._acknowledged(orphans)
-            if later and branch.leave_path(arrival.turn):
-                marks["leaves"] = True
-        place = arrival.place()
-        if branch.following:
-            place = union(place, entry)
-        path.take(entry)
-        place.fingerprint = bytes.fromhex(entry.fingerprint)
-        return self._start(arrival, place, advances=path.advances(entry), marks=marks)
-
-    def _go(self, arrival: Arrival, match: Match) -> Admission:
-        """Run a call that nothing recorded stands for."""
-        branch, path = arrival.branch, arrival.branch.path
-        orphans = self._orphans(arrival, match.behind) if match.behind else ()
-        self._check_verdict(arrival)
-        marks: Event | None = None
-        if path is not None:
-            marks = self._acknowledged(orphans)
-            if arrival.advances and branch.leave_path(arrival.turn):
-                marks["leaves"] = True
-            if path.ahead and arrival.placed:
-                marks["ahead"] = True
-        place = arrival.place()
-        if path is not None:
-            branch.set_apart(place, arrival.call.key)
-        return self._start(arrival, place, advances=arrival.advances, marks=marks)
-
-    def _check_verdict(self, arrival: Arrival) -> None:
-        """Refuse a call that may not run today, whatever is recorded."""
-        verdict = arrival.verdict
-        if verdict.decision == "deny":  # offline, what may run live: recorded outcomes go before
-            raise _Refused(_denied(arrival), halts=False)
-        if arrival.asks:
-            said = f"{arrival.contract.name} requires approval: {verdict.reason}"
-            waits = arrival.call.waits
-            raise _Refused(ApprovalRequired(f"{said} ({waits})" if waits else said))
-
-    def _start(
-        self, arrival: Arrival, place: Place, *, advances: bool, marks: Event | None
-    ) -> Admission:
-        self.stats.misses += 1
-        event = journal.started(self._number(arrival.call), arrival, place)
-        if marks:
-            event |= marks
-        step = Step(self._run, self._steps, arrival, place)
-        if advances:
-            step.advances = True
-            self._open[step.number] = step
-            arrival.branch.begin_write(arrival.turn)
-        return Admission(event, step)
-
-    def _orphans(self, arrival: Arrival, behind: Collection[Entry]) -> Collection[Entry]:
-        """The recorded effects that are left behind; refused where that halts the session."""
-        if not behind or self._recording is None:
-            return ()
-        self.stats.orphans += len(behind)
-        if self._on_divergence != "warn":
-            raise _Refused(halts.diverged(arrival, [*behind], self._run, self._at))
-        inside = self._finder.came_back_with(behind)
-        self.stats.orphans += len(inside)
-        orphans = [*behind, *inside]
-        for entry in orphans:
-            if entry.status == "unknown" and entry.effect == "write":  # it may be this very call
-                raise _Refused(halts.unknown(entry.run, entry.step, entry.name, self._at))
-        return orphans
-
-    def _acknowledged(self, orphans: Collection[Entry]) -> Event:
-        """Leave recorded effects behind; what is written of that."""
-        if not orphans or self._recording is None:
-            return {}
-        for entry in orphans:
-            self._recording.paths[entry.branch].acknowledge(entry)
-        return {"orphans": [[e.run, e.step] for e in orphans]}
 
     # --- what a framework's own memory holds -----------------------------------------------------
 
@@ -524,7 +332,7 @@ class Ledger:
 
     def written(self, step: Step) -> None:
         """The end of a step is in the trace: it is in doubt no longer."""
-        self._open.pop(step.number, None)
+        self._taking.open.pop(step.number, None)
 
     def abandon(self, call: Call) -> None:
         """An interrupt broke off what drives a call, before its end was written.
@@ -533,9 +341,9 @@ class Ledger:
         step is used up and would run again.
         """
         contract = call.contract
-        step = next((each for each in self._open.values() if each.call is call), None)
+        step = next((each for each in self._taking.open.values() if each.call is call), None)
         if step is not None and not step.world_effect:
-            del self._open[step.number]
+            del self._taking.open[step.number]
             if step.advances:  # as when it is read back
                 lost = link(step.fingerprint, bytes.fromhex(UNKNOWN_DIGEST))
                 step.branch.end_write(step.link_at, lost if contract.effect == "scope" else None)
@@ -555,7 +363,7 @@ class Ledger:
 
     def in_flight(self) -> list[Step]:
         """The writes that have begun and not ended."""
-        return list(self._open.values())
+        return list(self._taking.open.values())
 
 
 def _check_approval(arrival: Arrival) -> None:
@@ -564,14 +372,9 @@ def _check_approval(arrival: Arrival) -> None:
     assert request is not None
     refusal = untimely(request.at, request.expires, arrival.now)
     if refusal is not None:
-        raise _Refused(
+        raise Refused(
             Blocked(refusal.reason, rule=request.verdict.rule, code=refusal.code), halts=False
         )
     if request.key not in (call.asked_key.hex(), call.key.hex()):
         said = "the approval is for another call"
-        raise _Refused(Blocked(said, rule="", code="approval_other_call"), halts=False)
-
-
-def _denied(arrival: Arrival) -> Blocked:
-    verdict = arrival.verdict
-    return Blocked(verdict.message, rule=verdict.rule, code=verdict.code)
+        raise Refused(Blocked(said, rule="", code="approval_other_call"), halts=False)

@@ -7,8 +7,8 @@ from typing import Any
 
 from rollcage.errors import StoreError
 from rollcage.replay.recording import Lineage
-from rollcage.step.driver import aconsult, consult, stepped, unwrap
 from rollcage.step.requests import Consult, Flow, GetBlob, PutBlob, Raised, Recall, Returned
+from rollcage.step.waiting import aconsult, consult, stepped, unwrap
 from rollcage.store.protocol import Reader
 
 __all__ = ["Looking"]

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterator
 from typing import Any, Final, Protocol
 
 from rollcage.step.call import Step
-from rollcage.step.driver import Driver, Perform, stepped, unwrap
+from rollcage.step.driver import Driver, Perform
 from rollcage.step.requests import (
     Admit,
     Consult,
@@ -19,6 +19,7 @@ from rollcage.step.requests import (
     Sync,
     Wait,
 )
+from rollcage.step.waiting import stepped, unwrap
 
 __all__ = ["astream", "stream"]
 
@@ -107,7 +108,7 @@ async def _chunks(  # noqa: C901, PLR0912 - a generator's exit reaches its own f
                 source: _Source | None = None
                 try:
                     while answer is None:
-                        with driver.inside(effect.step):
+                        with driver.bodies.inside(effect.step):
                             if source is None:
                                 source = opened(effect.body(**effect.step.call.passed))
                             chunk = await source.take()
@@ -119,7 +120,7 @@ async def _chunks(  # noqa: C901, PLR0912 - a generator's exit reaches its own f
                 except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
                     answer = _cut_off(error, effect.step, chunks)
                     if source is not None:
-                        with contextlib.suppress(Exception), driver.inside(effect.step):
+                        with contextlib.suppress(Exception), driver.bodies.inside(effect.step):
                             await source.close()
                     if isinstance(error, GeneratorExit):
                         ended = error

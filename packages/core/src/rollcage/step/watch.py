@@ -31,7 +31,7 @@ _MOST: Final = 64  # different things that are told of one step
 _HARMLESS: Final = frozenset({os.devnull, "/dev/random", "/dev/urandom", "/dev/zero"})
 _IMPORTER: Final = "<frozen importlib._bootstrap_external>"
 _BODIES: Final = {
-    "rollcage.step.driver": {"_execute", "_aexecute"},
+    "rollcage.step.bodies": {"execute", "aexecute"},
     "rollcage.step.streams": {"_chunks", "__init__", "take", "close"},
 }
 _HANDLE_ONLY: Final = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_PATH", 0)

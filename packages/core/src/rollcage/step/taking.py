@@ -1,0 +1,259 @@
+"""What was found of a call is taken: from here on something is used up, written, or both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Final, Literal
+
+from rollcage.contract.drift import raised
+from rollcage.errors import ApprovalRequired, Blocked, RollcageError
+from rollcage.fingerprint.identity import link
+from rollcage.replay.finding import Finder, Match
+from rollcage.replay.path import Entry
+from rollcage.replay.recording import Recording
+from rollcage.replay.world import Branch, Place, union
+from rollcage.step import halts, journal
+from rollcage.step.call import Admission, Arrival, Call, Stats, Step
+from rollcage.trace.constructors import Event
+
+__all__ = ["Mode", "OnDivergence", "Refused", "Taking", "denied"]
+
+Mode = Literal["record", "resume", "offline", "verify"]
+OnDivergence = Literal["halt", "warn", "undo"]
+
+_NOT_COMPARABLE: Final = "not comparable: recorded writes came after this read"
+
+
+class Refused(Exception):
+    """A call that may not run, with the error to raise; `halts`: it halts the session."""
+
+    def __init__(self, error: RollcageError, *, halts: bool = True) -> None:
+        super().__init__(error)
+        self.error = error
+        self.halts = halts
+
+
+class Taking:
+    """Takes what is found in a run.
+
+    Args:
+        run: the run's id.
+        at: what a command line needs to find the store.
+        mode: what the session does with what is recorded.
+        on_divergence: what it does where recorded effects would be left behind.
+        recording: what is recorded; None where nothing is.
+        finder: finds it.
+        stats: what the session has done so far.
+        number: gives a call the number of its step, the run's next.
+
+    Attributes:
+        open: the writes that have begun and not ended, by number.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        at: str,
+        mode: Mode,
+        on_divergence: OnDivergence,
+        recording: Recording | None,
+        finder: Finder,
+        stats: Stats,
+        number: Callable[[Call], int],
+    ) -> None:
+        self.open: dict[int, Step] = {}
+        self._run = run
+        self._at = at
+        self._mode: Mode = mode
+        self._live = mode in ("record", "resume")
+        self._on_divergence: OnDivergence = on_divergence
+        self._recording = recording
+        self._finder = finder
+        self._stats = stats
+        self._number = number
+
+    def take(self, arrival: Arrival, match: Match) -> Admission:
+        """Do what was found.
+
+        Raises:
+            Refused: the call may not run.
+        """
+        for entry in match.past:
+            self._use_up(arrival.branch, entry)
+        match match.way:
+            case "give back":
+                return self._give_back(arrival, match)
+            case "run again":
+                return self._again(arrival, match)
+            case "run new":
+                return self._go(arrival, match)
+            case _:
+                raise self._refusal(arrival, match)
+
+    def _use_up(self, branch: Branch, entry: Entry) -> None:
+        if entry.kind != "model":
+            assert branch.path is not None
+            branch.path.take(entry)
+        elif self._recording is not None:
+            self._recording.use_answer(entry)
+
+    def _refusal(self, arrival: Arrival, match: Match) -> Refused:
+        """Why a call must not run, in the words of its error."""
+        entry = match.entry
+        if entry is None:
+            if match.why == "taken back":
+                return Refused(halts.taken_back(arrival.branch.name, self._run, self._at))
+            assert self._recording is not None
+            error = halts.missing(arrival, self._recording)
+            return Refused(error, halts=match.why == "missing")
+        if match.why == "blocked":
+            self._use_up(arrival.branch, entry)
+            if self._live:
+                arrival.call.decided = entry.decided
+                arrival.supersedes = entry.run, entry.step
+            said = entry.outcome
+            refusal = Blocked(said["reason"], rule=said["rule"], code=said["code"])
+            return Refused(refusal, halts=False)
+        if match.why == "unknown":
+            return Refused(halts.unknown(entry.run, entry.step, entry.name, self._at))
+        if match.why == "lossy":
+            return Refused(halts.lossy(match.given or entry, self._at))
+        return Refused(halts.changed(match.why, entry, arrival.contract))
+
+    def _give_back(self, arrival: Arrival, match: Match) -> Admission:
+        entry, given = match.entry, match.given
+        assert entry is not None
+        assert given is not None
+        branch, path = arrival.branch, arrival.branch.path
+        place = arrival.place()
+        if entry.kind == "model":
+            self._use_up(branch, entry)
+        elif path is not None and arrival.placed:
+            if branch.following:
+                place = union(place, entry)
+            path.take(entry)
+            if path.advances(entry):
+                made = link(bytes.fromhex(entry.fingerprint), bytes.fromhex(given.digest))
+                branch.replayed_write(arrival.turn, entry.position, made)
+        self._count_hit(given)
+        event = journal.replayed(self._number(arrival.call), arrival, place, given)
+        if given.status == "unknown":
+            error = halts.unknown(given.run, given.step, given.name, self._at)
+            return Admission(event, error=error)
+        if self._mode == "verify" and arrival.call.kind == "tool":
+            return self._compared(arrival, place, given, event)
+        return Admission(event, entry=given)
+
+    def _compared(self, arrival: Arrival, place: Place, entry: Entry, event: Event) -> Admission:
+        """A hit of `verify`: what observes only is run again, where that says anything."""
+        effect, path = arrival.contract.effect, arrival.branch.path
+        if entry.decided is not None and "responded" in entry.decided:
+            return Admission(event, entry=entry)
+        if effect == "read" and path is not None and entry.end < path.length:
+            event["drift"] = _NOT_COMPARABLE
+        elif effect in ("pure", "read"):
+            place.fingerprint = bytes.fromhex(entry.fingerprint)  # its children go by it
+            return Admission(event, Step(self._run, arrival.call.number, arrival, place), entry)
+        return Admission(event, entry=entry)
+
+    def _count_hit(self, entry: Entry) -> None:
+        stats = self._stats
+        stats.hits += 1
+        stats.seconds_saved += entry.duration / 1e6
+        stats.errors += entry.status == "error" or raised(entry.outcome) is not None
+        usage = entry.outcome.get("usage")
+        if usage:
+            stats.tokens_saved += sum(usage.values())
+
+    def _again(self, arrival: Arrival, match: Match) -> Admission:
+        """Run a recorded step again, in its own place and under its own fingerprint."""
+        entry, branch, path = match.entry, arrival.branch, arrival.branch.path
+        assert entry is not None
+        orphans = self._orphans(arrival, match.behind)
+        self._check_verdict(arrival)
+        marks: Event = {"supersedes": [entry.run, entry.step]}
+        if path is None or entry.kind != "tool" or not arrival.placed:
+            if entry.kind == "model":
+                self._use_up(branch, entry)
+            return self._start(arrival, arrival.place(), advances=False, marks=marks)
+        if branch.following and entry.status == "error" and path.advances(entry):
+            later = bool(path.later(entry))  # an earlier failure, run again by retry_failed
+            marks |= self._acknowledged(orphans)
+            if later and branch.leave_path(arrival.turn):
+                marks["leaves"] = True
+        place = arrival.place()
+        if branch.following:
+            place = union(place, entry)
+        path.take(entry)
+        place.fingerprint = bytes.fromhex(entry.fingerprint)
+        return self._start(arrival, place, advances=path.advances(entry), marks=marks)
+
+    def _go(self, arrival: Arrival, match: Match) -> Admission:
+        """Run a call that nothing recorded stands for."""
+        branch, path = arrival.branch, arrival.branch.path
+        orphans = self._orphans(arrival, match.behind) if match.behind else ()
+        self._check_verdict(arrival)
+        marks: Event | None = None
+        if path is not None:
+            marks = self._acknowledged(orphans)
+            if arrival.advances and branch.leave_path(arrival.turn):
+                marks["leaves"] = True
+            if path.ahead and arrival.placed:
+                marks["ahead"] = True
+        place = arrival.place()
+        if path is not None:
+            branch.set_apart(place, arrival.call.key)
+        return self._start(arrival, place, advances=arrival.advances, marks=marks)
+
+    def _check_verdict(self, arrival: Arrival) -> None:
+        """Refuse a call that may not run today, whatever is recorded."""
+        verdict = arrival.verdict
+        if verdict.decision == "deny":  # offline, what may run live: recorded outcomes go before
+            raise Refused(denied(arrival), halts=False)
+        if arrival.asks:
+            said = f"{arrival.contract.name} requires approval: {verdict.reason}"
+            waits = arrival.call.waits
+            raise Refused(ApprovalRequired(f"{said} ({waits})" if waits else said))
+
+    def _start(
+        self, arrival: Arrival, place: Place, *, advances: bool, marks: Event | None
+    ) -> Admission:
+        self._stats.misses += 1
+        event = journal.started(self._number(arrival.call), arrival, place)
+        if marks:
+            event |= marks
+        step = Step(self._run, arrival.call.number, arrival, place)
+        if advances:
+            step.advances = True
+            self.open[step.number] = step
+            arrival.branch.begin_write(arrival.turn)
+        return Admission(event, step)
+
+    def _orphans(self, arrival: Arrival, behind: Collection[Entry]) -> Collection[Entry]:
+        """The recorded effects that are left behind; refused where that halts the session."""
+        if not behind or self._recording is None:
+            return ()
+        self._stats.orphans += len(behind)
+        if self._on_divergence != "warn":
+            raise Refused(halts.diverged(arrival, [*behind], self._run, self._at))
+        inside = self._finder.came_back_with(behind)
+        self._stats.orphans += len(inside)
+        orphans = [*behind, *inside]
+        for entry in orphans:
+            if entry.status == "unknown" and entry.effect == "write":  # it may be this very call
+                raise Refused(halts.unknown(entry.run, entry.step, entry.name, self._at))
+        return orphans
+
+    def _acknowledged(self, orphans: Collection[Entry]) -> Event:
+        """Leave recorded effects behind; what is written of that."""
+        if not orphans or self._recording is None:
+            return {}
+        for entry in orphans:
+            self._recording.paths[entry.branch].acknowledge(entry)
+        return {"orphans": [[e.run, e.step] for e in orphans]}
+
+
+def denied(arrival: Arrival) -> Blocked:
+    """The error of a call that the gate denies."""
+    verdict = arrival.verdict
+    return Blocked(verdict.message, rule=verdict.rule, code=verdict.code)

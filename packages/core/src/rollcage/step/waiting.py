@@ -1,0 +1,94 @@
+"""How a thread and a task wait: for what a user declared, for another call, for a coroutine."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Awaitable
+from concurrent.futures import Future
+from types import CoroutineType
+from typing import Any, TypeVar
+
+from rollcage.errors import NotReplayable, SessionError
+from rollcage.step.requests import Consult, Raised, Returned
+
+__all__ = ["aconsult", "awaited", "caught", "consult", "stepped", "unwrap", "waited_for"]
+
+T = TypeVar("T")
+
+
+def consult(effect: Consult) -> Returned | Raised:
+    """Call what a user declared, in this thread."""
+    try:
+        answer: Any = effect.function(*effect.positional, **effect.words)
+    except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
+        return Raised(error)
+    if not inspect.isawaitable(answer):
+        return Returned(answer)
+    if type(answer) is CoroutineType:
+        answer.close()
+    return Raised(
+        SessionError(f"{effect.what} is async, but this call is not: use await session.acall(...)")
+    )
+
+
+async def aconsult(effect: Consult) -> Returned | Raised:
+    """Call what a user declared; a sync one must not keep the loop waiting: it gets a thread."""
+    function = functools.partial(effect.function, *effect.positional, **effect.words)
+    try:
+        if inspect.iscoroutinefunction(effect.function):
+            return Returned(await function())
+        answer: Any = function() if effect.here else await asyncio.to_thread(function)
+        return Returned(await answer if inspect.isawaitable(answer) else answer)
+    except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
+        return Raised(error)
+
+
+def unwrap(result: Returned | Raised, *, stream: bool = False) -> Any:
+    """What a flow gave, or its error raised; a stream's own loop tells where it was cut."""
+    if type(result) is Returned:
+        if result.cut and not stream:
+            raise NotReplayable("the recorded stream was not read to its end")
+        return result.value
+    assert isinstance(result, Raised)
+    try:
+        raise result.error
+    finally:
+        del result  # no cycle of the error with its own traceback
+
+
+def waited_for(until: Future[None]) -> Returned | Raised:
+    """Wait in this thread."""
+    try:
+        return Returned(until.result())
+    except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
+        return Raised(error)
+
+
+async def awaited(until: Future[None]) -> Returned:
+    """Wait in this task."""
+    return Returned(await asyncio.shield(asyncio.wrap_future(until)))
+
+
+def stepped(coroutine: Awaitable[T]) -> T:
+    """What a coroutine gives that never suspends.
+
+    An async loop that is given only what performs at once is a sync one: written once for both.
+    """
+    try:
+        next(coroutine.__await__())
+    except StopIteration as stop:
+        value: T = stop.value
+    else:
+        raise AssertionError("what performs at once never suspends")
+    return value
+
+
+async def caught(waiting: Any) -> Returned | Raised:
+    """What this waits for, cancellation included, as data."""
+    try:
+        answer: Returned | Raised = await waiting
+    except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised again
+        return Raised(error)
+    return answer
