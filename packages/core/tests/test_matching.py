@@ -8,7 +8,7 @@ from rollcage.replay.branches import Branches
 from rollcage.replay.finding import Finder, Match
 from rollcage.replay.matching import TABLE, Case, matched
 from rollcage.replay.recording import load
-from rollcage.step.call import Arrival, Call
+from rollcage.step.call import Arrival, Call, Prepared, Progress, key_of
 from rollcage.store import JsonlStore
 from rollcage.trace import read_run
 
@@ -91,10 +91,11 @@ def crashed(store: JsonlStore) -> str:
 
 
 def arrival(branches: Branches, contract: Contract, arguments: dict[str, Any]) -> Arrival:
-    call = Call("tool", contract, contract.bind(arguments, str))
+    bound = contract.bind(arguments, str)
+    progress = Progress(Call("tool", contract, bound, key_of("tool", contract, bound)))
     turn = branches.new_turn()
     branch = branches.by_name[""]
-    here = Arrival(call, branch, turn, Verdict("allow"), strict=False, now=0)
+    here = Arrival(progress, branch, turn, Verdict("allow"), strict=False, now=0)
     branch.arrive(turn)
     return here
 
@@ -175,3 +176,40 @@ def test_nobody_is_asked_about_a_call_that_would_leave_effects_behind(store: Jso
         mail("c")
     assert session.stats.orphans == 2
     assert sent == ["a", "b"]
+
+
+# --- a call, and what becomes of it --------------------------------------------------------------
+
+
+def test_a_call_stays_what_was_asked_for(store: JsonlStore) -> None:
+    contract = Contract.of(mail)
+    bound = contract.bind({"to": "a"}, str)
+    asked = Call("tool", contract, bound, key_of("tool", contract, bound))
+    progress = Progress(asked)
+    with pytest.raises(AttributeError):
+        asked.key = b""  # type: ignore[misc]
+    progress.edit(contract.bind({"to": "b"}, str))
+    assert (asked.arguments.values, progress.call.arguments.values) == ({"to": "a"}, {"to": "b"})
+    assert progress.is_edited
+    assert progress.consent.decided == {"asked": asked.key.hex()}
+    assert progress.prepared == Prepared()
+
+
+def test_an_approval_of_one_call_says_nothing_of_the_next(store: JsonlStore) -> None:
+    def rule(step: Any) -> Verdict:
+        return Verdict("ask", "look at it")
+
+    answers = [Approval(True, by="ann", args={"to": "b"}), Approval(False, by="ann")]
+
+    def approver(_: Any) -> Approval:
+        return answers.pop(0)
+
+    with Session("job", store=store, rules=[rule], approver=approver) as session:
+        assert mail("a") == "to b"
+        with pytest.raises(Blocked):
+            mail("a")
+    assert sent == ["b"]
+    first, second = read_run(store.read(session.run_id)).steps
+    assert (first.state, first.args) == ("ran", {"to": "b"})
+    assert (second.state, second.args) == ("blocked", {"to": "a"})
+    assert first.approval != second.approval

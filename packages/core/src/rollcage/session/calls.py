@@ -45,7 +45,7 @@ from rollcage.session.scope import (
     enter_watched,
     scope_of,
 )
-from rollcage.step.call import Call, Step
+from rollcage.step.call import Call, Progress, Step, key_of
 from rollcage.step.capture import Setting, on_record
 from rollcage.step.driver import Driver
 from rollcage.step.flow import Read, late_end, run_step
@@ -271,26 +271,28 @@ class Calls:
                 raise
         else:
             bound = gate.bind_refused(contract, arguments, self._seal, kind=kind)
+        standing = self.following.standing()
         call = Call(
             kind,
             contract,
             bound,
-            branch=scope.branch,
-            turn=scope.turn,
-            slot=scope.slot,
-            agent=scope.agent,
-            call_id=scope.call_id,
-            conversation=scope.conversation,
-            standing=self.following.standing(),
-            parent=scope.step,
-            ask=self.asked(scope),
-            undoes=scope.undoes,
-            instead=_NOTHING_ELSE if instead is None and contract.framework else instead,
-            raw=arguments if contract.framework else None,
+            key_of(kind, contract, bound),
+            scope.branch,
+            scope.turn,
+            scope.slot,
+            scope.agent,
+            scope.call_id,
+            scope.conversation if standing is None else standing.conversation,
+            standing,
+            scope.step,
+            scope.undoes,
+            _NOTHING_ELSE if instead is None and contract.framework else instead,
+            arguments if contract.framework else None,
         )
         self._check_names(call, raw, kind)
         if scope.inside is not None and (halted := scope.inside.driver.refuses(call)) is not None:
             raise halted
+        progress = Progress(call, self.asked(scope))
         setting = self.setting
         if contract.captures and refused is None:
             self.means.tools.add(contract)
@@ -298,14 +300,14 @@ class Calls:
             start = functools.partial(
                 run_step, body=body, setting=setting, read=answer, waits=waits
             )
-            verdict = refused or self.decide(call)
-            flow = gate.flow(call, verdict, start, self.run_id, streamed=streamed)
+            verdict = refused or self.decide(progress)
+            flow = gate.flow(progress, verdict, start, self.run_id, streamed=streamed)
         else:
             verdict = ALLOWED
-            flow = run_step(call, verdict, body, setting, read=answer, waits=waits)
+            flow = run_step(progress, verdict, body, setting, read=answer, waits=waits)
         if scope.once is None or verdict.decision == "deny":
             return flow
-        return self.once.flow(call, flow, failed=scope.once)
+        return self.once.flow(progress, flow, failed=scope.once)
 
     def _check_names(self, call: Call, raw: Mapping[str, Any], kind: Kind) -> None:
         """Refuse a call whose agent, id or conversation quotes a declared secret.
@@ -367,9 +369,9 @@ class Calls:
 
     # --- what is said of them --------------------------------------------------------------------
 
-    def decide(self, call: Call) -> Verdict:
+    def decide(self, progress: Progress) -> Verdict:
         """What the gate says of a call, without the secrets that it may quote."""
-        verdict = self._deciding(scope_of(self)).decide(call)
+        verdict = self._deciding(scope_of(self)).decide(progress)
         try:
             return self._seal.verdict(verdict)
         except Exception as error:  # noqa: BLE001 - what it says may hold a secret
@@ -401,13 +403,15 @@ class Calls:
 
     def compensating(
         self, tool: Tool, arguments: Mapping[str, Any], branch: str, origin: Origin
-    ) -> tuple[Call, Verdict]:
+    ) -> tuple[Progress, Verdict]:
         """A compensating call, and what the rules say of it; for an undo."""
         self.allow(tool)
         bound = tool.contract.bind(arguments, self._seal)
         ask = self.asked(Scope(self, inside=scope_of(self).inside))
-        call = Call("tool", tool.contract, bound, branch=branch, ask=ask, undoes=origin)
-        return call, self._gate.screens(tool.contract) or self.decide(call)
+        key = key_of("tool", tool.contract, bound)
+        call = Call("tool", tool.contract, bound, key, branch, undoes=origin)
+        progress = Progress(call, ask)
+        return progress, self._gate.screens(tool.contract) or self.decide(progress)
 
     def _take_back(
         self,

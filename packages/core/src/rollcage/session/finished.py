@@ -29,7 +29,7 @@ from rollcage.session.opening import enter, leave, sealed_within
 from rollcage.session.run import Key, Run
 from rollcage.session.scope import Lent, here
 from rollcage.session.undoing import undo_of
-from rollcage.step.call import Call
+from rollcage.step.call import Progress
 from rollcage.step.capture import Setting
 from rollcage.step.driver import Clock
 from rollcage.step.gating import Gate
@@ -225,8 +225,8 @@ def _looked_at(store: Where, run: str, options: PlanOptions) -> tuple[Looking, S
     return Looking(opened.store, opened.recall), setting
 
 
-def _nothing_runs(call: Call) -> Verdict:
-    return Verdict.deny(f"a look makes no call of {call.contract.name}")
+def _nothing_runs(progress: Progress) -> Verdict:
+    return Verdict.deny(f"a look makes no call of {progress.call.contract.name}")
 
 
 def _nothing_taken_back(

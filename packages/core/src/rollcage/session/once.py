@@ -13,7 +13,7 @@ from rollcage.errors import (
     OutputDrift,
     SessionError,
 )
-from rollcage.step.call import Call
+from rollcage.step.call import Progress
 from rollcage.step.driver import Driver
 from rollcage.step.requests import Flow, Raised, Returned
 
@@ -35,8 +35,9 @@ class Once:
         """Of how many turns the calls are remembered."""
         return len(self._ended)
 
-    def flow(self, call: Call, flow: Flow, *, failed: bool) -> Flow:
+    def flow(self, progress: Progress, flow: Flow, *, failed: bool) -> Flow:
         """The flow of such a call; `failed`: one that failed is not made again either."""
+        call = progress.call
         assert call.turn is not None
         turns, turn = self._ended, call.turn.number
         place = call.branch, call.slot, call.key
@@ -44,7 +45,7 @@ class Once:
         if ended is not None and self._driver.ledger.halted is None:
             return ended
         answer = yield from flow
-        if isinstance(answer, Returned) or _stays(call, answer.error, failed=failed):
+        if isinstance(answer, Returned) or _stays(progress, answer.error, failed=failed):
             turns.setdefault(turn, {})[place] = answer
             turns.move_to_end(turn)
             while len(turns) > _REMEMBERED:
@@ -52,15 +53,15 @@ class Once:
         return answer
 
 
-def _stays(call: Call, error: BaseException, *, failed: bool) -> bool:
+def _stays(progress: Progress, error: BaseException, *, failed: bool) -> bool:
     """Whether a call that raised is not made again: its write was performed, or no failure is."""
-    contract = call.contract
+    contract = progress.call.contract
     if isinstance(error, OutputDrift | NotReplayableWarning) and error.tool == contract.name:
         return failed or contract.effect == "write"
-    return failed and _is_failure(call, error)
+    return failed and _is_failure(progress, error)
 
 
-def _is_failure(call: Call, error: BaseException) -> bool:
+def _is_failure(progress: Progress, error: BaseException) -> bool:
     """Whether a call was made and failed: neither refused, nor cut off, nor waiting."""
-    pauses = () if call.ask is None else call.ask.pauses
+    pauses = () if progress.ask is None else progress.ask.pauses
     return isinstance(error, Exception) and not isinstance(error, (*_NOT_MADE, *pauses))

@@ -286,7 +286,7 @@ def current_step() -> CurrentStep | None:
     if scope is None or scope.step is None:
         return None
     step = scope.step
-    contract, captured = step.call.contract, step.call.captured
+    contract, captured = step.call.contract, step.captured
     return CurrentStep(
         step.run,
         step.number,

@@ -24,7 +24,7 @@ from rollcage.gate import (
     judged,
 )
 from rollcage.replay.path import Entry
-from rollcage.step.call import Call
+from rollcage.step.call import Call, Progress
 from rollcage.step.capture import LARGE, Setting, keep_large, revived
 from rollcage.step.requests import (
     BeginAsking,
@@ -58,36 +58,38 @@ class _Unusable(Exception):
         self.refusal = Refusal(code, reason)
 
 
-def approved(call: Call, verdict: Verdict, asked: Asked, setting: Setting) -> Said:
+def approved(progress: Progress, verdict: Verdict, asked: Asked, setting: Setting) -> Said:
     """Ask; the verdict after that, or the pause that ends this attempt.
 
     The call itself is then what was approved: with other arguments, or a person's answer.
     """
-    assert call.ask is not None
-    call.request = request = _request(call, verdict, asked, setting)
-    yield from _announced(call, request)
+    ask = progress.ask
+    assert ask is not None
+    request = _request(progress, verdict, asked, setting)
+    progress.consent = progress.consent._replace(request=request)
+    yield from _announced(progress, request)
     answer: Returned | Raised = yield Consult(
-        call.ask.approver, "the approver", (request,), here=bool(call.ask.pauses)
+        ask.approver, "the approver", (request,), here=bool(ask.pauses)
     )
     if isinstance(answer, Raised):
-        if isinstance(answer.error, call.ask.pauses) or not isinstance(answer.error, Exception):
+        if isinstance(answer.error, ask.pauses) or not isinstance(answer.error, Exception):
             return verdict, answer.error
         said: Approval | Pending | Refusal = _failed(answer.error)
     else:
         said = judged(answer.value, request, setting.terms())
     if isinstance(said, Pending):
-        call.waits = said.message
+        progress.consent = progress.consent._replace(waits=said.message)
         return verdict, None
     if isinstance(said, Approval):
         try:
-            return (yield from _followed(call, request, said, setting)), None
+            return (yield from _followed(progress, request, said, setting)), None
         except _Unusable as unusable:
             said = unusable.refusal._replace(reason=f"the approval can't be used: {unusable}")
     yield from _decided(request, "refused", code=said.code, reason=said.reason)
     return Verdict("deny", said.reason, said.code, verdict.rule), None
 
 
-def edited_again(call: Call, verdict: Verdict, entry: Entry, setting: Setting) -> Said:
+def edited_again(progress: Progress, verdict: Verdict, entry: Entry, setting: Setting) -> Said:
     """Make a call the one that it was recorded as, after an approver had edited its arguments.
 
     The rules decide on that one: a deny wins over what is recorded.
@@ -95,13 +97,13 @@ def edited_again(call: Call, verdict: Verdict, entry: Entry, setting: Setting) -
     reason = "its edited arguments make another call now"
     try:
         given = yield from revived(entry.args)
-        arguments = _merged(call, given, setting)
+        arguments = _merged(progress, given, setting)
     except (ValueError, _Unusable) as error:
         arguments, reason = None, str(error)
     if arguments is not None:
-        yield from _edit(call, arguments)
-        if call.key.hex() == entry.key:
-            now = setting.decide(call)
+        yield from _edit(progress, arguments)
+        if progress.call.key.hex() == entry.key:
+            now = setting.decide(progress)
             asks = verdict.decision == "ask" and now.decision != "deny"
             return verdict if asks else now, None
     halt = NotReplayable(
@@ -115,13 +117,16 @@ def edited_again(call: Call, verdict: Verdict, entry: Entry, setting: Setting) -
 # --- asking --------------------------------------------------------------------------------------
 
 
-def _request(call: Call, verdict: Verdict, asked: Asked, setting: Setting) -> ApprovalRequest:
+def _request(
+    progress: Progress, verdict: Verdict, asked: Asked, setting: Setting
+) -> ApprovalRequest:
+    call = progress.call
     identity = idempotency_key(setting.root, asked.branch, asked.fingerprint)
     terms = setting.terms()
     return ApprovalRequest(
         kind=call.kind,
         name=call.contract.name,
-        args=own_copy(call.compared),
+        args=own_copy(progress.compared),
         agent=call.agent,
         call_id=call.call_id,
         key=call.key.hex(),
@@ -140,7 +145,7 @@ def _request(call: Call, verdict: Verdict, asked: Asked, setting: Setting) -> Ap
     )
 
 
-def _announced(call: Call, request: ApprovalRequest) -> Generator[Effect, Any, None]:
+def _announced(progress: Progress, request: ApprovalRequest) -> Generator[Effect, Any, None]:
     """Write that somebody is asked: once, however often a framework comes back to it."""
     fresh: bool = yield BeginAsking(request.id)
     if not fresh:
@@ -152,8 +157,8 @@ def _announced(call: Call, request: ApprovalRequest) -> Generator[Effect, Any, N
             policy=request.policy,
             kind=request.kind,
             name=request.name,
-            version=call.contract.version,
-            args=call.shown,
+            version=progress.call.contract.version,
+            args=progress.shown,
             key=request.key,
             branch=request.branch,
             turn=request.turn,
@@ -195,52 +200,54 @@ def _failed(error: Exception) -> Refusal:
 
 
 def _followed(
-    call: Call, request: ApprovalRequest, said: Approval, setting: Setting
+    progress: Progress, request: ApprovalRequest, said: Approval, setting: Setting
 ) -> Generator[Effect, Any, Verdict]:
     """Make the call what was decided; its verdict then."""
+    call = progress.call
     more: dict[str, Any] = {}
-    call.decided = {**(call.decided or {}), "approval": request.id}
+    progress.decide(approval=request.id)
     if said.decision == "rejected":
-        call.decided["rejected_by"] = said.by
+        progress.decide(rejected_by=said.by)
         yield from _decided(request, said.decision, by=said.by, reason=said.reason)
         reason = said.reason or "the call was not approved"
         return Verdict("deny", reason, "approval_rejected", request.verdict.rule)
     if said.args is not None:
         if call.kind != "tool" or (call.instead is not None and call.instead.edited is None):
             _refuse("approval_edit_unsupported", "its arguments can't be edited here")
-        yield from _edit(call, _merged(call, said.args, setting))
-        more = {"args": call.shown, "key": call.key.hex()}
-    elif said.response is None and call.has_changed(setting.seal):
+        yield from _edit(progress, _merged(progress, said.args, setting))
+        more = {"args": progress.shown, "key": progress.call.key.hex()}
+    elif said.response is None and progress.has_changed(setting.seal):
         _refuse("approval_other_call", "its arguments changed while somebody was asked")
     elif said.response is not None:
-        call.answer(Response(_answer(call, said.response.value, setting)))
-    call.decided = {**(call.decided or {}), "approved_by": said.by}
+        progress.answer(Response(_answer(call, said.response.value, setting)))
+    progress.decide(approved_by=said.by)
     yield from _decided(request, said.decision, by=said.by, reason=said.reason, **more)
-    call.approved = said
+    progress.consent = progress.consent._replace(approved=said)
     if said.response is not None:
         return request.verdict
-    now = setting.decide(call)
+    now = setting.decide(progress)
     return now if now.decision == "deny" else request.verdict  # whoever has approved it
 
 
-def _edit(call: Call, arguments: Arguments) -> Generator[Effect, Any, None]:
-    call.edit(arguments)
+def _edit(progress: Progress, arguments: Arguments) -> Generator[Effect, Any, None]:
+    progress.edit(arguments)
     if len(arguments.digest_input) >= LARGE:
-        call.shown = call.compared = yield from keep_large(arguments.canonical)
+        progress.shown = progress.compared = yield from keep_large(arguments.canonical)
 
 
-def _merged(call: Call, given: Mapping[str, Any], setting: Setting) -> Arguments:
+def _merged(progress: Progress, given: Mapping[str, Any], setting: Setting) -> Arguments:
     """The arguments with which an approver lets a call run: what is as before, as it was.
 
     Secrets were not shown, so they are kept, and can't be edited.
     """
+    call = progress.call
     old = call.arguments
     raw: dict[str, Any] = {}
     kept: set[str] = set()
     for name, value in given.items():
         if call.contract.framework and name not in {*call.contract.parameter_names, *old.values}:
             _refuse("approval_edit_invalid", f"it has no argument {name!r}")  # frameworks drop it
-        shown = [part[name] for part in (old.canonical, call.compared) if name in part]
+        shown = [part[name] for part in (old.canonical, progress.compared) if name in part]
         if name in old.values and any(_same(value, each) for each in shown):
             raw[name] = old.values[name]
             kept.add(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import orjson
 
@@ -24,7 +24,10 @@ from rollcage.undo.compensation import Captured
 from rollcage.values.codec import Seal
 from rollcage.values.copies import own_copy
 
-__all__ = ["Admission", "Arrival", "Call", "Precondition", "Stats", "Step"]
+__all__ = [
+    "Admission", "Arrival", "Call", "Consent", "Precondition", "Prepared", "Progress", "Stats",
+    "Step", "key_of",
+]  # fmt: skip
 
 
 @dataclasses.dataclass(slots=True)
@@ -59,94 +62,47 @@ class Stats:
     tokens_saved: int = 0
 
 
-class Call:
-    """What is requested: a contract with its arguments, and where the call comes from."""
+class Call(NamedTuple):
+    """What is requested: a contract with its arguments, and where the call comes from.
 
-    __slots__ = (
-        "agent",
-        "approved",
-        "arguments",
-        "ask",
-        "asked_key",
-        "branch",
-        "call_id",
-        "captured",
-        "checkpoint",
-        "compared",
-        "contract",
-        "conversation",
-        "decided",
-        "found",
-        "instead",
-        "key",
-        "kind",
-        "number",
-        "pace",
-        "parent",
-        "probed",
-        "raw",
-        "refused",
-        "request",
-        "response",
-        "shown",
-        "slot",
-        "standing",
-        "turn",
-        "undoes",
-        "waits",
-    )  # fmt: skip
+    It stays as it is: what becomes of it stands in its `Progress`.
 
-    def __init__(
-        self,
-        kind: str,
-        contract: Contract,
-        arguments: Arguments,
-        *,
-        branch: str = "",
-        turn: Turn | None = None,
-        slot: int | None = None,
-        agent: str = "",
-        call_id: str = "",
-        conversation: str = "",
-        standing: Standing | None = None,
-        parent: Step | None = None,
-        ask: Ask | None = None,
-        undoes: tuple[str, int] | None = None,
-        instead: Instead | None = None,
-        raw: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.kind = kind
-        self.contract = contract
-        self.arguments = arguments
-        self.shown: Any = orjson.Fragment(arguments.digest_input)  # as the trace holds them
-        self.compared = arguments.canonical  # the same, to look into
-        self.key = self.asked_key = key_digest(
-            kind, contract.name, contract.version, arguments.digest_input
-        )
-        self.branch = branch
-        self.turn = turn
-        self.slot = slot
-        self.agent = agent
-        self.call_id = call_id
-        self.standing = standing
-        self.conversation = conversation if standing is None else standing.conversation
-        self.checkpoint = "" if standing is None else standing.checkpoint
-        self.parent = parent
-        self.ask = ask
-        self.undoes = undoes
-        self.instead = instead
-        self.raw = raw  # the arguments that a framework holds on to, and runs its body with
-        self.approved: Approval | None = None
-        self.request: ApprovalRequest | None = None  # what was asked last
-        self.response: Response | None = None  # answers it in place of the tool
-        self.decided: dict[str, Any] | None = None  # what is written of that
-        self.waits = ""  # nobody has decided yet, in words
-        self.captured: Captured | None = None
-        self.probed: ProbeResult | None = None
-        self.pace: Callable[[], Verdict | None] | None = None  # asked before it may run
-        self.refused: CaptureFailed | None = None
-        self.number = 0  # of its step, once it is admitted
-        self.found: Found = NO_LABELS  # the labels of its arguments
+    Attributes:
+        kind: `tool` or `model`.
+        contract: of the tool.
+        arguments: validated and bound.
+        key: its content identity.
+        branch: where it stands, with turn and slot where they are known.
+        agent: who makes it, where the framework tells.
+        call_id: the framework's id of it.
+        conversation: of the framework's own memory.
+        standing: where the framework stands in that.
+        parent: the step whose body makes it.
+        undoes: the step (run, step) that it takes back.
+        instead: what else an approver may make of it.
+        raw: the arguments that a framework holds on to, and runs its body with.
+    """
+
+    kind: str
+    contract: Contract
+    arguments: Arguments
+    key: bytes
+    branch: str = ""
+    turn: Turn | None = None
+    slot: int | None = None
+    agent: str = ""
+    call_id: str = ""
+    conversation: str = ""
+    standing: Standing | None = None
+    parent: Step | None = None
+    undoes: tuple[str, int] | None = None
+    instead: Instead | None = None
+    raw: Mapping[str, Any] | None = None
+
+    @property
+    def checkpoint(self) -> str:
+        """Its place in the framework's memory; empty without one."""
+        return "" if self.standing is None else self.standing.checkpoint
 
     def is_beside(self, entry: Entry) -> bool:
         """Whether a recorded step is of work that the framework does at once with this call's."""
@@ -154,21 +110,6 @@ class Call:
         if here is None or not entry.checkpoint or entry.conversation != self.conversation:
             return False
         return here.is_beside(entry.checkpoint)
-
-    def edit(self, arguments: Arguments) -> None:
-        """Make it a call with other arguments, of the same tool at the same place."""
-        contract = self.contract
-        self.arguments = arguments
-        self.shown = orjson.Fragment(arguments.digest_input)
-        self.compared = arguments.canonical
-        self.key = key_digest(self.kind, contract.name, contract.version, arguments.digest_input)
-        if self.is_edited:
-            self.decided = {**(self.decided or {}), "asked": self.asked_key.hex()}
-
-    @property
-    def is_edited(self) -> bool:
-        """Whether it is another call than what was asked for."""
-        return self.key != self.asked_key
 
     @property
     def passed(self) -> dict[str, Any]:
@@ -178,20 +119,115 @@ class Call:
             return values
         return {name: own_copy(each) for name, each in values.items()}
 
+
+def key_of(kind: str, contract: Contract, arguments: Arguments) -> bytes:
+    """The content identity of a call."""
+    return key_digest(kind, contract.name, contract.version, arguments.digest_input)
+
+
+class Consent(NamedTuple):
+    """How it stands with somebody's approval of a call.
+
+    Attributes:
+        request: what was asked last.
+        approved: what was said to it.
+        response: answers the call in place of the tool.
+        decided: what is written of that.
+        waits: nobody has decided yet, in words.
+    """
+
+    request: ApprovalRequest | None = None
+    approved: Approval | None = None
+    response: Response | None = None
+    decided: dict[str, Any] | None = None
+    waits: str = ""
+
+
+class Prepared(NamedTuple):
+    """What was found out for a call before it may run.
+
+    Attributes:
+        captured: what its undo needs.
+        refused: why that could not be had.
+        probe: what became of the recorded step in its place.
+    """
+
+    captured: Captured | None = None
+    refused: CaptureFailed | None = None
+    probe: ProbeResult | None = None
+
+
+_NO_CONSENT: Final = Consent()
+_NOTHING_PREPARED: Final = Prepared()
+
+
+class Progress:
+    """What has become of a call so far.
+
+    Attributes:
+        call: as it is by now: an approver may have made another one of it.
+        asked_key: the key of the call that was asked for.
+        shown: its arguments as the trace holds them; `compared`: the same, to look into.
+        ask: who is asked, where somebody has to approve it.
+        found: the labels of its arguments.
+        pace: asked before it may run, where a limit says how many may.
+        consent: how it stands with somebody's approval.
+        prepared: what was found out before it may run.
+        number: of its step, once it is admitted.
+    """
+
+    __slots__ = (
+        "ask", "asked_key", "call", "compared", "consent", "found", "number", "pace", "prepared",
+        "shown",
+    )  # fmt: skip
+
+    def __init__(self, call: Call, ask: Ask | None = None) -> None:
+        self.call = call
+        self.asked_key = call.key
+        self.shown: Any = orjson.Fragment(call.arguments.digest_input)
+        self.compared: Mapping[str, Any] = call.arguments.canonical
+        self.ask = ask
+        self.found: Found = NO_LABELS
+        self.pace: Callable[[], Verdict | None] | None = None
+        self.consent = _NO_CONSENT
+        self.prepared = _NOTHING_PREPARED
+        self.number = 0
+
+    @property
+    def is_edited(self) -> bool:
+        """Whether it is another call than what was asked for."""
+        return self.call.key != self.asked_key
+
     def has_changed(self, seal: Seal) -> bool:
         """Whether a framework's own arguments are no longer what was decided on."""
-        if self.raw is None or self.is_edited:
+        call = self.call
+        if call.raw is None or self.is_edited:
             return False
-        return self.contract.takes.has_changed(self.raw, self.arguments, seal)
+        return call.contract.takes.has_changed(call.raw, call.arguments, seal)
+
+    def edit(self, arguments: Arguments) -> None:
+        """Make it a call with other arguments, of the same tool at the same place."""
+        call = self.call
+        key = key_of(call.kind, call.contract, arguments)
+        self.call = call._replace(arguments=arguments, key=key)
+        self.shown = orjson.Fragment(arguments.digest_input)
+        self.compared = arguments.canonical
+        if self.is_edited:
+            self.decide(asked=self.asked_key.hex())
 
     def answer(self, response: Response) -> None:
         """Make it one that a person answers: the tool does not run, and so changes nothing."""
-        effect: Effect = "pure" if self.contract.effect == "pure" else "read"
-        self.response = response
-        self.contract = dataclasses.replace(
-            self.contract, effect=effect, undo=None, observe=None, probe=None
-        )
-        self.decided = {**(self.decided or {}), "responded": True}
+        contract = self.call.contract
+        effect: Effect = "pure" if contract.effect == "pure" else "read"
+        contract = dataclasses.replace(contract, effect=effect, undo=None, observe=None, probe=None)
+        self.call = self.call._replace(contract=contract)
+        self.consent = self.consent._replace(response=response)
+        self.decide(responded=True)
+
+    def decide(self, **said: Any) -> None:
+        """Keep what is written of a decision."""
+        consent = self.consent
+        self.consent = consent._replace(decided={**(consent.decided or {}), **said})
 
 
 class Arrival:
@@ -199,13 +235,22 @@ class Arrival:
 
     __slots__ = (
         "advances", "args", "asks", "branch", "call", "checkpoint", "compensates", "contract",
-        "key", "kind", "now", "placed", "slot", "strict", "supersedes", "turn", "verdict",
+        "key", "kind", "now", "placed", "progress", "slot", "strict", "supersedes", "turn",
+        "verdict",
     )  # fmt: skip
 
     def __init__(
-        self, call: Call, branch: Branch, turn: Turn, verdict: Verdict, *, strict: bool, now: int
+        self,
+        progress: Progress,
+        branch: Branch,
+        turn: Turn,
+        verdict: Verdict,
+        *,
+        strict: bool,
+        now: int,
     ) -> None:
-        self.call = call
+        self.progress = progress
+        call = progress.call
         self.kind = call.kind
         self.checkpoint = call.checkpoint
         self.compensates = call.undoes is not None
@@ -220,11 +265,12 @@ class Arrival:
 
     def look(self) -> None:
         """See what the call is: again, where it has become another."""
-        call, strict = self.call, self.strict
+        progress, strict = self.progress, self.strict
+        self.call = call = progress.call
         self.contract = contract = call.contract
         self.key = call.key.hex()
-        self.args = call.compared
-        self.asks = self.verdict.decision == "ask" and call.approved is None
+        self.args = progress.compared
+        self.asks = self.verdict.decision == "ask" and progress.consent.approved is None
         is_tool = call.kind == "tool"
         # Pure and model calls have no place among reads and writes: they hold in any world.
         self.placed = is_tool and (strict or contract.effect != "pure")
@@ -233,7 +279,7 @@ class Arrival:
     @property
     def probe_result(self) -> ProbeResult | None:
         """What its probe has said of the recorded step that stands for it."""
-        return self.call.probed
+        return self.progress.prepared.probe
 
     def is_beside(self, entry: Entry) -> bool:
         """Whether a recorded step is of work that the framework does at once with this call's."""
@@ -255,15 +301,16 @@ class Step:
     """A call that runs, between its step.started and its step.finished."""
 
     __slots__ = (
-        "advances", "began", "branch", "call", "ended", "fingerprint", "link_at", "number", "run",
-        "watch", "withdrawn", "world_effect",
+        "advances", "began", "branch", "call", "captured", "ended", "fingerprint", "link_at",
+        "number", "run", "watch", "withdrawn", "world_effect",
     )  # fmt: skip
 
-    def __init__(self, run: str, number: int, arrival: Arrival, place: Place) -> None:
+    def __init__(self, run: str, arrival: Arrival, place: Place) -> None:
         call = arrival.call
         self.run = run
-        self.number = number
+        self.number = arrival.progress.number
         self.call = call
+        self.captured = arrival.progress.prepared.captured
         self.branch = arrival.branch
         self.link_at = place.position
         self.fingerprint = place.fingerprint

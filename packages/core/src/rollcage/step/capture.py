@@ -19,7 +19,7 @@ from rollcage.contract.contract import Contract
 from rollcage.errors import CaptureFailed, ContractError
 from rollcage.gate import Terms, Verdict
 from rollcage.replay.path import Entry
-from rollcage.step.call import Call, Step
+from rollcage.step.call import Progress, Step
 from rollcage.step.requests import (
     Consult,
     Effect,
@@ -82,7 +82,7 @@ class Setting:
     root: str
     tools: Tools
     take_back: Callable[[tuple[Entry, ...], bool], Generator[Effect, Any, str]]
-    decide: Callable[[Call], Verdict]
+    decide: Callable[[Progress], Verdict]
     terms: Callable[[], Terms] = Terms
     allow: Callable[[Tool], None] = lambda _: None
     types: Types = REGISTERED
@@ -192,7 +192,7 @@ def _shown(plan: list[PlannedCall]) -> Generator[Effect, Any, list[dict[str, Any
 
 
 def capture(
-    call: Call, entry: Entry | None, setting: Setting
+    progress: Progress, entry: Entry | None, setting: Setting
 ) -> Generator[Effect, Any, BaseException | None]:
     """Keep what the undo of a call needs; an interrupt that came meanwhile is given back.
 
@@ -200,27 +200,31 @@ def capture(
     before the first time.
     """
     try:
-        call.captured = yield from _captured(call, entry, setting)
+        captured = yield from _captured(progress, entry, setting)
     except _Stopped as stopped:
         return stopped.error
     except Exception as error:  # noqa: BLE001 - the user's own functions may raise anything
         said = f"{type(error).__name__}: {error}"
-        call.refused = CaptureFailed(
-            f"{call.contract.name} can't be prepared for undo, so it did not run: {said}"
+        refused = CaptureFailed(
+            f"{progress.call.contract.name} can't be prepared for undo, so it did not run: {said}"
         )
-        call.refused.__cause__ = error
+        refused.__cause__ = error
+        progress.prepared = progress.prepared._replace(refused=refused)
+    else:
+        progress.prepared = progress.prepared._replace(captured=captured)
     return None
 
 
 def _captured(
-    call: Call, entry: Entry | None, setting: Setting
+    progress: Progress, entry: Entry | None, setting: Setting
 ) -> Generator[Effect, Any, Captured]:
+    call = progress.call
     contract, arguments = call.contract, call.arguments.values
     states: dict[str, Any] = {}
     marks: dict[str, Any] = {}
     old = None if entry is None else entry.undo
     again = old is not None and "before" in old
-    if again and entry is not None and entry.status == "unknown" and not _did_not_happen(call):
+    if again and entry is not None and entry.status == "unknown" and not _did_not_happen(progress):
         assert old is not None
         states = yield from revived(old["before"])
     elif contract.observe is not None:
@@ -246,8 +250,9 @@ def _captured(
     return Captured(before, marks)
 
 
-def _did_not_happen(call: Call) -> bool:
-    return call.probed is not None and call.probed.happened is False
+def _did_not_happen(progress: Progress) -> bool:
+    said = progress.prepared.probe
+    return said is not None and said.happened is False
 
 
 def _plan(contract: Contract, told: dict[str, Any], setting: Setting) -> list[PlannedCall] | None:
@@ -264,7 +269,7 @@ def settled_marks(
 ) -> Generator[Effect, Any, tuple[dict[str, Any], BaseException | None]]:
     """What `step.finished` says for the undo, and an interrupt that came while it was found out."""
     call = step.call
-    contract, captured = call.contract, call.captured
+    contract, captured = call.contract, step.captured
     assert captured is not None
     marks: dict[str, Any] = {}
     interrupt: BaseException | None = None

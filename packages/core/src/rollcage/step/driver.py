@@ -29,7 +29,7 @@ from rollcage.errors import (
 )
 from rollcage.replay.recording import Lineage
 from rollcage.step.bodies import Bodies
-from rollcage.step.call import Admission, Call, Step
+from rollcage.step.call import Admission, Call, Progress, Step
 from rollcage.step.ledger import Ledger
 from rollcage.step.observing import Instrument, Observer, Observing, Surroundings
 from rollcage.step.requests import (
@@ -146,7 +146,7 @@ class Driver:
     async def _driven_through(self, flow: Flow, wait: Perform) -> Returned | Raised:
         """Perform what a flow asks for, up to its end; `wait` performs what may take its time."""
         answer: Any = None
-        call: Call | None = None
+        progress: Progress | None = None
         try:
             while True:
                 try:
@@ -155,18 +155,18 @@ class Driver:
                     ended: Returned | Raised = stop.value
                     return ended
                 if type(effect) is Admit:
-                    call = effect.call
+                    progress = effect.progress
                     answer = self._admit(effect)
                 elif type(effect) is Settle:
                     answer = None
                     self._settle(effect)
-                    call = None
+                    progress = None
                 elif isinstance(effect, (Execute, Sync, Consult, Wait)):
                     answer = await wait(effect)
                 else:
                     answer = self.perform(effect)
         except BaseException:
-            self._abandon(call)
+            self._abandon(progress)
             raise
 
     async def here(self, effect: Waiting) -> Returned | Raised:
@@ -253,22 +253,22 @@ class Driver:
 
     # --- drives that are broken off --------------------------------------------------------------
 
-    def _abandon(self, call: Call | None) -> None:
+    def _abandon(self, progress: Progress | None) -> None:
         """A call was admitted and will not be settled: an interrupt came between the two."""
-        if call is None or self.closed or self.writer.forked:
+        if progress is None or self.closed or self.writer.forked:
             return
         with self.lock:
-            self.ledger.abandon(call)
+            self.ledger.abandon(progress)
 
     @contextlib.contextmanager
-    def driven(self) -> Generator[list[Call]]:
+    def driven(self) -> Generator[list[Progress]]:
         """Abandon the calls that are still listed when the block is broken off."""
-        calls: list[Call] = []
+        begun: list[Progress] = []
         try:
-            yield calls
+            yield begun
         except BaseException:
-            for call in calls:
-                self._abandon(call)
+            for each in begun:
+                self._abandon(each)
             raise
 
     # --- what may not begin any more -------------------------------------------------------------
@@ -370,9 +370,9 @@ class Driver:
         with self.lock:
             if self.closed:
                 raise SessionError("the session was left already; open another one")
-            self._look_for_stop(effect.call)
+            self._look_for_stop(effect.progress.call)
             admission = self.ledger.admit(
-                effect.call, effect.verdict, self._clock.wall() // 1000, effect.arrival
+                effect.progress, effect.verdict, self._clock.wall() // 1000, effect.arrival
             )
             event, step = admission.event, admission.step
             if event is not None and (step is None or admission.entry is None):

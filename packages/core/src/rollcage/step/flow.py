@@ -21,7 +21,7 @@ from rollcage.gate import Verdict
 from rollcage.replay.finding import ProbeResult
 from rollcage.replay.path import UNKNOWN, Entry
 from rollcage.step.approving import approved, edited_again
-from rollcage.step.call import Admission, Call, Precondition, Step
+from rollcage.step.call import Admission, Call, Precondition, Progress, Step
 from rollcage.step.capture import (
     LARGE,
     Setting,
@@ -74,7 +74,7 @@ Read = Callable[[Any], Answer]
 
 
 def run_step(
-    call: Call,
+    progress: Progress,
     verdict: Verdict,
     body: Callable[..., Any],
     setting: Setting,
@@ -89,19 +89,20 @@ def run_step(
     `is_async` what the body is, where that is not
     what the flow's drive is.
     """
-    if call.kind == "model":
-        call.shown = call.compared = yield from keep_request(call.arguments)
-    elif len(call.arguments.digest_input) >= LARGE:
-        call.shown = call.compared = yield from keep_large(call.arguments.canonical)
-    admission: Admission = yield Admit(call, verdict)
+    arguments = progress.call.arguments
+    if progress.call.kind == "model":
+        progress.shown = progress.compared = yield from keep_request(arguments)
+    elif len(arguments.digest_input) >= LARGE:
+        progress.shown = progress.compared = yield from keep_large(arguments.canonical)
+    admission: Admission = yield Admit(progress, verdict)
     if admission.first is not None:
-        admission = yield from _prepared(call, verdict, admission.first, setting, waits=waits)
+        admission = yield from _prepared(progress, verdict, admission.first, setting, waits=waits)
     if admission.error is not None:
         return Raised(admission.error)
     step, entry = admission.step, admission.entry
     if step is None:
         assert entry is not None
-        return (yield from _recorded(call.contract, entry, setting))
+        return (yield from _recorded(progress.call.contract, entry, setting))
     if entry is not None:
         return (yield from _compared(admission, step, entry, body, setting))
     wait = setting.barrier and step.world_effect
@@ -111,18 +112,19 @@ def run_step(
             yield Settle(step, _NOT_STARTED, orjson.dumps(_NOT_STARTED))
             return synced
     answer: Returned | Raised
-    if call.response is not None:
-        answer = Returned(call.response.value)  # a person's, in place of the tool's
+    response = progress.consent.response
+    if response is not None:
+        answer = Returned(response.value)  # a person's, in place of the tool's
     else:
-        body = _body(call, body)
+        body = _body(progress, body)
         answer = yield Execute(step, body, is_async)
     settled = _settled(step, answer, setting, read)
-    if call.captured is not None or len(settled.encoded) >= LARGE:
+    if step.captured is not None or len(settled.encoded) >= LARGE:
         answer = yield from _whole(settled, answer, setting)
     yield settled
     if wait and isinstance(answer, Returned):
         answer = yield from _synced(answer)
-    return _with_word_of(call, settled.outcome, answer)
+    return _with_word_of(step.call, settled.outcome, answer)
 
 
 def _with_word_of(
@@ -139,12 +141,13 @@ def _with_word_of(
     return answer if warning is None else Raised(warning)
 
 
-def _body(call: Call, body: Callable[..., Any]) -> Callable[..., Any]:
+def _body(progress: Progress, body: Callable[..., Any]) -> Callable[..., Any]:
     """What is called: of arguments that an approver has edited, by the adapter's own way."""
-    if call.instead is None or not call.is_edited:
+    instead = progress.call.instead
+    if instead is None or not progress.is_edited:
         return body
-    assert call.instead.edited is not None  # else that was refused
-    return call.instead.edited
+    assert instead.edited is not None  # else that was refused
+    return instead.edited
 
 
 def _synced(answer: Returned) -> Flow:
@@ -170,7 +173,7 @@ def _whole(settled: Settle, answer: Returned | Raised, setting: Setting) -> Flow
     step, status = settled.step, settled.outcome["status"]
     if status == "ok" and len(settled.encoded) >= LARGE:
         settled.outcome, settled.encoded = yield from _keep_large_value(settled.outcome)
-    if step.call.captured is not None and status in ("ok", "error"):
+    if step.captured is not None and status in ("ok", "error"):
         marks, interrupt = yield from settled_marks(step, answer, setting)
         settled.marks = marks | (settled.marks or {})
         if interrupt is not None:
@@ -182,31 +185,31 @@ def _whole(settled: Settle, answer: Returned | Raised, setting: Setting) -> Flow
 
 
 def _prepared(
-    call: Call, verdict: Verdict, first: Precondition, setting: Setting, *, waits: bool
+    progress: Progress, verdict: Verdict, first: Precondition, setting: Setting, *, waits: bool
 ) -> Generator[Effect, Any, Admission]:
     """Do what has to be done first, then place the call anew: it may run now, or is refused."""
     turn, slot = first.arrival.turn, first.arrival.slot
     try:
-        return (yield from _made_ready(call, verdict, first, setting, waits=waits))
+        return (yield from _made_ready(progress, verdict, first, setting, waits=waits))
     finally:
         turn.asked(slot)
 
 
 def _made_ready(
-    call: Call, verdict: Verdict, first: Precondition, setting: Setting, *, waits: bool
+    progress: Progress, verdict: Verdict, first: Precondition, setting: Setting, *, waits: bool
 ) -> Generator[Effect, Any, Admission]:
     while True:
         stopped: BaseException | None = None
         match first.what:
             case "approve":
                 assert first.asked is not None
-                verdict, stopped = yield from approved(call, verdict, first.asked, setting)
+                verdict, stopped = yield from approved(progress, verdict, first.asked, setting)
             case "edit":
                 assert first.entry is not None
-                verdict, stopped = yield from edited_again(call, verdict, first.entry, setting)
+                verdict, stopped = yield from edited_again(progress, verdict, first.entry, setting)
             case "probe":
                 assert first.entry is not None
-                stopped = yield from _probed(call, first.entry, setting)
+                stopped = yield from _probed(progress, first.entry, setting)
             case "undo":
                 left = yield from setting.take_back(first.orphans, waits)
                 if left:
@@ -216,7 +219,7 @@ def _made_ready(
                     yield Stop(halt)
                     stopped = halt
             case "capture":
-                stopped = yield from capture(call, first.entry, setting)
+                stopped = yield from capture(progress, first.entry, setting)
             case "wait":
                 assert first.until is not None
                 answer = yield Wait(first.until)
@@ -225,27 +228,29 @@ def _made_ready(
                 assert_never(first.what)
         if stopped is not None:
             return Admission(None, error=stopped)  # nothing happened, nothing is written
-        admission: Admission = yield Admit(call, verdict, first.arrival)
+        admission: Admission = yield Admit(progress, verdict, first.arrival)
         if admission.first is None:
             return admission
         first = admission.first
 
 
 def _probed(
-    call: Call, entry: Entry, setting: Setting
+    progress: Progress, entry: Entry, setting: Setting
 ) -> Generator[Effect, Any, BaseException | None]:
     """Find out what became of a recorded step, and let the call know."""
+    call = progress.call
     contract, values = call.contract, call.arguments.values
     key = idempotency_key(setting.root, entry.branch, entry.fingerprint)
     said = yield from probed(contract, values, key, entry.undo, setting.seal)
     if isinstance(said, BaseException):
         return said
     if isinstance(said, DidNotHappen):
-        call.probed = ProbeResult(False)
+        result = ProbeResult(False)
     elif isinstance(said, Happened):
-        call.probed = yield from happened(contract, values, entry.undo, said, setting)
+        result = yield from happened(contract, values, entry.undo, said, setting)
     else:
-        call.probed = ProbeResult(None)
+        result = ProbeResult(None)
+    progress.prepared = progress.prepared._replace(probe=result)
     return None
 
 
@@ -333,9 +338,9 @@ def late_end(step: Step, answer: Returned | Raised, setting: Setting) -> Flow:
     if isinstance(answer, Returned):
         if len(encoded) >= LARGE:
             outcome, encoded = yield from _keep_large_value(outcome)
-        if call.captured is not None:
+        if step.captured is not None:
             marks = yield from plan_late(
-                call.contract, call.arguments.values, call.captured.before, answer.value, setting
+                call.contract, call.arguments.values, step.captured.before, answer.value, setting
             )
     if step.watch is not None and step.watch.found:
         marks = {**marks, "undeclared": step.watch.found}

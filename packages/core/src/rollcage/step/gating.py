@@ -41,7 +41,7 @@ from rollcage.gate import (
 )
 from rollcage.gate.verdict import stronger
 from rollcage.replay.path import Entry
-from rollcage.step.call import Call, Stats
+from rollcage.step.call import Progress, Stats
 from rollcage.step.labelled import labelled
 from rollcage.step.metering import Start, limited
 from rollcage.step.requests import Flow
@@ -276,46 +276,47 @@ class Gate:
         except ArgumentsInvalid:
             return plain.bind({}, seal)
 
-    def decide(self, call: Call) -> Verdict:
+    def decide(self, progress: Progress) -> Verdict:
         """What all of them say of a call: deny over ask over allow."""
         try:
-            return self._decide(call)
+            return self._decide(progress)
         except Exception as error:  # noqa: BLE001 - whatever fails in here, the call must not run
             return failed(error)
 
-    def _decide(self, call: Call) -> Verdict:
+    def _decide(self, progress: Progress) -> Verdict:
         if self.facade is not None:
+            call = progress.call
             undo = call.undoes is not None
             refused = self.facade.check(call.contract, kind=call.kind, undo=undo)
             if refused is not None:
                 return refused
         if self.labels is not None:
-            call.found = self.labels.of(call.arguments.values)
-        verdict, asks = self.said_of(call)
+            progress.found = self.labels.of(progress.call.arguments.values)
+        verdict, asks = self.said_of(progress)
         if asks is not None:  # who may say yes to that is not this session's to choose
-            call.ask = asks.ask
-        return call.found.explain(verdict)
+            progress.ask = asks.ask
+        return progress.found.explain(verdict)
 
-    def said_of(self, call: Call) -> tuple[Verdict, Above | None]:
+    def said_of(self, progress: Progress) -> tuple[Verdict, Above | None]:
         """What policies and rules say, of this session and of those around it.
 
         With the outermost of those around it that asks.
         """
-        own = self._own(call)
+        own = self._own(progress)
         if self._above is None:
             return own, None
-        above, asks = self._above.gate.said_of(call)
+        above, asks = self._above.gate.said_of(progress)
         if above.decision == "ask" and asks is None:
             asks = self._above
         return stronger(above, own), asks
 
-    def _own(self, call: Call) -> Verdict:
+    def _own(self, progress: Progress) -> Verdict:
         refused = self._refuses or self._lost
         if refused is not None:
             return refused
         if not self.guards.decides:
             return ALLOWED
-        view = self._view(call)
+        view = self._view(progress)
         verdict = ALLOWED
         with self._saying() if self._told else contextlib.nullcontext():
             for rule in self.guards.decides:
@@ -343,7 +344,7 @@ class Gate:
 
     def flow(
         self,
-        call: Call,
+        progress: Progress,
         verdict: Verdict,
         start: Start,
         run: str,
@@ -351,11 +352,11 @@ class Gate:
         streamed: bool,
     ) -> Flow:
         """The flow of a call of `run`, with what is counted and noted around it."""
-        flow = self.counted(call, verdict, start, run)
-        if self.labels is not None and call.undoes is None:
-            flow = labelled(flow, call, self.labels, streamed=streamed)
+        flow = self.counted(progress, verdict, start, run)
+        if self.labels is not None and progress.call.undoes is None:
+            flow = labelled(flow, progress, self.labels, streamed=streamed)
         if self.is_settling:
-            flow = settling(flow, self._view(call), verdict, self.settled)
+            flow = settling(flow, self._view(progress), verdict, self.settled)
         return flow
 
     @property
@@ -381,7 +382,7 @@ class Gate:
 
     def counted(
         self,
-        call: Call,
+        progress: Progress,
         verdict: Verdict,
         start: Start,
         run: str,
@@ -394,19 +395,19 @@ class Gate:
         if self._above is not None:
             start = functools.partial(self._counted_above, self._above, start, run)
         meter, policy = self.meter, self.policy
-        if meter is None or policy is None or call.undoes is not None:
-            return start(call, verdict)
+        if meter is None or policy is None or progress.call.undoes is not None:
+            return start(progress, verdict)
         if policy.mode == "shadow":
-            return self._shadowed(call, verdict, meter, start, run)
-        return limited(call, self._view(call), verdict, meter, start, run, asked)
+            return self._shadowed(progress, verdict, meter, start, run)
+        return limited(progress, self._view(progress), verdict, meter, start, run, asked)
 
     def _counted_above(
-        self, above: Above, start: Start, run: str, call: Call, verdict: Verdict
+        self, above: Above, start: Start, run: str, progress: Progress, verdict: Verdict
     ) -> Flow:
         def asked() -> None:
-            call.ask = above.ask
+            progress.ask = above.ask
 
-        return above.gate.counted(call, verdict, start, run, asked)
+        return above.gate.counted(progress, verdict, start, run, asked)
 
     def remember(self, number: int, entry: Entry) -> None:
         """A step was seen: it counts, and its result has its labels, as if it had been asked for.
@@ -439,19 +440,20 @@ class Gate:
         )
 
     def _shadowed(
-        self, call: Call, verdict: Verdict, meter: WithLimits, start: Start, run: str
+        self, progress: Progress, verdict: Verdict, meter: WithLimits, start: Start, run: str
     ) -> Flow:
-        before = call.pace
+        before = progress.pace
 
-        def anyway(call: Call, said: Verdict) -> Flow:
-            call.pace = before
-            return start(call, verdict.beside(stronger(verdict.shadow or ALLOWED, said)))
+        def anyway(progress: Progress, said: Verdict) -> Flow:
+            progress.pace = before
+            return start(progress, verdict.beside(stronger(verdict.shadow or ALLOWED, said)))
 
         if verdict.decision == "deny":
-            return start(call, verdict)
-        return limited(call, self._view(call), ALLOWED, meter, anyway, run)
+            return start(progress, verdict)
+        return limited(progress, self._view(progress), ALLOWED, meter, anyway, run)
 
-    def _view(self, call: Call) -> StepView:
+    def _view(self, progress: Progress) -> StepView:
+        call = progress.call
         values: Mapping[str, Any] = MappingProxyType(call.arguments.values)
         return StepView(
             call.kind,
@@ -463,7 +465,7 @@ class Gate:
             call.arguments.canonical,
             call.key.hex(),
             self._run,
-            call.found.labels,
+            progress.found.labels,
         )
 
 

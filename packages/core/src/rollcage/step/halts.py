@@ -55,7 +55,7 @@ def diverged(
         at: what a command line needs to find the store.
         left: what of them could not be undone, in words; empty where that was not tried.
     """
-    contract, args = arrival.contract, arrival.call.compared
+    contract, args = arrival.contract, arrival.args
     path = arrival.branch.path
     recorded = () if path is None else path.entries
     listed = ", ".join(f"step {e.step} ({e.name})" for e in orphans[:5])

@@ -16,7 +16,7 @@ __all__ = ["blocked", "finished", "joined", "joined_again", "replayed", "seen", 
 
 def started(number: int, arrival: Arrival, place: Place) -> Event:
     """A call is about to run."""
-    call, verdict = arrival.call, arrival.verdict
+    progress, verdict = arrival.progress, arrival.verdict
     event = make.step_started(
         _requested(number, arrival, place.slot),
         place.world,
@@ -27,10 +27,10 @@ def started(number: int, arrival: Arrival, place: Place) -> Event:
         place.fingerprint.hex(),
         verdict.as_data() if verdict.rule or verdict.shadow is not None else None,
     )
-    if call.decided is not None:
-        event |= call.decided
-    if call.captured is not None:
-        event |= call.captured.marks
+    if progress.consent.decided is not None:
+        event |= progress.consent.decided
+    if progress.prepared.captured is not None:
+        event |= progress.prepared.captured.marks
     return event
 
 
@@ -85,8 +85,9 @@ def blocked(number: int, arrival: Arrival, error: RollcageError) -> Event:
         joined=branch.open_batch,
         supersedes=arrival.supersedes,
     )
-    if arrival.call.decided is not None:
-        event |= arrival.call.decided
+    decided = arrival.progress.consent.decided
+    if decided is not None:
+        event |= decided
     return event
 
 
@@ -177,8 +178,8 @@ def _requested(number: int, arrival: Arrival, slot: int) -> Event:
         contract.name,
         contract.version,
         contract.effect,
-        call.shown,
-        call.key.hex(),
+        arrival.progress.shown,
+        arrival.key,
         arrival.turn.number,
         slot,
         arrival.branch.name,

@@ -10,7 +10,7 @@ from typing import Final
 
 from rollcage.errors import ArgumentsInvalid, Blocked, CaptureFailed, Halt, SessionError
 from rollcage.gate.labels import Labels
-from rollcage.step.call import Admission, Call
+from rollcage.step.call import Admission, Progress
 from rollcage.step.requests import Execute, Flow, Raised, Returned, Settle
 
 __all__ = ["labelled"]
@@ -19,12 +19,12 @@ __all__ = ["labelled"]
 _OURS: Final = (ArgumentsInvalid, Blocked, CaptureFailed, Halt, SessionError)
 
 
-def labelled(flow: Flow, call: Call, labels: Labels, *, streamed: bool = False) -> Flow:
+def labelled(flow: Flow, progress: Progress, labels: Labels, *, streamed: bool = False) -> Flow:
     """Follow a call to its end and note what its result carries.
 
     Args:
         flow: of the call's step.
-        call: it was `found` what labels its arguments have, the last time that it was decided.
+        progress: of the call; `found` are the labels that its arguments had when it was decided.
         labels: those of the run.
         streamed: its value is the list of a stream's chunks, which are handed on before its end.
     """
@@ -38,26 +38,33 @@ def labelled(flow: Flow, call: Call, labels: Labels, *, streamed: bool = False) 
             ended = stop.value
             continue
         if isinstance(effect, Execute) and streamed:
-            labels.begin(call.number, call.contract.name, _carried(call, labels, recorded))
+            labels.begin(
+                progress.number, progress.call.contract.name, _carried(progress, labels, recorded)
+            )
         elif isinstance(effect, Settle):
-            carried = _carried(call, labels, recorded)
+            carried = _carried(progress, labels, recorded)
             if carried:
                 effect.marks = {**(effect.marks or {}), "labels": sorted(carried)}
         answer = yield effect
         if isinstance(answer, Admission) and answer.entry is not None:
             recorded = answer.entry.labels
-    _note(call, labels, _carried(call, labels, recorded), ended, streamed=streamed)
+    _note(progress, labels, _carried(progress, labels, recorded), ended, streamed=streamed)
     return ended
 
 
-def _carried(call: Call, labels: Labels, recorded: tuple[str, ...]) -> frozenset[str]:
+def _carried(progress: Progress, labels: Labels, recorded: tuple[str, ...]) -> frozenset[str]:
     """What a call's result carries: declared, recorded, of its arguments, of its own calls."""
-    carried = labels.carried(call.contract, call.kind, call.found, recorded)
-    return carried | labels.inside(call.number)
+    carried = labels.carried(progress.call.contract, progress.call.kind, progress.found, recorded)
+    return carried | labels.inside(progress.number)
 
 
 def _note(
-    call: Call, labels: Labels, carried: frozenset[str], ended: Returned | Raised, *, streamed: bool
+    progress: Progress,
+    labels: Labels,
+    carried: frozenset[str],
+    ended: Returned | Raised,
+    *,
+    streamed: bool,
 ) -> None:
     if isinstance(ended, Returned):
         value = ended.value
@@ -66,11 +73,11 @@ def _note(
     else:
         value = ended.error
     labels.note(
-        call.number,
-        call.contract.name,
+        progress.number,
+        progress.call.contract.name,
         carried,
         value,
-        found=call.found,
+        found=progress.found,
         streamed=streamed,
-        parent=0 if call.parent is None else call.parent.number,
+        parent=0 if progress.call.parent is None else progress.call.parent.number,
     )

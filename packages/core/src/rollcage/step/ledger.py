@@ -30,7 +30,7 @@ from rollcage.replay.path import UNKNOWN_DIGEST, Entry
 from rollcage.replay.recording import Recording
 from rollcage.replay.world import Turn, union
 from rollcage.step import halts, journal
-from rollcage.step.call import Admission, Arrival, Call, Precondition, Stats, Step
+from rollcage.step.call import Admission, Arrival, Call, Precondition, Progress, Stats, Step
 from rollcage.step.seeing import Seeing
 from rollcage.step.taking import Mode, OnDivergence, Refused, Taking, denied
 from rollcage.trace.constructors import Event, branch_forked
@@ -97,11 +97,11 @@ class Ledger:
         """What the run waited for is there."""
         self.paused = self._waited = ""
 
-    def _number(self, call: Call | None = None) -> int:
-        """The next step's number; the call of that step knows it from then on."""
+    def _number(self, progress: Progress | None = None) -> int:
+        """The next step's number; the call of that step has it from then on."""
         self._steps += 1
-        if call is not None:
-            call.number = self._steps
+        if progress is not None:
+            progress.number = self._steps
         return self._steps
 
     # --- branches --------------------------------------------------------------------------------
@@ -183,19 +183,19 @@ class Ledger:
     # --- a call arrives --------------------------------------------------------------------------
 
     def admit(
-        self, call: Call, verdict: Verdict, now: int, arrival: Arrival | None = None
+        self, progress: Progress, verdict: Verdict, now: int, arrival: Arrival | None = None
     ) -> Admission:
         """Place a call, find what is recorded of it and take that; or say what is to be done first.
 
         One that something was done for first comes again with its `arrival`: nothing was taken for
         it until then.
         """
-        if self.halted is not None and self.stops(call):
+        if self.halted is not None and self.stops(progress.call):
             error = SessionHalted(f"the session was halted: {self.halted}")
             error.__cause__ = self.halted
             return Admission(None, error=error)
         if arrival is None:
-            arrival = self._arrive(call, verdict, now)
+            arrival = self._arrive(progress, verdict, now)
         else:
             arrival.verdict, arrival.now = verdict, now
             arrival.look()
@@ -214,12 +214,13 @@ class Ledger:
         except Refused as refused:
             return self._refuse(arrival, refused)
 
-    def _arrive(self, call: Call, verdict: Verdict, now: int) -> Arrival:
+    def _arrive(self, progress: Progress, verdict: Verdict, now: int) -> Arrival:
+        call = progress.call
         self.stats.calls += 1
         self.ahead.give(call.conversation, call.call_id)
         branch = self._by_name[self.branch_name(call.branch, call.parent)]
         turn = call.turn or self.branches.implied_turn(branch, call.standing)
-        return Arrival(call, branch, turn, verdict, strict=self._strict, now=now)
+        return Arrival(progress, branch, turn, verdict, strict=self._strict, now=now)
 
     def stops(self, call: Call) -> bool:
         """Whether a halted session refuses this call too; an undo may go on where it was safe."""
@@ -228,17 +229,17 @@ class Ledger:
 
     def _check_gate(self, arrival: Arrival) -> None:
         """Refuse a call that is denied, that can't be prepared, or whose approval is void."""
-        call = arrival.call
+        progress = arrival.progress
         if arrival.verdict.decision == "deny" and self._mode != "offline":
             raise Refused(denied(arrival), halts=False)
-        if call.refused is not None:
-            raise Refused(call.refused, halts=False)
-        if call.approved is not None:
+        if progress.prepared.refused is not None:
+            raise Refused(progress.prepared.refused, halts=False)
+        if progress.consent.approved is not None:
             _check_approval(arrival)
 
     def _first(self, arrival: Arrival, match: Match) -> Precondition | None:
         """What has to be done before a call may run, if it would."""
-        call, entry = arrival.call, match.entry
+        progress, entry = arrival.progress, match.entry
         if entry is not None and entry.is_edit_of(arrival.key):
             return Precondition("edit", arrival, entry)
         if match.way == "probe":
@@ -246,19 +247,25 @@ class Ledger:
             return Precondition("probe", arrival, entry)
         if match.way not in ("run new", "run again"):
             return None
-        if call.pace is not None and (entry is None or entry.status != "unknown"):
-            said = call.pace()
+        if progress.pace is not None and (entry is None or entry.status != "unknown"):
+            said = progress.pace()
             if said is not None:  # too many have begun of late
                 refusal = Blocked(said.message, rule=said.rule, code=said.code)
                 raise Refused(refusal, halts=False)
         if arrival.asks:
-            asked = call.ask is not None and not call.waits and self._mode != "offline"
+            asked = (
+                progress.ask is not None and not progress.consent.waits and self._mode != "offline"
+            )
             return (
                 Precondition("approve", arrival, asked=arrival.asked(self._run)) if asked else None
             )
         if match.behind and self._on_divergence == "undo":
             return Precondition("undo", arrival, entry, match.behind)
-        if arrival.contract.captures and call.captured is None and call.kind == "tool":
+        if (
+            arrival.contract.captures
+            and progress.prepared.captured is None
+            and arrival.kind == "tool"
+        ):
             return Precondition("capture", arrival, entry)
         return None
 
@@ -276,7 +283,7 @@ class Ledger:
         self.stats.blocked += 1
         if refused.halts:
             self.halted = refused.error
-        event = journal.blocked(self._number(arrival.call), arrival, refused.error)
+        event = journal.blocked(self._number(arrival.progress), arrival, refused.error)
         return Admission(event, error=refused.error)
 
     # --- what a framework's own memory holds -----------------------------------------------------
@@ -334,14 +341,14 @@ class Ledger:
         """The end of a step is in the trace: it is in doubt no longer."""
         self._taking.open.pop(step.number, None)
 
-    def abandon(self, call: Call) -> None:
+    def abandon(self, progress: Progress) -> None:
         """An interrupt broke off what drives a call, before its end was written.
 
         Whoever swallows that must not go on: the call's write may have happened, or its recorded
         step is used up and would run again.
         """
-        contract = call.contract
-        step = next((each for each in self._taking.open.values() if each.call is call), None)
+        call, contract = progress.call, progress.call.contract
+        step = self._taking.open.get(progress.number)
         if step is not None and not step.world_effect:
             del self._taking.open[step.number]
             if step.advances:  # as when it is read back
@@ -368,13 +375,14 @@ class Ledger:
 
 def _check_approval(arrival: Arrival) -> None:
     """Refuse a call whose approval does not count any more, or is that of another one."""
-    call, request = arrival.call, arrival.call.request
+    progress = arrival.progress
+    request = progress.consent.request
     assert request is not None
     refusal = untimely(request.at, request.expires, arrival.now)
     if refusal is not None:
         raise Refused(
             Blocked(refusal.reason, rule=request.verdict.rule, code=refusal.code), halts=False
         )
-    if request.key not in (call.asked_key.hex(), call.key.hex()):
+    if request.key not in (progress.asked_key.hex(), arrival.key):
         said = "the approval is for another call"
         raise Refused(Blocked(said, rule="", code="approval_other_call"), halts=False)

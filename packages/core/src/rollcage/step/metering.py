@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rollcage.gate import StepView, Verdict, WithLimits
-from rollcage.step.call import Call
+from rollcage.step.call import Call, Progress
 from rollcage.step.requests import Admit, Execute, Flow, Raised, Returned, Settle
 
 __all__ = ["Start", "limited"]
 
-Start = Callable[[Call, Verdict], Flow]
+Start = Callable[[Progress, Verdict], Flow]
 """Makes the flow of a call, from what policy and limits say together."""
 
 
 def limited(
-    call: Call,
+    progress: Progress,
     view: StepView,
     verdict: Verdict,
     meter: WithLimits,
@@ -31,7 +31,7 @@ def limited(
     broken off.
 
     Args:
-        call: the call.
+        progress: of the call.
         view: the same, as the gate sees it.
         verdict: what the policy says of it; where that denies, nothing is taken.
         meter: the session's.
@@ -40,16 +40,16 @@ def limited(
         asked: called where a limit asks.
     """
     if verdict.decision == "deny":
-        return (yield from start(call, verdict))
-    ticket = meter.take(view, _place(call, run))
+        return (yield from start(progress, verdict))
+    ticket = meter.take(view, _place(progress.call, run))
     if asked is not None and ticket.verdict is not None and ticket.verdict.decision == "ask":
         asked()
-    before = call.pace
-    call.pace = ticket.pace if before is None else lambda: before() or ticket.pace()
+    before = progress.pace
+    progress.pace = ticket.pace if before is None else lambda: before() or ticket.pace()
     made = failed = False
     usage: Mapping[str, int] | None = None
     try:
-        flow = start(call, ticket.over(verdict))
+        flow = start(progress, ticket.over(verdict))
         answer: Any = None
         while True:
             try:

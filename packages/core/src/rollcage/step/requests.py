@@ -9,7 +9,7 @@ from typing import Any
 
 from rollcage.gate import Verdict
 from rollcage.replay.path import Path
-from rollcage.step.call import Arrival, Call, Step
+from rollcage.step.call import Arrival, Progress, Step
 
 __all__ = [
     "Admit",
@@ -47,7 +47,7 @@ class Admit:
     With its `arrival`, a call comes again that something had to be done for first.
     """
 
-    call: Call
+    progress: Progress
     verdict: Verdict
     arrival: Arrival | None = None
 

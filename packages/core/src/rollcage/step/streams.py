@@ -94,7 +94,7 @@ async def _chunks(  # noqa: C901, PLR0912 - a generator's exit reaches its own f
     answer: Any = None
     live = False
     ended: GeneratorExit | None = None  # the consumer wants no more
-    with driver.driven() as calls:
+    with driver.driven() as begun:
         while True:
             try:
                 effect = flow.send(answer)
@@ -128,10 +128,10 @@ async def _chunks(  # noqa: C901, PLR0912 - a generator's exit reaches its own f
                 answer = await wait(effect)
             else:
                 if type(effect) is Admit:
-                    calls.append(effect.call)
+                    begun.append(effect.progress)
                 answer = driver.perform(effect)
                 if type(effect) is Settle:
-                    calls.clear()
+                    begun.clear()
     if ended is not None:
         raise ended
     value = unwrap(answer, stream=True)

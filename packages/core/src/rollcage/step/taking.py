@@ -13,7 +13,7 @@ from rollcage.replay.path import Entry
 from rollcage.replay.recording import Recording
 from rollcage.replay.world import Branch, Place, union
 from rollcage.step import halts, journal
-from rollcage.step.call import Admission, Arrival, Call, Stats, Step
+from rollcage.step.call import Admission, Arrival, Progress, Stats, Step
 from rollcage.trace.constructors import Event
 
 __all__ = ["Mode", "OnDivergence", "Refused", "Taking", "denied"]
@@ -59,7 +59,7 @@ class Taking:
         recording: Recording | None,
         finder: Finder,
         stats: Stats,
-        number: Callable[[Call], int],
+        number: Callable[[Progress], int],
     ) -> None:
         self.open: dict[int, Step] = {}
         self._run = run
@@ -109,7 +109,8 @@ class Taking:
         if match.why == "blocked":
             self._use_up(arrival.branch, entry)
             if self._live:
-                arrival.call.decided = entry.decided
+                progress = arrival.progress
+                progress.consent = progress.consent._replace(decided=entry.decided)
                 arrival.supersedes = entry.run, entry.step
             said = entry.outcome
             refusal = Blocked(said["reason"], rule=said["rule"], code=said["code"])
@@ -136,7 +137,7 @@ class Taking:
                 made = link(bytes.fromhex(entry.fingerprint), bytes.fromhex(given.digest))
                 branch.replayed_write(arrival.turn, entry.position, made)
         self._count_hit(given)
-        event = journal.replayed(self._number(arrival.call), arrival, place, given)
+        event = journal.replayed(self._number(arrival.progress), arrival, place, given)
         if given.status == "unknown":
             error = halts.unknown(given.run, given.step, given.name, self._at)
             return Admission(event, error=error)
@@ -153,7 +154,7 @@ class Taking:
             event["drift"] = _NOT_COMPARABLE
         elif effect in ("pure", "read"):
             place.fingerprint = bytes.fromhex(entry.fingerprint)  # its children go by it
-            return Admission(event, Step(self._run, arrival.call.number, arrival, place), entry)
+            return Admission(event, Step(self._run, arrival, place), entry)
         return Admission(event, entry=entry)
 
     def _count_hit(self, entry: Entry) -> None:
@@ -212,17 +213,17 @@ class Taking:
             raise Refused(denied(arrival), halts=False)
         if arrival.asks:
             said = f"{arrival.contract.name} requires approval: {verdict.reason}"
-            waits = arrival.call.waits
+            waits = arrival.progress.consent.waits
             raise Refused(ApprovalRequired(f"{said} ({waits})" if waits else said))
 
     def _start(
         self, arrival: Arrival, place: Place, *, advances: bool, marks: Event | None
     ) -> Admission:
         self._stats.misses += 1
-        event = journal.started(self._number(arrival.call), arrival, place)
+        event = journal.started(self._number(arrival.progress), arrival, place)
         if marks:
             event |= marks
-        step = Step(self._run, arrival.call.number, arrival, place)
+        step = Step(self._run, arrival, place)
         if advances:
             step.advances = True
             self.open[step.number] = step

@@ -24,7 +24,7 @@ from rollcage.replay.finding import ProbeResult
 from rollcage.replay.generation import Origin
 from rollcage.replay.path import Entry
 from rollcage.replay.recording import Lineage, undo_paths
-from rollcage.step.call import Call
+from rollcage.step.call import Progress
 from rollcage.step.capture import Setting, observed, plan_late, probed, revived
 from rollcage.step.flow import happened, run_step
 from rollcage.step.requests import (
@@ -70,7 +70,7 @@ class Host(Protocol):
 
     def compensating(
         self, tool: Tool, arguments: Mapping[str, Any], branch: str, origin: Origin
-    ) -> tuple[Call, Verdict]:
+    ) -> tuple[Progress, Verdict]:
         """A compensating call, and what the rules say of it."""
         ...
 
@@ -406,11 +406,11 @@ def _undone(task: Task, setting: Setting, host: Host) -> Generator[Effect, Any, 
     yield Note(make.undo_started(of=task.origin, calls=len(calls)))
     name: str = yield OpenUndo(task.entry.fingerprint, task.attempt)
     for tool, values in calls:
-        call, verdict = host.compensating(tool, values, name, task.origin)
+        progress, verdict = host.compensating(tool, values, name, task.origin)
         body = tool.body
         assert body is not None
         answer = yield from run_step(
-            call, verdict, body, setting, is_async=inspect.iscoroutinefunction(body)
+            progress, verdict, body, setting, is_async=inspect.iscoroutinefunction(body)
         )
         if isinstance(answer, Raised):
             if not isinstance(answer.error, Exception):
