@@ -1,9 +1,11 @@
 """What becomes of a call is one table; finding it changes nothing, and nothing is put back."""
 
-from typing import Any
+import itertools
+from typing import Any, get_args
 
 import pytest
 from rollcage import Approval, Blocked, Contract, Diverged, Session, Verdict, tool
+from rollcage.contract.contract import Effect, OnMiss
 from rollcage.replay.branches import Branches
 from rollcage.replay.finding import Finder, Match
 from rollcage.replay.matching import TABLE, Case, matched
@@ -58,6 +60,17 @@ def test_each_row_of_the_table_has_its_case() -> None:
 )
 def test_beside_a_row_another_one_counts(case: Case, name: str) -> None:
     assert matched(case).name == name
+
+
+def test_what_came_out_well_and_comes_back_is_given_back_whatever_else_there_is() -> None:
+    """So a hit need not ask the table."""
+    flags = [False, True]
+    for live, changed, writes, frontier in itertools.product(flags, flags, flags, flags):
+        case = Case("ok", live=live, has_effect=changed, writes=writes, frontier=frontier)
+        for effect, miss in itertools.product(get_args(Effect), [*get_args(OnMiss), "not said"]):
+            for asks in flags:
+                each = case._replace(effect=effect, on_miss=miss, asks=asks, idempotent=asks)
+                assert matched(each).way == "give back"
 
 
 # --- finding, and taking -------------------------------------------------------------------------

@@ -157,6 +157,8 @@ class Finder:
             entry = self._candidate(sought, start, past)
             if entry is None:
                 return self._nothing(sought, past)
+            if entry.status == "ok" and entry.flaw is None:  # the table says nothing else of it
+                return Match("give back", "recorded", entry, entry, past)
             given = _given(entry, sought.probe_result)
             row = self._row(sought, given)
             if row.way != "pass over":

@@ -234,9 +234,8 @@ class Arrival:
     """A call that has arrived at its branch, in its turn and slot, at a time."""
 
     __slots__ = (
-        "advances", "args", "asks", "branch", "call", "checkpoint", "compensates", "contract",
-        "key", "kind", "now", "placed", "progress", "slot", "strict", "supersedes", "turn",
-        "verdict",
+        "advances", "asks", "branch", "call", "compensates", "contract", "key", "kind", "now",
+        "placed", "progress", "slot", "strict", "supersedes", "turn", "verdict",
     )  # fmt: skip
 
     def __init__(
@@ -252,7 +251,6 @@ class Arrival:
         self.progress = progress
         call = progress.call
         self.kind = call.kind
-        self.checkpoint = call.checkpoint
         self.compensates = call.undoes is not None
         self.branch = branch
         self.turn = turn
@@ -269,12 +267,21 @@ class Arrival:
         self.call = call = progress.call
         self.contract = contract = call.contract
         self.key = call.key.hex()
-        self.args = progress.compared
         self.asks = self.verdict.decision == "ask" and progress.consent.approved is None
         is_tool = call.kind == "tool"
         # Pure and model calls have no place among reads and writes: they hold in any world.
         self.placed = is_tool and (strict or contract.effect != "pure")
         self.advances = is_tool and (strict or contract.effect in ("write", "scope"))
+
+    @property
+    def args(self) -> Mapping[str, Any]:
+        """Its canonical arguments, as the trace holds them."""
+        return self.progress.compared
+
+    @property
+    def checkpoint(self) -> str:
+        """Its place in a framework's memory; empty without one."""
+        return self.call.checkpoint
 
     @property
     def probe_result(self) -> ProbeResult | None:
