@@ -168,7 +168,8 @@ class Branches:
         last, checkpoint = self._implicit, "" if standing is None else standing.checkpoint
         if last is not None and last[1:] == (branch, checkpoint) and branch.busy:
             return last[0]
-        turn = self.turn_at(standing, branch.name) or self.new_turn()
+        turn = None if standing is None else self.turn_at(standing, branch.name)
+        turn = turn or self.new_turn()
         self._implicit = turn, branch, checkpoint
         return turn
 

@@ -150,8 +150,6 @@ class Finder:
 
     def find(self, sought: Sought, start: int) -> Match:
         """What becomes of a call whose turn started at position `start` of its branch's path."""
-        if self._recording is None and not sought.compensates:
-            return NEW
         past: tuple[Entry, ...] = ()
         while True:
             entry = self._candidate(sought, start, past)

@@ -189,7 +189,8 @@ class Calls:
         instead: Instead | None = None,
     ) -> Any:
         """See `Session.run`."""
-        self.following.look_back()
+        if self.following.memory is not None:
+            self.following.look_back()
         return self.driver.run(self._flow(contract, arguments, body, kind, answer, instead))
 
     async def arun(
@@ -271,7 +272,8 @@ class Calls:
                 raise
         else:
             bound = gate.bind_refused(contract, arguments, self._seal, kind=kind)
-        standing = self.following.standing()
+        memory = self.following.memory
+        standing = None if memory is None else memory.here()
         call = Call(
             kind,
             contract,

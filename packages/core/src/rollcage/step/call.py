@@ -234,8 +234,8 @@ class Arrival:
     """A call that has arrived at its branch, in its turn and slot, at a time."""
 
     __slots__ = (
-        "advances", "asks", "branch", "call", "compensates", "contract", "key", "kind", "now",
-        "placed", "progress", "slot", "strict", "supersedes", "turn", "verdict",
+        "advances", "asks", "branch", "call", "compensates", "contract", "is_plain", "key", "kind",
+        "now", "placed", "progress", "slot", "strict", "supersedes", "turn", "verdict",
     )  # fmt: skip
 
     def __init__(
@@ -268,6 +268,8 @@ class Arrival:
         self.contract = contract = call.contract
         self.key = call.key.hex()
         self.asks = self.verdict.decision == "ask" and progress.consent.approved is None
+        # Whether there is nothing to do before it may run, where nothing is recorded of it.
+        self.is_plain = not (self.asks or contract.captures or progress.pace is not None)
         is_tool = call.kind == "tool"
         # Pure and model calls have no place among reads and writes: they hold in any world.
         self.placed = is_tool and (strict or contract.effect != "pure")

@@ -186,7 +186,7 @@ def _requested(number: int, arrival: Arrival, slot: int) -> Event:
         call.agent,
         call.call_id,
         call.conversation,
-        call.checkpoint,
+        "" if call.standing is None else call.checkpoint,
         None if call.parent is None else call.parent.number,
         call.undoes,
     )

@@ -25,7 +25,7 @@ from rollcage.gate import Verdict, untimely
 from rollcage.replay.ahead import Ahead, Histories, Standing, family
 from rollcage.replay.ahead import Place as Spot
 from rollcage.replay.branches import Branches
-from rollcage.replay.finding import Finder, Match
+from rollcage.replay.finding import NEW, Finder, Match
 from rollcage.replay.path import UNKNOWN_DIGEST, Entry
 from rollcage.replay.recording import Recording
 from rollcage.replay.world import Turn, union
@@ -206,10 +206,12 @@ class Ledger:
             if until is not None:
                 return Admission(None, first=Precondition("wait", arrival, until=until))
             start = arrival.branch.arrive(turn)[1] if arrival.placed else 0
-            match = self._finder.find(arrival, start)
-            first = self._first(arrival, match)
-            if first is not None:
-                return Admission(None, first=first)
+            fresh = self._recording is None and not arrival.compensates
+            match = NEW if fresh else self._finder.find(arrival, start)
+            if not (fresh and arrival.is_plain):
+                first = self._first(arrival, match)
+                if first is not None:
+                    return Admission(None, first=first)
             return self._taking.take(arrival, match)
         except Refused as refused:
             return self._refuse(arrival, refused)
@@ -218,7 +220,8 @@ class Ledger:
         call = progress.call
         self.stats.calls += 1
         self.ahead.give(call.conversation, call.call_id)
-        branch = self._by_name[self.branch_name(call.branch, call.parent)]
+        parent, name = call.parent, call.branch
+        branch = self._by_name[name if parent is None else self.branch_name(name, parent)]
         turn = call.turn or self.branches.implied_turn(branch, call.standing)
         return Arrival(progress, branch, turn, verdict, strict=self._strict, now=now)
 

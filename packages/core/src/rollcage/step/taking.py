@@ -193,7 +193,8 @@ class Taking:
         """Run a call that nothing recorded stands for."""
         branch, path = arrival.branch, arrival.branch.path
         orphans = self._orphans(arrival, match.behind) if match.behind else ()
-        self._check_verdict(arrival)
+        if arrival.verdict.decision != "allow":
+            self._check_verdict(arrival)
         marks: Event | None = None
         if path is not None:
             marks = self._acknowledged(orphans)
