@@ -49,10 +49,10 @@ class FaultySession(Session):
         self._maybe("place")
         return super().place(**arguments)
 
-    def turn(self) -> Any:
+    def turn(self, **arguments: Any) -> Any:
         """Crash, or state a turn."""
         self._maybe("place")
-        return super().turn()
+        return super().turn(**arguments)
 
     def run(self, *arguments: Any, **options: Any) -> Any:
         """Crash, or guard a call."""
