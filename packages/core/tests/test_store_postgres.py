@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import random
 import threading
@@ -27,6 +28,7 @@ from rollcage.errors import RunInUse, StoreReadOnly
 from rollcage.store import StopOrder, check_attested
 from rollcage.store.postgres import PostgresStore
 from rollcage.trace import check_events
+from rollcage.trace.constructors import run_abandoned
 
 FAULTS = int(os.environ.get("ROLLCAGE_FAULTS", "4"))  # networks that break; `nox -s faults`: 200
 LOST_LOCKS = max(FAULTS // 4, 2)
@@ -349,3 +351,27 @@ def test_a_run_that_is_to_be_on_the_disk_waits_for_that(url: str, network: Netwo
         network.cut()
         add(1)
         assert setting() == "on"
+
+
+def test_a_writer_outlives_the_store_that_gave_it(url: str) -> None:
+    with Session("job", store=url) as session:
+        add(1)
+    writer = open_store(url).reopen(session.run_id)
+    gc.collect()
+    writer.append(run_abandoned(time=0, by="ann", reason="enough"))
+    writer.sync()
+    writer.attest("abandoned")
+    writer.close()
+    assert open_store(url).runs()[0].status == "abandoned"
+
+
+def test_what_nobody_uses_any_more_is_closed(url: str) -> None:
+    def threads() -> int:
+        return sum("rollcage commits" in each.name for each in threading.enumerate())
+
+    before = threads()
+    with Session("job", store=url):
+        add(1)
+        assert threads() == before + 1
+    gc.collect()
+    until(lambda: threads() <= before)

@@ -37,6 +37,10 @@ class Shared:
 
     def __init__(self, address: Address) -> None:
         self.database = Database(address)
+        self.begin()
+
+    def begin(self) -> None:
+        """Have a connection for runs of one's own; a forked child has none of its parent's."""
         self.committer = Committer(self.database.server)
         self.opens = threading.Lock()  # of this process, one session opens
         self.opened_by = (0, 0)  # which thread, and with which connection
@@ -53,8 +57,7 @@ def _leave_to_parent() -> None:
     _guard = threading.Lock()
     for shared in list(_shared.values()):
         shared.committer.forget()
-        shared.committer = Committer(shared.database.server)
-        shared.opens = threading.Lock()
+        shared.begin()
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)
@@ -126,7 +129,7 @@ class PostgresStore(SqlStore):
     # --- locking and writing ---------------------------------------------------------------------
 
     def lock(self, run: str) -> PostgresLock:
-        return PostgresLock(self._shared.committer, self._taken(run))
+        return PostgresLock(self._shared, self._shared.committer, self._taken(run))
 
     def _taken(self, run: str) -> Held:
         self._check_there(run)
@@ -157,10 +160,10 @@ class PostgresStore(SqlStore):
             lambda connection: committer.begin(connection, fields, first, epoch),
             unless=lambda held: committer.release(held, wait=False),
         )
-        return PostgresWriter(committer, held)
+        return PostgresWriter(shared, committer, held)
 
     def reopen(self, run: str) -> PostgresWriter:
-        return PostgresWriter(self._shared.committer, self._taken(run))
+        return PostgresWriter(self._shared, self._shared.committer, self._taken(run))
 
     # --- stopping --------------------------------------------------------------------------------
 

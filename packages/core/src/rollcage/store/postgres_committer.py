@@ -18,6 +18,7 @@ import secrets
 import select
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -137,6 +138,7 @@ class Committer:
         self._connection: Connection | None = None
         self._thread: threading.Thread | None = None
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        weakref.finalize(self, os.close, self._bell)
         self._rung = False
         self._stopped = False
         self._said = 0.0  # when the server was told something last
@@ -300,11 +302,12 @@ class Committer:
                 except (psycopg.OperationalError, psycopg.InterfaceError):
                     self._hang_up()  # what was to be done is still to be done
         except BaseException as error:
+            with self._guard:
+                self._stopped = True  # nobody would serve what comes from here on
             self._give_up(StoreError(f"nothing can be written to {self._address.url}: {error!r}"))
             raise
         finally:
             self._hang_up()
-            os.close(self._bell)
 
     def _sleep(self) -> None:
         """Wait until there is something to do."""

@@ -20,7 +20,8 @@ _log: Final = logging.getLogger("rollcage")
 class PostgresLock:
     """A run that nobody else can write or resume until `release`."""
 
-    def __init__(self, committer: Committer, held: Held) -> None:
+    def __init__(self, owner: object, committer: Committer, held: Held) -> None:
+        self._owner = owner  # with whom the committer ends
         self._committer = committer
         self._held: Held | None = held
 
@@ -35,11 +36,11 @@ class PostgresWriter:
 
     buffered = True
 
-    def __init__(self, committer: Committer, held: Held) -> None:
+    def __init__(self, owner: object, committer: Committer, held: Held) -> None:
         self.run = held.run
         self._committer = committer
         self._held = held
-        self._lock = PostgresLock(committer, held)
+        self._lock = PostgresLock(owner, committer, held)
         self._closed = False
 
     @property
