@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli
-from rollcage import Session, open_store, tool
+from rollcage import Session, UnknownOutcome, open_store, tool
 from rollcage.store import JsonlStore
 
 world: list[str] = []
@@ -25,7 +25,7 @@ def keep(text: str) -> str:
 
 
 def work(where: Any, *texts: str, name: str = "job") -> str:
-    with contextlib.suppress(KeyError, Exception), Session(name, store=where) as session:
+    with contextlib.suppress(KeyError, UnknownOutcome), Session(name, store=where) as session:
         for text in texts:
             if text == "fail":
                 raise KeyError

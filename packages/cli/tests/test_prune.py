@@ -15,6 +15,7 @@ from rollcage import (
     RunPruned,
     Session,
     StepView,
+    UnknownOutcome,
     Verdict,
     abandon_run,
     compensate,
@@ -69,7 +70,7 @@ def own(url: str) -> Store:
 def work(where: Any, *texts: str, name: str = "job", **more: Any) -> str:
     """A run of these; of `fail`, it ends there."""
     settings: dict[str, Any] = {"rules": [asks], "approver": QueueApprover(where)} | more
-    ends = contextlib.suppress(KeyError, TimeoutError, ApprovalRequired, Exception)
+    ends = contextlib.suppress(KeyError, UnknownOutcome, ApprovalRequired)
     with ends, Session(name, store=where, **settings) as session:
         for text in texts:
             if text == "fail":
@@ -125,6 +126,8 @@ def test_what_was_done_stays_done(cli: Cli, url: str, own: Store) -> None:
         pytest.fail("what was done is not known any more")
     listed = cli("runs", "--store", url, "--json").data["runs"]
     assert [each["run"] for each in listed] == [second, first]
+    audited = cli("audit", "--store", url)
+    assert (audited.code, "2 runs, 2 of them pruned" in audited.out) == (0, True)
     for command in ("show", "verify", "undo"):
         result = cli(command, second, "--store", url)
         assert result.code == 2
@@ -173,8 +176,8 @@ def test_only_what_is_old_goes(cli: Cli, url: str) -> None:
     clocks = [
         Clock(wall=functools.partial(int, now - days * 86_400 * 10**9)) for days in (100, 95, 10)
     ]
-    runs = [work(url, "a", name=f"{at}", _clock=clock) for at, clock in enumerate(clocks)]
-    source = work(url, "a", "fail", name="chain", _clock=clocks[0])
+    runs = [work(url, "a", name=f"{at}", clock=clock) for at, clock in enumerate(clocks)]
+    source = work(url, "a", "fail", name="chain", clock=clocks[0])
     work(url, "a", name="chain")  # of today: the old run is needed to undo it
     assert going(prune(cli, url, older="90d")) == runs[:2]
     assert reasons(prune(cli, url, older="90d")).keys() == {source}

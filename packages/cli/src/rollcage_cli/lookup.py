@@ -10,12 +10,10 @@ from typing import Final, NamedTuple
 
 from rollcage.errors import RunNotFound
 from rollcage.store import (
-    JsonlStore,
     Reader,
     RunInfo,
     RunTrace,
     Store,
-    TraceFile,
     is_run_id,
     newest_run,
     open_store,
@@ -26,7 +24,7 @@ from rollcage.store import (
 from rollcage_cli.errors import RunAmbiguous
 from rollcage_cli.output import visible
 
-__all__ = ["Found", "find", "time_text", "traces_of"]
+__all__ = ["Found", "find", "time_text"]
 
 _LISTED: Final = 10
 
@@ -49,11 +47,6 @@ def time_text(microseconds: int) -> str:
     except (OverflowError, ValueError, OSError):
         return "?"
     return moment.strftime("%Y-%m-%d %H:%M:%S")
-
-
-def traces_of(store: Store) -> Reader:
-    """Where many runs are read from whose `RunInfo` is known: no index is looked up for each."""
-    return TraceFile(store.root / "runs") if isinstance(store, JsonlStore) else store
 
 
 def find(store: str, reference: str) -> Found:

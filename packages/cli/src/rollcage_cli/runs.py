@@ -13,7 +13,7 @@ from rollcage.store import Reader, RunInfo, open_store, without_password
 from rollcage.trace import read_run
 
 from rollcage_cli.lineage import Standing, lineage_of, standing
-from rollcage_cli.lookup import time_text, traces_of
+from rollcage_cli.lookup import time_text
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption
 from rollcage_cli.output import console, print_json, visible
 from rollcage_cli.table import Table
@@ -48,9 +48,8 @@ def runs(
     # One more than is shown tells whether there are others.
     found = own.runs(name=name, status=status, limit=limit + 1 if limit else None)[::-1]
     shown = found[:limit] if limit else found
-    reader = traces_of(own)
-    open_ = {info.run: _standing(reader, info) for info in shown}
-    refused = {info.run: _refused(reader, info.run) for info in shown}
+    open_ = {info.run: _standing(own, info) for info in shown}
+    refused = {info.run: _refused(own, info.run) for info in shown}
     if as_json:
         print_json(
             {

@@ -122,7 +122,8 @@ def _sorted(counts: Mapping[str, int]) -> list[tuple[str, int]]:
 
 def _totals(summary: Summary) -> str:
     damaged = f", {len(summary.damaged)} of them damaged" if summary.damaged else ""
-    runs = f"{summary.runs} run{'' if summary.runs == 1 else 's'}{damaged}"
+    pruned = f", {summary.pruned} of them pruned" if summary.pruned else ""
+    runs = f"{summary.runs} run{'' if summary.runs == 1 else 's'}{damaged}{pruned}"
     calls, told = summary.kinds["call"], summary.told
     refused = f", {summary.kinds['refused']} refused" if summary.kinds["refused"] else ""
     return f"{runs}; {calls} call{'' if calls == 1 else 's'}{refused} in {told} of them"

@@ -56,6 +56,7 @@ class Summary:
         open: what somebody has to look at, the first 500.
         more_open: how many besides.
         damaged: the runs that can't be read.
+        pruned: the runs whose traces were removed: they are counted, and nothing more is known.
         credentials: taken out of what is shown, by kind.
     """
 
@@ -71,6 +72,7 @@ class Summary:
     open: list[Entry] = dataclasses.field(default_factory=list[Entry])
     more_open: int = 0
     damaged: list[Damaged] = dataclasses.field(default_factory=list[Damaged])
+    pruned: int = 0
     credentials: dict[str, int] = dataclasses.field(default_factory=dict[str, int])
 
     def add(self, entry: Entry) -> None:
@@ -105,6 +107,7 @@ class Summary:
             "undos": dict(self.undos),
             "open": len(self.open) + self.more_open,
             "damaged": len(self.damaged),
+            "pruned": self.pruned,
             "credentials": self.credentials,
         }
 
@@ -139,6 +142,10 @@ def audited(
         advance()
     for each in runs:
         summary.runs += 1
+        if each.info is not None and each.info.pruned is not None and each.info.count is None:
+            summary.pruned += 1
+            advance()
+            continue
         try:
             trace = _read(each)
             seen = read_run(trace)

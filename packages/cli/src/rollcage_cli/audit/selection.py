@@ -10,7 +10,7 @@ from typing import Final
 from rollcage.store import Reader, RunInfo, Store, open_store
 
 from rollcage_cli.audit.entries import Entry
-from rollcage_cli.lookup import find, traces_of
+from rollcage_cli.lookup import find
 
 __all__ = ["Named", "Selection", "runs_of"]
 
@@ -80,8 +80,8 @@ def runs_of(
         RollcageError: a reference means no run, or the store's index can't be read.
     """
     own_store = open_store(store)
-    infos, traces = own_store.runs(), traces_of(own_store)
-    known = {info.run: Named(traces, info.run, info) for info in infos}
+    infos = own_store.runs()
+    known = {info.run: Named(own_store, info.run, info) for info in infos}
     if references:
         meant: dict[str, Named] = {}
         for reference in references:

@@ -150,6 +150,8 @@ def _judged(
         if asked.decision is not None
     }
     for each in followed:
+        if each.info is not None and each.info.pruned is not None:
+            continue  # no arguments are left of its calls
         summary.runs += 1
         try:
             trace = each.reader.read(each.run)
