@@ -260,8 +260,7 @@ def test_a_replay_reaches_no_network(suite: Suite, use: str) -> None:
             pass
 """
     suite.write(AGENT + swallowing)
-    # A refusal leaves sockets open that the garbage collector finds, which is no matter here.
-    assert REFUSED in suite.run("-p", "no:unraisableexception", failed=1)
+    assert REFUSED in suite.run(failed=1)
 
 
 def test_a_thread_that_reaches_for_the_network_fails_the_test(suite: Suite) -> None:
