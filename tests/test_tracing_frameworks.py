@@ -36,6 +36,8 @@ async def test_a_tool_of_autogen_has_one_span_when_it_runs_and_when_it_is_replay
     assert [each.name for each in spans] == ["execute_tool weather", "invoke_agent job"] * 2
     scopes = [each.instrumentation_scope.name for each in spans if each.instrumentation_scope]
     assert scopes == ["autogen-core", "rollcage_otel"] * 2
-    said = [dict(each.attributes or {}) for each in spans if each.name == "execute_tool weather"]
+    said: list[dict[str, Any]] = [
+        {**(each.attributes or {})} for each in spans if each.name == "execute_tool weather"
+    ]
     assert [each["rollcage.step.state"] for each in said] == ["ran", "hit"]
     assert {each["gen_ai.tool.call.id"] for each in said} == {"c1"}

@@ -363,10 +363,14 @@ class Standing(Instrument):
         standing.set(before)
 
 
-@tool(name="observers.where", effect="read")
-def stands() -> int:
+def stands_here() -> int:
     here = standing.get()
     return 0 if here is None else here[1]
+
+
+@tool(name="observers.where", effect="read")
+def stands() -> int:
+    return stands_here()
 
 
 async def test_an_instrument_stands_around_bodies_in_their_thread_or_task(
@@ -379,14 +383,14 @@ async def test_an_instrument_stands_around_bodies_in_their_thread_or_task(
 
     @tool(name="observers.chunks", effect="read")
     def chunks() -> Iterator[int]:
-        yield standing.get()[1]  # type: ignore[index]  # it is set, as the test is about
-        yield standing.get()[1]  # type: ignore[index]  # the same
+        yield stands_here()
+        yield stands_here()
 
     @tool(name="observers.achunks", effect="read")
     async def achunks() -> AsyncIterator[int]:
-        yield standing.get()[1]  # type: ignore[index]  # the same
+        yield stands_here()
         await asyncio.sleep(0)
-        yield standing.get()[1]  # type: ignore[index]  # the same
+        yield stands_here()
 
     async with Session("job", store=store, observers=[Standing()]) as session:
         assert stands() == 1

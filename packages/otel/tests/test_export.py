@@ -41,7 +41,7 @@ class Collector:
                 self.send_response(collector.status)
                 self.end_headers()
 
-            def log_message(self, *_: Any) -> None:
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base's
                 pass
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -111,8 +111,8 @@ def test_a_run_that_was_killed_loses_no_span(tmp_path: Path) -> None:
     assert ended.returncode == -signal.SIGKILL
     store = open_store(tmp_path / "store")
     (info,) = store.runs()
-    by_name = {span.name: span for span in spans_of(store.read(info.run))}
-    states = {name: (span.attributes or {}) for name, span in by_name.items()}
+    by_name: dict[str, Any] = {span.name: span for span in spans_of(store.read(info.run))}
+    states = {name: span.attributes for name, span in by_name.items()}
     assert {name: each.get("rollcage.step.state") for name, each in states.items()} == {
         "execute_tool done": "ran",
         "execute_tool cut": "unknown",
@@ -120,9 +120,9 @@ def test_a_run_that_was_killed_loses_no_span(tmp_path: Path) -> None:
         "invoke_agent job": None,
     }
     assert states["invoke_agent job"]["rollcage.run.status"] == "unfinished"
-    parent = by_name["execute_tool cut"].parent
-    assert parent is not None
-    assert parent.span_id == by_name["invoke_agent outer"].context.span_id
+    assert (
+        by_name["execute_tool cut"].parent.span_id == by_name["invoke_agent outer"].context.span_id
+    )
 
 
 def test_values_are_sent_only_where_that_is_switched_on_and_as_redacted(
@@ -172,7 +172,7 @@ def test_without_the_package_the_command_says_what_to_install(
 def test_whatever_is_current_is_not_around_the_exported_run(store: Store) -> None:
     with Session("job", store=store) as session:
         look("a")
-        inside = spans_of(store.read(session.run_id))
-    again = spans_of(store.read(session.run_id))
+        inside: list[Any] = spans_of(store.read(session.run_id))
+    again: list[Any] = spans_of(store.read(session.run_id))
     assert [each.context.span_id for each in inside] == [each.context.span_id for each in again]
     assert again[-1].parent is None

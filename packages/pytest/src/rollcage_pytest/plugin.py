@@ -80,7 +80,8 @@ def cassette(request: pytest.FixtureRequest) -> Iterator[Cassette]:
     """The recorded run of this test: `with cassette.session() as session`."""
     from rollcage_pytest.cassette import Cassette, cassette_path
 
-    item, option = request.node, request.config.getoption
+    item: Any = request.node
+    option: Any = request.config.getoption
     mark = item.get_closest_marker(MARK)
     name = item.nodeid.partition("::")[2]
     made = Cassette(

@@ -380,14 +380,16 @@ def _told(differing: _Differing) -> str:
     """Where two values differ: inside of them, the first place; in long texts, what is there."""
     field, was, now = differing
     path = ""
-    while type(was) is type(now) and isinstance(was, (dict, list)):
+    while isinstance(was, (dict, list)) and type(was) is type(now):
+        other: Any = now
         inside: Iterable[tuple[str, Any, Any]]
         if isinstance(was, dict):
-            if TAG in was or TAG in now:
+            if TAG in was or TAG in other:
                 break
-            inside = ((f".{k}", was.get(k, _ABSENT), now.get(k, _ABSENT)) for k in {**was, **now})
+            keys = {**was, **other}
+            inside = ((f".{k}", was.get(k, _ABSENT), other.get(k, _ABSENT)) for k in keys)
         else:
-            pairs = enumerate(itertools.zip_longest(was, now, fillvalue=_ABSENT))
+            pairs = enumerate(itertools.zip_longest(was, other, fillvalue=_ABSENT))
             inside = ((f"[{at}]", *pair) for at, pair in pairs)
         part, was, now = next(each for each in inside if not _same(each[1], each[2]))
         path += part
