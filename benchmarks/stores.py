@@ -73,30 +73,31 @@ def fill(store: Store, runs: int) -> None:
     """Give a store runs of other jobs that have ended, each with its first line."""
     for number in range(runs):
         run = f"01a20000-0000-7000-8000-{number:012x}"
-        writer = store.create(
-            run_started(
-                time=number + 1,
-                format_="rollcage/1",
-                run=run,
-                name=f"other-{number}",
-                mode="record",
-                source=None,
-                root=run,
-                seed="",
-                chain="effects",
-                on_divergence="halt",
-                durability="os",
-                rules=[],
-                input_=None,
-                policy=None,
-                facade=None,
-                actor="",
-                said=None,
-                within="",
-                enforce="off",
-                secrets="declared",
+        with store.opening():
+            writer = store.create(
+                run_started(
+                    time=number + 1,
+                    format_="rollcage/1",
+                    run=run,
+                    name=f"other-{number}",
+                    mode="record",
+                    source=None,
+                    root=run,
+                    seed="",
+                    chain="effects",
+                    on_divergence="halt",
+                    durability="os",
+                    rules=[],
+                    input_=None,
+                    policy=None,
+                    facade=None,
+                    actor="",
+                    said=None,
+                    within="",
+                    enforce="off",
+                    secrets="declared",
+                )
             )
-        )
         writer.attest("ok")
         writer.close()
 
