@@ -233,6 +233,17 @@ def faults(session: nox.Session) -> None:
 
 
 @nox.session
+def simulate(session: nox.Session) -> None:
+    """Thousands of universes of workers on failing disks and networks (a few are in `cross`).
+
+    Each seed that fails is printed with what replays it alone: `-- --place disk --seed 4711`.
+    """
+    session.install(*editable("packages/core"), *groups("test"), *CONSTRAINTS)
+    lab = {"PYTHONPATH": "packages/core/tests/lab"}
+    session.run("python", "-m", "tests.simulation", *session.posargs, env=lab)
+
+
+@nox.session
 def laws(session: nox.Session) -> None:
     """What is marked as a law, on many more cases than in `tests`, new ones each time."""
     session.install(*editable(*PACKAGES["core"]), *groups("test", "test-core"), *CONSTRAINTS)

@@ -15,7 +15,7 @@ import random
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
@@ -36,7 +36,7 @@ from rollcage import (
 )
 from rollcage.session.scope import Branch, TurnHandle
 from rollcage.step.driver import Clock
-from rollcage.store import JsonlStore
+from rollcage.store import JsonlStore, Store
 
 ATTEMPTS = 30  # how often a program is resumed before it counts as halted for ever
 
@@ -170,6 +170,11 @@ class Tools:
             raise TimeoutError
         return result
 
+    def probe(self, key: str) -> Any:
+        """What is known of the call of this idempotency key."""
+        result = self.lab.world.result(key)
+        return DidNotHappen() if result is None else Happened(result)
+
     def look(self, label: str, does: str) -> str:
         """What the body of a read, a pure call or a model does."""
         self.ran.append(label)
@@ -189,8 +194,7 @@ class Tools:
             return [compensate(take_back, token=token) for token in result.split()]
 
         def probe(key: str) -> Any:
-            result = tools.lab.world.result(key)
-            return DidNotHappen() if result is None else Happened(result)
+            return tools.probe(key)
 
         @tool(effect="write", undo=undo, probe=probe)
         async def write(arg: int, does: str) -> str:
@@ -246,11 +250,18 @@ def folder() -> Iterator[Path]:
 class Lab:
     """A store, a world, and a program that is run there."""
 
-    def __init__(self, root: Path, world: World | None = None, shuffle: int | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        world: World | None = None,
+        shuffle: int | None = None,
+        tools: Tools | None = None,
+    ) -> None:
         self.root = root
+        self.job = "job"
         self.shuffle = shuffle  # the seed of the order in which calls of a turn come; None: as told
         self.world = world or World()
-        self.tools = Tools(self)
+        self.tools = tools or Tools(self)
         self.inner: dict[str, tuple[Node, ...]] = {}
         self.session: Session | None = None
         self.given: list[str] = []
@@ -262,7 +273,7 @@ class Lab:
         return self.root / "runs" / f"{run}.jsonl"
 
     @property
-    def store(self) -> JsonlStore:
+    def store(self) -> Store:
         return JsonlStore(self.root)
 
     # --- running ---------------------------------------------------------------------------------
@@ -367,7 +378,7 @@ class Lab:
             tools = self.tools.by_name.values()  # not those of other tests that have these names
             if self.clock is not None:
                 how["clock"] = self.clock()
-            self.session = session = Session("job", store=self.root, tools=tools, **how)
+            self.session = session = Session(self.job, store=self.store, tools=tools, **how)
             self.given = []
             try:
                 async with session:
@@ -379,7 +390,12 @@ class Lab:
                 self.started += [session.run_id] * bool(session.run_id)
             return session.run_id
 
-        return asyncio.run(main())
+        return self.run(main())
+
+    @staticmethod
+    def run(work: Coroutine[Any, Any, str]) -> str:
+        """Run what is asynchronous, in a loop of its own."""
+        return asyncio.run(work)
 
     def through(self, program: Program, **how: Any) -> str:
         """Run or resume a program until it is through; say what became of lost steps."""
@@ -406,6 +422,7 @@ class Lab:
                     "outcome": status, "digest": sha256(orjson.dumps(status)).hexdigest(),
                 }
             )  # fmt: skip
+            writer.sync()
             if trace.info is not None and trace.info.status is not None:
                 writer.attest(trace.info.status)
         finally:
