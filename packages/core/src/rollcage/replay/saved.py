@@ -16,6 +16,7 @@ import hmac
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, cast
 
 import orjson
@@ -37,7 +38,7 @@ _NUMBERS: Final = (
     "generation", "joined", "abandoned", "undone", "past", "probed",
 )  # fmt: skip
 _ORIGINS: Final = ("undoes", "accepted")
-_COLUMNS: Final = ("key", *_TEXTS, *_NUMBERS, *_ORIGINS, "decided")
+_LATER: Final = attrgetter(*LAZY)
 
 
 class TraceEnd(NamedTuple):
@@ -100,14 +101,14 @@ def dump(saved: Saved, digest: str, key: bytes) -> bytes:
     entries = lineage.entries
     columns["key"] = [entry.key for entry in entries]
     for name in _TEXTS:
-        columns[name] = _texts([getattr(entry, name) for entry in entries])
+        columns[name] = _texts(list(map(attrgetter(name), entries)))
     for name in _NUMBERS:
-        values = [int(getattr(entry, name)) for entry in entries]
+        values = list(map(int, map(attrgetter(name), entries)))
         same = next((other for other, known in numbers.items() if known == values), None)
         numbers[name] = values
         columns[name] = _one(values) if same is None else same
     for name in (*_ORIGINS, "decided"):
-        columns[name] = _one([getattr(entry, name) for entry in entries])
+        columns[name] = _one(list(map(attrgetter(name), entries)))
     fields = orjson.dumps(columns)
     blocks = [_block(entries[at : at + _BLOCK]) for at in range(0, len(entries), _BLOCK)]
     head = {
@@ -200,7 +201,7 @@ def _texts(values: list[str]) -> dict[str, Any]:
 
 
 def _block(entries: Sequence[Entry]) -> bytes:
-    rows = (orjson.dumps([getattr(entry, name) for name in LAZY]) for entry in entries)
+    rows = map(orjson.dumps, map(_LATER, entries))
     return zlib.compress(b"\n".join(rows), _LEVEL)
 
 
