@@ -638,6 +638,30 @@ async def test_streams_are_held_for_each_chunk(
     assert not (outside / "x").exists()
 
 
+def test_the_functions_that_call_bodies_are_known_by_their_code_not_their_names(
+    store: JsonlStore, outside: Path
+) -> None:
+    """Renamed, they still are: what a body does under them is its own deed."""
+    from rollcage.step import bodies, watch
+
+    def touch() -> None:
+        (outside / "x").touch()
+
+    contract = Contract.of(touch, permissions=["fs:read:/nowhere"])
+    execute: Any = bodies.Bodies.execute
+    code = execute.__code__
+    renamed = code.replace(co_name="perform")
+    execute.__code__ = renamed
+    watch.calls_body(execute)
+    try:
+        with pytest.raises(PermissionUndeclared):  # noqa: SIM117 - whatever is declared of it
+            with Session("job", store=store, enforce="strict") as session:
+                session.run(contract, {}, touch)
+    finally:
+        execute.__code__ = code
+    assert not (outside / "x").exists()
+
+
 def test_what_can_not_be_told_is_not_let_through(store: JsonlStore) -> None:
     with pytest.raises(PermissionUndeclared, match=r"os\.remove: TypeError"):
         run(store, lambda: sys.audit("os.remove", object()))

@@ -13,6 +13,7 @@ from typing import Any
 from rollcage.errors import SessionError
 from rollcage.step.call import Step
 from rollcage.step.requests import Execute, Raised, Returned
+from rollcage.step.watch import calls_body
 
 __all__ = ["Bodies"]
 
@@ -51,6 +52,7 @@ class Bodies:
         finally:
             self._leave(token)
 
+    @calls_body
     def execute(self, effect: Execute) -> Returned | Raised:
         """Run a body in this thread; what it raises is data, for the flow to decide on."""
         refused = self._refusal(effect.step)
@@ -69,6 +71,7 @@ class Bodies:
         finally:
             self._leave(token)
 
+    @calls_body
     async def aexecute(self, effect: Execute, *, is_async: bool) -> Returned | Raised:
         """Run a body in this task, or a sync one in a thread that has the context of this one."""
         if not is_async:

@@ -20,6 +20,7 @@ from rollcage.step.requests import (
     Wait,
 )
 from rollcage.step.waiting import stepped, unwrap
+from rollcage.step.watch import calls_body
 
 __all__ = ["astream", "stream"]
 
@@ -65,29 +66,36 @@ class _Source(Protocol):
 
 
 class _AtOnce:
+    @calls_body
     def __init__(self, iterable: Any) -> None:
         self._source = iter(iterable)
 
+    @calls_body
     async def take(self) -> Any:
         return next(self._source, _END)
 
+    @calls_body
     async def close(self) -> None:
         if hasattr(self._source, "close"):
             self._source.close()
 
 
 class _Awaited:
+    @calls_body
     def __init__(self, iterable: Any) -> None:
         self._source = aiter(iterable)
 
+    @calls_body
     async def take(self) -> Any:
         return await anext(self._source, _END)
 
+    @calls_body
     async def close(self) -> None:
         if hasattr(self._source, "aclose"):
             await self._source.aclose()
 
 
+@calls_body
 async def _chunks(  # noqa: C901, PLR0912 - a generator's exit reaches its own frame only
     driver: Driver, flow: Flow, wait: Perform, opened: type[_Source]
 ) -> AsyncGenerator[Any]:

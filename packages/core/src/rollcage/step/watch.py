@@ -19,25 +19,34 @@ import threading
 import types
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import parse_qs, unquote
 
 from rollcage.contract.permissions import Access, Enforce, Grants
 from rollcage.errors import PermissionUndeclared
 
-__all__ = ["Watch", "install"]
+__all__ = ["Watch", "calls_body", "install"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _MOST: Final = 64  # different things that are told of one step
 _HARMLESS: Final = frozenset({os.devnull, "/dev/random", "/dev/urandom", "/dev/zero"})
 _IMPORTER: Final = "<frozen importlib._bootstrap_external>"
-_BODIES: Final = {
-    "rollcage.step.bodies": {"execute", "aexecute"},
-    "rollcage.step.streams": {"_chunks", "__init__", "take", "close"},
-}
+_bodies: Final[set[types.CodeType]] = set()  # of the functions that call bodies
 _HANDLE_ONLY: Final = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_PATH", 0)
 _CREATES: Final = os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _ACCESS: Final = os.O_RDONLY | os.O_WRONLY | os.O_RDWR
 _CWD: Final = -1
+
+
+def calls_body(function: F) -> F:
+    """Mark a function of Rollcage's that calls bodies: what they do under it, they do themselves.
+
+    It is known by its code, whatever its name.
+    """
+    code: types.CodeType = cast("Any", function).__code__
+    _bodies.add(code)
+    return function
 
 
 class _Local(threading.local):
@@ -454,6 +463,6 @@ def _is_none_of_its_own() -> bool:
             return True
         near = max(near - 1, 0)
         if module == "rollcage" or str(module).startswith("rollcage."):
-            return frame.f_code.co_name not in _BODIES.get(module, ())
+            return frame.f_code not in _bodies
         frame = frame.f_back
     return False
