@@ -42,6 +42,7 @@ PACKAGES = {
     "governance": ["packages/governance", "packages/cli", "packages/core"],
     "policy": ["packages/policy", "packages/cli", "packages/core", "packages/governance"],
     "otel": ["packages/otel", "packages/cli", "packages/core"],
+    "workflow": ["packages/workflow", "packages/cli", "packages/core"],
     "pytest": ["packages/pytest", "packages/core"],
     "toolbox": ["packages/toolbox", "packages/core"],
     "langchain": ["integrations/langchain", *SUITES],
@@ -56,6 +57,7 @@ ON_ANY_STORE = [
 CORE = "packages/core[idna,secrets,sql,yaml]"  # with all that a policy can use
 EVERYTHING = [CORE, "packages/cli[demo]", "packages/conformance", "packages/governance"]
 EVERYTHING += ["packages/otel[export]", "packages/policy", "packages/pytest", "packages/toolbox"]
+EVERYTHING += ["packages/workflow"]
 EVERYTHING += [PACKAGES[adapter][0] for adapter in ADAPTERS]
 
 

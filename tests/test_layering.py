@@ -66,6 +66,7 @@ BESIDE = {
     ("rollcage_governance.commands", "rollcage_cli"),
     ("rollcage_governance.views", "rollcage_cli"),
     ("rollcage_policy.commands", "rollcage_cli"),
+    ("rollcage_workflow.commands", "rollcage_cli"),
 }
 
 

@@ -207,6 +207,7 @@ class Run:
         approvals: the requests for approval, in the order in which they were decided; then those
             that nobody decided.
         undos: each `undo.finished`.
+        rewinds: each `run.rewound`: an undo that came to its end.
         policies: each `policy.loaded`.
         stops: each `run.stopped`.
         undone: what became of the undo of a step, by the run and step where it first ran.
@@ -220,6 +221,7 @@ class Run:
     refused: list[RefusedCall] = dataclasses.field(default_factory=list[RefusedCall])
     approvals: list[AskedApproval] = dataclasses.field(default_factory=list[AskedApproval])
     undos: list[Event] = dataclasses.field(default_factory=list[Event])
+    rewinds: list[Event] = dataclasses.field(default_factory=list[Event])
     policies: list[Event] = dataclasses.field(default_factory=list[Event])
     stops: list[Event] = dataclasses.field(default_factory=list[Event])
     undone: dict[tuple[str, int], str] = dataclasses.field(
@@ -349,6 +351,8 @@ class _Folding:
                 run.policies.append(event)
             case "undo.finished":
                 self._undone(event)
+            case "run.rewound":
+                run.rewinds.append(event)
             case "approval.requested":
                 self._asked[event["id"]] = AskedApproval(event, None, line)
             case "approval.decided":
@@ -356,7 +360,7 @@ class _Folding:
                 asked.decision = event
                 run.approvals.append(asked)
             case _:
-                pass  # what begins or sums up an undo; or an event of a newer format
+                pass  # what begins an undo; or an event of a newer format
 
     def _undone(self, event: Event) -> None:
         """Take in what became of the undo of a step, which may be the replay of another run's."""

@@ -1,0 +1,21 @@
+"""Workflows over Rollcage: a plan that is checked before it runs, and survives crashes."""
+
+from rollcage_workflow.check import check
+from rollcage_workflow.errors import Finding, PlanInvalid
+from rollcage_workflow.graph import Checked
+from rollcage_workflow.plan import Plan
+from rollcage_workflow.running import run, run_sync
+from rollcage_workflow.state import Execution, execution, executions
+
+__all__ = [
+    "Checked",
+    "Execution",
+    "Finding",
+    "Plan",
+    "PlanInvalid",
+    "check",
+    "execution",
+    "executions",
+    "run",
+    "run_sync",
+]

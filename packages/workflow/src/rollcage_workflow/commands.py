@@ -1,0 +1,253 @@
+"""`rollcage workflow`: check a plan, run it, look at its executions, send them signals."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+from rich.table import Table
+from rich.text import Text
+from rollcage import Contract, open_store
+from rollcage_cli.errors import DIFFERENT, UsageError
+from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption, who
+from rollcage_cli.output import console, print_json, visible
+from rollcage_cli.tools import load_tools
+
+from rollcage_workflow.check import check as check_plan
+from rollcage_workflow.errors import PlanInvalid
+from rollcage_workflow.example import PLAN, TOOLS
+from rollcage_workflow.graph import Checked
+from rollcage_workflow.picture import picture as picture_of
+from rollcage_workflow.running import run as run_plan
+from rollcage_workflow.signals import Signals
+from rollcage_workflow.state import Execution, execution, executions
+
+__all__ = ["workflow"]
+
+PlanArgument = Annotated[
+    Path, typer.Argument(metavar="PLAN", help="A .yaml or .json file.", show_default=False)
+]
+IdArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="The execution's id.", show_default=False)
+]
+ToolsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tools",
+        metavar="MODULE[:NAME]",
+        help="The module with the tools; by default tool.rollcage.tools in pyproject.toml.",
+        show_default=False,
+    ),
+]
+WorkflowOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--workflow",
+        metavar="PLAN",
+        help="The file of a plan that a workflow: step names, by the file's name without ending.",
+        show_default=False,
+    ),
+]
+
+workflow = typer.Typer(
+    name="workflow",
+    help="Run plans: checked before anything runs, resumed after a crash.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@workflow.command()
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Made if needed.")] = Path(),
+) -> None:
+    """Write an example: a plan and its tools."""
+    files = {folder / "orders.yaml": PLAN, folder / "orders_tools.py": TOOLS}
+    there = [str(path) for path in files if path.exists()]
+    if there:
+        raise UsageError(f"{', '.join(there)} is there already; name another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, text in files.items():
+        path.write_text(text, encoding="utf-8")
+        console().print(f"wrote {visible(str(path))}")
+    inside = "" if folder == Path() else f"cd {folder} && "
+    console().print(f"Run it: {inside}rollcage workflow run orders.yaml first --tools orders_tools")
+
+
+@workflow.command()
+def check(
+    plan: PlanArgument,
+    tools: ToolsOption = None,
+    workflows: WorkflowOption = None,
+    as_json: JsonOption = OFF,
+) -> None:
+    """Find everything that is wrong with a plan. Exits with 1 where something is."""
+    try:
+        checked = _checked(plan, tools, workflows)
+    except PlanInvalid as error:
+        found = [dataclasses.asdict(finding) for finding in error.findings]
+        if as_json:
+            print_json({"findings": found})
+        else:
+            for finding in error.findings:
+                console().print(Text(visible(str(finding))), soft_wrap=True)
+        raise typer.Exit(DIFFERENT) from None
+    if as_json:
+        print_json({"findings": [], "name": checked.plan.name, "digest": checked.plan.digest})
+    else:
+        console().print(f"{visible(checked.plan.name)}: nothing wrong")
+
+
+@workflow.command()
+def run(
+    plan: PlanArgument,
+    id: IdArgument,  # noqa: A002 - what it is called everywhere
+    tools: ToolsOption = None,
+    workflows: WorkflowOption = None,
+    given: Annotated[
+        list[str] | None,
+        typer.Option("--input", metavar="NAME=JSON", help="An input.", show_default=False),
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="One that failed, once more.")] = OFF,
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = OFF,
+) -> None:
+    """Start an execution of a plan, or go on with it."""
+    checked = _checked(plan, tools, workflows)
+    inputs = _inputs(given) if given else None
+
+    def told(path: str, state: str) -> None:
+        if not as_json:
+            console(error=True).print(Text(f"{visible(path)}: {state}"), soft_wrap=True)
+
+    found = asyncio.run(run_plan(checked, inputs, id=id, store=store, again=again, told=told))
+    _show(found, as_json=as_json)
+
+
+@workflow.command(name="list")
+def list_(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> None:
+    """List the executions, each with how it stands."""
+    own = open_store(store)
+    found = executions(own) if own.exists() else []
+    if as_json:
+        print_json({"executions": [_data(each, steps=False) for each in found]})
+        return
+    table = Table("id", "plan", "status", "attempts", "waits for", box=None, pad_edge=False)
+    for each in found:
+        row = (each.id, each.plan, each.status, str(each.attempts), each.waits)
+        table.add_row(*(Text(visible(text)) for text in row))
+    console().print(table if found else f"No executions in {visible(store)}.")
+
+
+@workflow.command()
+def show(id: IdArgument, store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> None:  # noqa: A002
+    """Show how an execution stands, with its steps."""
+    _show(_found(store, id), as_json=as_json)
+
+
+@workflow.command()
+def signal(
+    id: IdArgument,  # noqa: A002
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the signal.")],
+    data: Annotated[str, typer.Option(metavar="JSON", help="What it brings.")] = "null",
+    by: Annotated[str | None, typer.Option(metavar="NAME", help="Who sends it.")] = None,
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = OFF,
+) -> None:
+    """Send an execution a signal. Each name is sent once. Exits with 1 where it was sent before."""
+    _found(store, id)
+    sent = Signals(open_store(store), id).send(name, _json(data, "--data"), by=who(by))
+    if as_json:
+        print_json({"id": id, "signal": name, "sent": sent})
+    elif sent:
+        console().print(f"sent; go on with it: rollcage workflow run PLAN {visible(id)}")
+    else:
+        console().print(f"{visible(name)} was sent before, and that stands")
+    if not sent:
+        raise typer.Exit(DIFFERENT)
+
+
+@workflow.command()
+def picture(
+    plan: PlanArgument,
+    tools: ToolsOption = None,
+    workflows: WorkflowOption = None,
+    id: Annotated[str | None, typer.Option("--id", help="Colour by this execution.")] = None,  # noqa: A002
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Print a plan as a Mermaid flowchart."""
+    checked = _checked(plan, tools, workflows)
+    found = None if id is None else _found(store, id)
+    typer.echo(picture_of(checked, found), nl=False)
+
+
+def _found(store: str, id: str) -> Execution:  # noqa: A002
+    own = open_store(store)
+    found = execution(own, id) if own.exists() else Execution(id)
+    if found.status == "pending" or not found.plan:
+        raise UsageError(
+            f"{visible(store)} has no execution {visible(id)!r}; see: rollcage workflow list"
+        )
+    return found
+
+
+def _checked(plan: Path, tools: list[str] | None, workflows: Sequence[Path] | None) -> Checked:
+    loaded: list[Any] = []
+    for each in load_tools(tools):
+        if isinstance(each, Contract):
+            raise UsageError(f"{each.name} is a framework's tool; plans call functions")
+        loaded.append(each)
+    return check_plan(str(plan), loaded, {path.stem: str(path) for path in workflows or ()})
+
+
+def _inputs(given: Sequence[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for each in given:
+        name, equals, text = each.partition("=")
+        if not equals:
+            raise UsageError(f"--input {visible(each)}: give it as NAME=JSON")
+        found[name] = _json(text, f"--input {name}")
+    return found
+
+
+def _json(text: str, where: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise UsageError(
+            f"{where}: {visible(text[:60])} is no JSON ({error}); a text is quoted: '\"text\"'"
+        ) from None
+
+
+def _show(found: Execution, *, as_json: bool) -> None:
+    if as_json:
+        print_json(_data(found, steps=True))
+        return
+    console().print(Text(visible(f"{found.id}  {found.plan}  {found.status}")))
+    if found.waits:
+        console().print(Text(visible(found.waits)), soft_wrap=True)
+    if found.error:
+        said = f"step {found.error['step']}: {found.error['type']}: {found.error['message']}"
+        console().print(Text(visible(said)), soft_wrap=True)
+    if found.status == "completed":
+        text = orjson.dumps(found.output, option=orjson.OPT_INDENT_2).decode()
+        for line in text.splitlines():
+            console().print(Text(visible(line)), soft_wrap=True)
+    table = Table("step", "calls", "state", "seconds", box=None, pad_edge=False)
+    for step in found.steps:
+        took = "" if step.duration is None else f"{step.duration:.3f}"
+        row = (step.path, step.name, step.state, took)
+        table.add_row(*(Text(visible(text)) for text in row))
+    console().print(table)
+
+
+def _data(found: Execution, *, steps: bool) -> dict[str, Any]:
+    data = dataclasses.asdict(found)
+    if not steps:
+        del data["steps"]
+    return data

@@ -1,0 +1,180 @@
+"""Expressions in a plan: CEL over inputs and results.
+
+A text that begins with `=` is one. It only sees JSON: what a tool returned is what its JSON form
+is. Nothing is coerced; what fails makes its step fail.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import cel
+import pydantic_core
+
+from rollcage_workflow.errors import ExpressionFailed
+from rollcage_workflow.files import Path
+
+__all__ = ["Expression", "ExpressionInvalid", "expression", "fill", "plain", "templates"]
+
+_MOST_CHARACTERS: Final = 4096
+_MOST_BRACKETS: Final = 24
+_MOST_ELEMENTS: Final = 1_000_000
+_MOST_STEPS: Final = 10_000_000
+
+_TEXTS: Final = re.compile(r"""[rRbB]{0,2}(\"(\\.|[^\"\\])*\"|'(\\.|[^'\\])*')""")
+_MACRO: Final = re.compile(r"\.\s*(?:map|filter|all|exists|exists_one)\s*\(\s*([A-Za-z_]\w*)\s*,")
+_MEMBERS: Final = re.compile(r"(?<![\w.\]])([A-Za-z_]\w*)((?:\s*\.\s*[A-Za-z_]\w*(?!\s*\())+)")
+_PATH: Final = re.compile(r"\s*[A-Za-z_]\w*(\s*\.\s*[A-Za-z_]\w*)*\s*")
+_TYPES: Final = frozenset(
+    {"int", "uint", "double", "bool", "string", "bytes", "list", "map", "null_type", "type"}
+)
+
+
+class ExpressionInvalid(Exception):
+    """Why a text is no expression."""
+
+
+class Expression:
+    """One that was read.
+
+    Attributes:
+        source: its text, without the `=`.
+        names: the variables that it uses.
+        members: the chains of fields that it asks for: `("fetch", "orders", "total")`.
+        path: the same, where it is nothing but one such chain or name.
+    """
+
+    def __init__(self, source: str) -> None:
+        if len(source) > _MOST_CHARACTERS:
+            raise ExpressionInvalid(f"longer than {_MOST_CHARACTERS} characters")
+        bare = _TEXTS.sub("''", source)
+        if sum(bare.count(each) for each in "([{") > _MOST_BRACKETS:
+            raise ExpressionInvalid(f"more than {_MOST_BRACKETS} brackets")
+        try:
+            self._program = cel.compile(source)
+        except ValueError as error:
+            raise ExpressionInvalid(_syntax(str(error))) from None
+        self.source = source
+        bound = set(_MACRO.findall(bare))
+        self.names = frozenset(self._program.variables()) - bound - _TYPES
+        self.members = tuple(
+            (found[1], *(part.strip() for part in found[2].split(".")[1:]))
+            for found in _MEMBERS.finditer(bare)
+            if found[1] in self.names
+        )
+        parts = tuple(part.strip() for part in source.split("."))
+        self.path = parts if _PATH.fullmatch(source) and parts[0] in self.names else None
+        self._loops = len(_MACRO.findall(bare))
+
+    def __call__(self, variables: Mapping[str, Any]) -> Any:
+        """Its value, as JSON.
+
+        Args:
+            variables: by name, each as JSON.
+
+        Raises:
+            ExpressionFailed: it has none; nothing was changed.
+        """
+        given = {name: variables[name] for name in self.names if name in variables}
+        elements = _count(given)
+        if elements > _MOST_ELEMENTS or elements ** min(self._loops, 4) > _MOST_STEPS:
+            raise ExpressionFailed(f"={self.source}: what it looks at is too large")
+        try:
+            return plain(self._program.execute(cel.Context(given)))
+        except KeyError as error:
+            raise ExpressionFailed(
+                f"={self.source}: there is no {str(error.args[0])[:80]!r}; ask has(...) first"
+            ) from None
+        except (ValueError, TypeError, RuntimeError, ArithmeticError, IndexError) as error:
+            said = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ExpressionFailed(f"={self.source}: {said[:300]}") from None
+
+
+def _syntax(said: str) -> str:
+    for line in said.splitlines():
+        _, found, rest = line.partition("ERROR: <input>:")
+        if found:
+            row, _, behind = rest.partition(":")
+            column, _, reason = behind.partition(": ")
+            where = f"column {column}" if row == "1" else f"its line {row}, column {column}"
+            return f"no expression, {where}: {reason.split(' expecting {')[0][:200]}"
+    return f"no expression: {said.splitlines()[0][:200] if said else 'it is empty'}"
+
+
+def _count(value: Any) -> int:
+    count, waiting = 0, [value]
+    while waiting and count <= _MOST_ELEMENTS:
+        count += 1
+        each = waiting.pop()
+        if isinstance(each, dict):
+            waiting.extend(each.values())
+        elif isinstance(each, list):
+            waiting.extend(each)
+    return count
+
+
+@functools.lru_cache(maxsize=4096)
+def expression(source: str) -> Expression:
+    """The expression with this text.
+
+    Raises:
+        ExpressionInvalid: it is none.
+    """
+    return Expression(source)
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON: a model or a dataclass as a table, a date as text.
+
+    Raises:
+        ValueError: it has no JSON form.
+    """
+    if value is None or isinstance(value, str | bool):
+        return value
+    return pydantic_core.to_jsonable_python(value, inf_nan_mode="constants", bytes_mode="base64")
+
+
+def templates(value: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
+    """The texts of a template that are expressions, without their `=`."""
+    if isinstance(value, str):
+        if value.startswith("=") and not value.startswith("=="):
+            yield path, value[1:]
+    elif isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from templates(each, (*path, name))
+    elif isinstance(value, list | tuple):
+        for index, each in enumerate(value):
+            yield from templates(each, (*path, index))
+
+
+def fill(template: Any, variables: Mapping[str, Any]) -> Any:
+    """A template with its expressions evaluated.
+
+    Raises:
+        ExpressionFailed: one of them has no value.
+    """
+    if isinstance(template, str):
+        if not template.startswith("="):
+            return template
+        if template.startswith("=="):
+            return template[1:]
+        return expression(template[1:])(variables)
+    if isinstance(template, Mapping):
+        return {name: fill(each, variables) for name, each in template.items()}
+    if isinstance(template, list | tuple):
+        return [fill(each, variables) for each in template]
+    return template
+
+
+def names_in(sources: Iterable[str]) -> frozenset[str]:
+    """The variables that expressions use; those that are no expressions use none."""
+    found: set[str] = set()
+    for source in sources:
+        try:
+            found |= expression(source).names
+        except ExpressionInvalid:
+            continue
+    return frozenset(found)

@@ -1,0 +1,167 @@
+"""A plan as it is run: which step comes after which, and which are done again by a jump."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from rollcage import Contract
+
+from rollcage_workflow.plan import Jump, Plan, Step
+
+__all__ = ["Checked", "Graph", "Loop", "Node", "Unit", "cycle", "loops_of"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Node:
+    """A step, with all that it needs to run.
+
+    Attributes:
+        name: its name in its block.
+        step: what the plan says of it.
+        before: the steps of its block that it comes after.
+        tool: what a call or an agent calls.
+        contract: that tool's.
+        inner: the steps inside it.
+        plan: of a workflow step, that plan.
+    """
+
+    name: str
+    step: Step
+    before: tuple[str, ...]
+    tool: Callable[..., Any] | None = None
+    contract: Contract | None = None
+    inner: Graph | None = None
+    plan: Checked | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loop:
+    """What a jump does again: all steps from `first` to `last`.
+
+    Attributes:
+        units: the steps, and the loops inside this one.
+        names: all of the steps, those of the loops inside too.
+        before: the steps outside that one of these comes after.
+    """
+
+    first: str
+    last: str
+    jump: Jump
+    units: tuple[Unit, ...]
+    names: frozenset[str]
+    before: tuple[str, ...]
+
+
+Unit = Node | Loop
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Graph:
+    """The steps of a block.
+
+    Attributes:
+        units: what is run, in the order of the plan.
+        last: the last step, whose result is the block's where nothing else is said.
+        result: the template of the block's result, if there is one.
+    """
+
+    units: tuple[Unit, ...]
+    last: str
+    result: Any = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Checked:
+    """A plan in which nothing was found, with its tools.
+
+    Attributes:
+        where: what errors call it.
+    """
+
+    plan: Plan
+    graph: Graph
+    where: str
+    tools: Mapping[str, Callable[..., Any]]
+
+
+def cycle(before: Mapping[str, Iterable[str]]) -> list[str]:
+    """A circle of steps that wait for each other; empty where there is none."""
+    done: set[str] = set()
+    for start in before:
+        stack = [(start, iter(before[start]))]
+        trail = [start]
+        while stack and start not in done:
+            name, rest = stack[-1]
+            following = next((each for each in rest if each in before and each not in done), None)
+            if following is None:
+                done.add(name)
+                stack.pop()
+                trail.pop()
+            elif following in trail:
+                return [*trail[trail.index(following) :], following]
+            else:
+                stack.append((following, iter(before[following])))
+                trail.append(following)
+    return []
+
+
+def ancestors(before: Mapping[str, Iterable[str]]) -> dict[str, frozenset[str]]:
+    """By step, all that it comes after; there is no cycle."""
+    found: dict[str, frozenset[str]] = {}
+    for start in before:
+        waiting = [start]
+        while waiting:
+            name = waiting[-1]
+            missing = [each for each in before[name] if each not in found]
+            if missing:
+                waiting += missing
+                continue
+            waiting.pop()
+            inner = (found[each] for each in before[name])
+            found[name] = frozenset(before[name]).union(*inner)
+    return found
+
+
+def between(first: str, last: str, above: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """The steps from one to another, both included; none where the second is not behind it."""
+    if first != last and first not in above[last]:
+        return frozenset()
+    return frozenset(
+        name
+        for name in above
+        if (name == first or first in above[name]) and (name == last or name in above[last])
+    )
+
+
+def loops_of(nodes: Mapping[str, Node]) -> tuple[Unit, ...]:
+    """What is run of a block's steps; the loops in it are disjoint, or one in the other."""
+    above = ancestors({name: node.before for name, node in nodes.items()})
+    spans = {
+        name: between(node.step.next.to, name, above)
+        for name, node in nodes.items()
+        if node.step.next is not None
+    }
+    return _units(nodes, list(nodes), spans)
+
+
+def _units(
+    nodes: Mapping[str, Node], names: list[str], spans: Mapping[str, frozenset[str]]
+) -> tuple[Unit, ...]:
+    here = [name for name in spans if spans[name] <= set(names)]
+    outermost = [name for name in here if not any(spans[name] < spans[other] for other in here)]
+    found: list[Unit] = []
+    for name in names:
+        around = next((each for each in outermost if name in spans[each]), None)
+        if around is None:
+            found.append(nodes[name])
+        elif name == next(each for each in names if each in spans[around]):
+            jump = nodes[around].step.next
+            assert jump is not None
+            inside = [each for each in names if each in spans[around]]
+            rest = {each: span for each, span in spans.items() if each != around}
+            outside = {e for each in inside for e in nodes[each].before if e not in spans[around]}
+            units = _units(nodes, inside, {e: s for e, s in rest.items() if s <= spans[around]})
+            found.append(Loop(jump.to, around, jump, units, spans[around], tuple(sorted(outside))))
+    return tuple(found)

@@ -1,0 +1,92 @@
+"""A plan as a Mermaid flowchart, with the states of an execution where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from rollcage_workflow.graph import Checked, Graph, Loop, Node, Unit
+from rollcage_workflow.plan import Step
+from rollcage_workflow.state import Execution
+
+__all__ = ["picture"]
+
+_CLASSES: Final = {
+    "completed": "fill:#d7f0dc,stroke:#2c7a3f",
+    "failed": "fill:#f6d5d5,stroke:#a33",
+    "blocked": "fill:#f6d5d5,stroke:#a33",
+    "unknown": "fill:#fbe7c2,stroke:#a06a00",
+    "running": "fill:#dbe8fb,stroke:#2456a6",
+    "undone": "fill:#eee,stroke:#777,stroke-dasharray: 4",
+}
+_SHAPES: Final = {"wait": ("([", "])"), "value": ("[/", "/]"), "agent": ("{{", "}}")}
+
+
+def picture(checked: Checked, execution: Execution | None = None) -> str:
+    """The flowchart of a plan: paste it where Mermaid is drawn.
+
+    Args:
+        checked: the plan.
+        execution: colours each step by its state in this one.
+    """
+    states = {} if execution is None else {step.path: step.state for step in execution.steps}
+    lines = ["flowchart TD"]
+    lines += _block(checked.graph, "", states)
+    used = sorted(set(states.values()) & _CLASSES.keys())
+    lines += [f"  classDef {state} {_CLASSES[state]}" for state in used]
+    return "\n".join(lines) + "\n"
+
+
+def _block(graph: Graph, around: str, states: Mapping[str, str], deep: int = 1) -> Iterator[str]:
+    margin = "  " * deep
+    for node in _nodes(graph.units):
+        step, name = node.step, f"{around}{node.name}"
+        label = _label(node)
+        if node.inner is not None:
+            yield f'{margin}subgraph {name}["{label}"]'
+            yield from _block(node.inner, f"{name}__", {}, deep + 1)
+            yield f"{margin}end"
+        else:
+            left, right = _SHAPES.get(step.kind, ("[", "]"))
+            yield f'{margin}{name}{left}"{label}"{right}'
+        if node.name in states and not around:
+            yield f"{margin}class {name} {states[node.name]}"
+        for before in node.before:
+            said = f'|"{_text(step.when)}"|' if step.when is not None else ""
+            yield f"{margin}{around}{before} -->{said} {name}"
+        if step.next is not None:
+            said = f"{_text(step.next.when)}, at most {step.next.most} times"
+            yield f'{margin}{name} -.->|"{said}"| {around}{step.next.to}'
+
+
+def _nodes(units: tuple[Unit, ...]) -> Iterator[Node]:
+    for unit in units:
+        if isinstance(unit, Loop):
+            yield from _nodes(unit.units)
+        else:
+            yield unit
+
+
+def _label(node: Node) -> str:
+    said = _said(node.step)
+    return _text(node.name if not said else f"{node.name}: {said}")
+
+
+def _said(step: Step) -> str:
+    if step.call or step.agent or step.workflow:
+        return str(step.call or step.agent or step.workflow)
+    if step.wait is not None:
+        return step.wait.signal or step.wait.until or f"{step.wait.seconds:g} s"
+    if step.each is not None:
+        return f"each of {step.each.over}"
+    if step.repeat is not None:
+        return f"until {step.repeat.until}"
+    return step.team.mode if step.team is not None else ""
+
+
+def _text(text: str) -> str:
+    """A text that means nothing to Mermaid or to a browser."""
+    kept = "".join(each if each.isprintable() else " " for each in text[:80])
+    for sign, entity in (("&", "#amp;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;")):
+        kept = kept.replace(sign, entity)
+    return kept

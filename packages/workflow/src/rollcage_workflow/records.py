@@ -1,0 +1,62 @@
+"""What an execution puts on record beside its steps' calls: as calls themselves, in its trace."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rollcage import Contract
+
+__all__ = ["ENDED", "NOW", "PLAN", "PREFIX", "SIGNAL", "container"]
+
+PREFIX: Final = "workflow."
+"""How the names of all of these begin."""
+
+_OPEN: Final[Mapping[str, Any]] = {"type": "object", "additionalProperties": True}
+
+PLAN: Final = Contract(
+    name="workflow.plan",
+    description="Which plan this is, and what it was given.",
+    parameters=_OPEN,
+    effect="pure",
+)
+ENDED: Final = Contract(
+    name="workflow.ended",
+    description="How the execution ended.",
+    parameters=_OPEN,
+    effect="pure",
+)
+NOW: Final = Contract(
+    name="workflow.now",
+    description="When a step was reached first.",
+    parameters=_OPEN,
+    effect="read",
+)
+SIGNAL: Final = Contract(
+    name="workflow.signal",
+    description="What a signal brought.",
+    parameters=_OPEN,
+    effect="scope",  # broken off where nothing has come yet, it is entered again
+)
+_CONTAINERS: Final = {
+    kind: Contract(
+        name=f"{PREFIX}{kind}", description=said, parameters=_OPEN, effect="scope"
+    )
+    for kind, said in {
+        "each": "The steps for each element of a list.",
+        "repeat": "The steps until something is true.",
+        "team": "Steps that are done at once.",
+        "workflow": "Another plan.",
+    }.items()
+}  # fmt: skip
+
+
+def container(kind: str) -> Contract:
+    """The contract of a step that has steps inside: it replays as one hit."""
+    return _CONTAINERS[kind]
+
+
+def utc(now: int) -> str:
+    """A time (Unix, ns) as plans have it."""
+    return dt.datetime.fromtimestamp(now / 1e9, dt.UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,241 @@
+"""Runs a plan: one attempt at an execution, which goes on where the last one ended."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rollcage import (
+    Halt,
+    Session,
+    SessionHalted,
+    UndoIncomplete,
+    aundo_run,
+    open_store,
+)
+from rollcage.store import Store
+
+from rollcage_workflow.check import Tools, Workflows, check
+from rollcage_workflow.errors import ExecutionFailed, StepFailed, WorkflowError
+from rollcage_workflow.files import Document
+from rollcage_workflow.graph import Checked
+from rollcage_workflow.interpret import Interpreter, Waits, given_inputs, type_name
+from rollcage_workflow.plan import Plan
+from rollcage_workflow.records import ENDED, NOW, PLAN, utc
+from rollcage_workflow.signals import Signals
+from rollcage_workflow.state import Execution, execution
+
+__all__ = ["run", "run_sync"]
+
+Where = str | os.PathLike[str] | Store
+Told = Callable[[str, str], None]
+
+
+def _nobody(path: str, state: str) -> None:
+    del path, state
+
+
+async def run(
+    plan: Plan | Checked | Document | str | Mapping[str, Any],
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    id: str,  # noqa: A002 - what it is called everywhere
+    store: Where = "./.rollcage",
+    tools: Tools = (),
+    workflows: Workflows | None = None,
+    again: bool = False,
+    patience: float = 60.0,
+    told: Told = _nobody,
+    clock: Callable[[], int] = time.time_ns,
+    **session: Any,
+) -> Execution:
+    """Run an execution of a plan, or go on with it.
+
+    The first call with an `id` starts it. Each further one goes on where the last one ended,
+    however that was: what is recorded is not done again. Of one that is completed it gives the
+    recorded output, and runs nothing.
+
+    Args:
+        plan: a plan, its data, or the path of its file.
+        inputs: by name.
+        id: of the execution.
+        store: where its runs are kept: a folder, a URL or a `Store`.
+        tools: what its steps call, agents included.
+        workflows: the plans that its `workflow:` steps name.
+        again: run an execution that failed once more: what ended well in it is not done again.
+        patience: a time that is no further off is waited for here (seconds). For one that is, and
+            for a signal, the attempt ends, and the execution is `waiting`.
+        told: is told of each step, as it begins and as it ends: its path and its state.
+        clock: the time now (Unix, ns).
+        **session: further arguments of each attempt's `rollcage.Session`: `gate=`, `approver=`,
+            `observers=` and the like.
+
+    Returns:
+        How it stands: `completed`, or `waiting`.
+
+    Raises:
+        PlanInvalid: something is wrong with the plan; nothing was run.
+        InputsInvalid: the inputs are not what it declares; nothing was run.
+        RunInUse: another attempt at it goes on right now.
+        ExecutionFailed: it had failed before, and `again` is not given.
+        UndoIncomplete: it failed, and not all that it did could be undone.
+        Halt: somebody has to decide something first: the error says what.
+        Exception: what the step raised that it failed with; a note says which one that was.
+    """
+    checked = plan if isinstance(plan, Checked) else check(plan, tools, workflows)
+    own = open_store(store)
+    before = execution(own, id) if own.exists() else Execution(id)
+    if before.plan and before.plan != checked.plan.name:
+        raise WorkflowError(
+            f"{id!r} is an execution of the plan {before.plan!r}, and this is "
+            f"{checked.plan.name!r}: give it another id"
+        )
+    given = given_inputs(checked, (before.inputs or {}) if inputs is None else inputs)
+    if before.status == "completed":
+        return before
+    if before.status in ("failed", "rolled_back") and not again:
+        await _roll_back(checked, own, before, session)
+        error = before.error or {}
+        raise ExecutionFailed(
+            f"the execution {id!r} failed before, in step {error.get('step')}: "
+            f"{error.get('type')}: {error.get('message')}. To run it once more: again=True, or "
+            f"rollcage workflow run --again"
+        )
+    attempt = _Attempt(checked, given, id, own, patience, told, clock, session, retries=again)
+    return await attempt.run()
+
+
+def run_sync(
+    plan: Plan | Checked | Document | str | Mapping[str, Any],
+    inputs: Mapping[str, Any] | None = None,
+    **given: Any,
+) -> Execution:
+    """`run`, where there is no event loop."""
+    return asyncio.run(run(plan, inputs, **given))
+
+
+class _Attempt:
+    """One attempt at an execution."""
+
+    def __init__(
+        self,
+        checked: Checked,
+        inputs: dict[str, Any],
+        id: str,  # noqa: A002
+        store: Store,
+        patience: float,
+        told: Told,
+        clock: Callable[[], int],
+        options: Mapping[str, Any],
+        *,
+        retries: bool,
+    ) -> None:
+        self.checked = checked
+        self.inputs = inputs
+        self.id = id
+        self.store = store
+        self.patience = patience
+        self.told = told
+        self.clock = clock
+        self.options = options
+        self.session = Session(
+            id,
+            store=store,
+            input={"plan": checked.plan.name, "inputs": inputs},
+            retry_failed=None if retries else False,
+            **options,
+        )
+
+    async def run(self) -> Execution:
+        interpreter = Interpreter(
+            self.session, Signals(self.store, self.id), self.clock, self.patience, self.told
+        )
+        try:
+            async with self.session as session:
+                try:
+                    output = await self._through(session, interpreter)
+                except Waits as waits:
+                    session.pause(str(waits))
+                except (Halt, SessionHalted):
+                    raise
+                except Exception as error:
+                    if session.halted is None:
+                        how = interpreter.on_failure or self.checked.plan.on_failure
+                        failure, rollback = _told(error), how == "rollback"
+                        await self._ended(status="failed", error=failure, rollback=rollback)
+                    raise
+                else:
+                    await self._ended(status="completed", output=output)
+        except (Halt, SessionHalted):
+            raise
+        except Exception as error:
+            await self._failed(error)
+            raise
+        return execution(self.store, self.id)
+
+    async def _failed(self, error: Exception) -> None:
+        """Undo what the attempt did, where that was asked for."""
+        if not self.session.run_id:
+            return  # it did not open
+        try:
+            await _roll_back(self.checked, self.store, execution(self.store, self.id), self.options)
+        except Exception as left:
+            left.add_note(f"the execution failed before that: {type_name(error)}: {error}")
+            raise left from error
+
+    async def _through(self, session: Session, interpreter: Interpreter) -> Any:
+        plan = self.checked.plan
+        digest = {"name": plan.name, "digest": plan.digest, "inputs": self.inputs}
+        await session.arun(PLAN, digest, _nothing, is_async=False)
+        if plan.time_limit is None:
+            return await interpreter.plan(self.checked, self.inputs)
+        began = await session.arun(NOW, {"step": ""}, lambda **_: utc(self.clock()), is_async=False)
+        left = _seconds_since(began, self.clock()) + plan.time_limit
+        timeout = asyncio.timeout(left)
+        try:
+            async with timeout:
+                return await interpreter.plan(self.checked, self.inputs)
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            said = f"the execution took longer than {plan.time_limit:g} s"
+            raise StepFailed(said) from None
+
+    async def _ended(self, **said: Any) -> None:
+        await self.session.arun(ENDED, said, _nothing, is_async=False)
+
+
+async def _roll_back(
+    checked: Checked, store: Store, now: Execution, options: Mapping[str, Any]
+) -> None:
+    """Undo what a failed execution did, or finish that, where the plan or the step asked for it.
+
+    Raises:
+        UndoIncomplete: not everything could be undone.
+    """
+    if now.status != "failed" or not now.rolls_back:
+        return
+    given = {name: options[name] for name in ("gate", "policy", "rules", "approver", "observers",
+                                              "durability") if name in options}  # fmt: skip
+    tools = options.get("tools") or [*checked.tools.values()]
+    report = await aundo_run(store, now.run, tools=tools, **given)
+    if not report.complete:
+        raise UndoIncomplete(f"the execution {now.id!r} could not be rolled back: {report}")
+
+
+def _nothing(**_: object) -> None:
+    """The body of what only goes on record."""
+
+
+def _told(error: Exception) -> dict[str, str]:
+    notes = [note for note in getattr(error, "__notes__", ()) if note.startswith("in step ")]
+    step = notes[0].removeprefix("in step ").removesuffix(" of the plan") if notes else ""
+    return {"step": step, "type": type_name(error), "message": str(error)}
+
+
+def _seconds_since(began: str, now: int) -> float:
+    return dt.datetime.fromisoformat(began).timestamp() - now / 1e9

@@ -1,0 +1,247 @@
+"""Whether what one step gives can be what the next one takes, by JSON Schema.
+
+Only what can't fit is told: a schema that says nothing fits everywhere.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple, cast
+
+import jsonschema
+import pydantic
+
+from rollcage_workflow.expressions import Expression, ExpressionInvalid, expression
+
+__all__ = [
+    "ANY", "Shape", "invalid", "misfit", "nearest", "of_template", "of_type", "part", "table",
+    "types",
+]  # fmt: skip
+
+Schema = Mapping[str, Any]
+
+
+class Shape(NamedTuple):
+    """A JSON Schema, with the document that its `$ref`s are in."""
+
+    schema: Schema
+    root: Schema
+
+    @classmethod
+    def of(cls, schema: object) -> Shape:
+        """One that is a document of its own."""
+        found = cast("Schema", schema) if isinstance(schema, Mapping) else {}
+        return cls(found, found)
+
+    def inside(self, schema: object) -> Shape:
+        """A part of it."""
+        return Shape(cast("Schema", schema) if isinstance(schema, Mapping) else {}, self.root)
+
+    def resolved(self) -> Shape:
+        """What it refers to."""
+        shape = self
+        for _ in range(32):
+            target = shape.schema.get("$ref")
+            if not isinstance(target, str) or not target.startswith("#/"):
+                return shape
+            found: Any = self.root
+            for word in target[2:].split("/"):
+                found = found.get(word, {}) if isinstance(found, Mapping) else {}
+            shape = self.inside(found)
+        return ANY
+
+
+ANY: Final = Shape({}, {})
+_ALL: Final = frozenset({"null", "boolean", "string", "integer", "number", "array", "object"})
+
+
+def of_type(declared: Any) -> Shape:
+    """The shape of a tool's return type; `ANY` where it has none."""
+    if declared is None:
+        return ANY
+    try:
+        adapter = pydantic.TypeAdapter(declared)
+        return Shape.of(adapter.json_schema(mode="serialization"))
+    except (pydantic.PydanticUserError, pydantic.PydanticSchemaGenerationError, TypeError):
+        return ANY
+    except pydantic.errors.PydanticInvalidForJsonSchema:
+        return ANY
+
+
+def types(shape: Shape) -> frozenset[str]:
+    """The JSON types that it allows."""
+    shape = shape.resolved()
+    schema = shape.schema
+    found = _ALL
+    said = schema.get("type")
+    if isinstance(said, str):
+        found = frozenset({said}) & _ALL or _ALL
+    elif isinstance(said, list):
+        found = frozenset(str(each) for each in said) & _ALL or _ALL
+    for word in ("anyOf", "oneOf"):
+        some = schema.get(word)
+        if isinstance(some, list) and some:
+            inner = (types(shape.inside(each)) for each in some)
+            found &= frozenset().union(*inner)
+    if "const" in schema:
+        found &= {_type(schema["const"])}
+    values = schema.get("enum")
+    if isinstance(values, list) and values:
+        found &= frozenset(map(_type, values))
+    return found | {"integer"} if "number" in found else found
+
+
+def _type(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int):
+        return "integer"
+    if isinstance(value, float):
+        return "number"
+    if isinstance(value, str):
+        return "string"
+    return "array" if isinstance(value, list | tuple) else "object"
+
+
+def invalid(value: Any, shape: Shape) -> str | None:
+    """Why a value is not of this shape."""
+    schema = {**shape.schema}
+    for word in ("$defs", "definitions"):
+        if word in shape.root:
+            schema.setdefault(word, shape.root[word])
+    try:
+        validator = jsonschema.Draft202012Validator(
+            schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER
+        )
+        error = jsonschema.exceptions.best_match(validator.iter_errors(value))
+    except jsonschema.exceptions.SchemaError as broken:
+        return f"its schema is none: {broken.message[:200]}"
+    except Exception as broken:  # noqa: BLE001 - a reference that leads nowhere, of any library
+        return f"its schema can't be used: {str(broken)[:200]}"
+    if error is None:
+        return None
+    at = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in error.path)
+    return f"{at.removeprefix('.')}: {error.message[:300]}" if at else error.message[:300]
+
+
+def misfit(given: Shape, taken: Shape, depth: int = 0) -> str | None:
+    """Why what is `given` can't be what is `taken`; None where it may."""
+    given, taken = given.resolved(), taken.resolved()
+    if "const" in given.schema:
+        return invalid(given.schema["const"], taken)
+    gives, takes = types(given), types(taken)
+    if not gives & takes:
+        return f"this is {_either(gives)}, and {_either(takes)} is taken"
+    if depth > 8:
+        return None
+    both = gives & takes
+    if both == {"array"}:
+        why = misfit(given.inside(given.schema.get("items")), taken.inside(
+            taken.schema.get("items")), depth + 1)  # fmt: skip
+        return None if why is None else f"its elements: {why}"
+    if both == {"object"}:
+        return _object_misfit(given, taken, depth)
+    return None
+
+
+def _object_misfit(given: Shape, taken: Shape, depth: int) -> str | None:
+    has, wants = _properties(given), _properties(taken)
+    for name in has.keys() & wants.keys():
+        why = misfit(given.inside(has[name]), taken.inside(wants[name]), depth + 1)
+        if why is not None:
+            return f"{name}: {why}"
+    if has and not given.schema.get("additionalProperties"):
+        for name in taken.schema.get("required", ()):
+            if name not in has:
+                return f"it has no {name!r}"
+    return None
+
+
+def _properties(shape: Shape) -> Mapping[str, Any]:
+    found = shape.schema.get("properties")
+    return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
+
+
+def _either(some: Iterable[str]) -> str:
+    names = sorted(set(some))
+    if "number" in names and "integer" in names:
+        names.remove("integer")
+    return " or ".join(f"{'an' if each[0] in 'aio' else 'a'} {each}" for each in names)
+
+
+def part(shape: Shape, path: Iterable[str]) -> tuple[Shape, str | None]:
+    """What is at a chain of fields, and what is wrong with the chain."""
+    for name in path:
+        shape = shape.resolved()
+        value = shape.schema.get("const")
+        if isinstance(value, Mapping) and name in value:
+            shape = Shape.of({"const": value[name]})
+            continue
+        fields = _properties(shape) or (value if isinstance(value, Mapping) else {})
+        if name in fields:
+            shape = shape.inside(fields[name])
+            continue
+        if types(shape) and "object" not in types(shape):
+            return ANY, f"it is {_either(types(shape))}, which has no field {name!r}"
+        closed = fields and not shape.schema.get("additionalProperties")
+        if closed and not any(word in shape.schema for word in ("anyOf", "oneOf", "allOf")):
+            return ANY, f"it has no field {name!r}{nearest(name, fields)}"
+        more = shape.schema.get("additionalProperties")
+        shape = shape.inside(more) if isinstance(more, Mapping) else ANY
+    return shape, None
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What was meant, to be put behind the name that nothing has."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, 1)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; there are {', '.join(names[:12])}" if names else "; there are none"
+
+
+def of_template(template: Any, variables: Mapping[str, Shape]) -> Shape:
+    """The shape of a template's value."""
+    if isinstance(template, str) and template.startswith("="):
+        if template.startswith("=="):
+            return Shape.of({"const": template[1:]})
+        try:
+            return _of_expression(expression(template[1:]), variables)
+        except ExpressionInvalid:
+            return ANY
+    if isinstance(template, Mapping):
+        fields = {str(name): of_template(each, variables) for name, each in template.items()}
+        if all("const" in shape.schema for shape in fields.values()):
+            return Shape.of({"const": {name: s.schema["const"] for name, s in fields.items()}})
+        return table(fields)
+    if isinstance(template, list | tuple):
+        items = [of_template(each, variables) for each in template]
+        if all("const" in shape.schema for shape in items):
+            return Shape.of({"const": [shape.schema["const"] for shape in items]})
+        return Shape.of({"type": "array"})
+    return Shape.of({"const": template})
+
+
+def _of_expression(found: Expression, variables: Mapping[str, Shape]) -> Shape:
+    if found.path is not None and found.path[0] in variables:
+        return part(variables[found.path[0]], found.path[1:])[0]
+    if not found.names:  # a constant
+        try:
+            return Shape.of({"const": found({})})
+        except Exception:  # noqa: BLE001 - it is told where it is evaluated
+            return ANY
+    return ANY
+
+
+def table(fields: Mapping[str, Shape]) -> Shape:
+    """A table of parts that may come from several documents: each keeps its own where it can."""
+    described = {
+        name: dict(shape.schema) if shape.schema is shape.root or "$ref" not in str(shape.schema)
+        else {}
+        for name, shape in fields.items()
+    }  # fmt: skip
+    return Shape.of({"type": "object", "properties": described, "required": sorted(fields),
+                     "additionalProperties": False})  # fmt: skip

@@ -1,0 +1,197 @@
+"""How an execution stands, read off its traces: nothing keeps a second copy of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Final, Literal
+
+from rollcage.store import RunInfo, Store
+from rollcage.trace import Run, Step, decode, read_run
+
+from rollcage_workflow.records import ENDED, PLAN, PREFIX
+
+__all__ = ["Execution", "Status", "StepState", "execution", "executions"]
+
+Status = Literal[
+    "pending", "running", "waiting", "paused", "completed", "failed", "rolled_back", "halted",
+    "interrupted",
+]  # fmt: skip
+"""How an execution stands.
+
+`pending`: no attempt has begun; `running`: one goes on now; `waiting`: for a signal, a time or an
+approval; `paused`: somebody stopped it; `completed`; `failed`; `rolled_back`: it failed, and all
+that it did was undone; `halted`: somebody has to decide something first; `interrupted`: its last
+attempt was cut off, and the next one goes on.
+"""
+OVER: Final = frozenset({"completed", "failed", "rolled_back"})
+"""Where no attempt goes on by itself."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepState:
+    """A step of a plan, as the newest attempt shows it.
+
+    Attributes:
+        path: its place: `mails/3/send`.
+        state: `completed`, `failed`, `running` (or cut off there), `blocked` or `unknown`.
+        name: what it calls.
+        duration: how long its call ran (s), where it first ran; None without an end.
+    """
+
+    path: str
+    state: str
+    name: str
+    duration: float | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Execution:
+    """An execution of a plan.
+
+    Attributes:
+        id: under which it was started.
+        status: see `Status`.
+        plan: the plan's name; empty where no attempt has begun.
+        digest: of the plan that the newest attempt was given.
+        inputs: what it was given.
+        output: of a completed one.
+        error: of a failed one: `step`, `type` and `message`.
+        rolls_back: whether what a failed one did is to be undone.
+        waits: what it waits for, or why it halted.
+        run: the newest attempt; empty where there is none.
+        attempts: how many there were.
+        began: when the first attempt did (Unix, µs).
+        ended: when the newest attempt last wrote something (Unix, µs).
+        steps: what became of its steps, in the order in which they began.
+    """
+
+    id: str
+    status: Status = "pending"
+    plan: str = ""
+    digest: str = ""
+    inputs: Any = None
+    output: Any = None
+    error: Any = None
+    rolls_back: bool = False
+    waits: str = ""
+    run: str = ""
+    attempts: int = 0
+    began: int | None = None
+    ended: int | None = None
+    steps: tuple[StepState, ...] = ()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no attempt goes on by itself."""
+        return self.status in OVER
+
+
+def execution(store: Store, id: str) -> Execution:  # noqa: A002 - what it is called everywhere
+    """How an execution stands.
+
+    Raises:
+        StoreError: its newest run can't be read.
+    """
+    runs = store.runs(name=id)
+    if not runs:
+        return Execution(id)
+    newest = _newest(runs)
+    run = read_run(store.read(newest.run), schema=False)
+    ended = _args(run, ENDED.name)
+    plan = _args(run, PLAN.name)
+    return Execution(
+        id,
+        status=_status(store, newest, run, ended),
+        plan=str(plan.get("name", "")),
+        digest=str(plan.get("digest", "")),
+        inputs=plan.get("inputs"),
+        output=ended.get("output"),
+        error=ended.get("error"),
+        rolls_back=bool(ended.get("rollback")),
+        waits=_waits(run),
+        run=newest.run,
+        attempts=len(runs),
+        began=min(each.time for each in runs),
+        ended=run.last_time,
+        steps=_step_states(run),
+    )
+
+
+def executions(store: Store) -> list[Execution]:
+    """All executions that the store knows, the newest attempt last."""
+    names = dict.fromkeys(info.name for info in store.runs())
+    found = (execution(store, name) for name in names)
+    return [each for each in found if each.plan]
+
+
+def _newest(runs: Any) -> RunInfo:
+    built_on = {info.source for info in runs}
+    leaves = [info for info in runs if info.run not in built_on]
+    found: RunInfo = (leaves or list(runs))[-1]
+    return found
+
+
+def _args(run: Run, name: str) -> dict[str, Any]:
+    found = [step for step in run.steps if step.name == name]
+    args: dict[str, Any] = decode(found[-1].args) if found else {}
+    return args
+
+
+def _status(store: Store, info: RunInfo, run: Run, ended: dict[str, Any]) -> Status:
+    if info.status is None and run.finished is None and store.live(info.run):
+        return "running"
+    if ended.get("status") == "completed" and run.status == "ok":
+        return "completed"
+    if ended.get("status") == "failed":
+        return "rolled_back" if ended.get("rollback") and _all_undone(run) else "failed"
+    if run.status == "paused":
+        return "waiting"
+    if store.stop_order(info.run) is not None:
+        return "paused"
+    return "halted" if run.status == "halted" else "interrupted"
+
+
+def _all_undone(run: Run) -> bool:
+    """Whether an undo of all of it, and of what it was built on, came to its end."""
+    last = run.rewinds[-1] if run.rewinds else None
+    whole = last is not None and not last["to"] and not last.get("branch")
+    return whole and last is not None and not last.get("incomplete")
+
+
+def _waits(run: Run) -> str:
+    finished = run.finished or {}
+    return str(finished.get("waits") or finished.get("reason") or finished.get("error") or "")
+
+
+def _is_shown(step: Step) -> bool:
+    inner = step.name.startswith(PREFIX) and step.name in (PLAN.name, ENDED.name)
+    return step.kind == "tool" and not inner and step.undoes is None
+
+
+_STATES: Final = {
+    "hit": "completed", "seen": "completed", "ran": "completed", "failed": "failed",
+    "blocked": "blocked", "unknown": "unknown", "cut_off": "running", "not_started": "running",
+}  # fmt: skip
+
+
+def _step_states(run: Run) -> tuple[StepState, ...]:
+    paths: dict[int, str] = {}
+    found: list[StepState] = []
+    for step in run.steps:
+        path = step.branch
+        if step.parent is not None and path.startswith("#"):  # what a body calls
+            path = "/".join(filter(None, (paths.get(step.parent, ""), path.partition("/")[2])))
+        paths[step.step] = path
+        if _is_shown(step):
+            found.append(_step_state(step, path))
+    return tuple(found)
+
+
+def _step_state(step: Step, path: str) -> StepState:
+    duration = None if step.duration is None else step.duration / 1e6
+    state = _STATES[step.state]
+    if state == "completed" and (step.outcome or {}).get("status") == "error":
+        state = "failed"
+    if step.undone in ("verified", "compensated"):
+        state = "undone"
+    return StepState(path, state, step.name, duration)

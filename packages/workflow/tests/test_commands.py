@@ -1,0 +1,69 @@
+"""`rollcage workflow`: the example from its first line to its picture."""
+
+import json
+from pathlib import Path
+
+import pytest
+from rollcage_workflow.commands import workflow
+from typer.testing import CliRunner
+
+TOOLS = ["--tools", "orders_tools"]
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(__import__("sys").modules, "orders_tools", raising=False)
+    assert rollcage("init")[0] == 0
+    return tmp_path
+
+
+def rollcage(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(workflow, arguments)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code, done.stdout
+
+
+def test_the_example_waits_is_signalled_and_ends(shop: Path) -> None:
+    assert rollcage("check", "orders.yaml", *TOOLS) == (0, "orders: nothing wrong\n")
+    code, said = rollcage("run", "orders.yaml", "first", *TOOLS)
+    assert code == 0
+    assert "waits for the signal approved" in said
+    assert json.loads((shop / "stock.json").read_text()) == {"apple": 7, "pear": 9}
+    assert rollcage("signal", "first", "approved", "--data", "true", "--by", "ann")[0] == 0
+    assert rollcage("signal", "first", "approved", "--data", "false", "--by", "bob")[0] == 1
+    code, said = rollcage("run", "orders.yaml", "first", "--json", *TOOLS)
+    found = json.loads(said)
+    assert (found["status"], found["attempts"]) == ("completed", 2)
+    assert found["output"]["shipped"] == "2 orders shipped"
+    assert json.loads((shop / "stock.json").read_text()) == {"apple": 7, "pear": 9}
+    steps = {step["path"]: step["state"] for step in found["steps"]}
+    assert steps["ship"] == "completed"
+    assert "completed" in rollcage("list")[1]
+    picture = rollcage("picture", "orders.yaml", "--id", "first", *TOOLS)[1]
+    assert picture.startswith("flowchart TD\n")
+    assert "class ship completed" in picture
+
+
+def test_findings_exit_with_one(shop: Path) -> None:
+    plan = (shop / "orders.yaml").read_text().replace("call: ship", "call: shipp")
+    (shop / "orders.yaml").write_text(plan)
+    code, said = rollcage("check", "orders.yaml", *TOOLS)
+    assert code == 1
+    assert "orders.yaml:19: steps.ship.call: there is no tool 'shipp'; did you mean 'ship'?" in said
+    found = json.loads(rollcage("check", "orders.yaml", "--json", *TOOLS)[1])
+    assert [each["code"] for each in found["findings"]] == ["unknown_tool"]
+
+
+def test_the_example_is_not_written_over_another(shop: Path) -> None:
+    with pytest.raises(Exception, match="is there already"):
+        rollcage("init")
+
+
+def test_an_unknown_execution_is_told(shop: Path) -> None:
+    with pytest.raises(Exception, match="no execution 'other'"):
+        rollcage("show", "other")
+    with pytest.raises(Exception, match="NAME=JSON"):
+        rollcage("run", "orders.yaml", "x", "--input", "shop", *TOOLS)

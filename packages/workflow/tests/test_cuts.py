@@ -1,0 +1,118 @@
+"""An execution whose process dies behind any line of its trace goes on to the same end."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from worlds import World
+
+BRANCHING: dict[str, Any] = {
+    "name": "branching",
+    "inputs": {"who": {"type": "string", "default": "ann"}},
+    "steps": {
+        "orders": {"call": "look", "args": {"what": "=inputs.who"}},
+        "first": {"call": "put", "args": {"what": "first"}},
+        "each": {
+            "each": {
+                "over": "=orders",
+                "steps": {
+                    "a": {"call": "put", "args": {"what": "='a-' + item"}},
+                    "b": {"call": "put", "args": {"what": "='b-' + item"}, "after": ["a"]},
+                },
+            },
+            "after": ["first"],
+        },
+        "helper": {"agent": "agent", "args": {"task": "ask"}, "after": ["first"]},
+        "maybe": {"call": "look", "args": {"what": "maybe", "fails": True}, "on_failure": "keep"},
+        "skipped": {"call": "put", "args": {"what": "never"}, "when": "=maybe.ok"},
+        "final": {
+            "call": "put",
+            "args": {"what": "=helper + string(size(each))"},
+            "when": "=!maybe.ok",
+        },
+    },
+    "output": {"each": "=size(each)", "skipped": "=skipped"},
+}
+
+LOOPING: dict[str, Any] = {
+    "name": "looping",
+    "steps": {
+        "draft": {"call": "put", "args": {"what": "='draft ' + string(last == null ? 0 : last)"}},
+        "review": {
+            "value": "=last == null ? 1 : last + 1",
+            "after": ["draft"],
+            "next": {"to": "draft", "when": "=review < 3", "most": 5},
+        },
+        "rounds": {
+            "repeat": {
+                "steps": {"one": {"call": "put", "args": {"what": "='round ' + string(round)"}}},
+                "result": "=round",
+                "until": "=last >= 3",
+                "most": 4,
+            },
+        },
+        "publish": {"call": "put", "args": {"what": "publish"}, "after": ["review", "rounds"]},
+    },
+}
+
+TEAM: dict[str, Any] = {
+    "name": "team",
+    "steps": {
+        "all": {
+            "team": {
+                "members": {
+                    "x": {"call": "put", "args": {"what": "x"}},
+                    "y": {"agent": "agent", "args": {"task": "y"}},
+                }
+            }
+        },
+        "final": {"call": "put", "args": {"what": "last"}, "after": ["all"]},
+    },
+}
+
+FAILING: dict[str, Any] = {
+    "name": "failing",
+    "on_failure": "rollback",
+    "steps": {
+        "a": {"call": "put", "args": {"what": "a"}},
+        "b": {"call": "put", "args": {"what": "b"}},
+        "c": {"agent": "agent", "args": {"task": "c"}, "after": ["a"]},
+        "d": {"call": "put", "args": {"what": "d", "fails": True}, "after": ["b", "c"]},
+        "e": {"call": "put", "args": {"what": "e"}, "after": ["d"]},
+    },
+}
+
+
+async def through(world: World, plan: dict[str, Any]) -> str:
+    """Attempts, until no more is done by itself; how it ended."""
+    for _ in range(5):
+        try:
+            found = await world.attempt(plan)
+        except ValueError:
+            return "failed"
+        except Exception as error:
+            if getattr(error, "code", "") == "execution_failed":
+                return "failed"
+            raise
+        if found.is_over:
+            return str(found.status)
+    raise AssertionError("it never ends")
+
+
+@pytest.mark.parametrize("plan", [BRANCHING, LOOPING, TEAM, FAILING], ids=lambda plan: plan["name"])
+async def test_it_goes_on_to_the_same_end(plan: dict[str, Any], tmp_path: Path) -> None:
+    chance = random.Random(plan["name"])  # noqa: S311 - reproducible
+    whole = World(tmp_path / "whole")
+    ended = await through(whole, plan)
+    assert whole.standing or plan is FAILING
+    for number, (run, line) in enumerate(whole.moments()):
+        cut = whole.back(run, line, tmp_path / f"cut-{number}", chance)
+        assert await through(cut, plan) == ended, (run, line)
+        assert cut.standing == whole.standing, (run, line)
+        assert cut.most <= 1
+        again, behind = chance.choice([*cut.moments()])
+        twice = cut.back(again, behind, tmp_path / f"again-{number}", chance)
+        assert await through(twice, plan) == ended
+        assert twice.standing == whole.standing
+        assert twice.most <= 1

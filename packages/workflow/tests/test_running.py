@@ -1,0 +1,547 @@
+"""What each kind of step does, and how an execution ends."""
+
+import asyncio
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rollcage import (
+    Diverged,
+    RunInUse,
+    Session,
+    UndoIncomplete,
+    compensate,
+    open_store,
+    tool,
+)
+from rollcage_workflow import PlanInvalid, execution, executions, run
+from rollcage_workflow.errors import ExecutionFailed, ExpressionFailed, InputsInvalid, StepFailed
+from rollcage_workflow.signals import Signals
+from worlds import World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "store")
+
+
+def steps(**given: Any) -> dict[str, Any]:
+    return {"name": "plan", "steps": given}
+
+
+def put(what: str, **more: Any) -> dict[str, Any]:
+    return {"call": "put", "args": {"what": what}, **more}
+
+
+async def test_a_completed_one_is_not_run_again(world: World) -> None:
+    plan = steps(a=put("a"), b={"value": {"got": "=size(a)", "text": "==plain"}})
+    first = await world.attempt(plan)
+    again = await world.attempt(plan)
+    assert first.status == again.status == "completed"
+    assert first.output == again.output
+    assert first.output["text"] == "=plain"
+    assert world.standing == {"a": 1}
+    assert len(world.runs()) == 1
+
+
+async def test_two_ids_are_two_executions(world: World) -> None:
+    plan = steps(a=put("a"))
+    await world.attempt(plan, id="one")
+    await world.attempt(plan, id="two")
+    assert world.standing == {"a": 2}
+
+
+async def test_steps_run_at_once_where_nothing_orders_them(world: World) -> None:
+    here: list[str] = []
+    both = asyncio.Event()
+
+    @tool(effect="read", name="meets")
+    async def meets(who: str) -> str:
+        here.append(who)
+        if len(here) == 2:
+            both.set()
+        await both.wait()
+        return who
+
+    plan = steps(
+        a={"call": "meets", "args": {"who": "a"}}, b={"call": "meets", "args": {"who": "b"}}
+    )
+    found = await run(plan, id="x", store=world.store, tools=[meets])
+    assert found.status == "completed"
+
+
+async def test_a_step_starts_when_its_own_inputs_are_there(world: World) -> None:
+    """Not when all that stands before it in some layer is done."""
+    late = asyncio.Event()
+
+    @tool(effect="read", name="slow")
+    async def slow() -> str:
+        await late.wait()
+        return "slow"
+
+    @tool(effect="read", name="sets")
+    async def sets(after: str) -> str:
+        late.set()
+        return after
+
+    @tool(effect="read", name="quick")
+    async def quick() -> str:
+        return "quick"
+
+    plan = steps(
+        slow={"call": "slow"},
+        quick={"call": "quick"},
+        then={"call": "sets", "args": {"after": "=quick"}},
+        end={"value": "=slow + then"},
+    )
+    found = await run(plan, id="x", store=world.store, tools=[slow, sets, quick])
+    assert found.output == "slowquick"
+
+
+async def test_a_skipped_step_is_null(world: World) -> None:
+    plan = steps(
+        n={"value": 1},
+        a=put("a", when="=n > 2"),
+        b={"value": "=a == null"},
+        c=put("c", when="=b"),
+    )
+    await world.attempt(plan)
+    assert world.standing == {"c": 1}
+
+
+async def test_a_failure_begins_nothing_else_and_ends_what_was_begun(world: World) -> None:
+    plan = steps(
+        bad={"call": "look", "args": {"what": "x", "fails": True}},
+        a=put("a"),
+        after=put("after", after=["bad"]),
+        later=put("later", after=["a"]),
+    )
+    with pytest.raises(ValueError, match="no x") as raised:
+        await world.attempt(plan)
+    assert raised.value.__notes__ == ["in step bad of the plan"]
+    assert set(world.standing) <= {"a"}
+    state = execution_of(world)
+    assert state.status == "failed"
+    assert state.error == {"step": "bad", "type": "ValueError", "message": "no x"}
+
+
+def execution_of(world: World, name: str = "job") -> Any:
+    return execution(open_store(world.store), name)
+
+
+async def test_one_that_failed_is_run_again_only_where_that_is_said(world: World) -> None:
+    fails = [True]
+
+    @tool(effect="read", name="flaky")
+    async def flaky() -> str:
+        if fails:
+            raise ValueError("not yet")
+        return "fine"
+
+    plan = steps(a=put("a"), b={"call": "flaky", "after": ["a"]}, c=put("c", after=["b"]))
+    how: dict[str, Any] = {"id": "x", "store": world.store, "tools": [*world.tools, flaky]}
+    with pytest.raises(ValueError, match="not yet"):
+        await run(plan, **how)
+    fails.clear()
+    with pytest.raises(ExecutionFailed, match=r"failed before, in step b: ValueError: not yet"):
+        await run(plan, **how)
+    assert (await run(plan, again=True, **how)).status == "completed"
+    assert world.standing == {"a": 1, "c": 1}
+
+
+async def test_a_rollback_undoes_all_of_it_newest_first(world: World) -> None:
+    plan = steps(
+        a=put("a"),
+        b=put("b", after=["a"]),
+        c={"call": "put", "args": {"what": "c", "fails": True}, "after": ["b"]},
+    )
+    with pytest.raises(ValueError, match="c failed"):
+        await world.attempt({**plan, "on_failure": "rollback"})
+    assert [(deed.label, deed.sign) for deed in world.deeds] == [
+        ("a", 1), ("b", 1), ("b", -1), ("a", -1)
+    ]  # fmt: skip
+    assert execution_of(world).status == "rolled_back"
+    with pytest.raises(ExecutionFailed):
+        await world.attempt({**plan, "on_failure": "rollback"})
+    assert world.standing == {}
+
+
+async def test_a_step_may_roll_back_where_the_plan_does_not(world: World) -> None:
+    bad = {"call": "put", "args": {"what": "c", "fails": True}, "after": ["a"]}
+    with pytest.raises(ValueError, match="c failed"):
+        await world.attempt(steps(a=put("a"), c={**bad, "on_failure": "rollback"}))
+    assert execution_of(world).status == "rolled_back"
+
+
+async def test_what_could_not_be_undone_is_said(world: World) -> None:
+    @tool(effect="write", name="refuses")
+    async def refuses(token: str) -> None:
+        raise ValueError("somebody holds it")
+
+    @tool(effect="write", name="stuck", undo=lambda result: [compensate(refuses, token=result)])
+    async def stuck() -> str:
+        return "here"
+
+    plan = steps(a={"call": "stuck"}, b={"call": "look", "args": {"fails": True}, "after": ["a"]})
+    with pytest.raises(UndoIncomplete, match="could not be rolled back") as raised:
+        await run(
+            {**plan, "on_failure": "rollback"},
+            id="x",
+            store=world.store,
+            tools=[*world.tools, stuck, refuses],
+        )
+    assert any("ValueError: no " in note for note in raised.value.__notes__)
+    assert execution_of(world, "x").status == "failed"
+
+
+async def test_another_attempt_is_made_only_of_what_failed(world: World) -> None:
+    tries: list[int] = []
+
+    @tool(effect="write", name="unsteady", raises=[ConnectionError])
+    async def unsteady() -> int:
+        tries.append(len(tries))
+        if len(tries) < 3:
+            raise ConnectionError("down")
+        return len(tries)
+
+    plan = steps(a={"call": "unsteady", "retry": {"attempts": 3, "on": ["ConnectionError"]}})
+    found = await run(plan, id="x", store=world.store, tools=[unsteady])
+    assert found.output == 3
+
+
+async def test_an_unknown_outcome_is_never_tried_again(world: World) -> None:
+    tries: list[int] = []
+
+    @tool(effect="write", name="lost")
+    async def lost() -> None:
+        tries.append(1)
+        raise TimeoutError
+
+    plan = steps(a={"call": "lost", "retry": {"attempts": 5}})
+    how: dict[str, Any] = {"id": "x", "store": world.store, "tools": [lost]}
+    with pytest.raises(Exception, match="rollcage resolve"):
+        await run(plan, **how)
+    with pytest.raises(Exception, match="rollcage resolve"):
+        await run(plan, **how)
+    assert len(tries) == 1
+    assert execution_of(world, "x").status == "halted"
+
+
+async def test_a_race_undoes_what_came_too_late(world: World) -> None:
+    gate = asyncio.Event()
+
+    @tool(effect="read", name="held")
+    async def held() -> str:
+        await gate.wait()
+        return "held"
+
+    plan = steps(
+        race={
+            "team": {
+                "mode": "race",
+                "members": {
+                    "quick": put("quick"),
+                    "slow": {
+                        "repeat": {
+                            "steps": {
+                                "a": put("slow"),
+                                "b": {"call": "held", "after": ["a"]},
+                                "c": put("never", after=["b"]),
+                            },
+                            "until": "=true",
+                            "most": 1,
+                        }
+                    },
+                },
+            }
+        }
+    )
+    found = await run(plan, id="x", store=world.store, tools=[*world.tools, held])
+    assert found.output["winner"] == "quick"
+    assert world.standing == {"quick": 1}
+    assert found.status == "completed"
+
+
+async def test_a_quorum_takes_the_first_so_many(world: World) -> None:
+    members = {name: put(name) for name in "abc"}
+    plan = steps(votes={"team": {"mode": "quorum", "quorum": 2, "members": members}})
+    found = await world.attempt(plan)
+    assert len(found.output) == 2
+    assert set(world.standing) == set(found.output)
+
+
+async def test_a_team_is_done_with_what_it_has_where_too_few_end_well(world: World) -> None:
+    bad = {"call": "look", "args": {"what": "y", "fails": True}}
+    plan = steps(
+        votes={"team": {"mode": "quorum", "quorum": 2, "members": {"a": put("a"), "b": bad}}}
+    )
+    with pytest.raises(ValueError, match="no y"):
+        await world.attempt(plan)
+
+
+async def test_a_list_is_done_in_pieces_of_a_size(world: World) -> None:
+    plan = steps(
+        each={
+            "each": {
+                "over": "=[1, 2, 3, 4, 5]",
+                "size": 2,
+                "steps": {"n": {"value": "=size(item)"}},
+            }
+        }
+    )
+    assert (await world.attempt(plan)).output == [2, 2, 1]
+
+
+async def test_no_more_go_on_at_once_than_is_said(world: World) -> None:
+    now: list[int] = []
+    most: list[int] = []
+
+    @tool(effect="read", name="counted")
+    async def counted(n: int) -> int:
+        now.append(n)
+        most.append(len(now))
+        await asyncio.sleep(0)
+        now.remove(n)
+        return n
+
+    inner = {"c": {"call": "counted", "args": {"n": "=item"}}}
+    plan = steps(each={"each": {"over": "=[1,2,3,4,5,6]", "max_concurrent": 2, "steps": inner}})
+    found = await run(plan, id="x", store=world.store, tools=[counted])
+    assert found.output == [1, 2, 3, 4, 5, 6]
+    assert max(most) == 2
+
+
+async def test_a_loop_that_does_not_end_fails(world: World) -> None:
+    inner = {"n": {"value": "=round"}}
+    plan = steps(r={"repeat": {"steps": inner, "until": "=last > 9", "most": 3}})
+    with pytest.raises(StepFailed, match="was not true behind any of 3 rounds"):
+        await world.attempt(plan)
+    plan["steps"]["r"]["repeat"]["then"] = "go_on"
+    assert (await world.attempt(plan, id="other")).output == 3
+
+
+async def test_a_jump_hands_on_the_last_result_and_is_bounded(world: World) -> None:
+    plan = steps(
+        draft=put("draft"),
+        review={
+            "value": "=last == null ? 1 : last + 1",
+            "after": ["draft"],
+            "next": {"to": "draft", "when": "=review < 3", "most": 5},
+        },
+        end={"value": "=review"},
+    )
+    assert (await world.attempt(plan)).output == 3
+    assert world.standing == {"draft": 3}
+    plan["steps"]["review"]["next"]["most"] = 1
+    with pytest.raises(StepFailed, match="would go back to draft once more"):
+        await world.attempt(plan, id="short")
+
+
+async def test_a_plan_in_a_plan(world: World) -> None:
+    inner = {
+        "name": "inner",
+        "inputs": {"what": {"type": "string"}, "often": {"type": "integer", "default": 2}},
+        "steps": {"a": put("=inputs.what")},
+        "output": "=inputs.often",
+    }
+    plan = steps(sub={"workflow": "inner", "inputs": {"what": "deep"}})
+    assert (await world.attempt(plan, workflows={"inner": inner})).output == 2
+    assert world.standing == {"deep": 1}
+
+
+async def test_a_signal_may_come_before_and_after(world: World) -> None:
+    plan = steps(
+        a=put("a"),
+        go={"wait": {"signal": "go", "accepts": {"type": "object", "required": ["by"]}}},
+        b=put("b", after=["go"]),
+    )
+    found = await world.attempt(plan)
+    assert (found.status, found.waits) == ("waiting", "waits for the signal go")
+    assert world.standing == {"a": 1}  # beside the wait, all else went on
+    world.signal("go", {"by": "ann"})
+    world.signal("go", {"by": "too late"})
+    assert (await world.attempt(plan)).status == "completed"
+    assert world.standing == {"a": 1, "b": 1}
+
+
+async def test_a_signal_that_is_not_accepted_fails_the_step(world: World) -> None:
+    world.signal("go", [])
+    plan = steps(go={"wait": {"signal": "go", "accepts": {"type": "object"}}})
+    with pytest.raises(StepFailed, match="does not accept"):
+        await world.attempt(plan)
+
+
+async def test_a_wait_inside_of_a_list_holds_up_that_pass_alone(world: World) -> None:
+    inner = {
+        "wait": {"wait": {"signal": "go"}, "when": "=item == 2"},
+        "p": put("='p' + string(item)", after=["wait"]),
+    }
+    plan = steps(
+        each={"each": {"over": "=[1, 2, 3]", "steps": inner}}, end=put("end", after=["each"])
+    )
+    assert (await world.attempt(plan)).status == "waiting"
+    assert world.standing == {"p1": 1, "p3": 1}
+    world.signal("go", None)
+    assert (await world.attempt(plan)).status == "completed"
+    assert world.standing == {"p1": 1, "p2": 1, "p3": 1, "end": 1}
+
+
+async def test_a_time_that_is_far_off_ends_the_attempt(world: World) -> None:
+    now = [dt.datetime(2027, 1, 1, tzinfo=dt.UTC)]
+
+    def clock() -> int:
+        return int(now[0].timestamp() * 1e9)
+
+    plan = steps(a={"wait": {"seconds": 3600}}, b=put("b", after=["a"]))
+    assert (await world.attempt(plan, clock=clock)).status == "waiting"
+    now[0] += dt.timedelta(minutes=30)
+    assert (await world.attempt(plan, clock=clock)).status == "waiting"
+    now[0] += dt.timedelta(minutes=31)
+    assert (await world.attempt(plan, clock=clock)).status == "completed"
+
+
+async def test_a_limit_of_all_of_it_counts_from_the_first_attempt(world: World) -> None:
+    now = [dt.datetime(2027, 1, 1, tzinfo=dt.UTC)]
+
+    def clock() -> int:
+        return int(now[0].timestamp() * 1e9)
+
+    plan = {**steps(go={"wait": {"signal": "go"}}), "time_limit": 60}
+    assert (await world.attempt(plan, clock=clock)).status == "waiting"
+    now[0] += dt.timedelta(minutes=2)
+    with pytest.raises(StepFailed, match="the execution took longer than 60 s"):
+        await world.attempt(plan, clock=clock)
+
+
+async def test_a_read_that_takes_too_long_fails(world: World) -> None:
+    @tool(effect="read", name="endless")
+    async def endless() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(StepFailed, match=r"a: took longer than 0\.01 s"):
+        await run(
+            steps(a={"call": "endless", "timeout": 0.01}),
+            id="x",
+            store=world.store,
+            tools=[endless],
+        )
+
+
+async def test_an_expression_without_a_value_fails_its_step(world: World) -> None:
+    plan = steps(a={"call": "look"}, b={"value": "=a[7]"})
+    with pytest.raises(ExpressionFailed, match=r"=a\[7\]"):
+        await world.attempt(plan)
+
+
+async def test_inputs_are_checked_before_anything_happens(world: World) -> None:
+    plan = {**steps(a=put("a")), "inputs": {"n": {"type": "integer"}}}
+    for given in ({}, {"n": "3"}, {"n": 1, "m": 2}):
+        with pytest.raises(InputsInvalid):
+            await world.attempt(plan, given)
+    assert not world.store.exists()
+
+
+async def test_only_one_attempt_goes_on_at_a_time(world: World) -> None:
+    here, go = asyncio.Event(), asyncio.Event()
+
+    @tool(effect="read", name="pauses")
+    async def pauses() -> None:
+        here.set()
+        await go.wait()
+
+    plan = steps(a={"call": "pauses"}, b=put("b", after=["a"]))
+    how: dict[str, Any] = {"id": "x", "store": world.store, "tools": [*world.tools, pauses]}
+    first = asyncio.create_task(run(plan, **how))
+    await here.wait()
+    assert execution_of(world, "x").status == "running"
+    with pytest.raises(RunInUse):
+        await run(plan, **how)
+    go.set()
+    assert (await first).status == "completed"
+    assert world.standing == {"b": 1}
+
+
+async def test_a_plan_edited_while_it_waits_goes_on_as_far_as_it_holds(world: World) -> None:
+    plan = steps(
+        a=put("a"), go={"wait": {"signal": "go"}, "after": ["a"]}, b=put("b", after=["go"])
+    )
+    await world.attempt(plan)
+    world.signal("go", 1)
+    plan["steps"]["read"] = {"call": "look", "args": {"what": "added"}}
+    plan["steps"]["c"] = put("c", after=["b"])
+    found = await world.attempt(plan)
+    assert found.status == "completed"
+    assert world.standing == {"a": 1, "b": 1, "c": 1}
+
+
+async def test_a_write_put_between_done_ones_halts_before_it_runs(world: World) -> None:
+    plan = steps(a=put("a"), b=put("b", after=["a"]), go={"wait": {"signal": "go"}, "after": ["b"]})
+    await world.attempt(plan)
+    world.signal("go", 1)
+    plan["steps"]["between"] = put("between", after=["a"])
+    plan["steps"]["b"] = put("changed", after=["between"])
+    with pytest.raises(Diverged, match="put"):
+        await world.attempt(plan)
+    assert world.standing == {"a": 1, "b": 1}
+
+
+async def test_another_plan_under_the_same_id_is_refused(world: World) -> None:
+    await world.attempt(steps(a=put("a")))
+    with pytest.raises(Exception, match="is an execution of the plan 'plan'"):
+        await world.attempt({**steps(b=put("b")), "name": "other"})
+
+
+async def test_nothing_runs_of_a_plan_with_mistakes(world: World) -> None:
+    with pytest.raises(PlanInvalid):
+        await world.attempt(steps(a=put("a"), b=put("b", after=["nothing"])))
+    assert not world.store.exists()
+
+
+async def test_it_runs_in_a_store_in_a_database(world: World, tmp_path: Path) -> None:
+    plan = steps(a={"call": "look"}, go={"wait": {"signal": "go"}}, b={"value": "=size(a)"})
+    how: dict[str, Any] = {
+        "id": "x",
+        "store": f"sqlite:///{tmp_path}/runs.db",
+        "tools": world.tools,
+    }
+    assert (await run(plan, **how)).status == "waiting"
+    assert Signals(open_store(how["store"]), "x").send("go", 1, by="me")
+    assert not Signals(open_store(how["store"]), "x").send("go", 2, by="me")
+    found = await run(plan, **how)
+    assert (found.status, found.output) == ("completed", 3)
+
+
+async def test_two_hundred_at_once_leave_nothing_behind(world: World) -> None:
+    plan = steps(a={"call": "look"}, b={"value": "=size(a)"})
+    before = len(asyncio.all_tasks())
+    found = await asyncio.gather(
+        *(world.attempt(plan, id=f"job {number}") for number in range(200))
+    )
+    assert {each.status for each in found} == {"completed"}
+    assert len(asyncio.all_tasks()) == before
+
+
+async def test_a_session_of_the_same_store_is_no_execution(world: World) -> None:
+    with Session("plain", store=world.store):
+        pass
+    await world.attempt(steps(a=put("a")))
+    assert [each.id for each in executions(open_store(world.store))] == ["job"]
+
+
+async def test_what_an_earlier_attempt_did_in_a_list_is_rolled_back_too(world: World) -> None:
+    """The last attempt was given the list as one hit: its own trace holds none of the writes."""
+    plan = {
+        **steps(
+            each={"each": {"over": "=[1, 2]", "steps": {"p": put("='p' + string(item)")}}},
+            go={"wait": {"signal": "go"}, "after": ["each"]},
+            bad={"call": "look", "args": {"fails": True}, "after": ["go"]},
+        ),
+        "on_failure": "rollback",
+    }
+    assert (await world.attempt(plan)).status == "waiting"
+    world.signal("go", 1)
+    with pytest.raises(ValueError, match="no "):
+        await world.attempt(plan)
+    assert world.standing == {}
+    assert execution_of(world).status == "rolled_back"
