@@ -90,6 +90,8 @@ FOUND: list[Program] = [  # by a search
     # A block was undone in the branch of an agent that has come back since.
     (Branches(((W(), undone(W())), (kept(W("lose before")),))), W()),
     (Branches(((W(), undone(W())), (kept(W("lose before"), W()),))), W()),
+    # A block was undone, and read on behind it, in a block whose undo was cut off.
+    (undone(Branches(((W(), undone(W(arg=1)), Branches(((Op("read"),),))),))),),
 ]
 
 
@@ -122,13 +124,52 @@ def test_9_an_undo_to_any_step_then_a_resume(program: Program, seed: int) -> Non
                 cut.through(program)
             cut.resolve_all()
             newest = cut.runs()[-1]
-            to = chance.randint(1, max(1, *(e.get("step", 1) for e in cut.events(newest))))
-            kept = cut.kept(newest, to)
-            tools = list(cut.tools.by_name.values())
-            report = asyncio.run(aundo_run(cut.root, newest, to=to, tools=tools))
-            assert report.complete, str(report)
-            assert cut.world.effects == kept
-            assert_through(cut, program, effects)
+            to = chance.randint(1, last_step(cut, newest))
+            assert_undone(cut, program, effects, to)
+
+
+def last_step(lab: Lab, run: str) -> int:
+    steps: list[int] = [event.get("step", 1) for event in lab.events(run)]
+    return max(steps)
+
+
+def assert_undone(lab: Lab, program: Program, effects: Counter[str], to: int) -> None:
+    """The newest run is undone to a step, and then resumed, as one that stopped there."""
+    newest = lab.runs()[-1]
+    kept = lab.kept(newest, to)
+    tools = list(lab.tools.by_name.values())
+    report = asyncio.run(aundo_run(lab.root, newest, to=to, tools=tools))
+    assert report.complete, str(report)
+    assert lab.world.effects == kept
+    assert_through(lab, program, effects)
+
+
+PLAIN = Op("plain", 1, "lose after")
+UNDONE: list[Program] = [  # by a search
+    # The run was undone to a step in front of a block, and ran that and undid it once more.
+    (
+        Branches(((W("lose after"),), (W(),))),
+        undone(Branches(((W(),), (W(), Branches(((), (W("lose after"),))))))),
+        Branches(((PLAIN,), (W(),))),
+    ),
+]
+
+
+@pytest.mark.parametrize("program", UNDONE)
+def test_9_an_undo_of_what_a_search_has_found(program: Program) -> None:
+    with folder() as root:
+        lab = Lab(root / "whole")
+        lab.through(program)
+        first = lab.runs()[0]
+        (whole,) = lab.worlds(first, 1)
+        to, last = 1, 1
+        while to <= last:
+            cut = lab.back(first, 1, root / "cut", World((), whole.lost, whole.results))
+            cut.through(program)
+            cut.resolve_all()
+            last = last_step(cut, cut.runs()[-1])
+            assert_undone(cut, program, lab.world.effects, to)
+            to += 1
 
 
 @LAW

@@ -35,6 +35,9 @@ _NO_STEPS: Final = frozenset(
 Origin = tuple[str, int]
 """A step by where it first ran: run and step."""
 
+Seat = tuple[int, int]
+"""Where a step was recorded last: by the trace, the newest first, and by the turn in it."""
+
 
 class Undone:
     """What a lineage says of undos, by the steps that they were to undo.
@@ -75,6 +78,7 @@ class Generation:
         self.undone = undone
         # Branches in which steps were undone, and the position of the first of those.
         self.cuts: dict[str, int] = {}
+        self.cut_at: dict[str, Seat] = {}  # the same, by when the first of those was recorded last
         self.reopened: list[Entry] = []  # scopes in whose bodies steps were undone
         self.replaced: set[int] = set()  # own steps, by number, that own ones stand in place of
         self.older = older
@@ -388,6 +392,8 @@ class Generation:
     def _cut_at(self, entry: Entry) -> None:
         first = self.cuts.get(entry.branch, entry.position)
         self.cuts[entry.branch] = min(first, entry.position)
+        seat = _recorded(entry)
+        self.cut_at[entry.branch] = min(self.cut_at.get(entry.branch, seat), seat)
 
     def _standing(self) -> set[str]:
         """The fingerprints of the steps in whose bodies something was changed that stands."""
@@ -420,9 +426,15 @@ class Generation:
             if any(outer.fingerprint in taken for outer in around(entry, bodies)):
                 entry.undone, entry.abandoned = True, False
 
-    def _cut(self) -> None:
-        """Let go what was recorded so far behind the steps that were undone."""
+    def _cut(self, *, whole: bool = False) -> None:
+        """Let go what was recorded so far behind the steps that were undone.
+
+        `whole`: their undo came to its end; else it was cut off, and the blocks that were undone
+        behind them before that are told no longer.
+        """
         cuts, self.cuts = self.cuts, {}
+        seats, self.cut_at = self.cut_at, {}
+        forgotten = set[str]() if whole else self._forgotten(seats)
         came_back: set[str] = set()  # behind what was undone: not what had been forked before that
         for join in self.joins.values():
             at = cuts.get(join.branch)
@@ -433,7 +445,11 @@ class Generation:
             at = cuts.get(entry.branch)
             return entry.branch in came_back or (at is not None and entry.position > at)
 
+        came_back |= forgotten
         self._let_go(behind, self.entries, list(self.older.values()))
+        self.undone.rolled -= forgotten
+        for entry in (*self.older.values(), *self.entries) if forgotten else ():
+            entry.past = entry.past or (entry.undone and entry.branch in forgotten)
         standing = self._standing()
         for scope in self.reopened:
             if scope.fingerprint in standing and not scope.abandoned:  # it is entered again
@@ -442,9 +458,32 @@ class Generation:
                 _let_go(scope, standing)
         self.reopened.clear()
 
+    def _forgotten(self, seats: Mapping[str, Seat]) -> set[str]:
+        """The branches in which nothing stands that were begun behind what was undone around them.
+
+        `seats` say, by branch, where the first step stands that was undone there.
+        """
+        began: dict[str, Seat] = {}
+        stands: set[str] = set()
+        for entry in (*self.older.values(), *self.entries) if seats else ():
+            if entry.undoes is not None or entry.past:
+                continue
+            branch, seat = entry.branch, _recorded(entry)
+            while "/" in branch or branch[:1] not in ("", "#"):
+                began[branch] = min(began.get(branch, seat), seat)
+                if entry.kind == "tool" and entry.has_effect:
+                    stands.add(branch)
+                branch = branch.rpartition("/")[0]
+        names: set[str] = set()
+        for branch, seat in began.items():
+            cut = seats.get(branch.rpartition("/")[0])
+            if cut is not None and seat > cut and branch not in stands:
+                names |= self._below(branch) or set()
+        return names
+
     def _rewind(self, to: int, branch: str) -> None:
         """What was recorded so far behind step `to`, or in a branch, holds no longer."""
-        self._cut()
+        self._cut(whole=True)
         names = self._below(branch)
         if names is None:
             self._forget_blocks(to)
@@ -458,9 +497,13 @@ class Generation:
                 return False
             return not any(outer.fingerprint in kept for outer in around(entry, bodies))
 
-        self._let_go(lambda entry: entry.number > to and behind(entry), self.entries, [])
         # What this run never came to lies behind all that it did.
-        self._let_go(behind, [], list(self.older.values()))
+        own = [entry for entry in self.entries if entry.number > to and behind(entry)]
+        rest = [entry for entry in self.older.values() if behind(entry)]
+        self._let_go(lambda _: True, own, rest)
+        if names is None:  # the run stops there: of what was undone behind it nothing is told
+            for entry in (*own, *rest):
+                entry.past = entry.past or (entry.undone and entry.undoes is None)
 
     def _forget_blocks(self, to: int) -> None:
         """What was undone whole behind step `to` is told no longer: the run stops before it."""
@@ -521,6 +564,14 @@ class Generation:
             if not gone or entry.has_effect or entry.undone or entry.half_done:
                 self.entries.append(entry)
         return self.entries
+
+
+def _recorded(entry: Entry) -> Seat:
+    """Where a step stands in the order of what was recorded last.
+
+    What the newest trace did not come to again lies behind all that it did.
+    """
+    return -entry.generation, entry.group
 
 
 def _outermost(branch: str, rolled: set[str]) -> str:
