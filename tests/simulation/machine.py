@@ -16,10 +16,11 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from tests.simulation.scheduler import Process, Scheduler
 
-__all__ = ["File", "Folder", "Machine"]
+__all__ = ["File", "Folder", "Machine", "View"]
 
 Change = Callable[[bytearray], None]
 
@@ -425,6 +426,16 @@ class Machine:
         seconds = file.changed // 10**9
         first = (file.mode, file.number, 1, file.names, 0, 0, file.size, seconds, seconds, seconds)
         return os.stat_result(first, {"st_mtime_ns": file.changed})
+
+
+class View:
+    """The machine, as one process has it: what a process remembers of files, it alone remembers."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._machine, name)
 
 
 def _parts(path: Path | str) -> list[str]:

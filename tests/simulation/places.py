@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from rollcage.store import JsonlStore, Store, system
 
 from tests.simulation.client import ServerStore
 from tests.simulation.database import Server
-from tests.simulation.machine import Machine
+from tests.simulation.machine import Machine, View
 from tests.simulation.scheduler import Process
 
 if TYPE_CHECKING:
@@ -82,8 +82,15 @@ class OnDisk(Place):
         self._until = 0  # the disk is full
 
     def enter(self) -> None:
-        system.files = self.machine
-        system.locks = self.machine
+        self._views: dict[Process | None, View] = {}
+        self.universe.scheduler.switched = self._view
+        self._view(None)
+
+    def _view(self, process: Process | None) -> None:
+        """Who runs now has files and locks of its own machine."""
+        view = self._views.setdefault(process, View(self.machine))
+        system.files = cast("system.Files", view)
+        system.locks = cast("system.Locks", view)
 
     def enter_empty(self) -> None:
         self.machine = Machine(self.universe.scheduler)

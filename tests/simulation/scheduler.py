@@ -59,6 +59,7 @@ class Scheduler:
         self.current: Process | None = None
         self.switches = 0.1  # how likely another process goes on at a point
         self.nature: Callable[[], None] | None = None  # may do something at each point
+        self.switched: Callable[[Process | None], None] | None = None  # told who runs from now on
         self.buried: Callable[[Process], None] | None = None  # told of each process that has died
         self._main = _thread.allocate_lock()
         self._main.acquire()
@@ -179,14 +180,20 @@ class Scheduler:
         chosen = self._choose()
         if chosen is own:
             return
-        self.current = chosen
+        self._switch(chosen)
         (chosen.go if chosen is not None else self._main).release()
         (own.go if own is not None else self._main).acquire()
 
     def _pass_on(self) -> None:
         """The process that runs has ended: let another one go on, or whoever waits for all."""
-        self.current = chosen = self._choose()
+        chosen = self._choose()
+        self._switch(chosen)
         (chosen.go if chosen is not None else self._main).release()
+
+    def _switch(self, chosen: Process | None) -> None:
+        self.current = chosen
+        if self.switched is not None:
+            self.switched(chosen)
 
     def _choose(self) -> Process | None:
         """Who goes on; None where all have ended."""
