@@ -545,3 +545,64 @@ async def test_what_an_earlier_attempt_did_in_a_list_is_rolled_back_too(world: W
         await world.attempt(plan)
     assert world.standing == {}
     assert execution_of(world).status == "rolled_back"
+
+
+async def test_other_inputs_than_before_are_refused(world: World) -> None:
+    plan = {
+        **steps(a=put("=inputs.what"), go={"wait": {"signal": "go"}, "after": ["a"]}),
+        "inputs": {"what": {"type": "string"}},
+    }
+    await world.attempt(plan, {"what": "one"})
+    with pytest.raises(InputsInvalid, match="was given other inputs before"):
+        await world.attempt(plan, {"what": "two"})
+    plan["inputs"]["more"] = {"type": "integer", "default": 1}
+    world.signal("go", 1)
+    assert (await world.attempt(plan, {"what": "one"})).status == "completed"
+    assert world.standing == {"one": 1}
+
+
+@pytest.mark.parametrize("step", [{"value": "=a[7]"}, {"value": 1, "when": "=a[7] == 1"}])
+async def test_an_expression_may_fail_and_be_kept(step: dict[str, Any], world: World) -> None:
+    plan = steps(a={"call": "look"}, b={**step, "on_failure": "keep"}, c={"value": "=b.error.type"})
+    assert (await world.attempt(plan)).output == "ExpressionFailed"
+
+
+async def test_a_condition_that_fails_names_its_step_and_rolls_back(world: World) -> None:
+    bad = put("b", when="=l[7] == 1", on_failure="rollback", after=["a"])
+    with pytest.raises(ExpressionFailed):
+        await world.attempt(steps(a=put("a"), l={"call": "look"}, b=bad))
+    assert execution_of(world).error["step"] == "b"
+    assert execution_of(world).status == "rolled_back"
+
+
+async def test_a_failure_that_is_kept_says_nothing_of_a_later_one(world: World) -> None:
+    bad = {"call": "look", "args": {"fails": True}}
+    team = {"team": {"members": {"m": {**bad, "on_failure": "rollback"}}}, "on_failure": "keep"}
+    with pytest.raises(ValueError, match="no "):
+        await world.attempt(
+            steps(a=put("a"), t={**team, "after": ["a"]}, x={**bad, "after": ["t"]})
+        )
+    assert world.standing == {"a": 1}
+    assert execution_of(world).status == "failed"
+
+
+async def test_a_plan_in_a_plan_says_what_its_failure_does(world: World) -> None:
+    bad = {"call": "look", "args": {"fails": True}, "after": ["a"]}
+    inner = {**steps(a=put("a"), b=bad), "name": "inner", "on_failure": "rollback"}
+    with pytest.raises(ValueError, match="no "):
+        await world.attempt(steps(s={"workflow": "inner"}), workflows={"inner": inner})
+    assert world.standing == {}
+    assert execution_of(world).status == "rolled_back"
+
+
+async def test_a_race_is_decided_while_another_member_sleeps(world: World) -> None:
+    members = {"sleeps": {"wait": {"seconds": 50}}, "quick": put("quick")}
+    plan = steps(race={"team": {"mode": "race", "members": members}})
+    found = await asyncio.wait_for(world.attempt(plan), 20)
+    assert found.output["winner"] == "quick"
+
+
+async def test_a_plan_in_a_plan_has_its_own_limit(world: World) -> None:
+    inner = {"name": "inner", "steps": {"w": {"wait": {"seconds": 50}}}, "time_limit": 0.05}
+    with pytest.raises(StepFailed, match=r"s took longer than 0\.05 s"):
+        await world.attempt(steps(s={"workflow": "inner"}), workflows={"inner": inner})

@@ -232,7 +232,8 @@ def _show(found: Execution, *, as_json: bool) -> None:
     if found.waits:
         console().print(Text(visible(found.waits)), soft_wrap=True)
     if found.error:
-        said = f"step {found.error['step']}: {found.error['type']}: {found.error['message']}"
+        at = f"step {found.error['step']}: " if found.error["step"] else ""
+        said = f"{at}{found.error['type']}: {found.error['message']}"
         console().print(Text(visible(said)), soft_wrap=True)
     if found.status == "completed":
         text = orjson.dumps(found.output, option=orjson.OPT_INDENT_2).decode()

@@ -12,15 +12,24 @@ import contextlib
 import dataclasses
 import datetime as dt
 import re
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from typing import Any, Final
 
 from rollcage import Halt, Session, SessionHalted
 
 from rollcage_workflow.errors import ExpressionFailed, InputsInvalid, StepFailed
 from rollcage_workflow.expressions import fill, plain
 from rollcage_workflow.graph import Checked, Graph, Loop, Node, Unit
-from rollcage_workflow.plan import Each, OnFailure, Repeat, Retry, Team, Wait
+from rollcage_workflow.plan import Each, OnFailure, Repeat, Retry, Step, Team, Wait
 from rollcage_workflow.records import NOW, SIGNAL, container, utc
 from rollcage_workflow.schemas import Shape, invalid
 from rollcage_workflow.signals import Signals
@@ -75,7 +84,7 @@ class _Flow:
     Attributes:
         around: what this is a part of.
         over: no other step begins.
-        calls: the calls in flight that change nothing, and may be broken off.
+        calls: what is in flight, changes nothing, and may be broken off.
     """
 
     around: _Flow | None = None
@@ -160,8 +169,6 @@ class Interpreter:
             off, the attempt ends.
         told: is told of each step as it begins and ends: path, state.
 
-    Attributes:
-        on_failure: what the step that failed says of that; None where it says nothing.
     """
 
     def __init__(
@@ -177,7 +184,6 @@ class Interpreter:
         self._clock = clock
         self._patience = patience
         self._told = told
-        self.on_failure: OnFailure | None = None
 
     async def plan(self, checked: Checked, inputs: Mapping[str, Any]) -> Any:
         """All of a plan; its output.
@@ -192,7 +198,26 @@ class Interpreter:
         self, checked: Checked, inputs: Mapping[str, Any], flow: _Flow, path: str
     ) -> Any:
         place = _Place({"inputs": dict(inputs)}, flow, path=path)
-        return await self._block(checked.graph, place)
+        limit = checked.plan.time_limit
+        if limit is None:
+            return await self._block(checked.graph, place)
+        began = await self._reached("")
+        timeout = asyncio.timeout(began + limit - self._clock() / 1e9)
+        try:
+            async with timeout:
+                return await self._block(checked.graph, place)
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            what = path.removesuffix(".") or "the execution"
+            raise StepFailed(f"{what} took longer than {limit:g} s") from None
+
+    async def _reached(self, step: str) -> float:
+        """When a step, or a plan, was reached first (Unix, seconds)."""
+        reached = await self._session.arun(
+            NOW, {"step": step}, lambda **_: utc(self._clock()), is_async=False
+        )
+        return dt.datetime.fromisoformat(reached).timestamp()
 
     # --- blocks ----------------------------------------------------------------------------------
 
@@ -280,12 +305,17 @@ class Interpreter:
     async def _step(self, node: Node, place: _Place) -> _Done:
         """A step: skipped, kept though it failed, tried again, or done."""
         step, path = node.step, f"{place.path}{node.name}{place.suffix}"
-        if step.when is not None and not _true(step.when, place.variables):
-            self._told(path, "skipped")
-            return _Done(None, place.after)
-        self._told(path, "running")
         try:
+            if step.when is not None and not _true(step.when, place.variables):
+                self._told(path, "skipped")
+                return _Done(None, place.after)
+            self._told(path, "running")
             done = await self._attempts(node, place)
+        except ExpressionFailed as error:
+            if step.on_failure != "keep":
+                self._failed(step, path, error)
+                raise
+            done = _Done(None, place.after, error)
         except (Waits, _NotReached, _Lost, asyncio.CancelledError):
             self._told(path, "waiting")
             raise
@@ -293,10 +323,7 @@ class Interpreter:
             self._told(path, "halted")
             raise
         except Exception as error:
-            self._told(path, "failed")
-            if not any(note.startswith("in step ") for note in _notes(error)):
-                error.add_note(f"in step {path} of the plan")
-            self.on_failure = self.on_failure or step.on_failure
+            self._failed(step, path, error)
             raise
         self._told(path, "completed" if done.error is None else "failed")
         if step.on_failure != "keep":
@@ -305,6 +332,12 @@ class Interpreter:
             return _Done({"ok": True, "value": done.value}, done.after)
         told = {"type": type_name(done.error), "message": str(done.error)}
         return _Done({"ok": False, "error": told}, done.after)
+
+    def _failed(self, step: Step, path: str, error: Exception) -> None:
+        self._told(path, "failed")
+        if not any(note.startswith("in step ") for note in _notes(error)):
+            error.add_note(f"in step {path} of the plan")
+        _say(error, step.on_failure)
 
     async def _attempts(self, node: Node, place: _Place) -> _Done:
         """A step, tried as often as it may be; of one that is kept, its last error."""
@@ -327,7 +360,7 @@ class Interpreter:
                 if done is None:
                     raise failed
                 return done
-            await asyncio.sleep(wait)
+            await _breakable(asyncio.sleep(wait), place.flow)
             wait *= retry.factor
             attempt += 1
             place.flow.check()
@@ -369,20 +402,7 @@ class Interpreter:
         call = self._session.acall(node.tool, **arguments)
         if node.contract.effect in ("write", "scope"):
             return plain(await call)
-        task = asyncio.ensure_future(call)
-        flows = list(_around(place.flow))
-        for flow in flows:
-            flow.calls.add(task)
-        try:
-            return plain(await task)
-        except asyncio.CancelledError:
-            if any(flow.over for flow in flows) and not _is_cancelled():
-                raise _NotReached from None
-            task.cancel()
-            raise
-        finally:
-            for flow in flows:
-                flow.calls.discard(task)
+        return plain(await _breakable(call, place.flow))
 
     _agent = _call
 
@@ -391,30 +411,24 @@ class Interpreter:
         assert wait is not None
         if wait.signal is not None:
             return await self._signal(wait)
-        reached = await self._session.arun(
-            NOW, {"step": node.name}, lambda **_: utc(self._clock()), is_async=False
-        )
         if wait.seconds is not None:
-            until = dt.datetime.fromisoformat(reached).timestamp() + wait.seconds
+            until = await self._reached(node.name) + wait.seconds
         else:
             until = _time(fill(wait.until, place.variables))
         left = until - self._clock() / 1e9
         if left > self._patience:
             at = utc(int(until * 1e9))
             raise Waits([f"{place.path}{node.name} waits until {at}"], until)
-        await asyncio.sleep(max(left, 0.0))
+        place.flow.check()
+        await _breakable(asyncio.sleep(max(left, 0.0)), place.flow)
         return utc(int(until * 1e9))
 
     async def _signal(self, wait: Wait) -> Any:
         name = str(wait.signal)
-
-        def take(**_: object) -> Any:
-            sent = self._signals.read(name)
-            if sent is None:
-                raise Waits([f"waits for the signal {name}"])
-            return sent
-
-        sent = await self._session.arun(SIGNAL, {"name": name}, take, is_async=False)
+        there = await asyncio.to_thread(self._signals.read, name)
+        if there is None:  # nothing goes on record: a wait in a race may be undone, and begin again
+            raise Waits([f"waits for the signal {name}"])
+        sent = await self._session.arun(SIGNAL, {"name": name}, lambda **_: there, is_async=False)
         why = None if wait.accepts is None else invalid(sent["data"], Shape.of(wait.accepts))
         if why is not None:
             raise StepFailed(f"the signal {name} brought what the plan does not accept: {why}")
@@ -427,7 +441,14 @@ class Interpreter:
         path = f"{place.path}{node.name}."
 
         async def body(**_: object) -> Any:
-            return await self._plan(checked, inputs, place.flow, path)
+            try:
+                return await self._plan(checked, inputs, place.flow, path)
+            except _NO_FAILURES:
+                raise
+            except Exception as error:
+                if "on_failure" in checked.plan.model_fields_set:
+                    _say(error, checked.plan.on_failure)
+                raise
 
         named = {"plan": checked.plan.name, "inputs": inputs}
         return await self._session.arun(container("workflow"), named, body, is_async=True)
@@ -562,9 +583,9 @@ class Interpreter:
 
         async def one(name: str) -> None:
             async with room:
-                flow.check()
                 here = dataclasses.replace(place, flow=flow, path=path, after=(), suffix="")
                 async with self._session.transaction(name):
+                    flow.check()  # in here: what an attempt before this one did in it is undone
                     value = await self._value_of(members[name], here)
                     if len(found) >= wanted:
                         raise _Lost
@@ -628,6 +649,24 @@ def _notes(error: BaseException) -> list[str]:
     return list(getattr(error, "__notes__", ()))
 
 
+_ON_FAILURE: Final = "on_failure: "
+
+
+def _say(error: BaseException, said: OnFailure | None) -> None:
+    """Note what is said of an error, unless something closer to it says something.
+
+    It is a note, so that it is on record with the error: a replay finds it there.
+    """
+    if said is not None and on_failure(error) is None:
+        error.add_note(f"{_ON_FAILURE}{said}")
+
+
+def on_failure(error: BaseException) -> str | None:
+    """What the step, or the plan, in which an error came up says of that; None: nothing."""
+    said = (note for note in _notes(error) if note.startswith(_ON_FAILURE))
+    return next((note.removeprefix(_ON_FAILURE) for note in said), None)
+
+
 def type_name(error: BaseException) -> str:
     """What an error is called in `retry.on` and in kept results."""
     named = getattr(error, "type_name", None)
@@ -681,6 +720,24 @@ def _around(flow: _Flow | None) -> Iterable[_Flow]:
     while flow is not None:
         yield flow
         flow = flow.around
+
+
+async def _breakable(what: Coroutine[Any, Any, Any], flow: _Flow) -> Any:
+    """Wait for what changes nothing, and may be broken off where a race around it is decided."""
+    task = asyncio.ensure_future(what)
+    flows = list(_around(flow))
+    for each in flows:
+        each.calls.add(task)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if any(each.over for each in flows) and not _is_cancelled():
+            raise _NotReached from None
+        task.cancel()
+        raise
+    finally:
+        for each in flows:
+            each.calls.discard(task)
 
 
 def _is_cancelled() -> bool:

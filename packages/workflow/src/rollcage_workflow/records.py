@@ -37,7 +37,7 @@ SIGNAL: Final = Contract(
     name="workflow.signal",
     description="What a signal brought.",
     parameters=_OPEN,
-    effect="scope",  # broken off where nothing has come yet, it is entered again
+    effect="read",
 )
 _CONTAINERS: Final = {
     kind: Contract(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -20,12 +19,16 @@ from rollcage import (
 from rollcage.store import Store
 
 from rollcage_workflow.check import Tools, Workflows, check
-from rollcage_workflow.errors import ExecutionFailed, StepFailed, WorkflowError
+from rollcage_workflow.errors import (
+    ExecutionFailed,
+    InputsInvalid,
+    WorkflowError,
+)
 from rollcage_workflow.files import Document
 from rollcage_workflow.graph import Checked
-from rollcage_workflow.interpret import Interpreter, Waits, given_inputs, type_name
+from rollcage_workflow.interpret import Interpreter, Waits, given_inputs, on_failure, type_name
 from rollcage_workflow.plan import Plan
-from rollcage_workflow.records import ENDED, NOW, PLAN, utc
+from rollcage_workflow.records import ENDED, PLAN
 from rollcage_workflow.signals import Signals
 from rollcage_workflow.state import Execution, execution
 
@@ -95,13 +98,15 @@ async def run(
             f"{checked.plan.name!r}: give it another id"
         )
     given = given_inputs(checked, (before.inputs or {}) if inputs is None else inputs)
+    _check_inputs(before, given, again=again)
     if before.status == "completed":
         return before
     if before.status in ("failed", "rolled_back") and not again:
         await _roll_back(checked, own, before, session)
         error = before.error or {}
+        at = f", in step {error['step']}" if error.get("step") else ""
         raise ExecutionFailed(
-            f"the execution {id!r} failed before, in step {error.get('step')}: "
+            f"the execution {id!r} failed before{at}: "
             f"{error.get('type')}: {error.get('message')}. To run it once more: again=True, or "
             f"rollcage workflow run --again"
         )
@@ -116,6 +121,17 @@ def run_sync(
 ) -> Execution:
     """`run`, where there is no event loop."""
     return asyncio.run(run(plan, inputs, **given))
+
+
+def _check_inputs(before: Execution, given: Mapping[str, Any], *, again: bool) -> None:
+    """Refuse what an execution was not given before; inputs that the plan gained are no others."""
+    known = before.inputs or {}
+    other = sorted(name for name in known.keys() & given.keys() if known[name] != given[name])
+    if other and not again:
+        raise InputsInvalid(
+            f"the execution {before.id!r} was given other inputs before ({', '.join(other)}): "
+            f"leave the inputs away to go on with it, or give another id"
+        )
 
 
 class _Attempt:
@@ -145,7 +161,7 @@ class _Attempt:
         self.session = Session(
             id,
             store=store,
-            input={"plan": checked.plan.name, "inputs": inputs},
+            input={"plan": checked.plan.name},
             retry_failed=None if retries else False,
             **options,
         )
@@ -164,7 +180,7 @@ class _Attempt:
                     raise
                 except Exception as error:
                     if session.halted is None:
-                        how = interpreter.on_failure or self.checked.plan.on_failure
+                        how = on_failure(error) or self.checked.plan.on_failure
                         failure, rollback = _told(error), how == "rollback"
                         await self._ended(status="failed", error=failure, rollback=rollback)
                     raise
@@ -191,19 +207,7 @@ class _Attempt:
         plan = self.checked.plan
         digest = {"name": plan.name, "digest": plan.digest, "inputs": self.inputs}
         await session.arun(PLAN, digest, _nothing, is_async=False)
-        if plan.time_limit is None:
-            return await interpreter.plan(self.checked, self.inputs)
-        began = await session.arun(NOW, {"step": ""}, lambda **_: utc(self.clock()), is_async=False)
-        left = _seconds_since(began, self.clock()) + plan.time_limit
-        timeout = asyncio.timeout(left)
-        try:
-            async with timeout:
-                return await interpreter.plan(self.checked, self.inputs)
-        except TimeoutError:
-            if not timeout.expired():
-                raise
-            said = f"the execution took longer than {plan.time_limit:g} s"
-            raise StepFailed(said) from None
+        return await interpreter.plan(self.checked, self.inputs)
 
     async def _ended(self, **said: Any) -> None:
         await self.session.arun(ENDED, said, _nothing, is_async=False)
@@ -235,7 +239,3 @@ def _told(error: Exception) -> dict[str, str]:
     notes = [note for note in getattr(error, "__notes__", ()) if note.startswith("in step ")]
     step = notes[0].removeprefix("in step ").removesuffix(" of the plan") if notes else ""
     return {"step": step, "type": type_name(error), "message": str(error)}
-
-
-def _seconds_since(began: str, now: int) -> float:
-    return dt.datetime.fromisoformat(began).timestamp() - now / 1e9
