@@ -4,7 +4,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from programs import Branches, Lab, Op, Program, Turn, folder
+from programs import Block, Branches, Lab, Op, Program, Turn, folder
 from rollcage import Diverged, Session, SessionError, tool
 from rollcage.store import JsonlStore
 from rollcage.trace.worlds import Worlds
@@ -19,6 +19,7 @@ PROGRAMS: list[Program] = [
     (Branches(((R,), (W,), (LOST,)), CHAIN), X),
     (Branches(((Turn((W, X)),), (LOST,), (R, W)), JOIN),),
     (W, Branches(((W, LOST), (Op("scope", 0, inner=(W, R)),), (X,)), SIDE)),
+    (Branches(((Block((W,), raises=True),), (X,)), SIDE), LOST),  # nothing stands of the first
 ]
 
 

@@ -162,7 +162,9 @@ def recording_of(whole: Lineage, *, offline: bool, retry_failed: bool | None) ->
     _mark_frontiers(branches, whole.after, retry_failed=retry_failed)
     recording.forks = _forks(branches)
     recording.opened, recording.after = whole.opened, whole.after
-    told = _told_as_it_was(branches, recording.forks, whole.undone.rolled, offline=offline)
+    told = _told_as_it_was(
+        branches, recording.forks, whole.after, whole.undone.rolled, offline=offline
+    )
     for branch in told:
         for entry in branches.get(branch, ()):
             entry.frontier = False
@@ -236,6 +238,7 @@ def _forks(branches: Iterable[str]) -> dict[str, list[str]]:
 def _told_as_it_was(
     branches: dict[str, list[Entry]],
     forks: dict[str, list[str]],
+    after: dict[str, tuple[str, ...]],
     rolled: set[str],
     *,
     offline: bool,
@@ -247,6 +250,7 @@ def _told_as_it_was(
     """
     told: set[str] = set()
     joined = _joined(branches)
+    came_after = _came_after(branches, after)
     for branch in rolled:
         parent = branch.rpartition("/")[0] if is_fork(branch) else None
         if parent in rolled:
@@ -257,7 +261,9 @@ def _told_as_it_was(
         beside: list[str] = []
         if parent is not None:
             beside = [parent, *(each for each in forks.get(parent, ()) if each != branch)]
-        went_on = not joined.isdisjoint(_around(branch)) or any(
+        went_on = not joined.isdisjoint(_around(branch))
+        went_on = went_on or any(came_after.get(each, 0) > last for each in _around(branch))
+        went_on = went_on or any(
             entry.era > last
             and entry.kind != "model"
             and entry.status != "blocked"
@@ -330,22 +336,35 @@ def _mark_frontier(
 
 def _went_on(branches: dict[str, list[Entry]], after: dict[str, tuple[str, ...]]) -> dict[str, int]:
     """By branch, the last turn of what was forked off it, or comes after, and changed something."""
+    last = _came_after(branches, after)
+    for branch in filter(is_fork, branches):
+        turn = _last_change(branches[branch])
+        for around in _around(branch) if turn else ():
+            last[around] = max(last.get(around, 0), turn)
+    return last
+
+
+def _came_after(
+    branches: dict[str, list[Entry]], after: dict[str, tuple[str, ...]]
+) -> dict[str, int]:
+    """By branch, the last turn of what comes after it and changed something."""
     last: dict[str, int] = {}
-    for branch, steps in branches.items():
-        if not is_fork(branch) and branch not in after:
-            continue
-        turn = max((e.era for e in steps if e.has_effect and not e.abandoned), default=None)
-        for around in _around(branch) if turn is not None else ():
-            last[around] = max(last.get(around, 0), turn or 0)
-        before = set(after.get(branch, ())) if turn is not None else set[str]()
+    for branch, comes_after in after.items():
+        turn = _last_change(branches.get(branch, ()))
+        before = set(comes_after) if turn else set[str]()
         waiting = [*before]
         while waiting:
             each = waiting.pop()
-            last[each] = max(last.get(each, 0), turn or 0)
+            last[each] = max(last.get(each, 0), turn)
             more = set(after.get(each, ())) - before
             before |= more
             waiting += more
     return last
+
+
+def _last_change(steps: Iterable[Entry]) -> int:
+    """The last turn in which one of these steps changed something; 0: none did."""
+    return max((e.era for e in steps if e.has_effect and not e.abandoned), default=0)
 
 
 def _with_ends(steps: list[Entry]) -> list[Entry]:
