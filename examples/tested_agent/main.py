@@ -12,6 +12,7 @@ import pytest
 
 INI = "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
 QUIET = ["-q", "--tb=short", "-W", "ignore", "-p", "no:cacheprovider", "-p", "no:logging"]
+QUIET += ["-p", "no:benchmark"]  # it would leave a folder
 
 
 def run_tests(folder: str, record: str) -> str:

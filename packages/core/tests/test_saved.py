@@ -35,12 +35,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return open_store(at if request.param == "folder" else f"sqlite:///{at}.db")
 
 
-@tool(effect="write")
+@tool(effect="write", name="saved.put")
 def put(what: str) -> str:
     return f"put {what}"
 
 
-@tool(effect="write", undo=lambda args: [compensate(put, what=args["what"])])
+@tool(effect="write", name="saved.add", undo=lambda args: [compensate(put, what=args["what"])])
 def add(what: str) -> dict[str, Any]:
     return {"added": [what]}
 
