@@ -14,12 +14,14 @@ LOST = Op("plain", 1, "lose before")
 CHAIN = (frozenset[int](), frozenset({0}), frozenset({1}))
 JOIN = (frozenset[int](), frozenset[int](), frozenset({0, 1}))
 SIDE = (frozenset[int](), frozenset({0}), frozenset[int]())
+PAIR = Branches(((W,), (Op("plain", 1, "lose after"),), (Op("plain", 1, "lose after"),)), SIDE)
 PROGRAMS: list[Program] = [
     (Branches(((W,), (R, X), (W,)), CHAIN),),
     (Branches(((R,), (W,), (LOST,)), CHAIN), X),
     (Branches(((Turn((W, X)),), (LOST,), (R, W)), JOIN),),
     (W, Branches(((W, LOST), (Op("scope", 0, inner=(W, R)),), (X,)), SIDE)),
     (Branches(((Block((W,), raises=True),), (X,)), SIDE), LOST),  # nothing stands of the first
+    (PAIR, PAIR),  # the second ones have names with a number
 ]
 
 

@@ -291,10 +291,17 @@ class Finder:
         ]
 
     def _may_be_opened(self, other: str, name: str) -> bool:
-        """Whether a branch beside this one is said to be opened in the turn that opened this."""
+        """Whether a branch beside this one is said to be opened in the turn that opened this.
+
+        It has to be the next one of its name there.
+        """
         turn = self._branches[name].forked_in if name in self._branches else None
         (around, _, own), (here, _, this) = other.rpartition("/"), name.rpartition("/")
-        return turn is not None and here == around and turn.may_open(own, this)
+        if turn is None or here != around:
+            return False
+        plain, _, count = own.partition("#")
+        following = self._branches[here].forks.get(plain, 0) + 1
+        return int(count or 1) == following and turn.may_open(plain, this.partition("#")[0])
 
     def _after(self, name: str) -> list[Entry]:
         """The recorded effects of the branches that come after this one, and nobody asked for."""
