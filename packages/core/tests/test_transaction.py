@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from rollcage import (
+    DidNotHappen,
     Diverged,
+    Happened,
     Session,
     SessionHalted,
     TraceUnwritable,
@@ -18,6 +20,7 @@ from rollcage import (
     tool,
 )
 from rollcage.store import JsonlStore, store_option
+from rollcage.store.writer import JsonlWriter
 
 Events = Callable[[str], list[dict[str, Any]]]
 
@@ -220,13 +223,48 @@ async def test_a_cancelled_block(store: JsonlStore, files: Any, disk: Path) -> N
 def test_what_can_not_be_taken_back_halts(store: JsonlStore, files: Any, disk: Path) -> None:
     opened = Session("job", store=store)
     with pytest.raises(UndoIncomplete, match="mail") as halted, opened as session:
-        with pytest.raises(Broken) as caught, session.transaction():
+        told = pytest.raises(SessionHalted, match="could not be undone completely")
+        with told as caught, contextlib.suppress(Broken), session.transaction():
             put(files, disk, "a")
             files.mail(to="ann")
             raise Broken
-        assert "irreversible" in caught.value.__notes__[0]
-        assert isinstance(session.halted, UndoIncomplete)
+        raise caught.value
     assert "rollcage undo" in str(halted.value)
+    assert caught.value.__cause__ is opened.halted
+    broken = halted.value.__cause__
+    assert isinstance(broken, Broken)
+    assert "irreversible" in broken.__notes__[0]
+    assert content(disk) == {}
+
+
+def test_a_body_does_not_go_on_behind_a_block_whose_undo_could_not_be_written(
+    store: JsonlStore, files: Any, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    full = [True]
+
+    def refuse(*_: object) -> None:
+        raise TraceUnwritable("the disk is full")
+
+    @tool(effect="write", probe=lambda: Happened(None) if sent else DidNotHappen())
+    def order() -> None:
+        with contextlib.suppress(Broken), session.transaction():
+            put(files, disk, "a")
+            if full:
+                monkeypatch.setattr(JsonlWriter, "append", refuse)
+            raise Broken
+        sent.append("order")
+
+    with pytest.raises(TraceUnwritable), Session("job", store=store) as session:
+        order()
+    assert sent == [], "what stands in front of it was not taken back"
+    assert content(disk) == {"a": "a"}
+    full.clear()
+    monkeypatch.undo()
+    with Session("job", store=store) as session:
+        order()
+        assert session.stats.hits == 1
+    assert sent == ["order"]
     assert content(disk) == {}
 
 

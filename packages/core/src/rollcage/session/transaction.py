@@ -1,8 +1,9 @@
 """A block whose effects are undone when it raises.
 
 A session that was halted takes nothing back: a resume goes on in the middle of the block, and what
-raised there comes out as `SessionHalted`. One that was told to stop, or may have been, does take
-back: whoever stops a run wants no half of a transaction.
+raised there comes out as `SessionHalted`, as it does where not everything could be taken back. One
+that was told to stop, or may have been, does take back: whoever stops a run wants no half of a
+transaction.
 """
 
 from __future__ import annotations
@@ -126,11 +127,7 @@ class Transaction:
             f"to be resumed"
         )
         error.add_note(said)
-        if isinstance(error, Exception) and not isinstance(error, Halt | SessionHalted):
-            # Whoever swallows the block's own error must not take it for taken back, and go on.
-            stop = SessionHalted(f"{said}: {halted}")
-            stop.__cause__ = halted
-            raise stop
+        self._stop(error, f"{said}: {halted}", halted)
         return False
 
     def _tell(self, error: BaseException, what: UndoReport | Exception) -> None:
@@ -145,5 +142,12 @@ class Transaction:
             halt = UndoIncomplete(
                 f"{told}\nSee what is left: rollcage undo {self._session.run_id}{at} --plan"
             )
-            halt.__cause__ = what if isinstance(what, Exception) else None
+            halt.__cause__ = what if isinstance(what, Exception) else error
             self._session.halt(halt)
+        self._stop(error, told, self._session.halted)
+
+    @staticmethod
+    def _stop(error: BaseException, said: str, halted: BaseException | None) -> None:
+        """Whoever swallows the block's own error must not take it for taken back, and go on."""
+        if isinstance(error, Exception) and not isinstance(error, Halt | SessionHalted):
+            raise SessionHalted(said) from halted
