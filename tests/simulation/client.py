@@ -276,8 +276,10 @@ class ServerStore:
         return order
 
     def stop(self, order: StopOrder) -> None:
-        if not self._link.ask("stop", order.run, order):
+        if not self._link.ask("stop", order.run, order):  # whoever opens from now on sees it
             raise RunNotFound(f"there is no run {order.run}")
+        with self.opening():  # and who had looked before has begun: it is stopped with the rest
+            self._link.ask("stop", order.run, order)
 
     def lift(self, run: str) -> bool:
         lifted = self._link.ask("lift", run)

@@ -111,12 +111,12 @@ class OnDisk(Place):
         """One byte of a trace changes, before its last line; whether there is such a one.
 
         Of a run that is not finished nobody can tell where it ended: a last line that has lost its
-        end is one that was not written.
+        end is one that was not written. And what the power takes is not there to be told.
         """
         names = [name for name in self.machine.names("/store/runs") if name.endswith(".jsonl")]
         name = self.universe.random.choice(names or [""])
         file = self.machine.file(f"/store/runs/{name}")
-        last = -1 if file is None else file.data.rfind(b"\n", 0, -1)
+        last = self.recorded(name.removesuffix(".jsonl")).rfind(b"\n", 0, -1)
         if file is None or last < 1:
             return False
         at = self.universe.random.randrange(last)

@@ -106,8 +106,13 @@ class Scheduler:
         """Let others go on until something holds, or the time is over; whether it holds."""
         self.point(what)
         own = self.current
-        if own is None or until():
+        if own is None:  # whoever looks at what is left: nobody else goes on, but time passes
+            self.now += int(seconds * 1e9)
+            if self.nature is not None:
+                self.nature()
             return until()
+        if until():
+            return True
         own.until, own.wakes = until, self.now + int(seconds * 1e9) if seconds else 0
         try:
             self._hand_on()

@@ -145,7 +145,7 @@ class Universe(Outside):
                 self._attempt(worker.resolve, unknown.run, unknown.step)
             except RollcageError as error:
                 self._expected(error)
-                job.lost = isinstance(error, TraceCorrupt)
+                job.lost = isinstance(_reason(error), TraceCorrupt)
                 self.scheduler.note(f"{job.name} is left: {_line(error)}")
                 self.scheduler.sleep(self.random.random() * 5)
             else:
@@ -207,9 +207,10 @@ class Universe(Outside):
 
     def _expected(self, error: RollcageError) -> None:
         """Whether an error is one that may end a session here."""
-        if self.place.damaged and isinstance(error, TraceCorrupt | UndoIncomplete):
+        reason = _reason(error)
+        if self.place.damaged and isinstance(reason, TraceCorrupt | UndoIncomplete):
             return
-        if type(error) not in EXPECTED:
+        if type(reason) not in EXPECTED:
             self._violated(f"{type(error).__name__}: {error}")
 
     def _violated(self, what: str) -> None:
@@ -237,7 +238,7 @@ class Universe(Outside):
                 self._start("worker", self._works)
             self._start("operator", self._operates)
             self.scheduler.run()
-            self.scheduler.nature = None
+            self.scheduler.nature = self.place.passes
             self.place.heal()
             self._look()
 
@@ -321,6 +322,12 @@ class Universe(Outside):
 def _labels(given: list[str]) -> list[str]:
     """What calls gave, without their keys: what was taken back is done again with a new one."""
     return sorted(" ".join(each.partition("#")[0] for each in text.split()) for text in given)
+
+
+def _reason(error: BaseException) -> BaseException:
+    """What kept a transaction from being undone, where that ended a session."""
+    is_undo = isinstance(error, UndoIncomplete) and error.__cause__ is not None
+    return error.__cause__ or error if is_undo else error
 
 
 def _line(error: BaseException) -> str:
