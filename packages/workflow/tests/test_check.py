@@ -3,9 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import pydantic
 import pytest
 from rollcage import tool
 from rollcage_workflow import PlanInvalid, check
+from rollcage_workflow.errors import ExpressionFailed
+from rollcage_workflow.expressions import fill
 
 
 @tool(effect="read")
@@ -28,7 +31,18 @@ def helper(task: str) -> str:
     raise AssertionError
 
 
-TOOLS: list[Any] = [fetch, send, mark, helper]
+class Person(pydantic.BaseModel):
+    name: str
+    tags: list[str] = []
+    boss: "Person | None" = None
+
+
+@tool(effect="read")
+def person() -> Person:
+    raise AssertionError
+
+
+TOOLS: list[Any] = [fetch, send, mark, helper, person]
 MISTAKES = """\
 name: mistakes
 inputs:
@@ -72,6 +86,7 @@ FOUND = [
     (18, "unsafe_timeout", "declare probe= or idempotent=True"),
     (19, "no_undo", "o rolls back"),
     (20, "may_be_skipped", "add when: =q != null"),
+    (21, "no_undo", "o rolls back"),
     (22, "unknown_tool", "is no agent"),
     (23, "wrong_type", "an array is taken"),
     (23, "bad_retry", "put retry: on its steps"),
@@ -154,3 +169,121 @@ def test_what_fits_is_not_found() -> None:
     }
     tools = [fetch, mark, helper, tool(effect="write", undo=list, name="send")(send.__wrapped__)]  # type: ignore[attr-defined]
     assert check(plan, tools).plan.name == "fits"
+
+
+def told(steps: dict[str, Any]) -> list[str]:
+    """What is found in these steps: code and place."""
+    try:
+        check({"name": "plan", "steps": steps}, TOOLS)
+    except PlanInvalid as error:
+        return [f"{each.code} {each.path}" for each in error.findings]
+    return []
+
+
+PERSON = {"p": {"call": "person"}}
+
+
+def send_to(who: str, **more: Any) -> dict[str, Any]:
+    return {"call": "send", "args": {"to": who}, **more}
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ({**PERSON, "a": {"value": "=p.tags.map(t, t.size()) + [p.name.size()]"}}, []),
+        ({**PERSON, "a": send_to("=p.boss.name")}, []),
+        ({**PERSON, "a": send_to("=p.boss.nme")}, ["unknown_field steps.a.args.to"]),
+        ({**PERSON, "a": {"value": "=p.boss.nme"}}, ["unknown_field steps.a.value"]),
+        (
+            {
+                **PERSON,
+                "m": {"call": "mark", "args": {"what": "m"}, "when": "=p.name == 'ann'"},
+                "a": {"call": "fetch", "args": {"week": "=m"}, "when": "=m != null"},
+            },
+            [],
+        ),
+        (
+            {
+                **PERSON,
+                "v": {
+                    "value": 1,
+                    "after": ["p"],
+                    "on_failure": "keep",
+                    "next": {"to": "p", "when": "=!v.ok", "most": 2},
+                },
+            },
+            [],
+        ),
+        (
+            {"r": {"repeat": {"steps": {"a": {"value": 1}}, "until": "=last", "most": 2}}},
+            ["wrong_type steps.r.repeat.until"],
+        ),
+    ],
+)
+def test_shapes_are_followed(steps: dict[str, Any], expected: list[str]) -> None:
+    assert told(steps) == expected
+
+
+def test_a_result_that_may_be_null_is_looked_at_first() -> None:
+    @tool(effect="read", name="maybe")
+    def maybe() -> str | None:
+        raise AssertionError
+
+    steps: dict[str, Any] = {"m": {"call": "maybe"}, "a": send_to("=m")}
+    plan = {"name": "plan", "steps": steps}
+    with pytest.raises(PlanInvalid, match=r"m may be null.*add when: =m != null"):
+        check(plan, [*TOOLS, maybe])
+    steps["a"]["when"] = "=m != null"
+    assert check(plan, [*TOOLS, maybe]).plan.name == "plan"
+
+
+ROLLS: dict[str, Any] = {**PERSON["p"], "on_failure": "rollback"}
+
+TEAM: dict[str, Any] = {"team": {"members": {"p": ROLLS}}}
+BEHIND: dict[str, Any] = {"p": ROLLS, "w": send_to("a", after=["p"])}
+
+
+@pytest.mark.parametrize(
+    ("steps", "finds"),
+    [
+        ({"w": send_to("a"), "p": {**ROLLS, "after": ["w"]}}, True),
+        ({"w": send_to("a"), "p": ROLLS}, True),
+        ({"w": send_to("a", after=["p"]), "p": ROLLS}, False),
+        ({"w": send_to("a"), "t": TEAM}, True),
+        ({"w": send_to("a"), "t": {**TEAM, "on_failure": "keep"}}, False),
+        ({"e": {"each": {"over": "=[1]", "steps": BEHIND}}}, True),
+    ],
+)
+def test_a_rollback_concerns_all_that_may_be_done_by_then(
+    steps: dict[str, Any],
+    finds: bool,
+) -> None:
+    assert [each.split()[0] for each in told(steps)] == ["no_undo"] * finds
+
+
+def test_a_plan_in_which_all_wait_for_all_is_told_soon() -> None:
+    names = [f"s{n}" for n in range(150)]
+    steps = {name: {"value": 1, "after": [e for e in names if e != name]} for name in names}
+    assert 20 <= len(told(steps)) <= 200
+
+
+def test_data_that_is_too_deep_is_told() -> None:
+    deep: Any = 1
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(PlanInvalid, match="nested too deep"):
+        check({"name": "plan", "steps": {"a": {"value": deep}}})
+
+
+def test_expressions_take_no_longer_than_they_may() -> None:
+    many = [{"n": n, "text": "x" * 20} for n in range(600)]
+    chained = "=a.filter(x, x.n > 1).map(x, {'n': x.n}).map(x, x.n)"
+    assert len(fill(chained, {"a": many})) == 598
+    ones = f"[{','.join(['1'] * 300)}]"
+    for endless in (
+        f"={ones}.map(a, {ones}.map(b, {ones}.map(c, c)))",
+        "=['" + "x" * 500 + "']" + ".map(a, a + a)" * 20,
+        "=a.map(x, a.map(y, a.map(z, z)))",
+    ):
+        with pytest.raises(ExpressionFailed, match="too large"):
+            fill(endless, {"a": many})

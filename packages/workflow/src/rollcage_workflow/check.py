@@ -16,6 +16,7 @@ from rollcage_workflow.expressions import (
     ExpressionInvalid,
     expression,
     fill,
+    names_in,
     templates,
 )
 from rollcage_workflow.files import Document, Path, read_file
@@ -54,6 +55,8 @@ _MODELS: Final = (Plan, Step, Team, Each, Repeat, Block, Wait)
 _FIELDS: Final = frozenset().union(*(model.model_fields for model in _MODELS)) | {
     *("attempts", "wait", "factor", "on", "to", "when", "most")
 }
+_MOST_CIRCLES: Final = 20
+"""So many are told one by one; behind that, a step that waits for itself is cut free at once."""
 
 
 def tools_by_name(tools: Tools) -> dict[str, Callable[..., Any]]:
@@ -105,12 +108,14 @@ class _Around:
     Attributes:
         variables: what expressions see there, with the shape of each.
         optional: those of them that may be null, as their step may be skipped.
+        guarded: those that a condition of this step, or of one around it, looks at.
         undone: why all that is written here has to be undoable, if it has to be.
         timed: the path of a time limit around this.
     """
 
     variables: Mapping[str, Shape]
     optional: frozenset[str] = frozenset()
+    guarded: frozenset[str] = frozenset()
     undone: str = ""
     timed: bool = False
 
@@ -139,6 +144,12 @@ class _Checking:
             self.findings.append(found)
 
     def plan(self, given: Plan | Document | str | Mapping[str, Any]) -> Checked:
+        try:
+            return self._plan(given)
+        except RecursionError:
+            raise PlanInvalid([self.document.finding((), "invalid", "nested too deep")]) from None
+
+    def _plan(self, given: Plan | Document | str | Mapping[str, Any]) -> Checked:
         plan = self._read(given)
         graph: Graph | None = None
         if plan is not None:
@@ -218,13 +229,23 @@ class _Checking:
         results: dict[str, Shape] = {}
         nodes: dict[str, Node] = {}
         optional = around.optional
-        ends = {step.next.to: name for name, step in steps.items() if step.next is not None}
+        above = ancestors(before)
+        spans = [
+            between(step.next.to, name, above)
+            for name, step in steps.items()
+            if step.next is not None and step.next.to in steps
+        ]
+        repeated: frozenset[str] = frozenset().union(*spans)
+        rolling = {name for name, step in steps.items() if self._rolls_back(step)}
         for name in order:
             seen = around.with_({each: results.get(each, ANY) for each in wanted[name]})
-            if any(name in self._span(steps, before, to, end) for to, end in ends.items()):
+            if name in repeated:
                 seen = seen.with_({"last": ANY})
+            undone = sorted(rolling if spans else rolling - above[name])
+            if undone and not around.undone:
+                seen = dataclasses.replace(seen, undone=f"{undone[0]} rolls back")
             seen = seen.with_(
-                {each: results[each] for each in self._all_before(name, before) if each in results},
+                {each: results[each] for each in sorted(above[name]) if each in results},
                 optional=optional,
             )
             nodes[name], results[name] = self.step(name, steps[name], before[name],
@@ -236,23 +257,28 @@ class _Checking:
             return Graph(loops_of(ordered), [*steps][-1]), results
         return Graph(tuple(ordered.values()), [*steps][-1]), results
 
-    @staticmethod
-    def _all_before(name: str, before: Mapping[str, Sequence[str]]) -> set[str]:
-        found: set[str] = set()
-        waiting = list(before[name])
-        while waiting:
-            each = waiting.pop()
-            if each not in found:
-                found.add(each)
-                waiting += before.get(each, ())
-        return found
+    def _rolls_back(self, step: Step, above: tuple[str, ...] = ()) -> bool:
+        """Whether a failure of a step, or inside it, undoes what was done before."""
+        if step.on_failure is not None:
+            return step.on_failure == "rollback"
+        inner = [each for _, steps in step.blocks() for each in steps.values()]
+        named = step.workflow
+        if named is not None and named in self.workflows and named not in above:
+            above = (*above, named)
+            plan = self._plan_of(self.workflows[named])
+            if plan is not None:
+                if "on_failure" in plan.model_fields_set and plan.on_failure == "rollback":
+                    return True
+                inner += plan.steps.values()
+        return any(self._rolls_back(each, above) for each in inner)
 
-    def _span(
-        self, steps: Mapping[str, Step], before: Mapping[str, Sequence[str]], to: str, end: str
-    ) -> frozenset[str]:
-        if to not in steps:
-            return frozenset()
-        return between(to, end, ancestors(before))
+    def _plan_of(self, known: Plan | Checked | str) -> Plan | None:
+        if isinstance(known, Checked):
+            return known.plan
+        try:
+            return _Checking(self.tools, self.workflows, self.above)._read(known)  # noqa: SLF001
+        except PlanInvalid:
+            return None
 
     def _before(
         self, name: str, step: Step, steps: Mapping[str, Step], path: Path
@@ -278,11 +304,14 @@ class _Checking:
 
     def _order(self, before: dict[str, tuple[str, ...]], path: Path) -> list[str]:
         """The steps, each behind those that it comes after; what makes a circle is cut."""
+        circles = 0
         while circle := cycle(before):
+            circles += 1
             said = f"these steps wait for each other: {' -> '.join(circle)}"
             self.find((*path, circle[0]), "cycle", said)
             waits = circle[0]
-            before[waits] = tuple(each for each in before[waits] if each != circle[1])
+            few = circles < _MOST_CIRCLES
+            before[waits] = tuple(e for e in before[waits] if few and e != circle[1])
         above = ancestors(before)
         return sorted(before, key=lambda each: len(above[each]))
 
@@ -291,6 +320,7 @@ class _Checking:
     ) -> bool:
         """Whether there are jumps, all of which can be done."""
         spans: dict[str, frozenset[str]] = {}
+        above = ancestors(before)
         fine = True
         for name, step in steps.items():
             if step.next is None:
@@ -301,7 +331,7 @@ class _Checking:
                 self.find(at, "unknown_step", said)
                 fine = False
                 continue
-            span = self._span(steps, before, to, name)
+            span = between(to, name, above)
             if not span:
                 self.find(at, "bad_jump", f"{name} does not come after {to}: a jump goes back")
                 fine = False
@@ -332,6 +362,8 @@ class _Checking:
         if step.when is not None:
             self.expression(step.when, (*path, "when"), around, boolean=True)
             self._reachable(step.when, (*path, "when"))
+            looked_at = names_in([_bare(step.when)])
+            around = dataclasses.replace(around, guarded=around.guarded | looked_at)
         if step.on_failure == "rollback" and not around.undone:
             around = dataclasses.replace(around, undone=f"{name} rolls back")
         if step.timeout is not None:
@@ -339,12 +371,12 @@ class _Checking:
         node = Node(name, step, before)
         node, shape = getattr(self, f"_{step.kind}")(node, path, around)
         self._retried(node, path)
-        if step.next is not None:
-            seen = around.with_({name: shape, "last": shape})
-            self.expression(step.next.when, (*path, "next", "when"), seen, boolean=True)
         if step.on_failure == "keep":
             shape = table({"ok": Shape.of({"type": "boolean"}), "value": shape, "error": ANY})
             shape = Shape.of({**shape.schema, "required": ["ok"]})
+        if step.next is not None:
+            seen = around.with_({name: shape, "last": shape})
+            self.expression(step.next.when, (*path, "next", "when"), seen, boolean=True)
         return node, shape
 
     def _reachable(self, source: str, path: Path) -> None:
@@ -407,13 +439,23 @@ class _Checking:
             if why is not None:
                 self.find(at, "wrong_type", f"{contract.name} can't take this: {why}")
             elif "null" not in types(taken):
-                skipped = _skippable(node.step.args[name], around.optional)
-                if skipped:
-                    said = (
-                        f"{skipped} may be skipped, and {contract.name} takes no null here: "
-                        f"add when: =={skipped} != null"
-                    )
-                    self.find(at, "may_be_skipped", said.replace("==", "=", 1))
+                self._null(contract.name, node.step.args[name], shape, at, around)
+
+    def _null(self, tool: str, template: Any, given: Shape, path: Path, around: _Around) -> None:
+        """Refuse a result that may be null where null is not taken, and no condition looks."""
+        found = _path_of(template)
+        if found is None or found[0] in around.guarded:
+            return
+        allowed = types(given)
+        if found[0] in around.optional:
+            code, said = "may_be_skipped", f"{found[0]} may be skipped"
+        elif "null" in allowed and allowed != types(ANY):
+            code, said = "may_be_null", f"{'.'.join(found)} may be null"
+        else:
+            return
+        asks = found[0] if code == "may_be_skipped" else ".".join(found)
+        said = f"{said}, and {tool} takes no null here: add when: ={asks} != null"
+        self.find(path, code, said)
 
     def _effects(self, contract: Contract, path: Path, around: _Around) -> None:
         if contract.effect != "write":
@@ -453,7 +495,7 @@ class _Checking:
             self.find((*at, "quorum"), "invalid", said)
         elif team.quorum is not None and team.quorum > len(team.members):
             self.find((*at, "quorum"), "invalid", f"there are only {len(team.members)} members")
-        if team.mode != "all" and not around.undone:
+        if team.mode != "all":
             around = dataclasses.replace(
                 around, undone=f"in a {team.mode} what comes too late is undone"
             )
@@ -505,7 +547,7 @@ class _Checking:
         else:
             shape = results.get(graph.last, ANY)
         if until is not None:
-            self.expression(until, (*path, "until"), seen, boolean=True)
+            self.expression(until, (*path, "until"), seen.with_({"last": shape}), boolean=True)
         return dataclasses.replace(graph, result=block.result), shape
 
     def _workflow(self, node: Node, path: Path, around: _Around) -> tuple[Node, Shape]:
@@ -606,12 +648,13 @@ def _bare(source: str) -> str:
     return source.removeprefix("=")
 
 
-def _skippable(template: Any, optional: frozenset[str]) -> str | None:
-    """The step that a template is nothing but the result of, if that may be skipped."""
+def _path_of(template: Any) -> tuple[str, ...] | None:
+    """The chain of fields that a template is nothing but."""
     if isinstance(template, str) and template.startswith("=") and not template.startswith("=="):
-        path = expression(template[1:]).path
-        if path is not None and path[0] in optional:
-            return path[0]
+        try:
+            return expression(template[1:]).path
+        except ExpressionInvalid:
+            return None
     return None
 
 

@@ -23,10 +23,11 @@ _MOST_CHARACTERS: Final = 4096
 _MOST_BRACKETS: Final = 24
 _MOST_ELEMENTS: Final = 1_000_000
 _MOST_STEPS: Final = 10_000_000
+_MOST_SIZE: Final = 200_000_000
 
 _TEXTS: Final = re.compile(r"""[rRbB]{0,2}(\"(\\.|[^\"\\])*\"|'(\\.|[^'\\])*')""")
 _MACRO: Final = re.compile(r"\.\s*(?:map|filter|all|exists|exists_one)\s*\(\s*([A-Za-z_]\w*)\s*,")
-_MEMBERS: Final = re.compile(r"(?<![\w.\]])([A-Za-z_]\w*)((?:\s*\.\s*[A-Za-z_]\w*(?!\s*\())+)")
+_MEMBERS: Final = re.compile(r"(?<![\w.\]])([A-Za-z_]\w*)((?:\s*\.\s*[A-Za-z_]\w*+(?!\s*\())+)")
 _PATH: Final = re.compile(r"\s*[A-Za-z_]\w*(\s*\.\s*[A-Za-z_]\w*)*\s*")
 _TYPES: Final = frozenset(
     {"int", "uint", "double", "bool", "string", "bytes", "list", "map", "null_type", "type"}
@@ -58,7 +59,8 @@ class Expression:
         except ValueError as error:
             raise ExpressionInvalid(_syntax(str(error))) from None
         self.source = source
-        bound = set(_MACRO.findall(bare))
+        macros = [*_MACRO.finditer(bare)]
+        bound = {found[1] for found in macros}
         self.names = frozenset(self._program.variables()) - bound - _TYPES
         self.members = tuple(
             (found[1], *(part.strip() for part in found[2].split(".")[1:]))
@@ -67,7 +69,8 @@ class Expression:
         )
         parts = tuple(part.strip() for part in source.split("."))
         self.path = parts if _PATH.fullmatch(source) and parts[0] in self.names else None
-        self._loops = len(_MACRO.findall(bare))
+        self._loops, self._deep = len(macros), _depth(bare, macros)
+        self._joins = bare.count("+") + bare.count(",") - len(macros)
 
     def __call__(self, variables: Mapping[str, Any]) -> Any:
         """Its value, as JSON.
@@ -79,8 +82,7 @@ class Expression:
             ExpressionFailed: it has none; nothing was changed.
         """
         given = {name: variables[name] for name in self.names if name in variables}
-        elements = _count(given)
-        if elements > _MOST_ELEMENTS or elements ** min(self._loops, 4) > _MOST_STEPS:
+        if self._is_too_much(given):
             raise ExpressionFailed(f"={self.source}: what it looks at is too large")
         try:
             return plain(self._program.execute(cel.Context(given)))
@@ -91,6 +93,18 @@ class Expression:
         except (ValueError, TypeError, RuntimeError, ArithmeticError, IndexError) as error:
             said = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ExpressionFailed(f"={self.source}: {said[:300]}") from None
+
+    def _is_too_much(self, given: Mapping[str, Any]) -> bool:
+        """Whether it may take for ever, or all memory: nothing can break it off."""
+        elements, longest, characters = _measured(given)
+        if elements > _MOST_ELEMENTS:
+            return True
+        if not self._loops:
+            return False
+        steps = self._loops * (longest + self._joins) ** self._deep
+        growth = (self._joins / self._loops + 1) ** self._loops  # [x].map(a, a + a).map(...)
+        size = growth * (elements + characters + len(self.source))
+        return steps > _MOST_STEPS or size > _MOST_SIZE
 
 
 def _syntax(said: str) -> str:
@@ -104,16 +118,32 @@ def _syntax(said: str) -> str:
     return f"no expression: {said.splitlines()[0][:200] if said else 'it is empty'}"
 
 
-def _count(value: Any) -> int:
-    count, waiting = 0, [value]
+def _depth(bare: str, macros: Iterable[re.Match[str]]) -> int:
+    """How many macros are one in the other, at the most."""
+    begins = {bare.index("(", found.start()) for found in macros}
+    stack: list[bool] = []
+    deepest = 0
+    for at, each in enumerate(bare):
+        if each == "(":
+            stack.append(at in begins)
+            deepest = max(deepest, sum(stack))
+        elif each == ")" and stack:
+            stack.pop()
+    return deepest
+
+
+def _measured(value: Any) -> tuple[int, int, int]:
+    """How many elements a value has in all, how many its longest part has, and its characters."""
+    count, longest, characters, waiting = 0, 0, 0, [value]
     while waiting and count <= _MOST_ELEMENTS:
         count += 1
         each = waiting.pop()
-        if isinstance(each, dict):
-            waiting.extend(each.values())
-        elif isinstance(each, list):
-            waiting.extend(each)
-    return count
+        if isinstance(each, str):
+            characters += len(each)
+        elif isinstance(each, dict | list):
+            longest = max(longest, len(each))
+            waiting.extend(each.values() if isinstance(each, dict) else each)
+    return count, longest, characters
 
 
 @functools.lru_cache(maxsize=4096)

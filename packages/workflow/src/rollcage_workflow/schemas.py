@@ -175,7 +175,7 @@ def _either(some: Iterable[str]) -> str:
 def part(shape: Shape, path: Iterable[str]) -> tuple[Shape, str | None]:
     """What is at a chain of fields, and what is wrong with the chain."""
     for name in path:
-        shape = shape.resolved()
+        shape = _but_null(shape.resolved())
         value = shape.schema.get("const")
         if isinstance(value, Mapping) and name in value:
             shape = Shape.of({"const": value[name]})
@@ -192,6 +192,17 @@ def part(shape: Shape, path: Iterable[str]) -> tuple[Shape, str | None]:
         more = shape.schema.get("additionalProperties")
         shape = shape.inside(more) if isinstance(more, Mapping) else ANY
     return shape, None
+
+
+def _but_null(shape: Shape) -> Shape:
+    """What it is where it is not null, if that is one thing."""
+    for word in ("anyOf", "oneOf"):
+        some = shape.schema.get(word)
+        if isinstance(some, list):
+            left = [each for each in map(shape.inside, some) if types(each) != {"null"}]
+            if len(left) == 1:
+                return left[0].resolved()
+    return shape
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

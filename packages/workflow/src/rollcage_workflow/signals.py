@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import time
 from typing import Any, Final
@@ -17,6 +18,19 @@ __all__ = ["Signals"]
 _KIND: Final = "signals"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MOST_BYTES: Final = 1_000_000
+
+
+def _is_finite(data: Any) -> bool:
+    waiting = [data]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, float) and not math.isfinite(each):
+            return False
+        if isinstance(each, dict):
+            waiting.extend(each.values())
+        elif isinstance(each, list | tuple):
+            waiting.extend(each)
+    return True
 
 
 class Signals:
@@ -41,6 +55,8 @@ class Signals:
         """
         if _NAME.fullmatch(name) is None:
             raise WorkflowError(f"{name!r} can't name a signal: letters, digits, - and _, up to 64")
+        if not _is_finite(data):
+            raise WorkflowError(f"the data of signal {name} is no JSON: NaN and infinity are none")
         try:
             said = orjson.dumps(
                 {"execution": self._execution, "name": name, "data": data, "by": by,

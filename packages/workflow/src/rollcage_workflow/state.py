@@ -132,7 +132,7 @@ def _newest(runs: Any) -> RunInfo:
 
 
 def _args(run: Run, name: str) -> dict[str, Any]:
-    found = [step for step in run.steps if step.name == name]
+    found = [step for step in run.steps if step.name == name and not step.branch]
     args: dict[str, Any] = decode(found[-1].args) if found else {}
     return args
 
