@@ -308,6 +308,42 @@ def test_a_block_in_a_session_that_was_stopped(store: JsonlStore, files: Any, di
     assert content(disk) == {"a": "a"}
 
 
+def test_what_an_undone_block_has_found_out_is_given_back_offline_behind_it(
+    store: JsonlStore, files: Any, disk: Path
+) -> None:
+    lost = [True]
+
+    @tool(effect="pure")
+    def double(number: int) -> int:
+        return 2 * number
+
+    @tool(effect="write", undo=list)
+    def outer() -> None:
+        double(number=2)
+
+    @tool(effect="write", probe=DidNotHappen)
+    def cut() -> None:
+        if lost and lost.pop():
+            raise TimeoutError
+
+    def job() -> int:
+        with contextlib.suppress(Broken), session.transaction():
+            outer()
+            raise Broken
+        put(files, disk, "b")
+        cut()
+        return double(number=2)
+
+    with pytest.raises(UnknownOutcome), Session("job", store=store) as session:
+        job()
+    with Session("job", store=store) as session:
+        assert job() == 4
+    run = session.run_id
+    with Session("job", store=store, replay="offline", source=(store, run)) as session:
+        assert job() == 4
+    assert content(disk) == {"b": "b"}
+
+
 def test_an_async_tool_needs_an_async_block(store: JsonlStore, disk: Path) -> None:
     @tool(effect="write", name="test_transaction.atake")
     async def take() -> None: ...

@@ -153,7 +153,9 @@ class Generation:
         _put_undo(entry, event)
         origin = entry.run, entry.step
         known = self.older.get(origin)  # it is told as it was, though what it did is gone
-        entry.undone = origin in self.undone.done or (known is not None and known.undone)
+        elsewhere = known is not None and known.branch != entry.branch and _holds_anywhere(entry)
+        gone = known is not None and known.undone and not elsewhere
+        entry.undone = origin in self.undone.done or gone
         self.replays[origin] = entry
         self._replace(entry, origin, undone=True)  # of a branch that is told as it was
 
