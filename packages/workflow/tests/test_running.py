@@ -15,8 +15,15 @@ from rollcage import (
     open_store,
     tool,
 )
-from rollcage_workflow import PlanInvalid, execution, executions, run
-from rollcage_workflow.errors import ExecutionFailed, ExpressionFailed, InputsInvalid, StepFailed
+from rollcage_workflow import PlanInvalid, check, execution, executions, run
+from rollcage_workflow.errors import (
+    ExecutionFailed,
+    ExpressionFailed,
+    InputsInvalid,
+    StepFailed,
+    WorkflowError,
+)
+from rollcage_workflow.picture import picture
 from rollcage_workflow.signals import Signals
 from worlds import World
 
@@ -606,3 +613,58 @@ async def test_a_plan_in_a_plan_has_its_own_limit(world: World) -> None:
     inner = {"name": "inner", "steps": {"w": {"wait": {"seconds": 50}}}, "time_limit": 0.05}
     with pytest.raises(StepFailed, match=r"s took longer than 0\.05 s"):
         await world.attempt(steps(s={"workflow": "inner"}), workflows={"inner": inner})
+
+
+async def test_a_race_waits_while_one_may_still_end_well(world: World) -> None:
+    members = {"bad": {"call": "look", "args": {"fails": True}}, "w": {"wait": {"signal": "go"}}}
+    plan = steps(race={"team": {"mode": "race", "members": members}})
+    assert (await world.attempt(plan)).status == "waiting"
+    world.signal("go", 3)
+    assert (await world.attempt(plan)).output == {"winner": "w", "value": 3}
+
+
+async def test_a_plan_without_what_is_done_says_so(world: World) -> None:
+    plan = steps(a=put("a"), x=put("x"), go={"wait": {"signal": "go"}, "after": ["a", "x"]})
+    await world.attempt(plan)
+    world.signal("go", 1)
+    del plan["steps"]["x"]
+    plan["steps"]["go"]["after"] = ["a"]
+    for _ in range(2):
+        with pytest.raises(WorkflowError, match="put back the steps that were removed"):
+            await world.attempt(plan)
+    assert execution_of(world).status == "halted"
+    plan["steps"]["x"] = put("x")
+    plan["steps"]["go"]["after"] = ["a", "x"]
+    assert (await world.attempt(plan)).status == "completed"
+    assert world.standing == {"a": 1, "x": 1}
+
+
+async def test_a_trace_that_is_damaged_hides_no_other_execution(world: World) -> None:
+    await world.attempt(steps(a=put("a")), id="one")
+    await world.attempt(steps(a=put("a")), id="two")
+    trace = world.store / "runs" / f"{world.runs()[0]}.jsonl"
+    trace.write_bytes(b"damaged\n" + trace.read_bytes())
+    found = {each.id: each.status for each in executions(open_store(world.store))}
+    assert found == {"one": "halted", "two": "completed"}
+
+
+async def test_a_result_that_is_no_json_is_told(world: World) -> None:
+    @tool(effect="read", name="odd")
+    async def odd() -> object:
+        return {1, object}
+
+    with pytest.raises(StepFailed, match="odd gave what has no JSON"):
+        await run(steps(a={"call": "odd"}), id="x", store=world.store, tools=[odd])
+    assert execution_of(world, "x").waits == ""
+
+
+def test_a_picture_uses_no_word_of_mermaid_as_a_name(world: World) -> None:
+    drawn = picture(check(steps(end=put("a"), b=put("b", after=["end"])), world.tools))
+    assert '  end_["end: put"]' in drawn
+    assert "end_ --> b" in drawn
+
+
+def test_a_signal_is_json(world: World) -> None:
+    for data in (float("nan"), [{"a": float("inf")}], {1: 2}, 2**70):
+        with pytest.raises(WorkflowError, match="is no JSON"):
+            world.signal("go", data)

@@ -255,15 +255,12 @@ class Interpreter:
     ) -> None:
         names = sorted(unit.names) if isinstance(unit, Loop) else [unit.name]
         try:
-            before = [await _of(waiting[name]) for name in unit.before if name in waiting]
+            before = {name: await _of(waiting[name]) for name in unit.before if name in waiting}
             place.flow.check()
-            known = {
-                name: waiting[name].result().value for name in waiting if _is_done(waiting[name])
-            }
             after = tuple(
-                dict.fromkeys((*place.after, *(b for each in before for b in each.after)))
+                dict.fromkeys((*place.after, *(b for each in before.values() for b in each.after)))
             )
-            here = place.with_(known, after=after)
+            here = place.with_(_values(before), after=after)
             if isinstance(unit, Loop):
                 found = await self._loop(unit, here)
             else:
@@ -401,8 +398,14 @@ class Interpreter:
         arguments = fill(node.step.args, place.variables)
         call = self._session.acall(node.tool, **arguments)
         if node.contract.effect in ("write", "scope"):
-            return plain(await call)
-        return plain(await _breakable(call, place.flow))
+            value = await call
+        else:
+            value = await _breakable(call, place.flow)
+        try:
+            return plain(value)
+        except ValueError as error:
+            said = f"{node.contract.name} gave what has no JSON form; let it return plain data"
+            raise StepFailed(f"{place.path}{node.name}: {said}: {error}") from None
 
     _agent = _call
 
@@ -602,6 +605,9 @@ class Interpreter:
         failed = [each for each in ended if isinstance(each, BaseException)]
         _raise_halts(failed)
         if len(found) < wanted:
+            waits = [each for each in failed if isinstance(each, Waits)]
+            if len(found) + len(waits) >= wanted:  # they may still end well
+                raise Waits.both(waits)
             _raise_first([each for each in failed if not isinstance(each, _Lost)])
         return {name: found[name] for name in members if name in found}
 
@@ -710,10 +716,6 @@ def _values(done: Mapping[str, _Done]) -> dict[str, Any]:
 
 async def _of(future: asyncio.Future[_Done]) -> _Done:
     return await asyncio.shield(future)
-
-
-def _is_done(future: asyncio.Future[_Done]) -> bool:
-    return future.done() and not future.cancelled() and future.exception() is None
 
 
 def _around(flow: _Flow | None) -> Iterable[_Flow]:

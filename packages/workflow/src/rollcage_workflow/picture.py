@@ -19,6 +19,10 @@ _CLASSES: Final = {
     "running": "fill:#dbe8fb,stroke:#2456a6",
     "undone": "fill:#eee,stroke:#777,stroke-dasharray: 4",
 }
+_WORDS: Final = frozenset(
+    {"end", "graph", "flowchart", "subgraph", "direction", "style", "class", "classdef", "click",
+     "call", "href", "default", "linkstyle"}
+)  # fmt: skip
 _SHAPES: Final = {"wait": ("([", "])"), "value": ("[/", "/]"), "agent": ("{{", "}}")}
 
 
@@ -40,7 +44,7 @@ def picture(checked: Checked, execution: Execution | None = None) -> str:
 def _block(graph: Graph, around: str, states: Mapping[str, str], deep: int = 1) -> Iterator[str]:
     margin = "  " * deep
     for node in _nodes(graph.units):
-        step, name = node.step, f"{around}{node.name}"
+        step, name = node.step, f"{around}{_id(node.name)}"
         label = _label(node)
         if node.inner is not None:
             yield f'{margin}subgraph {name}["{label}"]'
@@ -53,10 +57,10 @@ def _block(graph: Graph, around: str, states: Mapping[str, str], deep: int = 1) 
             yield f"{margin}class {name} {states[node.name]}"
         for before in node.before:
             said = f'|"{_text(step.when)}"|' if step.when is not None else ""
-            yield f"{margin}{around}{before} -->{said} {name}"
+            yield f"{margin}{around}{_id(before)} -->{said} {name}"
         if step.next is not None:
             said = f"{_text(step.next.when)}, at most {step.next.most} times"
-            yield f'{margin}{name} -.->|"{said}"| {around}{step.next.to}'
+            yield f'{margin}{name} -.->|"{said}"| {around}{_id(step.next.to)}'
 
 
 def _nodes(units: tuple[Unit, ...]) -> Iterator[Node]:
@@ -82,6 +86,11 @@ def _said(step: Step) -> str:
     if step.repeat is not None:
         return f"until {step.repeat.until}"
     return step.team.mode if step.team is not None else ""
+
+
+def _id(name: str) -> str:
+    """A step's name, where it is none of Mermaid's words."""
+    return f"{name}_" if name.lower() in _WORDS else name
 
 
 def _text(text: str) -> str:

@@ -191,7 +191,10 @@ class _Attempt:
         except Exception as error:
             await self._failed(error)
             raise
-        return execution(self.store, self.id)
+        found = execution(self.store, self.id)
+        if found.status == "halted":
+            raise WorkflowError(f"the execution {self.id!r}: {found.waits}")
+        return found
 
     async def _failed(self, error: Exception) -> None:
         """Undo what the attempt did, where that was asked for."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final, Literal
 
+from rollcage import RollcageError
 from rollcage.store import RunInfo, Store
 from rollcage.trace import Run, Step, decode, read_run
 
@@ -120,8 +121,16 @@ def execution(store: Store, id: str) -> Execution:  # noqa: A002 - what it is ca
 def executions(store: Store) -> list[Execution]:
     """All executions that the store knows, the newest attempt last."""
     names = dict.fromkeys(info.name for info in store.runs())
-    found = (execution(store, name) for name in names)
+    found = (_readable(store, name) for name in names)
     return [each for each in found if each.plan]
+
+
+def _readable(store: Store, name: str) -> Execution:
+    """An execution; of one whose trace can't be read, that it can't."""
+    try:
+        return execution(store, name)
+    except RollcageError as error:
+        return Execution(name, status="halted", plan="?", waits=str(error))
 
 
 def _newest(runs: Any) -> RunInfo:
@@ -148,7 +157,7 @@ def _status(store: Store, info: RunInfo, run: Run, ended: dict[str, Any]) -> Sta
         return "waiting"
     if store.stop_order(info.run) is not None:
         return "paused"
-    return "halted" if run.status == "halted" else "interrupted"
+    return "halted" if run.status in ("halted", "partial") else "interrupted"
 
 
 def _all_undone(run: Run) -> bool:
@@ -159,8 +168,14 @@ def _all_undone(run: Run) -> bool:
 
 
 def _waits(run: Run) -> str:
+    if run.status == "partial":
+        return (
+            f"the plan does not ask for all that is on record any more: put back the steps that "
+            f"were removed, or take back what they did: rollcage undo {run.id}"
+        )
     finished = run.finished or {}
-    return str(finished.get("waits") or finished.get("reason") or finished.get("error") or "")
+    error = finished.get("error") if run.status == "halted" else None
+    return str(finished.get("reason") or (error or {}).get("message") or "")
 
 
 def _is_shown(step: Step) -> bool:
