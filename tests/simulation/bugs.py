@@ -69,7 +69,7 @@ def _looks_once(self: JsonlWriter, *, closely: bool = False) -> Any:
     """An order to stop is looked for at the first call only."""
     if getattr(self, "_looked", False):
         return None
-    self._looked = True  # type: ignore[attr-defined] # a mistake has no place of its own
+    setattr(self, "_looked", True)  # noqa: B010 - a mistake has no place of its own
     return _order(self, closely=closely)
 
 

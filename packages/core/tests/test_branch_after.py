@@ -1,6 +1,7 @@
 """Branches that come after others: cut anywhere, replayed, changed, misused."""
 
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -82,8 +83,8 @@ async def diamond(session: Session, first: str = "a", *, last: bool = True) -> l
     return found
 
 
-async def once(store: Path, *given: str, last: bool = True, **how: object) -> list[int]:
-    async with Session("diamond", store=store, **how) as session:  # type: ignore[arg-type]
+async def once(store: Path, *given: str, last: bool = True, **how: Any) -> list[int]:
+    async with Session("diamond", store=store, **how) as session:
         return await diamond(session, *given, last=last)
 
 

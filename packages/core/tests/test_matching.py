@@ -200,7 +200,7 @@ def test_a_call_stays_what_was_asked_for(store: JsonlStore) -> None:
     asked = Call("tool", contract, bound, key_of("tool", contract, bound))
     progress = Progress(asked)
     with pytest.raises(AttributeError):
-        asked.key = b""  # type: ignore[misc]
+        asked.key = b""  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
     progress.edit(contract.bind({"to": "b"}, str))
     assert (asked.arguments.values, progress.call.arguments.values) == ({"to": "a"}, {"to": "b"})
     assert progress.is_edited

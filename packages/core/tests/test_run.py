@@ -84,7 +84,7 @@ def test_a_session_inherits_nothing_and_is_inherited_by_nothing() -> None:
 def test_an_undo_is_asked_for_by_one_request_that_stays_as_it_is(store: JsonlStore) -> None:
     request = UndoRequest(run="r", to=1)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        request.to = 2  # type: ignore[misc]
+        request.to = 2  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
     for entry in (undo_steps, plan_steps, take_back, undo_of):
         assert UndoRequest in get_type_hints(entry).values()
     with Session("job", store=store) as session:

@@ -223,14 +223,14 @@ async def test_a_cancelled_block(store: JsonlStore, files: Any, disk: Path) -> N
 def test_what_can_not_be_taken_back_halts(store: JsonlStore, files: Any, disk: Path) -> None:
     opened = Session("job", store=store)
     with pytest.raises(UndoIncomplete, match="mail") as halted, opened as session:
-        told = pytest.raises(SessionHalted, match="could not be undone completely")
-        with told as caught, contextlib.suppress(Broken), session.transaction():
-            put(files, disk, "a")
-            files.mail(to="ann")
-            raise Broken
+        with pytest.raises(SessionHalted, match="could not be undone completely") as caught:  # noqa: SIM117
+            with contextlib.suppress(Broken), session.transaction():
+                put(files, disk, "a")
+                files.mail(to="ann")
+                raise Broken
+        assert caught.value.__cause__ is opened.halted
         raise caught.value
     assert "rollcage undo" in str(halted.value)
-    assert caught.value.__cause__ is opened.halted
     broken = halted.value.__cause__
     assert isinstance(broken, Broken)
     assert "irreversible" in broken.__notes__[0]

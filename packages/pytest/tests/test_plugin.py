@@ -362,7 +362,7 @@ def test_many_workers_write_the_same(suite: Suite, monkeypatch: pytest.MonkeyPat
     )
     suite.run(passed=4)
     alone = suite.recordings()
-    suite.pytester.makeini("")
+    suite.pytester.makeini("[pytest]")
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # workers start sooner
     plugins = ("-p", "xdist", "-p", "rollcage_pytest.plugin")
     suite.run(*plugins, "-n", "2", "--rollcage-record=rewrite", passed=4)

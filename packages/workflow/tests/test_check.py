@@ -42,6 +42,11 @@ def person() -> Person:
     raise AssertionError
 
 
+@tool(effect="write", undo=list, name="send")
+def undoable(to: str, text: str = "") -> str:
+    raise AssertionError
+
+
 TOOLS: list[Any] = [fetch, send, mark, helper, person]
 MISTAKES = """\
 name: mistakes
@@ -167,7 +172,7 @@ def test_what_fits_is_not_found() -> None:
             "e": {"each": {"over": "=[1, 2].map(x, x * 2)", "steps": {"x": {"value": "=item"}}}},
         },
     }
-    tools = [fetch, mark, helper, tool(effect="write", undo=list, name="send")(send.__wrapped__)]  # type: ignore[attr-defined]
+    tools: list[Any] = [fetch, mark, helper, undoable]
     assert check(plan, tools).plan.name == "fits"
 
 

@@ -66,7 +66,7 @@ def tools_by_name(tools: Tools) -> dict[str, Callable[..., Any]]:
         ContractError: one is none, or two have one name.
     """
     if isinstance(tools, Mapping):
-        return dict(tools)
+        return dict(cast("Mapping[str, Callable[..., Any]]", tools))
     found: dict[str, Callable[..., Any]] = {}
     for tool in tools:
         name = contract_of(tool).name

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, cast
 
 import jsonschema
+import jsonschema.exceptions
 import pydantic
 
 from rollcage_workflow.expressions import Expression, ExpressionInvalid, expression
@@ -63,9 +64,7 @@ def of_type(declared: Any) -> Shape:
     try:
         adapter = pydantic.TypeAdapter(declared)
         return Shape.of(adapter.json_schema(mode="serialization"))
-    except (pydantic.PydanticUserError, pydantic.PydanticSchemaGenerationError, TypeError):
-        return ANY
-    except pydantic.errors.PydanticInvalidForJsonSchema:
+    except (pydantic.PydanticUserError, TypeError):
         return ANY
 
 

@@ -39,6 +39,7 @@ from rollcage.session.scope import (
     Lent,
     Nesting,
     Scope,
+    Unguarded,
     around,
     asked,
     enter_body,
@@ -92,7 +93,7 @@ class Calls:
         self.root = run.root
         self.opened = run
         self.means = means
-        self.unguarded = means.unguarded
+        self.unguarded: Unguarded = means.unguarded
         self.nesting = Nesting()
         self._gate = means.gate
         self._seal = means.seal

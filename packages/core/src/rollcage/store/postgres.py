@@ -43,7 +43,7 @@ class Shared:
         """Have a connection for runs of one's own; a forked child has none of its parent's."""
         self.committer = Committer(self.database.server)
         self.opens = threading.Lock()  # of this process, one session opens
-        self.opened_by = (0, 0)  # which thread, and with which connection
+        self.opened_by: tuple[int, int] = (0, 0)  # which thread, and with which connection
         weakref.finalize(self, self.committer.stop)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 __all__ = ["Files", "Locks", "files", "locks"]
 
@@ -47,5 +47,5 @@ class Locks(Protocol):
     def flock(self, fd: int, operation: int, /) -> None: ...
 
 
-files: Files = os
+files: Files = cast("Files", os)  # of whose functions pyright knows many forms
 locks: Locks = fcntl
