@@ -668,3 +668,15 @@ def test_a_signal_is_json(world: World) -> None:
     for data in (float("nan"), [{"a": float("inf")}], {1: 2}, 2**70):
         with pytest.raises(WorkflowError, match="is no JSON"):
             world.signal("go", data)
+
+
+async def test_nobody_sleeps_on_where_another_step_failed(world: World) -> None:
+    bad = {"call": "look", "args": {"fails": True}}
+    plan = steps(
+        tries={**bad, "retry": {"attempts": 2, "wait": 3600}},
+        sleeps={"wait": {"seconds": 50}},
+        fails={**bad, "after": ["first"]},
+        first={"call": "look"},
+    )
+    with pytest.raises(ValueError, match="no "):
+        await asyncio.wait_for(world.attempt(plan), 20)

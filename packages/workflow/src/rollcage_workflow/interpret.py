@@ -22,7 +22,7 @@ from collections.abc import (
     Iterator,
     Mapping,
 )
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from rollcage import Halt, Session, SessionHalted
 
@@ -85,11 +85,19 @@ class _Flow:
         around: what this is a part of.
         over: no other step begins.
         calls: what is in flight, changes nothing, and may be broken off.
+        sleeps: the same, where it is nothing but a time that passes.
     """
 
     around: _Flow | None = None
     over: bool = False
     calls: set[asyncio.Task[Any]] = dataclasses.field(default_factory=set["asyncio.Task[Any]"])
+    sleeps: set[asyncio.Task[Any]] = dataclasses.field(default_factory=set["asyncio.Task[Any]"])
+
+    def end(self, *, calls: bool = False) -> None:
+        """Begin no other step; nobody sleeps on, and calls that change nothing may end, too."""
+        self.over = True
+        for task in [*self.sleeps, *(self.calls if calls else ())]:
+            task.cancel()
 
     def check(self) -> None:
         flow: _Flow | None = self
@@ -267,7 +275,7 @@ class Interpreter:
                 found = {unit.name: await self._step(unit, here)}
         except BaseException as error:
             if not isinstance(error, (_NotReached, Waits)):
-                place.flow.over = True
+                place.flow.end()
             for name in names:
                 waiting[name].set_exception(_NotReached())
                 waiting[name].exception()  # it is told here, by whom it concerns
@@ -357,7 +365,7 @@ class Interpreter:
                 if done is None:
                     raise failed
                 return done
-            await _breakable(asyncio.sleep(wait), place.flow)
+            await _breakable(asyncio.sleep(wait), place.flow, "sleeps")
             wait *= retry.factor
             attempt += 1
             place.flow.check()
@@ -423,7 +431,7 @@ class Interpreter:
             at = utc(int(until * 1e9))
             raise Waits([f"{place.path}{node.name} waits until {at}"], until)
         place.flow.check()
-        await _breakable(asyncio.sleep(max(left, 0.0)), place.flow)
+        await _breakable(asyncio.sleep(max(left, 0.0)), place.flow, "sleeps")
         return utc(int(until * 1e9))
 
     async def _signal(self, wait: Wait) -> Any:
@@ -558,7 +566,7 @@ class Interpreter:
                 except (_NotReached, Waits):
                     raise
                 except BaseException:
-                    flow.over = True
+                    flow.end()
                     raise
 
         with self._session.turn(opens={member.name: () for member in members}):
@@ -594,9 +602,7 @@ class Interpreter:
                         raise _Lost
                     found[name] = value
                     if len(found) == wanted:
-                        flow.over = True
-                        for call in list(flow.calls):
-                            call.cancel()
+                        flow.end(calls=True)
 
         with self._session.turn(opens=dict.fromkeys(members, ())):
             tasks = [asyncio.create_task(one(name)) for name in members]
@@ -724,12 +730,15 @@ def _around(flow: _Flow | None) -> Iterable[_Flow]:
         flow = flow.around
 
 
-async def _breakable(what: Coroutine[Any, Any, Any], flow: _Flow) -> Any:
-    """Wait for what changes nothing, and may be broken off where a race around it is decided."""
+async def _breakable(
+    what: Coroutine[Any, Any, Any], flow: _Flow, kind: Literal["calls", "sleeps"] = "calls"
+) -> Any:
+    """Wait for what changes nothing, and may be broken off where what is around it is over."""
     task = asyncio.ensure_future(what)
     flows = list(_around(flow))
-    for each in flows:
-        each.calls.add(task)
+    held: list[set[asyncio.Task[Any]]] = [getattr(each, kind) for each in flows]
+    for each in held:
+        each.add(task)
     try:
         return await task
     except asyncio.CancelledError:
@@ -738,8 +747,8 @@ async def _breakable(what: Coroutine[Any, Any, Any], flow: _Flow) -> Any:
         task.cancel()
         raise
     finally:
-        for each in flows:
-            each.calls.discard(task)
+        for each in held:
+            each.discard(task)
 
 
 def _is_cancelled() -> bool:
