@@ -7,14 +7,20 @@ from typing import Any
 
 import pytest
 from rollcage import (
+    Approval,
+    ApprovalRequired,
     Diverged,
     RunInUse,
+    RunStopped,
     Session,
+    StepView,
     UndoIncomplete,
+    Verdict,
     compensate,
     open_store,
     tool,
 )
+from rollcage.store import StopOrder
 from rollcage_workflow import PlanInvalid, check, execution, executions, run
 from rollcage_workflow.errors import (
     ExecutionFailed,
@@ -680,3 +686,37 @@ async def test_nobody_sleeps_on_where_another_step_failed(world: World) -> None:
     )
     with pytest.raises(ValueError, match="no "):
         await asyncio.wait_for(world.attempt(plan), 20)
+
+
+async def test_a_call_that_has_to_be_approved_waits(world: World) -> None:
+    def asks(step: StepView) -> Verdict | None:
+        return Verdict.ask("sure?") if step.name == "put" else None
+
+    plan = {**steps(a=put("a"), b=put("b", after=["a"])), "on_failure": "rollback"}
+    with pytest.raises(ApprovalRequired):
+        await world.attempt(plan, rules=[asks])
+    found = execution_of(world)
+    assert (found.status, found.waits) == ("waiting", "put requires approval: sure?")
+    yes = Approval(approved=True, by="ann")
+    assert (await world.attempt(plan, rules=[asks], approver=lambda _: yes)).status == "completed"
+    assert world.standing == {"a": 1, "b": 1}
+
+
+async def test_a_stop_order_pauses(world: World) -> None:
+    here = asyncio.Event()
+
+    @tool(effect="read", name="slow")
+    async def slow() -> None:
+        here.set()
+        await asyncio.sleep(0.05)
+
+    plan = {**steps(a=put("a"), s={"call": "slow", "after": ["a"]}, b=put("b", after=["s"]))}
+    how: dict[str, Any] = {"id": "x", "store": world.store, "tools": [*world.tools, slow]}
+    first = asyncio.create_task(run({**plan, "on_failure": "rollback"}, **how))
+    await here.wait()
+    store = open_store(world.store)
+    store.stop(StopOrder(run=world.runs()[0], by="ann", reason="lunch", time=1))
+    with pytest.raises(RunStopped):
+        await first
+    assert execution_of(world, "x").status == "paused"
+    assert world.standing == {"a": 1}

@@ -174,7 +174,7 @@ def _waits(run: Run) -> str:
             f"were removed, or take back what they did: rollcage undo {run.id}"
         )
     finished = run.finished or {}
-    error = finished.get("error") if run.status == "halted" else None
+    error = finished.get("error") if run.status in ("halted", "paused") else None
     return str(finished.get("reason") or (error or {}).get("message") or "")
 
 
