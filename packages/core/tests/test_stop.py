@@ -1,6 +1,7 @@
 """The kill switch: seen by whoever has the run open, and by every resume, until it is lifted."""
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import subprocess
@@ -21,6 +22,7 @@ from rollcage import (
     Session,
     SessionHalted,
     StoreError,
+    TraceUnwritable,
     compensate,
     tool,
     undo_run,
@@ -355,6 +357,11 @@ def put(number: int) -> None:
     box.add(number)
 
 
+@tool(effect="write", name="stop.add", undo=lambda args: [compensate(take, number=args["number"])])
+def add(number: int) -> None:
+    box.add(number)
+
+
 def test_what_a_stopped_run_did_can_be_taken_back(store: JsonlStore) -> None:
     with pytest.raises(RunStopped), Session("job", store=store) as session:
         put(1)
@@ -371,6 +378,48 @@ def test_a_transaction_that_is_stopped_is_taken_back(store: JsonlStore) -> None:
         put(1)
         store.stop(order(session.run_id))
         put(2)
+    assert box == set()
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_a_transaction_that_had_ended_is_not_taken_back_when_its_replay_is_stopped(
+    store: JsonlStore, inner: bool
+) -> None:
+    def job(session: Session, *, stops: bool) -> None:
+        within = session.transaction("inner") if inner else contextlib.nullcontext()
+        with session.transaction(), within:
+            add(1)
+            if stops:
+                store.stop(order(session.run_id))
+            add(2)
+        add(3)
+
+    with pytest.raises(KeyError), Session("job", store=store) as first:
+        job(first, stops=False)
+        raise KeyError
+    with pytest.raises(RunStopped), Session("job", store=store) as stopped:
+        job(stopped, stops=True)
+    assert box == {1, 2, 3}, "the third one was made with the others there"
+    store.lift(stopped.run_id)
+    with Session("job", store=store) as last:
+        job(last, stops=False)
+        assert last.stats.hits == 3
+    assert box == {1, 2, 3}
+
+
+def test_an_open_transaction_that_is_stopped_takes_back_the_ended_one_inside(
+    store: JsonlStore,
+) -> None:
+    for stops in (False, True):
+        ends = pytest.raises(RunStopped if stops else TraceUnwritable)
+        with ends, Session("job", store=store) as session, session.transaction():
+            with session.transaction("inner"):
+                put(1)
+                if stops:
+                    store.stop(order(session.run_id))
+                put(2)
+            session.halt(TraceUnwritable("the disk is full"))
+            put(3)
     assert box == set()
 
 

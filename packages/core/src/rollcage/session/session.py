@@ -513,7 +513,7 @@ class Session:
         well. Nested ones are taken back with the one around them. Where not everything can be taken
         back, the error says so in a note, and the session halts with `UndoIncomplete`.
         """
-        return Transaction(self, name)
+        return Transaction(self, name, self._came_back)
 
     def place(
         self,
@@ -621,6 +621,9 @@ class Session:
     async def aundo_branch(self, name: str) -> UndoReport:
         """`undo_branch` for async tools."""
         return await self._aundo(UndoRequest(run=self.run_id, branch=name, is_async=True))
+
+    def _came_back(self, branch: str) -> bool:
+        return self._entered().driver.ledger.came_back(branch)
 
     def _undo(self, request: UndoRequest) -> UndoReport:
         calls = self._entered()

@@ -3,11 +3,13 @@
 A session that was halted takes nothing back: a resume goes on in the middle of the block, and what
 raised there comes out as `SessionHalted`, as it does where not everything could be taken back. One
 that was told to stop, or may have been, does take back: whoever stops a run wants no half of a
-transaction.
+transaction. A block that had ended well before, and is but replayed, is none: what came behind it
+builds on it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Protocol
@@ -57,10 +59,17 @@ class Transacting(Protocol):
 
 
 class Transaction:
-    """What `Session.transaction` gives: a branch that comes back whole, or is undone."""
+    """What `Session.transaction` gives: a branch that comes back whole, or is undone.
 
-    def __init__(self, session: Transacting, name: str) -> None:
+    Args:
+        session: in which it is.
+        name: of the branch.
+        came_back: whether a branch is but replayed, and came back when it ran.
+    """
+
+    def __init__(self, session: Transacting, name: str, came_back: Callable[[str], bool]) -> None:
         self._session = session
+        self._came_back = came_back
         self._manager = session.branch(name)
         self._branch: Branch | None = None
 
@@ -119,13 +128,15 @@ class Transaction:
         if error is None:
             return False
         halted = self._session.halted
-        if halted is None or isinstance(halted, (ControlLost, RunStopped)):
+        if halted is None:
             return True
-        # The run is to be resumed: what was done stays until then.
-        said = (
-            f"the transaction {self._name} is not undone: the session was halted, and the run is "
-            f"to be resumed"
-        )
+        is_stop = isinstance(halted, (ControlLost, RunStopped))
+        if is_stop and not self._came_back(self._name):
+            return True
+        why = "it had ended well before the run was resumed"
+        if not is_stop:  # the run is to be resumed: what was done stays until then
+            why = "the session was halted, and the run is to be resumed"
+        said = f"the transaction {self._name} is not undone: {why}"
         error.add_note(said)
         self._stop(error, f"{said}: {halted}", halted)
         return False

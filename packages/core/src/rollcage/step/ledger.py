@@ -329,6 +329,16 @@ class Ledger:
         """Whether all that is told of this branch was undone when it ran."""
         return self._recording is not None and branch in self._recording.rolled
 
+    def came_back(self, branch: str) -> bool:
+        """Whether this branch is replayed up to here, and came back when it ran."""
+        if self._recording is None or not self._by_name[branch].following:
+            return False
+        return any(
+            entry.kind == "branch" and entry.name == branch
+            for entry in self._recording.entries
+            if not (entry.undone or entry.abandoned or entry.past)
+        )
+
     # --- a step ends -----------------------------------------------------------------------------
 
     def settle(self, step: Step, outcome: Event, digest: bytes, duration: int, now: int) -> Event:
