@@ -58,11 +58,17 @@ class Outside:
         """A body begins, of a call that was issued at a point: whether it may."""
 
     def others(self, worker: Worker, job: Job | None) -> list[Worker]:
-        """Other processes that are in a session of a job, and do not just ask, too."""
+        """Other processes that are in a session of a job, and do not just ask, too.
+
+        One that asks may be in the middle of another call: whoever came later waits for it.
+        """
         return [
             each
             for each in self.workers.values()
-            if each is not worker and each.at is job and each.process.alive and not each.asks
+            if each is not worker
+            and each.at is job
+            and each.process.alive
+            and (not each.asks or worker.at is not job or each.came < worker.came)
         ]
 
 
@@ -89,6 +95,7 @@ class Worker(Lab):
         super().__init__(Path("/store"), tools=TOOLS)
         self.outside = outside
         self.at: Job | None = None  # in a session of which it is
+        self.came = 0  # at which point
         self.asks = False  # what became of a call, and waits for the answer
         self.clock = lambda: clock
         self._make = store
@@ -122,6 +129,7 @@ class Worker(Lab):
     def do(self, job: Job, **how: Any) -> str:
         """Do what is left of a job, in one session; the run. Raises what ends the session."""
         self.at, self.job, self.world = job, job.name, job.world
+        self.came = self.outside.scheduler.points
         try:
             return self.once(job.program, **how)
         finally:
