@@ -68,6 +68,18 @@ def test_an_order_to_stop_is_on_the_disk_by_its_name_too(tmp_path: Path, synced:
     assert synced[:2] == [page, str(tmp_path / "runs")]
 
 
+def test_an_index_made_anew_lists_only_runs_whose_names_are_on_the_disk(
+    tmp_path: Path, synced: list[str]
+) -> None:
+    store = JsonlStore(tmp_path)
+    with Session("job", store=store):
+        send(1)
+    (tmp_path / "index.jsonl").unlink()  # as its writer died between the trace and the index
+    synced.clear()
+    assert JsonlStore(tmp_path).repair().lost
+    assert synced[:2] == [str(tmp_path / "runs"), str(tmp_path / "index.jsonl.part")]
+
+
 def test_a_run_that_could_not_be_noted_does_not_stand_in_the_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

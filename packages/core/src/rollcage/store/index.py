@@ -348,6 +348,8 @@ class Index:
             with disk.locked(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND):
                 again, anew = self.look(thorough=thorough)  # live runs note their ends meanwhile
                 if anew is not None:
+                    with contextlib.suppress(FileNotFoundError):  # where there are no runs
+                        disk.sync_folder(self._folder)  # none is listed that a power cut takes
                     disk.replace(self.path, anew, part=self.path.with_name("index.jsonl.part"))
                     self._mark.set(self._mark.now())
         except OSError as error:
