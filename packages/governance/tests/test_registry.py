@@ -397,9 +397,8 @@ def test_no_line_is_taken_that_could_not_have_been_written(
 
 def test_a_folder_that_can_not_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    registry = Registry(tmp_path / "file")
-    with pytest.raises(StoreError, match="can't be written"):
-        registry.propose(SEND, by="ann")
+    with pytest.raises(StoreError, match="is a file, and a store is a folder"):
+        Registry(tmp_path / "file").propose(SEND, by="ann")
     (tmp_path / "store" / "registry.jsonl").mkdir(parents=True)
     with pytest.raises(StoreError, match="can't be read"):
         Registry(tmp_path / "store").state()

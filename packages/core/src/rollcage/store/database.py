@@ -15,6 +15,7 @@ import os
 import sqlite3
 import struct
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -199,6 +200,8 @@ class Database:
             if writable and not _is_made(connection):
                 _make_schema(connection)
             self._check_schema(connection)
+            if writable:
+                _write_ahead(connection)
         except BaseException:
             connection.close()
             raise
@@ -324,7 +327,21 @@ def _make_schema(connection: sqlite3.Connection) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-    connection.execute("PRAGMA journal_mode = WAL")
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Have the database keep a log, if it has none yet: SQLite itself waits for nobody there."""
+    until = time.monotonic() + WAIT
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            busy = error.sqlite_errorname.startswith("SQLITE_BUSY")
+            if not busy or time.monotonic() > until:
+                raise
+            time.sleep(0.005)
+        else:
+            return
 
 
 def _said(error: sqlite3.Error) -> str:
