@@ -52,7 +52,7 @@ def test_findings_exit_with_one(shop: Path) -> None:
     (shop / "orders.yaml").write_text(plan)
     code, said = rollcage("check", "orders.yaml", *TOOLS)
     assert code == 1
-    assert "orders.yaml:19: steps.ship.call: there is no tool 'shipp'; did you mean 'ship'?" in said
+    assert "orders.yaml:20: steps.ship.call: there is no tool 'shipp'; did you mean 'ship'?" in said
     found = json.loads(rollcage("check", "orders.yaml", "--json", *TOOLS)[1])
     assert [each["code"] for each in found["findings"]] == ["unknown_tool"]
 

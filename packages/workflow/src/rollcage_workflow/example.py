@@ -15,6 +15,7 @@ steps:
   reserve:
     each:
       over: "=orders"
+      max_concurrent: 1  # they change one file
       steps:
         stock:
           call: reserve
