@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 from programs import Block, Branches, Lab, Op, Program, Turn, folder
-from rollcage import Diverged, Session, SessionError, tool
+from rollcage import Diverged, Session, SessionError, compensate, tool
 from rollcage.store import JsonlStore
 from rollcage.trace.worlds import Worlds
 
@@ -208,3 +208,37 @@ def test_sync_calls_come_after_in_the_same_way(tmp_path: Path) -> None:
         with Session("threads", store=tmp_path, replay=replay) as session:
             work(session)
     assert performed == ["a", "b"]
+
+
+@tool(effect="write", name="after.remove", idempotent=True)
+async def remove(what: str) -> None:
+    performed.remove(what)
+
+
+@tool(
+    effect="write",
+    name="after.add",
+    undo=lambda args: [compensate(remove, what=args["what"])],
+)
+async def add(what: str) -> None:
+    performed.append(what)
+
+
+async def test_what_came_after_it_is_undone_first_where_that_is_asked_for(tmp_path: Path) -> None:
+    performed.clear()
+
+    async def work(session: Session, first: str) -> None:
+        with session.turn(opens={"a": (), "b": ("a",), "beside": ()}):
+            with session.branch("beside"):
+                await add("beside")
+            with session.branch("a") as a:
+                await add(first)
+            with session.branch("b", after=[a]):
+                await add("b")
+
+    async with Session("undoing", store=tmp_path) as session:
+        await work(session, "a")
+    how: dict[str, Any] = {"replay": "resume", "on_divergence": "undo", "tools": [add, remove]}
+    async with Session("undoing", store=tmp_path, **how) as session:
+        await work(session, "another")
+    assert sorted(performed) == ["another", "b", "beside"]

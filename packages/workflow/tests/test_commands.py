@@ -1,6 +1,8 @@
 """`rollcage workflow`: the example from its first line to its picture."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,3 +69,17 @@ def test_an_unknown_execution_is_told(shop: Path) -> None:
         rollcage("show", "other")
     with pytest.raises(Exception, match="NAME=JSON"):
         rollcage("run", "orders.yaml", "x", "--input", "shop", *TOOLS)
+
+
+@pytest.mark.parametrize("url", ["copied", "sqlite:///copied.db"])
+def test_a_copied_execution_has_the_signals_that_were_sent_to_it(shop: Path, url: str) -> None:
+    rollcage("run", "orders.yaml", "first", *TOOLS)
+    rollcage("signal", "first", "approved", "--data", "true", "--by", "ann")
+    for said in ("copied", "already there"):
+        command = [sys.executable, "-m", "rollcage", "copy", "--to", url, "--json"]
+        done = subprocess.run(command, cwd=shop, capture_output=True, text=True, check=True)
+        assert {run["what"] for run in json.loads(done.stdout)["runs"]} == {said}
+    code, said = rollcage("run", "orders.yaml", "first", "--json", "--store", url, *TOOLS)
+    assert (code, json.loads(said)["status"]) == (0, "completed")
+    other = ("signal", "first", "approved", "--data", "false", "--by", "bob", "--store", url)
+    assert rollcage(*other)[0] == 1

@@ -9,7 +9,9 @@ import pytest
 from rollcage import (
     Approval,
     ApprovalRequired,
+    Blocked,
     Diverged,
+    RollcageError,
     RunInUse,
     RunStopped,
     Session,
@@ -21,7 +23,7 @@ from rollcage import (
     tool,
 )
 from rollcage.store import StopOrder
-from rollcage_workflow import PlanInvalid, check, execution, executions, run
+from rollcage_workflow import Execution, PlanInvalid, check, execution, executions, run, running
 from rollcage_workflow.errors import (
     ExecutionFailed,
     ExpressionFailed,
@@ -720,3 +722,94 @@ async def test_a_stop_order_pauses(world: World) -> None:
         await first
     assert execution_of(world, "x").status == "paused"
     assert world.standing == {"a": 1}
+
+
+async def test_one_that_somebody_else_has_completed_meanwhile_is_not_begun_anew(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at how it stands and the session, another process may have finished it."""
+    plan = steps(a=put("a"))
+    looked: list[str] = []
+
+    def late(store: Any, name: str) -> Execution:
+        looked.append(name)
+        return Execution(name) if len(looked) == 1 else execution(store, name)
+
+    await world.attempt(plan)
+    monkeypatch.setattr(running, "execution", late)
+    assert (await world.attempt(plan)).status == "completed"
+    assert world.standing == {"a": 1}
+
+
+@pytest.mark.parametrize("how", [{"replay": "offline"}, {"replay": "off"}, {"input": "other"}])
+async def test_other_sessions_of_its_name_are_no_attempts(world: World, how: Any) -> None:
+    plan = steps(a=put("a"))
+    await world.attempt(plan)
+    source: Any = {"source": world.runs()[-1]} if "offline" in how.values() else {}
+    async with Session("job", store=world.store, **how, **source):
+        pass
+    found = await world.attempt(plan)
+    assert (found.status, found.attempts) == ("completed", 1)
+    assert world.standing == {"a": 1}
+
+
+async def test_a_pruned_execution_is_not_begun_anew(world: World) -> None:
+    plan = steps(a=put("a"))
+    await world.attempt(plan)
+    store = open_store(world.store)
+    (info,) = store.runs()
+    store.prune(info.run, by="ann", time=1)
+    with pytest.raises(RollcageError):
+        await world.attempt(plan)
+    assert world.standing == {"a": 1}
+
+
+async def test_a_rule_that_denies_by_default_has_to_allow_what_goes_on_record(
+    world: World,
+) -> None:
+    plan = steps(a=put("a"))
+
+    def only(*names: str) -> Any:
+        def rule(view: Any) -> Verdict:
+            fine = view.contract.name in names or view.contract.name.startswith("workflow.")
+            return Verdict.allow() if fine and names else Verdict.deny("not on the list")
+
+        return rule
+
+    with pytest.raises(Blocked, match="not on the list"):
+        await world.attempt(plan, rules=[only()])
+    assert world.standing == {}
+    assert (await world.attempt(plan, again=True, rules=[only("put")])).status == "completed"
+    assert world.standing == {"a": 1}
+
+
+async def test_large_inputs_and_outputs_lie_beside_the_trace(world: World) -> None:
+    plan = {
+        **steps(a=put("a"), b={"value": "=inputs.text", "after": ["a"]}),
+        "inputs": {"text": {"type": "string"}},
+    }
+    for _ in range(2):
+        found = await world.attempt(plan, {"text": "x" * 70_000})
+        assert (found.status, found.output) == ("completed", "x" * 70_000)
+    assert world.standing == {"a": 1}
+
+
+async def test_inputs_that_hold_a_secret_are_given_again(world: World) -> None:
+    token = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
+    plan = {
+        **steps(a=put("=string(size(inputs.token))"), go={"wait": {"signal": "go"}}, b=put("b")),
+        "inputs": {"token": {"type": "string"}, "n": {"type": "integer", "default": 1}},
+    }
+    how: Any = {"secrets": "detected"}
+    found = await world.attempt(plan, {"token": token}, **how)
+    assert (found.status, found.sealed) == ("waiting", ("token",))
+    assert token not in str(found)
+    with pytest.raises(InputsInvalid, match=r"given secrets \(token\)"):
+        await world.attempt(plan, **how)
+    with pytest.raises(InputsInvalid, match=r"other inputs before \(n\)"):
+        await world.attempt(plan, {"token": token, "n": 2}, **how)
+    with pytest.raises(InputsInvalid, match=r"other inputs before \(token\)"):
+        await world.attempt(plan, {"token": "another"}, **how)
+    world.signal("go", 1)
+    assert (await world.attempt(plan, {"token": token}, **how)).status == "completed"
+    assert world.standing == {"40": 1, "b": 1}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
@@ -38,6 +38,7 @@ _STYLES: Final = {
     "unreadable": "red",
 }  # fmt: skip
 _APPROVALS: Final = "approvals"  # the kind of their documents
+_SIGNALS: Final = "signals"  # that of what was sent to executions of workflows
 _ASKED: Final = b'{"event":"approval.requested"'
 _OF: Final = re.compile(r"([0-9a-f]+)(-[0-9]+)?\..*")  # a request's id, in the key of a document
 
@@ -75,11 +76,11 @@ def copy(
 ) -> None:
     """Copy runs into another store, each with what it builds on.
 
-    Traces stay the same bytes, with their attested ends; large values, approvals and stop orders
-    come along. What is there already is left alone, so it can be run again after it was cut off. A
-    new store takes over the key that secrets and inputs are hashed with; one that has another key
-    is refused. Runs in use are left out. Exits with 4 if any was, with 1 after a conflict, and with
-    3 if a trace is damaged.
+    Traces stay the same bytes, with their attested ends; large values, approvals, signals and stop
+    orders come along. What is there already is left alone, so it can be run again after it was cut
+    off. A new store takes over the key that secrets and inputs are hashed with; one that has
+    another key is refused. Runs in use are left out. Exits with 4 if any was, with 1 after a
+    conflict, and with 3 if a trace is damaged.
     """
     source, target = open_store(origin), open_store(to)
     if not source.exists():
@@ -89,7 +90,8 @@ def copy(
     chosen = _chosen(source, origin, runs or ())
     if chosen:
         _take_key(source, target)
-    told = [_copied(source, target, info) for info in chosen]
+    signals = _signals(source) if chosen else {}
+    told = [_copied(source, target, info, signals.get(info.name, {})) for info in chosen]
     if as_json:
         print_json({"from": origin, "to": to, "runs": [_data(each) for each in told]})
     else:
@@ -143,9 +145,9 @@ def _take_key(source: Store, target: Store) -> None:
         )
 
 
-def _copied(source: Store, target: Store, info: RunInfo) -> Copied:
+def _copied(source: Store, target: Store, info: RunInfo, signals: Mapping[str, bytes]) -> Copied:
     try:
-        new = _copy(source, target, info)
+        new = _copy(source, target, info, signals)
     except RunInUse as error:
         return Copied(info, "in use", error)
     except RunConflict as error:
@@ -155,7 +157,7 @@ def _copied(source: Store, target: Store, info: RunInfo) -> Copied:
     return Copied(info, "copied" if new else "already there")
 
 
-def _copy(source: Store, target: Store, info: RunInfo) -> bool:
+def _copy(source: Store, target: Store, info: RunInfo, signals: Mapping[str, bytes]) -> bool:
     """Copy one run; whether anything was new of it. What belongs to it is there before it is."""
     run = info.run
     if info.pruned is not None and info.count is None:
@@ -171,6 +173,8 @@ def _copy(source: Store, target: Store, info: RunInfo) -> bool:
         assert isinstance(held, bytes)
         _put_blob(target, digest, held)
     new = _copy_approvals(source, target, trace)
+    for key, data in signals.items():
+        new = _put_document(target, _SIGNALS, key, data, f"run {run}: its signal") or new
     _check_free(source, run)
     new = target.restore(trace) or new
     order = source.stop_order(run)
@@ -205,14 +209,33 @@ def _copy_approvals(source: Store, target: Store, trace: RunTrace) -> bool:
         if found is None or found[1] not in asked:
             continue
         data = source.get(_APPROVALS, key) or b""
-        if target.put_once(_APPROVALS, key, data):
-            new = True
-        elif target.get(_APPROVALS, key) != data:
-            raise RunConflict(
-                f"run {trace.run}: its approval {key} says something else in {target.url}: it was "
-                f"decided or used in both stores since it was copied"
-            )
+        what = f"run {trace.run}: its approval"
+        new = _put_document(target, _APPROVALS, key, data, what) or new
     return new
+
+
+def _signals(store: Store) -> dict[str, dict[str, bytes]]:
+    """By the execution that they were sent to, the documents of all signals."""
+    found: dict[str, dict[str, bytes]] = {}
+    for key in store.keys(_SIGNALS):
+        data = store.get(_SIGNALS, key) or b""
+        try:
+            found.setdefault(str(orjson.loads(data)["execution"]), {})[key] = data
+        except (ValueError, TypeError, LookupError):
+            continue  # no execution could read it either
+    return found
+
+
+def _put_document(target: Store, kind: str, key: str, data: bytes, what: str) -> bool:
+    """Keep a document; whether it is new. Raises RunConflict where another one has its key."""
+    if target.put_once(kind, key, data):
+        return True
+    if target.get(kind, key) != data:
+        raise RunConflict(
+            f"{what} {key} says something else in {target.url}: it was given or used in both "
+            f"stores since it was copied"
+        )
+    return False
 
 
 def _data(each: Copied) -> dict[str, Any]:

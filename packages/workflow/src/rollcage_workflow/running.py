@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from rollcage import (
     open_store,
 )
 from rollcage.store import Store
+from rollcage.trace import jcs
 
 from rollcage_workflow.check import Tools, Workflows, check
 from rollcage_workflow.errors import (
@@ -91,14 +93,14 @@ async def run(
     """
     checked = plan if isinstance(plan, Checked) else check(plan, tools, workflows)
     own = open_store(store)
-    before = execution(own, id) if own.exists() else Execution(id)
+    before = await asyncio.to_thread(_stands, own, id)
     if before.plan and before.plan != checked.plan.name:
         raise WorkflowError(
             f"{id!r} is an execution of the plan {before.plan!r}, and this is "
             f"{checked.plan.name!r}: give it another id"
         )
     given = given_inputs(checked, (before.inputs or {}) if inputs is None else inputs)
-    _check_inputs(before, given, again=again)
+    _check_inputs(before, own, given, said=inputs is not None, again=again)
     if before.status == "completed":
         return before
     if before.status in ("failed", "rolled_back") and not again:
@@ -123,14 +125,38 @@ def run_sync(
     return asyncio.run(run(plan, inputs, **given))
 
 
-def _check_inputs(before: Execution, given: Mapping[str, Any], *, again: bool) -> None:
+def _stands(store: Store, id: str) -> Execution:  # noqa: A002
+    return execution(store, id) if store.exists() else Execution(id)
+
+
+def _digests(store: Store, inputs: Mapping[str, Any]) -> dict[str, str]:
+    """By input, its digest under the store's key: nobody guesses a secret from it."""
+    key = store.secret_key()
+    return {
+        name: hmac.new(key, b"rollcage workflow input" + jcs(each), "sha256").hexdigest()
+        for name, each in inputs.items()
+    }
+
+
+def _check_inputs(
+    before: Execution, store: Store, given: Mapping[str, Any], *, said: bool, again: bool
+) -> None:
     """Refuse what an execution was not given before; inputs that the plan gained are no others."""
-    known = before.inputs or {}
-    other = sorted(name for name in known.keys() & given.keys() if known[name] != given[name])
+    if not before.plan:
+        return
+    if before.sealed and not said:
+        names = ", ".join(before.sealed)
+        raise InputsInvalid(
+            f"the execution {before.id!r} was given secrets ({names}), which are not on record: "
+            f"give it its inputs again"
+        )
+    now = _digests(store, given)
+    known = before.digests
+    other = sorted(name for name in known.keys() & now.keys() if known[name] != now[name])
     if other and not again:
         raise InputsInvalid(
             f"the execution {before.id!r} was given other inputs before ({', '.join(other)}): "
-            f"leave the inputs away to go on with it, or give another id"
+            f"give it those, or give another id"
         )
 
 
@@ -161,6 +187,7 @@ class _Attempt:
         self.session = Session(
             id,
             store=store,
+            replay="continue",  # one that somebody else has completed by now is not begun anew
             input={"plan": checked.plan.name},
             retry_failed=None if retries else False,
             **options,
@@ -191,7 +218,7 @@ class _Attempt:
         except Exception as error:
             await self._failed(error)
             raise
-        found = execution(self.store, self.id)
+        found = await asyncio.to_thread(execution, self.store, self.id)
         if found.status == "halted":
             raise WorkflowError(f"the execution {self.id!r}: {found.waits}")
         return found
@@ -201,15 +228,17 @@ class _Attempt:
         if not self.session.run_id:
             return  # it did not open
         try:
-            await _roll_back(self.checked, self.store, execution(self.store, self.id), self.options)
+            now = await asyncio.to_thread(execution, self.store, self.id)
+            await _roll_back(self.checked, self.store, now, self.options)
         except Exception as left:
             left.add_note(f"the execution failed before that: {type_name(error)}: {error}")
             raise left from error
 
     async def _through(self, session: Session, interpreter: Interpreter) -> Any:
         plan = self.checked.plan
-        digest = {"name": plan.name, "digest": plan.digest, "inputs": self.inputs}
-        await session.arun(PLAN, digest, _nothing, is_async=False)
+        told = {"name": plan.name, "digest": plan.digest, "inputs": self.inputs}
+        told["digests"] = _digests(self.store, self.inputs)
+        await session.arun(PLAN, told, _nothing, is_async=False)
         return await interpreter.plan(self.checked, self.inputs)
 
     async def _ended(self, **said: Any) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Final, Literal
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, cast
 
+import orjson
 from rollcage import RollcageError
-from rollcage.store import RunInfo, Store
-from rollcage.trace import Run, Step, decode, read_run
+from rollcage.store import RunInfo, Store, newest_run
+from rollcage.trace import TAG, Run, Step, decode, read_run
 
 from rollcage_workflow.records import ENDED, PLAN, PREFIX
 
@@ -55,6 +58,8 @@ class Execution:
         plan: the plan's name; empty where no attempt has begun.
         digest: of the plan that the newest attempt was given.
         inputs: what it was given.
+        sealed: the names of the inputs that hold a secret: their values are not on record.
+        digests: by input, its digest under the store's key: by it, another one is told apart.
         output: of a completed one.
         error: of a failed one: `step`, `type` and `message`.
         rolls_back: whether what a failed one did is to be undone.
@@ -71,6 +76,8 @@ class Execution:
     plan: str = ""
     digest: str = ""
     inputs: Any = None
+    sealed: tuple[str, ...] = ()
+    digests: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     output: Any = None
     error: Any = None
     rolls_back: bool = False
@@ -94,25 +101,27 @@ def execution(store: Store, id: str) -> Execution:  # noqa: A002 - what it is ca
         StoreError: its newest run can't be read.
     """
     runs = store.runs(name=id)
-    if not runs:
+    found = _newest_attempt(store, runs, id)
+    if found is None:
         return Execution(id)
-    newest = _newest(runs)
-    run = read_run(store.read(newest.run), schema=False)
-    ended = _args(run, ENDED.name)
-    plan = _args(run, PLAN.name)
+    newest, run = found
+    told = _args(store, run, PLAN.name)
+    plan, ended = decode(told), decode(_args(store, run, ENDED.name))
     return Execution(
         id,
         status=_status(store, newest, run, ended),
         plan=str(plan.get("name", "")),
         digest=str(plan.get("digest", "")),
         inputs=plan.get("inputs"),
+        sealed=_sealed(told.get("inputs")),
+        digests=plan.get("digests") or {},
         output=ended.get("output"),
         error=ended.get("error"),
         rolls_back=bool(ended.get("rollback")),
         waits=_waits(run),
         run=newest.run,
-        attempts=len(runs),
-        began=min(each.time for each in runs),
+        attempts=sum(each.input == newest.input and each.mode in _ATTEMPTS for each in runs),
+        began=min(each.time for each in runs if each.input == newest.input),
         ended=run.last_time,
         steps=_step_states(run),
     )
@@ -133,17 +142,45 @@ def _readable(store: Store, name: str) -> Execution:
         return Execution(name, status="halted", plan="?", waits=str(error))
 
 
-def _newest(runs: Any) -> RunInfo:
-    built_on = {info.source for info in runs}
-    leaves = [info for info in runs if info.run not in built_on]
-    found: RunInfo = (leaves or list(runs))[-1]
-    return found
+_ATTEMPTS: Final = ("record", "resume")
+_SECRET: Final = re.compile(r'<secret [0-9a-f]{32}>|"\$rollcage":"(?:secret|redacted)"')
 
 
-def _args(run: Run, name: str) -> dict[str, Any]:
+def _newest_attempt(store: Store, runs: Sequence[RunInfo], name: str) -> tuple[RunInfo, Run] | None:
+    """The newest run of an execution; no session that only has its name, and none that looks back.
+
+    Those of an execution have one input, which no other session of the name has.
+    """
+    inputs = dict.fromkeys(info.input for info in reversed(runs))
+    for each in inputs:
+        info = newest_run(runs, name, of=each)
+        if info is None:
+            continue
+        run = read_run(store.read(info.run), schema=False)
+        if any(step.name == PLAN.name and not step.branch for step in run.steps):
+            return info, run
+    return None
+
+
+def _args(store: Store, run: Run, name: str) -> dict[str, Any]:
+    """What the last such call was given, encoded."""
     found = [step for step in run.steps if step.name == name and not step.branch]
-    args: dict[str, Any] = decode(found[-1].args) if found else {}
-    return args
+    return {} if not found else {n: _whole(store, each) for n, each in found[-1].args.items()}
+
+
+def _whole(store: Store, encoded: Any) -> Any:
+    """An argument; a large one lies beside the trace."""
+    if isinstance(encoded, dict) and encoded.get(TAG) == "blob":
+        return orjson.loads(store.get_blob(str(encoded["sha256"])))
+    return encoded
+
+
+def _sealed(inputs: Any) -> tuple[str, ...]:
+    """The names of the inputs that hold a secret."""
+    if not isinstance(inputs, dict):
+        return ()
+    held = cast("dict[str, Any]", inputs)
+    return tuple(name for name, each in held.items() if _SECRET.search(orjson.dumps(each).decode()))
 
 
 def _status(store: Store, info: RunInfo, run: Run, ended: dict[str, Any]) -> Status:

@@ -147,6 +147,7 @@ class Finder:
         self._recording = recording
         self._branches = branches
         self._live = live
+        self._ended_bodies: list[Path] = []  # what nobody asks for any more, if anything is left
 
     def find(self, sought: Sought, start: int) -> Match:
         """What becomes of a call whose turn started at position `start` of its branch's path."""
@@ -264,6 +265,7 @@ class Finder:
             at, slot = path.position, sought.slot
             left = [e for e in left if e.abandoned or e.since > at or e.slot == slot]
         left += self._after(sought.branch.name)
+        left += self._in_ended_bodies()
         if not path.entries:
             left += self._unopened(sought.branch.name)
         return (each for each in left if each.abandoned or not sought.is_beside(each))
@@ -322,6 +324,21 @@ class Finder:
             if path.ahead and _is_in(other, behind)
             for entry in path.left()
         ]
+
+    def body_ended(self, fingerprint: bytes) -> None:
+        """The body of a step has ended: nobody asks any more for what is recorded inside of it."""
+        recording = self._recording
+        waiting = [f"#{fingerprint.hex()}"]
+        while recording is not None and waiting:
+            name = waiting.pop()
+            path = recording.paths.get(name)
+            if path is not None and path.ahead:
+                self._ended_bodies.append(path)
+            waiting += recording.forks.get(name, ())
+
+    def _in_ended_bodies(self) -> list[Entry]:
+        """The recorded effects in bodies that were entered again, and no longer did them."""
+        return [each for path in self._ended_bodies for each in path.left() if not each.undone]
 
     def came_back_with(self, joins: Collection[Entry]) -> list[Entry]:
         """The recorded effects in branches whose joins these are, and below."""

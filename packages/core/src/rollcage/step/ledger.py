@@ -348,6 +348,8 @@ class Ledger:
             step.advances = False
             ran = outcome["status"] != "not_started"
             step.branch.end_write(step.link_at, link(step.fingerprint, digest) if ran else None)
+        if self._recording is not None and outcome["status"] in ("ok", "error"):
+            self._finder.body_ended(step.fingerprint)
         return journal.finished(step, outcome, digest, duration, now)
 
     def written(self, step: Step) -> None:
