@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from rollcage.errors import TraceCorrupt
-from rollcage.replay.generation import Generation, Undone
+from rollcage.replay.generation import Generation
 from rollcage.replay.path import Entry, Path
+from rollcage.replay.undone import Undone
 from rollcage.trace.reader import read_events
 
 __all__ = ["Lineage", "Recording", "is_fork", "load", "read", "recording_of", "undo_paths"]

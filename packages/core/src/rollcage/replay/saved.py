@@ -21,9 +21,10 @@ from typing import Any, Final, NamedTuple, cast
 
 import orjson
 
-from rollcage.replay.generation import Origin, Undone
 from rollcage.replay.path import LAZY, Entry, Rows
 from rollcage.replay.recording import Lineage
+from rollcage.replay.steps import Origin
+from rollcage.replay.undone import Undone
 
 __all__ = ["Saved", "TraceEnd", "dump", "load_saved"]
 

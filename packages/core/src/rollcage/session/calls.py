@@ -27,8 +27,8 @@ from rollcage.gate import (
     Terms,
     Verdict,
 )
-from rollcage.replay.generation import Origin
 from rollcage.replay.path import Entry
+from rollcage.replay.steps import Origin
 from rollcage.session.declare import declaration, declared_contracts
 from rollcage.session.following import Following
 from rollcage.session.means import Means

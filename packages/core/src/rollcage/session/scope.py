@@ -12,7 +12,7 @@ from rollcage.contract.contract import Contract
 from rollcage.contract.permissions import Enforce, Grants
 from rollcage.fingerprint.identity import idempotency_key
 from rollcage.gate import Ask, FacadeGuard, Sealing
-from rollcage.replay.generation import Origin
+from rollcage.replay.steps import Origin
 from rollcage.replay.world import Turn
 from rollcage.step.call import Step
 from rollcage.step.driver import Driver

@@ -21,9 +21,9 @@ from rollcage.errors import RollcageError, SessionError, ToolMissing, ToolRefuse
 from rollcage.fingerprint.identity import idempotency_key
 from rollcage.gate import Verdict
 from rollcage.replay.finding import ProbeResult
-from rollcage.replay.generation import Origin
 from rollcage.replay.path import Entry
 from rollcage.replay.recording import Lineage, undo_paths
+from rollcage.replay.steps import Origin
 from rollcage.step.call import Progress
 from rollcage.step.capture import Setting, observed, plan_late, probed, revived
 from rollcage.step.flow import happened, run_step

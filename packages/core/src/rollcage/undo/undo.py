@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from rollcage.contract.contract import Contract
-from rollcage.replay.generation import Origin, around, branches_below
 from rollcage.replay.path import Entry
 from rollcage.replay.recording import Lineage
+from rollcage.replay.steps import Origin, around, branches_below
 from rollcage.undo.compensation import Digests, PlannedCall, Tool, differing, digests_of
 
 __all__ = [
