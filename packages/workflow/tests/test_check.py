@@ -6,9 +6,10 @@ from typing import Any
 import pydantic
 import pytest
 from rollcage import tool
-from rollcage_workflow import PlanInvalid, check
+from rollcage_workflow import PlanInvalid, check, kinds
 from rollcage_workflow.errors import ExpressionFailed
 from rollcage_workflow.expressions import fill
+from rollcage_workflow.plan import KINDS
 
 
 @tool(effect="read")
@@ -292,3 +293,7 @@ def test_expressions_take_no_longer_than_they_may() -> None:
     ):
         with pytest.raises(ExpressionFailed, match="too large"):
             fill(endless, {"a": many})
+
+
+def test_each_kind_of_step_has_its_module() -> None:
+    assert set(kinds.KINDS) == set(KINDS)

@@ -17,7 +17,10 @@ import pydantic_core
 from rollcage_workflow.errors import ExpressionFailed
 from rollcage_workflow.files import Path
 
-__all__ = ["Expression", "ExpressionInvalid", "expression", "fill", "plain", "templates"]
+__all__ = [
+    "Expression", "ExpressionInvalid", "bare", "expression", "fill", "is_true", "names_in", "plain",
+    "templates",
+]  # fmt: skip
 
 _MOST_CHARACTERS: Final = 4096
 _MOST_BRACKETS: Final = 24
@@ -208,3 +211,20 @@ def names_in(sources: Iterable[str]) -> frozenset[str]:
         except ExpressionInvalid:
             continue
     return frozenset(found)
+
+
+def bare(source: str) -> str:
+    """An expression's text, without the `=`."""
+    return source.removeprefix("=")
+
+
+def is_true(source: str, variables: Mapping[str, Any]) -> bool:
+    """Whether a condition holds.
+
+    Raises:
+        ExpressionFailed: it is neither true nor false.
+    """
+    value = fill(source, variables)
+    if not isinstance(value, bool):
+        raise ExpressionFailed(f"{source} is neither true nor false, but {value!r:.80}")
+    return value

@@ -26,9 +26,12 @@ from rollcage_workflow.errors import (
     InputsInvalid,
     WorkflowError,
 )
+from rollcage_workflow.failures import on_failure, type_name
 from rollcage_workflow.files import Document
+from rollcage_workflow.flow import Waits
 from rollcage_workflow.graph import Checked
-from rollcage_workflow.interpret import Interpreter, Waits, given_inputs, on_failure, type_name
+from rollcage_workflow.inputs import given_inputs
+from rollcage_workflow.interpret import Interpreter
 from rollcage_workflow.plan import Plan
 from rollcage_workflow.records import ENDED, PLAN
 from rollcage_workflow.signals import Signals

@@ -1,0 +1,33 @@
+"""Everything that can be wrong with a plan, found before anything of it runs, all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rollcage_workflow.check.checking import Checking, Workflows
+from rollcage_workflow.files import Document
+from rollcage_workflow.graph import Checked
+from rollcage_workflow.plan import Plan
+from rollcage_workflow.tools import Tools, tools_by_name
+
+__all__ = ["Tools", "Workflows", "check", "tools_by_name"]
+
+
+def check(
+    plan: Plan | Document | str | Mapping[str, Any],
+    tools: Tools = (),
+    workflows: Workflows | None = None,
+) -> Checked:
+    """A plan that can be run.
+
+    Args:
+        plan: a `Plan`, its data, or the path of its file.
+        tools: what its steps call, agents included.
+        workflows: the plans that its `workflow:` steps name.
+
+    Raises:
+        PlanInvalid: with everything that is wrong, each with its file and line.
+        ContractError: a tool can't be used.
+    """
+    return Checking(tools_by_name(tools), workflows or {}, ()).plan(plan)

@@ -1,0 +1,250 @@
+"""The steps of a block: what each comes after, what is done again, what a failure undoes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from rollcage_workflow.errors import PlanInvalid
+from rollcage_workflow.expressions import (
+    ExpressionInvalid,
+    bare,
+    expression,
+    names_in,
+    templates,
+)
+from rollcage_workflow.files import Path
+from rollcage_workflow.graph import Checked, Graph, Node, ancestors, between, cycle, loops_of
+from rollcage_workflow.kinds import KINDS
+from rollcage_workflow.plan import Block, Each, Plan, Step
+from rollcage_workflow.schemas import ANY, Shape, nearest, table
+
+if TYPE_CHECKING:
+    from rollcage_workflow.check.checking import Around, Checking
+
+__all__ = ["block", "inner"]
+
+_MOST_CIRCLES: Final = 20
+"""So many are told one by one; behind that, a step that waits for itself is cut free at once."""
+
+
+def block(
+    checking: Checking,
+    steps: Mapping[str, Step],
+    path: Path,
+    around: Around,
+    *,
+    apart: bool = False,
+) -> tuple[Graph, dict[str, Shape]]:
+    """The steps of a block; those of a team stand apart, and see nothing of each other."""
+    for name in steps:
+        if name in around.variables:
+            checking.find((*path, name), "shadowed", f"a step around this is called {name!r}, too")
+    before = {
+        name: () if apart else _before(checking, name, step, steps, (*path, name))
+        for name, step in steps.items()
+    }
+    wanted = dict(before)
+    order = _order(checking, before, path)
+    results: dict[str, Shape] = {}
+    nodes: dict[str, Node] = {}
+    optional = around.optional
+    above = ancestors(before)
+    spans = [
+        between(step.next.to, name, above)
+        for name, step in steps.items()
+        if step.next is not None and step.next.to in steps
+    ]
+    repeated: frozenset[str] = frozenset().union(*spans)
+    rolling = {name for name, step in steps.items() if _rolls_back(checking, step)}
+    for name in order:
+        seen = around.with_({each: results.get(each, ANY) for each in wanted[name]})
+        if name in repeated:
+            seen = seen.with_({"last": ANY})
+        undone = sorted(rolling if spans else rolling - above[name])
+        if undone and not around.undone:
+            seen = dataclasses.replace(seen, undone=f"{undone[0]} rolls back")
+        seen = seen.with_(
+            {each: results[each] for each in sorted(above[name]) if each in results},
+            optional=optional,
+        )
+        nodes[name], results[name] = step(checking, name, steps[name], before[name],
+                                               (*path, name), seen)  # fmt: skip
+        if steps[name].when is not None:
+            optional |= {name}
+    ordered = {name: nodes[name] for name in steps if name in nodes}
+    if _jumps(checking, steps, before, path):
+        return Graph(loops_of(ordered), [*steps][-1]), results
+    return Graph(tuple(ordered.values()), [*steps][-1]), results
+
+
+def _rolls_back(checking: Checking, step: Step, above: tuple[str, ...] = ()) -> bool:
+    """Whether a failure of a step, or inside it, undoes what was done before."""
+    if step.on_failure is not None:
+        return step.on_failure == "rollback"
+    inner = [each for _, steps in step.blocks() for each in steps.values()]
+    named = step.workflow
+    if named is not None and named in checking.workflows and named not in above:
+        above = (*above, named)
+        plan = _plan_of(checking, checking.workflows[named])
+        if plan is not None:
+            if "on_failure" in plan.model_fields_set and plan.on_failure == "rollback":
+                return True
+            inner += plan.steps.values()
+    return any(_rolls_back(checking, each, above) for each in inner)
+
+
+def _plan_of(checking: Checking, known: Plan | Checked | str) -> Plan | None:
+    if isinstance(known, Checked):
+        return known.plan
+    try:
+        return checking.of_plan_in(None).read(known)
+    except PlanInvalid:
+        return None
+
+
+def _before(
+    checking: Checking, name: str, step: Step, steps: Mapping[str, Step], path: Path
+) -> tuple[str, ...]:
+    """What a step comes after: what it uses, and what it says."""
+    found: list[str] = []
+    for index, each in enumerate(step.after):
+        if each in steps:
+            found.append(each)
+        else:
+            checking.find((*path, "after", index), "unknown_step",
+                      f"there is no step {each!r}{nearest(each, steps)}")  # fmt: skip
+    inside = {inner for _, block in step.blocks() for inner in block}
+    for source in _sources(step):
+        try:
+            names = expression(source).names
+        except ExpressionInvalid:
+            continue
+        found += [each for each in sorted(names) if each in steps and each not in inside]
+    if step.next is not None:  # its condition looks at the step itself, too
+        found = [each for each in found if each != name]
+    return tuple(dict.fromkeys(found))
+
+
+def _order(checking: Checking, before: dict[str, tuple[str, ...]], path: Path) -> list[str]:
+    """The steps, each behind those that it comes after; what makes a circle is cut."""
+    circles = 0
+    while circle := cycle(before):
+        circles += 1
+        said = f"these steps wait for each other: {' -> '.join(circle)}"
+        checking.find((*path, circle[0]), "cycle", said)
+        waits = circle[0]
+        few = circles < _MOST_CIRCLES
+        before[waits] = tuple(e for e in before[waits] if few and e != circle[1])
+    above = ancestors(before)
+    return sorted(before, key=lambda each: len(above[each]))
+
+
+def _jumps(
+    checking: Checking, steps: Mapping[str, Step], before: Mapping[str, Sequence[str]], path: Path
+) -> bool:
+    """Whether there are jumps, all of which can be done."""
+    spans: dict[str, frozenset[str]] = {}
+    above = ancestors(before)
+    fine = True
+    for name, step in steps.items():
+        if step.next is None:
+            continue
+        to, at = step.next.to, (*path, name, "next", "to")
+        if to not in steps:
+            said = f"there is no step {to!r}{nearest(to, steps)}"
+            checking.find(at, "unknown_step", said)
+            fine = False
+            continue
+        span = between(to, name, above)
+        if not span:
+            checking.find(at, "bad_jump", f"{name} does not come after {to}: a jump goes back")
+            fine = False
+            continue
+        for other, known in spans.items():
+            if span & known and not (span < known or known < span):
+                said = f"what it does again overlaps with what {other} does again"
+                checking.find(at, "bad_jump", said)
+                fine = False
+        spans[name] = span
+    return fine and bool(spans)
+
+
+def _retried(checking: Checking, node: Node, path: Path) -> None:
+    """Refuse another attempt at what would do again what it had done well."""
+    if node.step.retry is None:
+        return
+    if node.step.kind != "call":
+        said = f"a {node.step.kind} can't be tried again as a whole: put retry: on its steps"
+        checking.find((*path, "retry"), "bad_retry", said)
+    elif node.contract is not None and node.contract.effect == "scope":
+        said = f"{node.contract.name} makes calls of its own, which would all be made again"
+        checking.find((*path, "retry"), "bad_retry", said)
+
+
+def step(
+    checking: Checking, name: str, step: Step, before: tuple[str, ...], path: Path, around: Around
+) -> tuple[Node, Shape]:
+    """A step, and the shape of its result."""
+    if step.when is not None:
+        checking.expression(step.when, (*path, "when"), around, boolean=True)
+        _reachable(checking, step.when, (*path, "when"))
+        looked_at = names_in([bare(step.when)])
+        around = dataclasses.replace(around, guarded=around.guarded | looked_at)
+    if step.on_failure == "rollback" and not around.undone:
+        around = dataclasses.replace(around, undone=f"{name} rolls back")
+    if step.timeout is not None:
+        around = dataclasses.replace(around, timed=True)
+    node = Node(name, step, before)
+    node, shape = KINDS[step.kind].check(checking, node, path, around)
+    _retried(checking, node, path)
+    if step.on_failure == "keep":
+        shape = table({"ok": Shape.of({"type": "boolean"}), "value": shape, "error": ANY})
+        shape = Shape.of({**shape.schema, "required": ["ok"]})
+    if step.next is not None:
+        seen = around.with_({name: shape, "last": shape})
+        checking.expression(step.next.when, (*path, "next", "when"), seen, boolean=True)
+    return node, shape
+
+
+def _reachable(checking: Checking, source: str, path: Path) -> None:
+    try:
+        found = expression(bare(source))
+        if not found.names and found({}) is False:
+            checking.find(path, "unreachable", "is always false: the step is never reached")
+    except Exception:  # noqa: BLE001 - told as what it is elsewhere
+        return
+
+
+def inner(
+    checking: Checking, of: Block, path: Path, around: Around, until: str | None = None
+) -> tuple[Graph, Shape]:
+    """The steps of a block that has a result; `until`: with which condition it ends."""
+    graph, results = block(checking, of.steps, (*path, "steps"), around)
+    seen = around.with_(results)
+    if of.result is not None:
+        shape = checking.template(of.result, (*path, "result"), seen)
+    else:
+        shape = results.get(graph.last, ANY)
+    if until is not None:
+        checking.expression(until, (*path, "until"), seen.with_({"last": shape}), boolean=True)
+    return dataclasses.replace(graph, result=of.result), shape
+
+
+def _sources(step: Step) -> Iterable[str]:
+    """All expressions in a step, and in the steps inside it."""
+    for kind in ("args", "inputs", "value"):
+        yield from (source for _, source in templates(getattr(step, kind)))
+    for said in (step.when, step.wait.until if step.wait else None):
+        if said is not None:
+            yield bare(said)
+    if step.next is not None:
+        yield bare(step.next.when)
+    for block in (step.each, step.repeat):
+        if block is not None:
+            yield bare(block.over if isinstance(block, Each) else block.until)
+            yield from (source for _, source in templates(block.result))
+    for _, steps in step.blocks():
+        for inner in steps.values():
+            yield from _sources(inner)

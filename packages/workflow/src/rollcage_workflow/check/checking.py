@@ -1,0 +1,206 @@
+"""One check of a plan: its form, its expressions, and what was found."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import pydantic
+
+from rollcage_workflow.check import blocks
+from rollcage_workflow.errors import Finding, PlanInvalid
+from rollcage_workflow.expressions import (
+    Expression,
+    ExpressionInvalid,
+    expression,
+    fill,
+    templates,
+)
+from rollcage_workflow.files import Document, Path, read_file
+from rollcage_workflow.graph import Checked, Graph
+from rollcage_workflow.plan import Block, Each, Plan, Repeat, Step, Team, Wait
+from rollcage_workflow.schemas import Shape, invalid, misfit, nearest, of_template, part, table
+
+__all__ = ["Around", "Checking", "Workflows"]
+
+Workflows = Mapping[str, "Plan | Checked | str"]
+"""Plans that a `workflow:` step names; each may be the path of a file."""
+
+_MODELS: Final = (Plan, Step, Team, Each, Repeat, Block, Wait)
+_FIELDS: Final = frozenset().union(*(model.model_fields for model in _MODELS)) | {
+    *("attempts", "wait", "factor", "on", "to", "when", "most")
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Around:
+    """What surrounds a block of steps.
+
+    Attributes:
+        variables: what expressions see there, with the shape of each.
+        optional: those of them that may be null, as their step may be skipped.
+        guarded: those that a condition of this step, or of one around it, looks at.
+        undone: why all that is written here has to be undoable, if it has to be.
+        timed: the path of a time limit around this.
+    """
+
+    variables: Mapping[str, Shape]
+    optional: frozenset[str] = frozenset()
+    guarded: frozenset[str] = frozenset()
+    undone: str = ""
+    timed: bool = False
+
+    def with_(self, variables: Mapping[str, Shape], **changed: Any) -> Around:
+        """The same, with more variables."""
+        return dataclasses.replace(self, variables={**self.variables, **variables}, **changed)
+
+
+class Checking:
+    """One check of a plan, and of those that it names."""
+
+    def __init__(
+        self,
+        tools: Mapping[str, Callable[..., Any]],
+        workflows: Workflows,
+        above: tuple[str, ...],
+    ) -> None:
+        self.tools = tools
+        self.workflows = workflows
+        self.above = above
+        self.findings: list[Finding] = []
+        self.document = Document("<plan>", {}, {})
+
+    def find(self, path: Path, code: str, reason: str) -> None:
+        """Something that is wrong."""
+        found = self.document.finding(path, code, reason)
+        if found not in self.findings:
+            self.findings.append(found)
+
+    def of_plan_in(self, named: str | None = None) -> Checking:
+        """The check of a plan that this one names: what is in itself is told as a circle."""
+        above = self.above if named is None else (*self.above, named)
+        return Checking(self.tools, self.workflows, above)
+
+    def plan(self, given: Plan | Document | str | Mapping[str, Any]) -> Checked:
+        """See `check`."""
+        try:
+            return self._plan(given)
+        except RecursionError:
+            raise PlanInvalid([self.document.finding((), "invalid", "nested too deep")]) from None
+
+    def _plan(self, given: Plan | Document | str | Mapping[str, Any]) -> Checked:
+        plan = self.read(given)
+        graph: Graph | None = None
+        if plan is not None:
+            inputs = {name: self._input(plan, name) for name in plan.inputs}
+            around = Around(
+                {"inputs": table(inputs)},
+                undone="the plan rolls back" if plan.on_failure == "rollback" else "",
+                timed=plan.time_limit is not None,
+            )
+            graph, results = self.block(plan.steps, ("steps",), around)
+            graph = dataclasses.replace(graph, result=plan.output)
+            self.template(plan.output, ("output",), around.with_(results))
+        if self.findings or plan is None or graph is None:
+            raise PlanInvalid(sorted(self.findings, key=lambda each: each.line))
+        return Checked(plan, graph, self.document.where, self.tools)
+
+    # --- form ------------------------------------------------------------------------------------
+
+    def read(self, given: Plan | Document | str | Mapping[str, Any]) -> Plan | None:
+        """A plan that has the form of one; None, with what was found, where it has not."""
+        if isinstance(given, Plan):
+            self.document = Document(f"<{given.name}>", given.data(), {})
+            return given
+        if isinstance(given, Document):
+            self.document = given
+        elif isinstance(given, Mapping):
+            self.document = Document("<plan>", given, {})
+        else:
+            self.document = read_file(given)
+        try:
+            return Plan.model_validate(self.document.data)
+        except pydantic.ValidationError as error:
+            for each in error.errors(include_url=False, include_input=False):
+                self._form(each["loc"], each["type"], each["msg"])
+            return None
+
+    def _form(self, loc: Path, kind: str, said: str) -> None:
+        path = tuple(part for part in loc if part != "[key]")
+        if kind == "extra_forbidden":
+            name = str(path[-1])
+            near = nearest(name, _FIELDS) if len(path) > 1 else nearest(name, Plan.model_fields)
+            self.find(path, "unknown_field", f"there is no such field{near}")
+        elif kind == "missing":
+            code = "unbounded_jump" if path[-2:] == ("next", "most") else "missing_field"
+            why = "; a jump needs a bound" if code == "unbounded_jump" else ""
+            self.find(path, code, f"is missing{why}")
+        else:
+            self.find(path, "invalid", said.removeprefix("Value error, "))
+
+    def _input(self, plan: Plan, name: str) -> Shape:
+        shape = Shape.of(plan.inputs[name])
+        path = ("inputs", name)
+        if "default" in shape.schema:
+            why = invalid(shape.schema["default"], shape)
+            if why is not None:
+                self.find((*path, "default"), "wrong_type", why)
+        else:
+            why = invalid(None, shape)
+            if why is not None and why.startswith("its schema"):
+                self.find(path, "invalid", why)
+        return shape
+
+    def block(
+        self, steps: Mapping[str, Step], path: Path, around: Around, *, apart: bool = False
+    ) -> tuple[Graph, dict[str, Shape]]:
+        """See `blocks.block`."""
+        return blocks.block(self, steps, path, around, apart=apart)
+
+    def inner(
+        self, block: Block, path: Path, around: Around, until: str | None = None
+    ) -> tuple[Graph, Shape]:
+        """See `blocks.inner`."""
+        return blocks.inner(self, block, path, around, until)
+
+    # --- expressions -----------------------------------------------------------------------------
+
+    def template(self, template: Any, path: Path, around: Around) -> Shape:
+        """The shape of a template's value; what is wrong in its expressions is found."""
+        for at, source in templates(template, path):
+            self.expression(f"={source}", at, around)
+        try:
+            if not list(templates(template)):
+                fill(template, {})
+        except Exception as error:  # noqa: BLE001 - whatever makes it no template
+            self.find(path, "invalid", str(error))
+        return of_template(template, around.variables)
+
+    def expression(
+        self, source: str, path: Path, around: Around, *, boolean: bool = False
+    ) -> Expression | None:
+        """An expression; what is wrong in it is found."""
+        if not source.startswith("=") or source.startswith("=="):
+            self.find(path, "invalid", "an expression begins with =")
+            return None
+        try:
+            found = expression(source[1:])
+        except ExpressionInvalid as error:
+            self.find(path, "bad_expression", str(error))
+            return None
+        variables = around.variables
+        for name in sorted(found.names - variables.keys()):
+            said = f"nothing that comes before this is called {name!r}{nearest(name, variables)}"
+            self.find(path, "unknown_name", said)
+        for chain in found.members:
+            if chain[0] in variables:
+                why = part(variables[chain[0]], chain[1:])[1]
+                if why is not None:
+                    code = "unknown_input" if chain[0] == "inputs" else "unknown_field"
+                    self.find(path, code, f"{'.'.join(chain)}: {why}")
+        if boolean and found.names <= variables.keys():
+            why = misfit(of_template(source, variables), Shape.of({"type": "boolean"}))
+            if why is not None:
+                self.find(path, "wrong_type", f"a condition is true or false: {why}")
+        return found

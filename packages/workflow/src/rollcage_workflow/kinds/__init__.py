@@ -1,0 +1,49 @@
+"""The kinds of steps: what is checked of each before a plan runs, and what it does.
+
+A new kind is a field of `plan.Step`, a name in `plan.KINDS` and a module here with two functions,
+`check` and `run`, that is named in `KINDS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from rollcage_workflow.kinds import each, repeat, team, tools, value, wait, workflow
+
+if TYPE_CHECKING:
+    from rollcage_workflow.check.checking import Around, Checking
+    from rollcage_workflow.files import Path
+    from rollcage_workflow.flow import Place
+    from rollcage_workflow.graph import Node
+    from rollcage_workflow.interpret import Interpreter
+    from rollcage_workflow.schemas import Shape
+
+__all__ = ["KINDS", "Kind"]
+
+
+class Kind(Protocol):
+    """A kind of step; its module."""
+
+    def check(
+        self, checking: Checking, node: Node, path: Path, around: Around
+    ) -> tuple[Node, Shape]:
+        """Find what is wrong with a step; the step with all that it needs, its result's shape."""
+        ...
+
+    async def run(self, interpreter: Interpreter, node: Node, place: Place) -> Any:
+        """Do a step; its result."""
+        ...
+
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "call": tools,
+    "agent": tools,
+    "team": team,
+    "each": each,
+    "repeat": repeat,
+    "workflow": workflow,
+    "wait": wait,
+    "value": value,
+}
+"""By the field of `plan.Step` that says it."""

@@ -1,0 +1,126 @@
+"""`team:` does its members at once, towards one result: of all, of the first, of a quorum."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rollcage_workflow.flow import Flow, Lost, Waits, cancelling, raise_first, raise_halts
+from rollcage_workflow.graph import Node
+from rollcage_workflow.kinds.members import Member, side_by_side
+from rollcage_workflow.plan import Team
+from rollcage_workflow.records import container
+from rollcage_workflow.schemas import ANY, Shape, table
+
+if TYPE_CHECKING:
+    from rollcage_workflow.check.checking import Around, Checking
+    from rollcage_workflow.files import Path
+    from rollcage_workflow.flow import Place
+    from rollcage_workflow.interpret import Interpreter
+
+__all__ = ["check", "run"]
+
+
+def check(checking: Checking, node: Node, path: Path, around: Around) -> tuple[Node, Shape]:
+    """See `Kind.check`."""
+    team = node.step.team
+    assert team is not None
+    at = (*path, "team")
+    if (team.quorum is None) == (team.mode == "quorum"):
+        said = "says how many, where the mode is quorum" if team.quorum else "is missing"
+        checking.find((*at, "quorum"), "invalid", said)
+    elif team.quorum is not None and team.quorum > len(team.members):
+        checking.find((*at, "quorum"), "invalid", f"there are only {len(team.members)} members")
+    if team.mode != "all":
+        around = dataclasses.replace(
+            around, undone=f"in a {team.mode} what comes too late is undone"
+        )
+    graph, results = checking.block(team.members, (*at, "members"), around, apart=True)
+    for name, member in team.members.items():
+        if member.next is not None or member.after:
+            checking.find((*at, "members", name), "invalid", "a member has no next: and no after:")
+    if team.mode == "all":
+        shape = table(results)
+    elif team.mode == "race":
+        winner = Shape.of({"type": "string", "enum": sorted(team.members)})
+        shape = table({"winner": winner, "value": ANY})
+    else:
+        shape = Shape.of({"type": "object"})
+    return dataclasses.replace(node, inner=graph), shape
+
+
+async def run(interpreter: Interpreter, node: Node, place: Place) -> Any:
+    """See `Kind.run`."""
+    team, graph = node.step.team, node.inner
+    assert team is not None
+    assert graph is not None
+    members = {unit.name: unit for unit in graph.units if isinstance(unit, Node)}
+
+    async def body(**_: object) -> Any:
+        if team.mode == "all":
+            names = list(members)
+            values = await side_by_side(
+                interpreter,
+                [Member(name, f"{place.path}{node.name}.") for name in names],
+                team.max_concurrent,
+                place,
+                lambda n, here: _value_of(interpreter, members[names[n]], here),
+            )
+            return dict(zip(names, values, strict=True))
+        wanted = 1 if team.mode == "race" else team.quorum or 1
+        found = await _first(interpreter, team, members, wanted, place, f"{place.path}{node.name}.")
+        if team.mode == "quorum":
+            return found
+        winner, value = next(iter(found.items()))
+        return {"winner": winner, "value": value}
+
+    named = {"step": node.name, "members": sorted(members), "mode": team.mode}
+    return await interpreter.session.arun(container("team"), named, body, is_async=True)
+
+
+async def _value_of(interpreter: Interpreter, node: Node, place: Place) -> Any:
+    return (await interpreter.step(node, place)).value
+
+
+async def _first(
+    interpreter: Interpreter,
+    team: Team,
+    members: Mapping[str, Node],
+    wanted: int,
+    place: Place,
+    path: str,
+) -> dict[str, Any]:
+    """The results of the first to end well; what the others did is undone.
+
+    Of those, no other step begins; calls that change nothing are broken off, writes end.
+    """
+    room = asyncio.Semaphore(team.max_concurrent)
+    flow = Flow(place.flow)
+    found: dict[str, Any] = {}
+
+    async def one(name: str) -> None:
+        async with room:
+            here = dataclasses.replace(place, flow=flow, path=path, after=(), suffix="")
+            async with interpreter.session.transaction(name):
+                flow.check()  # in here: what an attempt before this one did in it is undone
+                value = await _value_of(interpreter, members[name], here)
+                if len(found) >= wanted:
+                    raise Lost
+                found[name] = value
+                if len(found) == wanted:
+                    flow.end(calls=True)
+
+    with interpreter.session.turn(opens=dict.fromkeys(members, ())):
+        tasks = [asyncio.create_task(one(name)) for name in members]
+        with cancelling(tasks):
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+    failed = [each for each in ended if isinstance(each, BaseException)]
+    raise_halts(failed)
+    if len(found) < wanted:
+        waits = [each for each in failed if isinstance(each, Waits)]
+        if len(found) + len(waits) >= wanted:  # they may still end well
+            raise Waits.both(waits)
+        raise_first([each for each in failed if not isinstance(each, Lost)])
+    return {name: found[name] for name in members if name in found}

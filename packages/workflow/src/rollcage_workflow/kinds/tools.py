@@ -1,0 +1,134 @@
+"""`call:` and `agent:` call a tool; an agent is one with the effect `scope`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from rollcage import Contract
+
+from rollcage_workflow.errors import StepFailed
+from rollcage_workflow.expressions import ExpressionInvalid, expression, fill, plain
+from rollcage_workflow.flow import breakable
+from rollcage_workflow.schemas import ANY, Shape, misfit, nearest, of_type, types
+from rollcage_workflow.tools import contract_of
+
+if TYPE_CHECKING:
+    from rollcage_workflow.check.checking import Around, Checking
+    from rollcage_workflow.files import Path
+    from rollcage_workflow.flow import Place
+    from rollcage_workflow.graph import Node
+    from rollcage_workflow.interpret import Interpreter
+
+__all__ = ["check", "check_effects", "run"]
+
+
+def check(checking: Checking, node: Node, path: Path, around: Around) -> tuple[Node, Shape]:
+    """See `Kind.check`."""
+    kind = node.step.kind
+    named = str(node.step.call if kind == "call" else node.step.agent)
+    given = {name: checking.template(each, (*path, "args", name), around)
+             for name, each in node.step.args.items()}  # fmt: skip
+    tool = checking.tools.get(named)
+    if tool is None:
+        said = f"there is no {'tool' if kind == 'call' else 'agent'} {named!r}"
+        checking.find((*path, kind), "unknown_tool", said + nearest(named, checking.tools))
+        return node, ANY
+    contract = contract_of(tool)
+    if kind == "agent" and contract.effect != "scope":
+        said = f'{named!r} is no agent: declare it with @tool(effect="scope")'
+        checking.find((*path, kind), "unknown_tool", said)
+    _check_arguments(checking, contract, node, given, path, around)
+    check_effects(checking, contract, path, around)
+    return dataclasses.replace(node, tool=tool, contract=contract), of_type(contract.returns)
+
+
+def _check_arguments(
+    checking: Checking,
+    contract: Contract,
+    node: Node,
+    given: Mapping[str, Shape],
+    path: Path,
+    around: Around,
+) -> None:
+    schema = Shape.of(contract.json_schema)
+    fields = cast("Mapping[str, Any]", schema.schema.get("properties") or {})
+    for name in schema.schema.get("required", ()):
+        if name not in given:
+            said = f"{contract.name} needs {name!r}"
+            checking.find((*path, "args"), "missing_argument", said)
+    for name, shape in given.items():
+        at = (*path, "args", name)
+        if name not in fields:
+            if not contract.accepts_more:
+                said = f"{contract.name} takes no {name!r}{nearest(name, fields)}"
+                checking.find(at, "unknown_argument", said)
+            continue
+        taken = schema.inside(fields[name])
+        why = misfit(shape, taken)
+        if why is not None:
+            checking.find(at, "wrong_type", f"{contract.name} can't take this: {why}")
+        elif "null" not in types(taken):
+            _check_null(checking, contract.name, node.step.args[name], shape, at, around)
+
+
+def _check_null(
+    checking: Checking, tool: str, template: Any, given: Shape, path: Path, around: Around
+) -> None:
+    """Refuse a result that may be null where null is not taken, and no condition looks."""
+    found = _path_of(template)
+    if found is None or found[0] in around.guarded:
+        return
+    allowed = types(given)
+    if found[0] in around.optional:
+        code, said = "may_be_skipped", f"{found[0]} may be skipped"
+    elif "null" in allowed and allowed != types(ANY):
+        code, said = "may_be_null", f"{'.'.join(found)} may be null"
+    else:
+        return
+    asks = found[0] if code == "may_be_skipped" else ".".join(found)
+    said = f"{said}, and {tool} takes no null here: add when: ={asks} != null"
+    checking.find(path, code, said)
+
+
+def check_effects(checking: Checking, contract: Contract, path: Path, around: Around) -> None:
+    """Find writes that could neither be undone nor be timed where that is asked for."""
+    if contract.effect != "write":
+        return
+    if around.undone and contract.undo is None:
+        said = f"{contract.name} can't be undone (it declares no undo=), and {around.undone}"
+        checking.find(path, "no_undo", said)
+    if around.timed and contract.probe is None and not contract.idempotent:
+        said = (
+            f"{contract.name} has a time limit, after which nobody knows whether it happened: "
+            f"declare probe= or idempotent=True, or drop the limit"
+        )
+        checking.find(path, "unsafe_timeout", said)
+
+
+def _path_of(template: Any) -> tuple[str, ...] | None:
+    """The chain of fields that a template is nothing but."""
+    if isinstance(template, str) and template.startswith("=") and not template.startswith("=="):
+        try:
+            return expression(template[1:]).path
+        except ExpressionInvalid:
+            return None
+    return None
+
+
+async def run(interpreter: Interpreter, node: Node, place: Place) -> Any:
+    """See `Kind.run`. What changes nothing may be broken off."""
+    assert node.tool is not None
+    assert node.contract is not None
+    arguments = fill(node.step.args, place.variables)
+    call = interpreter.session.acall(node.tool, **arguments)
+    if node.contract.effect in ("write", "scope"):
+        value = await call
+    else:
+        value = await breakable(call, place.flow)
+    try:
+        return plain(value)
+    except ValueError as error:
+        said = f"{node.contract.name} gave what has no JSON form; let it return plain data"
+        raise StepFailed(f"{place.path}{node.name}: {said}: {error}") from None

@@ -1,0 +1,83 @@
+"""`wait:` holds until a signal is there, or a time has come."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+from rollcage_workflow.errors import ExpressionFailed, StepFailed
+from rollcage_workflow.expressions import fill
+from rollcage_workflow.flow import Waits, breakable
+from rollcage_workflow.plan import Wait
+from rollcage_workflow.records import SIGNAL, utc
+from rollcage_workflow.schemas import Shape, invalid
+
+if TYPE_CHECKING:
+    from rollcage_workflow.check.checking import Around, Checking
+    from rollcage_workflow.files import Path
+    from rollcage_workflow.flow import Place
+    from rollcage_workflow.graph import Node
+    from rollcage_workflow.interpret import Interpreter
+
+__all__ = ["check", "run"]
+
+
+def check(checking: Checking, node: Node, path: Path, around: Around) -> tuple[Node, Shape]:
+    """See `Kind.check`."""
+    wait = node.step.wait
+    assert wait is not None
+    if wait.until is not None:
+        checking.expression(wait.until, (*path, "wait", "until"), around)
+    if wait.accepts is not None:
+        why = invalid(None, Shape.of(wait.accepts))
+        if why is not None and why.startswith("its schema"):
+            checking.find((*path, "wait", "accepts"), "invalid", why)
+    if wait.signal is None:
+        return node, Shape.of({"type": "string"})
+    return node, Shape.of(wait.accepts)
+
+
+async def run(interpreter: Interpreter, node: Node, place: Place) -> Any:
+    """See `Kind.run`.
+
+    Raises:
+        Waits: it is not there, and the attempt is not to stay for it.
+    """
+    wait = node.step.wait
+    assert wait is not None
+    if wait.signal is not None:
+        return await _signal(interpreter, wait)
+    if wait.seconds is not None:
+        until = await interpreter.reached(node.name) + wait.seconds
+    else:
+        until = _time(fill(wait.until, place.variables))
+    left = until - interpreter.now()
+    if left > interpreter.patience:
+        at = utc(int(until * 1e9))
+        raise Waits([f"{place.path}{node.name} waits until {at}"], until)
+    place.flow.check()
+    await breakable(asyncio.sleep(max(left, 0.0)), place.flow, "sleeps")
+    return utc(int(until * 1e9))
+
+
+async def _signal(interpreter: Interpreter, wait: Wait) -> Any:
+    name = str(wait.signal)
+    there = await asyncio.to_thread(interpreter.signals.read, name)
+    if there is None:  # nothing goes on record: a wait in a race may be undone, and begin again
+        raise Waits([f"waits for the signal {name}"])
+    sent = await interpreter.session.arun(SIGNAL, {"name": name}, lambda **_: there, is_async=False)
+    why = None if wait.accepts is None else invalid(sent["data"], Shape.of(wait.accepts))
+    if why is not None:
+        raise StepFailed(f"the signal {name} brought what the plan does not accept: {why}")
+    return sent["data"]
+
+
+def _time(text: Any) -> float:
+    try:
+        found = dt.datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        raise ExpressionFailed(f"{text!r:.80} is no time: 2027-01-31T08:00:00Z") from None
+    if found.tzinfo is None:
+        raise ExpressionFailed(f"{text!r:.80} has no offset: 2027-01-31T08:00:00Z")
+    return found.timestamp()

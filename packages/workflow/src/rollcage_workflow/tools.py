@@ -1,0 +1,39 @@
+"""The tools that the steps of a plan call, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+
+from rollcage import Contract
+from rollcage.adapter import declared_contract
+
+from rollcage_workflow.errors import Finding, PlanInvalid
+
+__all__ = ["Tools", "contract_of", "tools_by_name"]
+
+Tools = Iterable[Callable[..., Any]] | Mapping[str, Callable[..., Any]]
+"""Functions declared with `@rollcage.tool`, or any others: an undeclared one is a write."""
+
+
+def tools_by_name(tools: Tools) -> dict[str, Callable[..., Any]]:
+    """The tools by the names under which a plan calls them.
+
+    Raises:
+        ContractError: one is none, or two have one name.
+    """
+    if isinstance(tools, Mapping):
+        return dict(cast("Mapping[str, Callable[..., Any]]", tools))
+    found: dict[str, Callable[..., Any]] = {}
+    for tool in tools:
+        name = contract_of(tool).name
+        if found.setdefault(name, tool) is not tool:
+            raise PlanInvalid(
+                [Finding("<tools>", 0, "", "doubled_tool", f"two tools are called {name!r}")]
+            )
+    return found
+
+
+def contract_of(tool: Callable[..., Any]) -> Contract:
+    """A tool's contract; that of an undeclared function is a write's."""
+    return declared_contract(tool) or Contract.of(tool)
