@@ -27,15 +27,16 @@ PUBLIC = [
     "current_step", "open_store", "plan_undo", "recorded_events", "register", "tool", "undo_run",
 ]  # fmt: skip
 ADAPTER = [
-    "GUARD", "HALTED", "REFUSED", "Answer", "Ask", "Asked", "CallNumbers", "Declarations", "Effect",
-    "Form", "GuardedBody", "GuardedCall", "GuardedModel", "GuardedTool", "Instead", "LateTools",
-    "ModelCall", "Parts", "RecordedAnswers", "Running", "Signature", "ToolRequest", "Trace",
-    "Validated", "as_object", "as_written", "asking", "call_id_here", "check_names", "declare",
-    "declare_tool", "declared_contract", "expose", "exposes", "fixed", "gathered", "guard_each",
-    "guard_of", "guarded_contract", "guarding", "held_by", "is_list", "is_model_class", "is_object",
-    "is_tuple", "model_contract", "model_request", "offered", "option", "plain_body", "refuse_bare",
-    "refuses_unguarded", "register_parts", "required_contract", "session_here", "slot_of",
-    "step_here", "subclass", "swapped", "type_hints",
+    "GUARD", "HALTED", "NOT_RECORDED", "REFUSED", "Answer", "Ask", "Asked", "CallNumbers",
+    "Declarations", "Effect", "Form", "GuardedBody", "GuardedCall", "GuardedModel", "GuardedTool",
+    "ImportSession", "Instead", "LateTools", "ModelCall", "Parts", "RecordedAnswers", "Running",
+    "Signature", "ToolRequest", "Trace", "Validated", "as_object", "as_written", "asking",
+    "call_id_here", "check_names", "declare", "declare_tool", "declared_contract", "expose",
+    "exposes", "fixed", "gathered", "guard_each", "guard_of", "guarded_contract", "guarding",
+    "held_by", "is_list", "is_model_class", "is_object", "is_tuple", "model_contract",
+    "model_request", "offered", "option", "plain_body", "refuse_bare", "refuses_unguarded",
+    "register_parts", "required_contract", "session_here", "slot_of", "step_here", "subclass",
+    "swapped", "type_hints",
 ]  # fmt: skip
 TRACE = [
     "CHAIN_START", "FORMAT", "REPLAYED", "STAND_IN", "STATES", "TAG", "AskedApproval", "Native",

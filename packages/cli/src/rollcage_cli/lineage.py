@@ -95,6 +95,8 @@ def standing(runs: Sequence[Run]) -> Standing:
                 effects.pop(of, None)
                 unknown.pop(of, None)
     newest = runs[-1]
+    if newest.started["mode"] == "imported":  # nobody goes on with it, and no effect is known
+        return Standing([], [], [], [], [])
     looks_back = newest.started["mode"] in ("offline", "verify")
     asked = set(() if looks_back else _asked(runs))
     ahead = [

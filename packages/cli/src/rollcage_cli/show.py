@@ -119,6 +119,8 @@ def _print_head(out: Console, seen: Run, torn: int) -> None:
     )
     source = f", resumes {started['source']}" if started.get("source") else ""
     out.print(f"{seen.status}, {started['mode']}{source}, started {time_text(started['time'])}")
+    if started.get("imported"):
+        out.print(Text(_imported_text(started["imported"]), style="yellow"), soft_wrap=True)
     given = started.get("input")
     if given:
         shown = value_text(given["value"]) if "value" in given else f"<{given['digest'][:12]}…>"
@@ -135,6 +137,15 @@ def _print_head(out: Console, seen: Run, torn: int) -> None:
     if started.get("redacted"):
         out.print("An export: values were taken out.")
     out.print()
+
+
+def _imported_text(imported: dict[str, Any]) -> str:
+    skipped = ", ".join(f"{visible(why)}: {n}" for why, n in imported.get("skipped", {}).items())
+    left_out = f" Spans that are no step: {skipped}." if skipped else ""
+    return (
+        f"imported from {imported['format']}, trace {visible(imported['trace'])}: its effects are "
+        f"not known, and nothing of it can be resumed or undone.{left_out}"
+    )
 
 
 def _abandoned_text(event: dict[str, Any]) -> str:

@@ -280,6 +280,10 @@ class _Check:
             self.found("order", "a second run.started")
             return
         self._started = event
+        if event["mode"] == "imported":
+            self.notes.append(
+                "it was imported: the chain attests what was written here, nothing of its origin"
+            )
         if event["run"] != self._run:
             self.found("order", f"it says that it is run {visible(event['run'])}")
 

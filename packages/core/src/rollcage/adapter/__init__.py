@@ -54,8 +54,10 @@ from rollcage.contract.arguments import Validated, held_by
 from rollcage.contract.contract import Effect
 from rollcage.errors import ArgumentsInvalid, Blocked, Halt, SessionHalted
 from rollcage.gate import Ask, Instead
+from rollcage.session.importing import ImportSession
 from rollcage.session.scope import Asked, asking, call_id_here, step_here
 from rollcage.values.answer import Answer, ToolRequest
+from rollcage.values.codec import NOT_RECORDED
 
 REFUSED = (Blocked, ArgumentsInvalid)
 """What answers a call that did not run: show its text to the model, the agent goes on."""
@@ -66,6 +68,7 @@ HALTED = (Halt, SessionHalted)
 __all__ = [
     "GUARD",
     "HALTED",
+    "NOT_RECORDED",
     "REFUSED",
     "Answer",
     "Ask",
@@ -78,6 +81,7 @@ __all__ = [
     "GuardedCall",
     "GuardedModel",
     "GuardedTool",
+    "ImportSession",
     "Instead",
     "LateTools",
     "ModelCall",

@@ -46,6 +46,8 @@ def abandon_run(
             mode = next(read_events(trace.data, trace.where))[1].get("mode")
             if mode in ("offline", "verify"):
                 raise SessionError(f"run {run} was a replay only ({mode}): no session resumes it")
+            if mode == "imported":
+                raise SessionError(f"run {run} was imported: no session resumes it")
             if trace.info is not None and trace.info.status == "abandoned":
                 raise SessionError(
                     f"run {run} was abandoned before: see rollcage show {run}{store_option(own)}"

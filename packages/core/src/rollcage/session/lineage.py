@@ -20,6 +20,7 @@ from rollcage.store.jobs import store_option
 from rollcage.store.protocol import (
     Lock,
     Reader,
+    RunInfo,
     RunTrace,
     Store,
     check_attested,
@@ -92,6 +93,8 @@ def _find_source(store: Store, job: Job) -> Source:
     if job.source is not None:
         reader, run = open_run(job.source, store)
         info = reader.info(run) if mode == "resume" and isinstance(reader, Store) else None
+        if mode == "resume":
+            _check_performed(reader, run, info)
         if info is not None:
             job.check(
                 info if reader is store else dataclasses.replace(info, input=job.input), store
@@ -101,6 +104,24 @@ def _find_source(store: Store, job: Job) -> Source:
     if newest is None:
         return Source("record", store, None)
     return Source(mode, store, newest.run)
+
+
+def _check_performed(reader: Reader, run: str, info: RunInfo | None) -> None:
+    """Refuse to resume a run that Rollcage did not perform: no write is answered by it.
+
+    Raises:
+        SessionError: it was imported.
+    """
+    if info is not None:
+        mode = info.mode
+    else:
+        trace = reader.read(run)
+        mode = next(read_events(trace.data, trace.where))[1].get("mode", "")
+    if mode == "imported":
+        raise SessionError(
+            f"run {run} was imported, so nobody knows which of its writes were made, and none is "
+            f'resumed from it. Replay it with replay="offline", or record a new run: replay="off"'
+        )
 
 
 def check_newest(store: Store, run: str, action: str) -> None:

@@ -186,7 +186,7 @@ class Opening:
             format_=FORMAT,
             run=run.id,
             name=self.name,
-            mode=mode,
+            mode=mode if options.imported is None else "imported",
             source=run.source.run,
             root=run.root,
             seed=options.seed,
@@ -202,6 +202,7 @@ class Opening:
             within="" if self.lent is None else self.lent.driver.writer.run,
             enforce=means.enforce,
             secrets="detected" if isinstance(seal, Detecting) else "declared",
+            imported=options.imported,
         )
 
     def _sealed_words(self, words: tuple[str, ...], seal: Sealing) -> Any:

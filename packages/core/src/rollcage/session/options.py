@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from rollcage.contract.permissions import Enforce
@@ -37,6 +38,7 @@ class Options:
     unguarded: Unguarded
     secrets: Literal["declared", "detected"]
     actor: str
+    imported: Mapping[str, Any] | None = None  # see `importing`
 
     def __post_init__(self) -> None:
         _check("replay", self.replay, tuple(MODES))

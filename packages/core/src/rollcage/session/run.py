@@ -196,6 +196,11 @@ def _looked_up(store: Store, run: str) -> tuple[RunTrace, Lineage]:
     check_attested(trace)
     lineage = read(read_traces(store, run, locks=None, whole=True))
     settings = lineage.settings
+    if settings["mode"] == "imported":
+        raise SessionError(
+            f"run {run} was imported: Rollcage performed nothing of it, and knows of none of its "
+            f"effects how to undo it"
+        )
     if settings["mode"] in ("offline", "verify"):
         raise SessionError(
             f"run {run} was a replay only ({settings['mode']}): undo the run that it replayed, "

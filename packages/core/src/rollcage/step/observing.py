@@ -116,7 +116,8 @@ class RunEvent:
         what: `opened` or `closed`.
         run: its id.
         name: the job.
-        mode: `record`, `resume`, `offline` or `verify`; `undo` of a finished run that is undone.
+        mode: `record`, `resume`, `offline`, `verify` or `imported`; `undo` of a finished run that
+            is undone.
         root: the first run of its lineage.
         source: the run that it replays; None where it replays none.
         time: when, in µs since 1970.
@@ -128,7 +129,7 @@ class RunEvent:
     what: Literal["opened", "closed"]
     run: str
     name: str
-    mode: Literal["record", "resume", "offline", "verify", "undo"]
+    mode: Literal["record", "resume", "offline", "verify", "imported", "undo"]
     root: str
     source: str | None
     time: int

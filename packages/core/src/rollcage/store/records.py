@@ -47,7 +47,7 @@ class RunInfo:
     Attributes:
         run: its id.
         name: the job it belongs to.
-        mode: `record`, `resume`, `offline` or `verify`.
+        mode: `record`, `resume`, `offline`, `verify` or `imported`.
         source: the run that it replayed, if any.
         time: when it started (Unix, µs).
         status: `ok`, `error`, `halted`, `paused` or `partial`, as its `run.finished` says, `undone`

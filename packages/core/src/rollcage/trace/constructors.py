@@ -62,6 +62,7 @@ def run_started(
     within: str = "",
     enforce: str = "off",
     secrets: str = "declared",
+    imported: _Data | None = None,
 ) -> Event:
     """See `models.RunStarted`."""
     event: Event = {
@@ -85,7 +86,9 @@ def run_started(
         event["enforce"] = enforce
     if secrets != "declared":
         event["secrets"] = secrets
-    return event | _given(policy=policy, said=said, within=within, facade=facade, actor=actor)
+    return event | _given(
+        policy=policy, said=said, within=within, facade=facade, actor=actor, imported=imported
+    )
 
 
 def run_finished(

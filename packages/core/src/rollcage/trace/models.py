@@ -17,6 +17,7 @@ __all__ = [
     "DriftData",
     "Event",
     "FacadeData",
+    "ImportedData",
     "InputData",
     "Outcome",
     "PlannedCallData",
@@ -142,6 +143,15 @@ class InputData(_Model):
     value: Any = Field(None, description="as it was given, where it is small")
 
 
+class ImportedData(_Model):
+    """Where an imported run comes from, on whose word alone it is what happened."""
+
+    format: Literal["otel", "langfuse", "langsmith"]
+    trace: str = Field(description="the id of the trace there")
+    digest: Digest = Field(description="HMAC of what was read of it under the store's key")
+    skipped: dict[str, int] = Field({}, description="how many spans became no step, by why")
+
+
 class RunStarted(_Event):
     """The first line of a run."""
 
@@ -149,7 +159,10 @@ class RunStarted(_Event):
     format: Literal["rollcage/1"]
     run: str
     name: str
-    mode: Literal["record", "resume", "offline", "verify"]
+    mode: Literal["record", "resume", "offline", "verify", "imported"] = Field(
+        description="imported: it was recorded by something else, and no effect of it is known"
+    )
+    imported: ImportedData | None = Field(None, description="where an imported run comes from")
     source: str | None = Field(None, description="the run that this one replays")
     root: str = Field(description="the first run of the lineage")
     input: InputData | None = Field(None, description="where the session was given one")

@@ -53,7 +53,9 @@ class Worlds:
         if "undoes" in event:
             return None  # its world follows from the step that it undoes, attempt by attempt
         if kind == "run.started":
-            self.followed = event["mode"] == "record" and not event.get("redacted", False)
+            self.followed = event["mode"] in ("record", "imported") and not event.get(
+                "redacted", False
+            )
             self._strict = event["chain"] == "all"
             self._lines[""] = _Line(sha256(b"rollcage/1 world" + event["seed"].encode()).digest())
         elif kind == "branch.forked":

@@ -31,6 +31,7 @@ __all__ = [
     "BASES",
     "CANONICAL",
     "FOREIGN",
+    "NOT_RECORDED",
     "PLAIN",
     "STAND_IN",
     "TAG",
@@ -56,6 +57,14 @@ MAX_DEPTH: Final = 100  # each level takes Python up to four frames of a thousan
 _MAX_INT: Final = 2**53 - 1
 _SMALLEST: Final = 1e-5  # orjson writes what is smaller with an exponent before ECMAScript does
 _INFINITY: Final = math.inf
+
+
+class _NotRecorded:
+    __slots__ = ()
+
+
+NOT_RECORDED: Final = _NotRecorded()
+"""Stands for a value that there was, and that is not known: what an import's source left out."""
 
 FOREIGN: Final = 0  # holds something that plain JSON, as the trace uses it, does not
 PLAIN: Final = 1  # is its own encoding, but orjson's bytes may differ from JCS
@@ -332,6 +341,9 @@ class _Encoder:
 
     def compound(self, value: Any, path: str, depth: int) -> Any:
         kind: type[Any] = type(value)
+        if kind is _NotRecorded:
+            self.mark(path, "it was not recorded")
+            return {TAG: "redacted"}
         if kind is tuple:
             items = [self.encode(v, f"{path}[{i}]", depth + 1) for i, v in enumerate(value)]
             return tagged("tuple", items)

@@ -44,14 +44,40 @@ def encode_exception(
     Of the types in `known` (a contract's `raises`), of those among the registered `types`, and of
     their subclasses the attributes are kept too: these alone are brought back with them. Texts of
     64 KiB and more are cut in their middle, with the SHA-256 of the whole; other parts of that size
-    are left out.
+    are left out. One that stands for a recorded one is written as that was.
     """
+    if isinstance(error, ReplayedError):
+        encoded: dict[str, Any] = {
+            "type": error.type_name,
+            "message": _text_of(error, error.message),
+        }
+    else:
+        encoded = {"type": _type_name(type(error)), "message": _text_of(error)}
+        encoded |= _parts(error, seal, known, types)
+    notes = [note for note in getattr(error, "__notes__", ()) if isinstance(note, str)]
+    if notes:
+        whole = "\n".join(notes)
+        cut = _cut(whole)
+        encoded["notes"] = encode_result(notes if cut == whole else [cut], seal).value
+    quoting = [part for part in ("message", "args", "state", "notes") if part in encoded]
+    return encoded | {part: hidden(encoded[part], seal).value for part in quoting}
+
+
+def _text_of(error: BaseException, text: str | None = None) -> str:
     try:
-        message = str(error)
+        message = str(error) if text is None else text
         message.encode()
     except Exception:  # noqa: BLE001 - a broken __str__ must not hide the tool's own error
         message = "<its text can't be shown>"
-    encoded: dict[str, Any] = {"type": _type_name(type(error)), "message": _cut(message)}
+    cut: str = _cut(message)
+    return cut
+
+
+def _parts(
+    error: BaseException, seal: Seal, known: Iterable[type[Exception]], types: Types | None
+) -> dict[str, Any]:
+    """What an exception was made of, and its attributes where these are kept."""
+    encoded: dict[str, Any] = {}
     arguments = _encoded([_cut(each) for each in _made_of(error)], seal, types)
     if arguments is not None:
         encoded["args"] = arguments
@@ -61,13 +87,7 @@ def encode_exception(
         state = {name: part[0] for name, part in parts if part is not None}
         if state:
             encoded["state"] = state
-    notes = [note for note in getattr(error, "__notes__", ()) if isinstance(note, str)]
-    if notes:
-        whole = "\n".join(notes)
-        cut = _cut(whole)
-        encoded["notes"] = encode_result(notes if cut == whole else [cut], seal).value
-    quoting = [part for part in ("message", "args", "state", "notes") if part in encoded]
-    return encoded | {part: hidden(encoded[part], seal).value for part in quoting}
+    return encoded
 
 
 def told_of(error: BaseException, seal: Seal) -> str:
