@@ -1,0 +1,78 @@
+"""What is declared of a server's tools, and of what a client reads of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from rollcage import Contract
+from rollcage.adapter import Effect
+
+from rollcage_mcp.errors import ServerError
+
+__all__ = ["READS", "read_contract", "tool_contract"]
+
+READS: Final = frozenset(
+    {
+        "initialize", "server/discover", "tools/list", "resources/list",
+        "resources/templates/list", "resources/read", "prompts/list", "prompts/get",
+        "completion/complete",
+    }
+)  # fmt: skip
+"""The requests of a client that look at the server: each is a step, and replays."""
+
+_SCHEMA_WORDS: Final = ("type", "properties", "$defs", "definitions")
+
+
+def read_contract(method: str) -> Contract:
+    """The contract of what a client reads."""
+    return Contract(
+        name=f"mcp:{method}",
+        description=f"What the server answers to {method}.",
+        parameters={"type": "object", "properties": {}},
+        effect="read",
+        raises=(ServerError,),
+    )
+
+
+def tool_contract(
+    tool: Mapping[str, Any], *, prefix: str = "", trust: bool = False, declared: Mapping[str, Any]
+) -> Contract:
+    """The contract of a tool as the server lists it.
+
+    The server itself checks the arguments: what a model reads of a mistake are the server's own
+    words. So nothing is required here; but all that the server says of the tool is a part of the
+    contract, and of the digest that an approval pins.
+
+    Args:
+        tool: its definition, as in the result of `tools/list`.
+        prefix: comes before its name, where tools of several servers go by one policy.
+        trust: whether the server's own word about effects counts (`annotations`).
+        declared: what somebody else declares of it, a pack say; this counts before all.
+    """
+    schema: Any = tool.get("inputSchema")
+    own = cast("Mapping[str, Any]", schema) if isinstance(schema, Mapping) else {}
+    parameters = {word: own[word] for word in _SCHEMA_WORDS if word in own}
+    parameters["x-mcp-tool"] = dict(tool)
+    description = tool.get("description")
+    said: dict[str, Any] = {"effect": "write"}
+    if trust:
+        said |= _annotated(tool.get("annotations"))
+    return Contract(
+        name=prefix + str(tool["name"]),
+        description=description if isinstance(description, str) else "",
+        parameters=parameters,
+        raises=(ServerError,),
+        **{**said, **declared},
+    )
+
+
+def _annotated(annotations: Any) -> dict[str, Any]:
+    """What a tool's annotations say of its effect."""
+    if not isinstance(annotations, Mapping):
+        return {}
+    said = cast("Mapping[str, Any]", annotations)
+    if said.get("readOnlyHint") is True:
+        effect: Effect = "read"
+        return {"effect": effect}
+    return {"idempotent": said.get("idempotentHint") is True}

@@ -1,0 +1,430 @@
+"""A client's conversation with a server, through a session: what it asks for becomes steps."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, cast
+
+from rollcage import Contract, Session
+from rollcage.adapter import HALTED, REFUSED, Instead, exposes
+from rollcage.errors import RollcageError
+
+from rollcage_mcp.contracts import READS, read_contract, tool_contract
+from rollcage_mcp.errors import ServerError, ServerGone
+from rollcage_mcp.messages import (
+    Id,
+    Message,
+    as_answer,
+    as_failure,
+    as_notification,
+    as_request,
+    result_of,
+)
+from rollcage_mcp.upstream import Connection, Upstream
+
+__all__ = ["Conversation", "Declared"]
+
+_log: Final = logging.getLogger("rollcage.mcp")
+
+Send = Callable[[Message], Awaitable[None]]
+
+_FAILED: Final = -32000  # of JSON-RPC: an error of the implementation
+_GONE: Final = -32001
+_DOUBLED: Final = -32600
+_PAGES: Final = 1_000  # of a list of tools
+_QUIET: Final = {"ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"}
+"""Requests whose answer says nothing: a proxy without a server gives it itself."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Declared:
+    """What is said of a server's tools beside what it says itself.
+
+    Attributes:
+        tools: by a tool's name, fields of its contract.
+        trust: whether the server's own word about effects counts.
+        prefix: comes before each tool's name.
+    """
+
+    tools: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict[str, Any])
+    trust: bool = False
+    prefix: str = ""
+
+
+@dataclasses.dataclass(eq=False)
+class _Served:
+    """A request of the client while it is being answered."""
+
+    message: Message
+    task: asyncio.Task[None] | None = None
+    is_write: bool = False
+    asks: bool = False  # the server was asked
+    cancelled: bool = False  # by the client, who wants no answer any more
+    value: Any = None  # what the body gave
+    response: Message | None = None  # what the server answered
+    notes: list[dict[str, Any]] = dataclasses.field(default_factory=list[dict[str, Any]])
+
+    @property
+    def token(self) -> object:
+        """By what the server's progress is known to be that of this request."""
+        return self.message.meta.get("progressToken")
+
+
+class Conversation:
+    """Serves one client: its requests are steps of a session, all else passes.
+
+    Args:
+        session: entered by now.
+        connect: starts the server, or connects to it; None where there is none (a replay).
+        send: takes what goes to the client.
+        declared: of the server's tools.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        connect: Callable[[], Awaitable[Connection]] | None,
+        send: Send,
+        *,
+        declared: Declared = Declared(),
+    ) -> None:
+        self.session = session
+        self.client: Mapping[str, Any] = {}  # what `initialize` was told of it
+        self._send = send
+        self._declared = declared
+        self._is_live = connect is not None
+        self._upstream = Upstream(connect or _nowhere, self._from_server)
+        self._served: dict[Id, _Served] = {}
+        self._asked: dict[Id, asyncio.Future[Message]] = {}
+        self._doubts: list[dict[str, Any]] = []
+        self._tools: dict[str, Contract] | None = None
+        self._hello: Message | None = None
+        self._is_greeted = False
+        self._greeting = asyncio.Lock()
+
+    # --- from the client -------------------------------------------------------------------------
+
+    async def take(self, message: Message) -> None:
+        """Take a message of the client; its requests are answered by and by."""
+        if message.kind == "response":
+            asked = self._asked.pop(message.id, None)
+            if asked is None:
+                await self._pass_on(message)
+            elif not asked.done():
+                asked.set_result(message)
+        elif message.kind == "notification":
+            if message.method == "notifications/cancelled":
+                await self._cancel(message)
+            else:
+                await self._pass_on(message)
+        elif message.id in self._served:
+            text = f"the request {message.id!r} is still being answered: take another id"
+            await self._send(as_failure(message.id, _DOUBLED, text))
+        else:
+            served = self._served[message.id] = _Served(message)
+            served.task = asyncio.create_task(self._serve(served))
+
+    async def _pass_on(self, message: Message) -> None:
+        if self._upstream.is_up:
+            with contextlib.suppress(ServerGone):  # whoever waits for an answer is told
+                await self._upstream.send(message)
+
+    async def _cancel(self, message: Message) -> None:
+        """The client wants a request cancelled: it waits for it no more, whatever comes."""
+        served = self._served.get(message.params.get("requestId", ""))
+        if served is None or served.task is None:
+            return
+        served.cancelled = True
+        if served.asks:
+            await self._pass_on(message)
+        if not (served.asks and served.is_write):
+            served.task.cancel()  # recorded as not started, or of a read as cut off
+            return
+        # Whether the server stops in time, nobody knows: until it answers, the call is under way.
+        self._doubts.append(_call_of(served.message))
+
+    async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask the client something on the proxy's own behalf.
+
+        Raises:
+            ServerError: it answers with an error.
+        """
+        # The server can't guess the id, so no answer to it is taken for the answer to this.
+        request = as_request(f"rollcage-{secrets.token_hex(16)}", method, params)
+        answer = self._asked[request.id] = asyncio.get_running_loop().create_future()
+        try:
+            await self._send(request)
+            return result_of(await answer)
+        finally:
+            self._asked.pop(request.id, None)
+
+    # --- from the server -------------------------------------------------------------------------
+
+    async def _from_server(self, message: Message) -> None:
+        if message.kind == "notification":
+            if message.method == "notifications/tools/list_changed":
+                self._tools = None
+            served = self._about(message)
+            if served is not None:
+                served.notes.append({"method": message.method, "params": message.params})
+                if served.cancelled:
+                    return
+        await self._send(message)
+
+    def _about(self, note: Message) -> _Served | None:
+        """Which request a notification is about; None where that is not certain."""
+        asking = [each for each in self._served.values() if each.asks]
+        if note.method == "notifications/progress":
+            token = note.params.get("progressToken")
+            asking = [each for each in asking if each.token == token]
+        return asking[0] if len(asking) == 1 else None
+
+    # --- a request -------------------------------------------------------------------------------
+
+    async def _serve(self, served: _Served) -> None:
+        message = served.message
+        try:
+            answer = await self._answer(served)
+        except asyncio.CancelledError:
+            if not served.cancelled:
+                raise
+            return
+        finally:
+            del self._served[message.id]
+            if served.cancelled and served.response is not None:
+                self._doubts.remove(_call_of(message))
+        if not served.cancelled:
+            await self._send(answer)
+
+    async def _answer(self, served: _Served) -> Message:
+        message = served.message
+        try:
+            value = await self._value(served)
+        except ServerError as error:
+            return as_failure(message.id, error.code, error.message, error.data)
+        except REFUSED as error:
+            if message.method == "tools/call":  # the model reads it, and goes on
+                content = [{"type": "text", "text": str(error)}]
+                return as_answer(message.id, {"content": content, "isError": True})
+            return as_failure(message.id, _FAILED, str(error), _named(error))
+        except ServerGone as error:
+            return as_failure(message.id, _GONE, str(error))
+        except (*HALTED, RollcageError) as error:
+            return as_failure(message.id, _FAILED, str(error), _named(error))
+        if isinstance(value, Message):
+            return value
+        if value is served.value and served.response is not None:
+            return served.response  # as the server wrote it
+        await self._give_notes(served, value)
+        return as_answer(message.id, value["result"])
+
+    async def _value(self, served: _Served) -> Any:
+        message = served.message
+        if message.method == "tools/call":
+            return await self._tool_call(served)
+        if message.method in READS:
+            return await self._read(served)
+        if self._is_live:
+            await self._go_live()
+            return await self._upstream.request(message)
+        if message.method in _QUIET:
+            return as_answer(message.id, {})
+        text = f"{message.method} is not recorded, and no server is there to answer it"
+        return as_failure(message.id, -32601, text)
+
+    async def _give_notes(self, served: _Served, value: Mapping[str, Any]) -> None:
+        """Send again what the server sent while it was at work, in its order."""
+        for note in value.get("notifications", ()):
+            params = dict(note["params"])
+            if "progressToken" in params:
+                if served.token is None:
+                    continue
+                params["progressToken"] = served.token
+            await self._send(as_notification(note["method"], params))
+
+    # --- steps -----------------------------------------------------------------------------------
+
+    async def _read(self, served: _Served) -> Any:
+        message = served.message
+        params = {name: each for name, each in message.params.items() if name != "_meta"}
+        if message.method == "initialize":
+            self._hello = message
+            info = params.get("clientInfo")
+            self.client = cast("Mapping[str, Any]", info) if isinstance(info, dict) else {}
+            params = {"protocolVersion": params.get("protocolVersion")}  # any client's will do
+        value = await self.session.arun(read_contract(message.method), params, self._body(served))
+        if message.method == "tools/list":
+            self._learn(value["result"])
+            return self._exposed(value)
+        return value
+
+    async def _tool_call(self, served: _Served) -> Any:
+        message = served.message
+        name, given = message.params.get("name"), message.params.get("arguments")
+        if not isinstance(name, str) or not isinstance(given, dict | None):
+            raise ServerError(-32602, "tools/call wants a name, and arguments that are an object")
+        contract = await self._contract(name, message)
+        served.is_write = contract.effect == "write"
+        arguments = _arguments(message)
+        if _call_of(message) in self._doubts:
+            text = (
+                f"{name} was cancelled while it ran, and the server has not said whether it has "
+                f"happened: the same call is not made again in this conversation"
+            )
+            self.session.refused(contract, arguments, reason=text, code="in_doubt")
+            content = [{"type": "text", "text": text}]
+            return as_answer(message.id, {"content": content, "isError": True})
+        instead = Instead(self._edited(served), _as_result)
+        return await self.session.arun(contract, arguments, self._body(served), instead=instead)
+
+    def _body(self, served: _Served) -> Callable[..., Any]:
+        async def body(**_: Any) -> dict[str, Any]:
+            return await self._asked_of_server(served, served.message)
+
+        return body
+
+    def _edited(self, served: _Served) -> Callable[..., Any]:
+        async def body(**arguments: Any) -> dict[str, Any]:
+            params = {**served.message.params, "arguments": arguments}
+            params |= arguments.pop(_MORE, {})
+            request = as_request(served.message.id, "tools/call", params)
+            return await self._asked_of_server(served, request)
+
+        return body
+
+    async def _asked_of_server(self, served: _Served, request: Message) -> dict[str, Any]:
+        """What the server answers to a request: the body of its step."""
+        await self._go_live(request)
+        served.asks = True
+        response = await self._upstream.request(request)
+        if served.cancelled and "error" in response.data:
+            await asyncio.get_running_loop().create_future()  # it says no more than that it stopped
+        served.response = response
+        value: dict[str, Any] = {"result": result_of(response)}
+        if served.notes:
+            value["notifications"] = served.notes
+        served.value = value
+        return value
+
+    async def _go_live(self, request: Message | None = None) -> None:
+        """Have the server started, and greeted as the client has greeted us.
+
+        Raises:
+            ServerGone: it can't be reached.
+        """
+        await self._upstream.start()
+        async with self._greeting:
+            if self._is_greeted or self._hello is None:
+                return
+            self._is_greeted = True
+            if request is self._hello:
+                return
+            hello = as_request(f"rollcage-{secrets.token_hex(8)}", "initialize", self._hello.params)
+            result_of(await self._upstream.request(hello))
+            await self._upstream.send(as_notification("notifications/initialized"))
+
+    # --- tools -----------------------------------------------------------------------------------
+
+    async def _contract(self, name: str, message: Message) -> Contract:
+        """The contract of a tool; the server is asked for its tools where the client did not."""
+        if self._tools is None:
+            meta = {n: each for n, each in message.meta.items() if n != "progressToken"}
+            cursor: Any = None
+            for _ in range(_PAGES):
+                params: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
+                more = {"_meta": meta} if meta else {}
+                own = f"rollcage-{secrets.token_hex(8)}"
+                request = as_request(own, "tools/list", {**params, **more})
+                contract, body = read_contract("tools/list"), self._body(_Served(request))
+                value = await self.session.arun(contract, params, body)
+                self._learn(value["result"])
+                cursor = value["result"].get("nextCursor")
+                if cursor is None:
+                    break
+        return (self._tools or {}).get(name) or self._contract_of({"name": name})
+
+    def _learn(self, listed: Mapping[str, Any]) -> None:
+        """Make the contracts of the tools on a page of the server's list."""
+        tools = self._tools = self._tools or {}
+        for each in _definitions(listed):
+            tools[each["name"]] = self._contract_of(each)
+
+    def _contract_of(self, tool: Mapping[str, Any]) -> Contract:
+        said = self._declared
+        more = said.tools.get(tool["name"], {})
+        return tool_contract(tool, prefix=said.prefix, trust=said.trust, declared=more)
+
+    def _exposed(self, value: dict[str, Any]) -> dict[str, Any]:
+        """A page of the server's list with the tools that the session's facade gives."""
+        if self.session.facade is None:
+            return value
+        tools = self._tools or {}
+        listed = [
+            each
+            for each in _definitions(value["result"])
+            if exposes(self.session, tools[each["name"]])
+        ]
+        return {**value, "result": {**value["result"], "tools": listed}}
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    @property
+    def under_way(self) -> list[asyncio.Task[None]]:
+        """The requests that are being answered now."""
+        return [each.task for each in self._served.values() if each.task is not None]
+
+    async def close(self, grace: float = 0.0) -> None:
+        """The client is gone: let what is under way end within a while (seconds), then stop.
+
+        A write that has not ended by then is recorded as one of unknown outcome.
+        """
+        tasks = self.under_way
+        if tasks:
+            await asyncio.wait(tasks, timeout=grace)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._upstream.close()
+
+
+_MORE: Final = "mcp:more"  # the argument that holds the other parameters of a call
+
+
+def _call_of(message: Message) -> dict[str, Any]:
+    return {"name": message.params.get("name"), "arguments": message.params.get("arguments")}
+
+
+def _arguments(message: Message) -> dict[str, Any]:
+    """A tool call's arguments, with whatever else the server is told in it."""
+    arguments = dict(message.params.get("arguments") or {})
+    known = ("name", "arguments", "_meta")
+    more = {name: each for name, each in message.params.items() if name not in known}
+    return {**arguments, _MORE: more} if more else arguments
+
+
+def _definitions(listed: Mapping[str, Any]) -> list[dict[str, Any]]:
+    tools: Any = listed.get("tools")
+    return [
+        each
+        for each in (tools if isinstance(tools, list) else [])
+        if isinstance(each, dict) and isinstance(each.get("name"), str) and each["name"]
+    ]
+
+
+def _as_result(response: Any) -> dict[str, Any]:
+    """What a person answered in the tool's place, as its result."""
+    text = response if isinstance(response, str) else repr(response)
+    return {"result": {"content": [{"type": "text", "text": text}]}}
+
+
+def _named(error: BaseException) -> dict[str, Any]:
+    return {"rollcage": type(error).__name__}
+
+
+async def _nowhere() -> Connection:
+    raise ServerGone("no server is there: this is a replay")

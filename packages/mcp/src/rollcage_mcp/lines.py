@@ -1,0 +1,85 @@
+"""Lines of bytes between processes: read with a limit, written in order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import AsyncIterator
+from typing import BinaryIO, Final
+
+from rollcage_mcp.errors import MessageInvalid
+
+__all__ = ["LONGEST", "Writer", "lines", "reader_of", "writer_of"]
+
+LONGEST: Final = 64 * 1024 * 1024  # bytes of a message
+
+
+async def lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """The lines of a stream that are not empty, without their ends.
+
+    Raises:
+        MessageInvalid: one is longer than the reader's limit.
+    """
+    while True:
+        try:
+            line = await reader.readuntil(b"\n")
+        except asyncio.IncompleteReadError as error:
+            line = error.partial  # its last one may have no end
+            if not line:
+                return
+        except asyncio.LimitOverrunError as error:
+            raise MessageInvalid(
+                f"a message is longer than {LONGEST // 2**20} MiB; {error.consumed} bytes were read"
+            ) from None
+        line = line.rstrip(b"\r\n")
+        if line:
+            yield line
+
+
+class Writer:
+    """Writes messages, each as a line, as a whole and in order; waits where nobody reads them."""
+
+    def __init__(self, stream: asyncio.StreamWriter) -> None:
+        self._stream = stream
+
+    async def write(self, raw: bytes) -> None:
+        """Write one message.
+
+        Raises:
+            ConnectionError: nobody reads any more.
+        """
+        if b"\n" in raw:  # within JSON, a line break is white space
+            raw = raw.replace(b"\r", b" ").replace(b"\n", b" ")
+        self._stream.write(raw + b"\n")
+        await self._stream.drain()
+
+    def close(self) -> None:
+        """Write no more."""
+        self._stream.close()
+
+
+async def reader_of(file: BinaryIO, limit: int = LONGEST) -> asyncio.StreamReader:
+    """A file of this process as a stream: a pipe, a socket, a terminal, or a file on disk."""
+    reader = asyncio.StreamReader(limit=limit)
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # no event loop waits for these
+        reader.feed_data(file.read())
+        reader.feed_eof()
+        return reader
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), file)
+    return reader
+
+
+async def writer_of(file: BinaryIO) -> Writer:
+    """A file of this process as a stream to write to.
+
+    Raises:
+        ValueError: it is neither a pipe nor a socket nor a terminal.
+    """
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    transport, protocol = await loop.connect_write_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), file
+    )
+    return Writer(asyncio.StreamWriter(transport, protocol, None, loop))

@@ -1,0 +1,175 @@
+"""Messages of JSON-RPC as they are on the wire: their bytes, and what the proxy needs of them.
+
+A message passes as the bytes that it came in. Only what the proxy changes or makes itself is
+written anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any, Final, Literal, cast
+
+import orjson
+
+from rollcage_mcp.errors import MessageInvalid, ServerError
+
+__all__ = [
+    "Id",
+    "Message",
+    "as_answer",
+    "as_failure",
+    "as_notification",
+    "as_request",
+    "parse",
+    "result_of",
+]
+
+Id = str | int
+Kind = Literal["request", "notification", "response"]
+
+_SHOWN: Final = 120  # characters of a line that an error shows
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Message:
+    """One message.
+
+    Attributes:
+        raw: its line, without the newline.
+        data: the same as an object.
+        kind: `request`, `notification` or `response`.
+    """
+
+    raw: bytes
+    data: dict[str, Any]
+    kind: Kind
+
+    @property
+    def id(self) -> Id:
+        """The id of a request or a response."""
+        found: Id = self.data["id"]
+        return found
+
+    @property
+    def method(self) -> str:
+        """The method of a request or a notification."""
+        found: str = self.data["method"]
+        return found
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters; empty where there are none."""
+        return cast("dict[str, Any]", self.data.get("params") or {})
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What the parameters hold under `_meta`; empty where that is no object."""
+        found = self.params.get("_meta")
+        return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def parse(line: bytes) -> Message:
+    """The message that a line holds.
+
+    Raises:
+        MessageInvalid: it is no JSON, no object, or no message of JSON-RPC 2.0.
+    """
+    try:
+        data: Any = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        data = _by_the_library(line, error)
+    if not isinstance(data, dict):
+        raise MessageInvalid(f"a message has to be one JSON object: {_shown(line)}")
+    message = cast("dict[str, Any]", data)
+    return Message(line, message, _kind(message, line))
+
+
+def _by_the_library(line: bytes, error: ValueError) -> Any:
+    """What orjson refuses and JSON allows: integers of any size."""
+    try:
+        return json.loads(line, parse_constant=_refused)
+    except (ValueError, RecursionError):
+        raise MessageInvalid(f"no JSON ({error}): {_shown(line)}") from None
+
+
+def _refused(word: str) -> Any:
+    raise ValueError(word)
+
+
+def _kind(data: Mapping[str, Any], line: bytes) -> Kind:
+    has_id = "id" in data
+    if has_id and (isinstance(data["id"], bool) or not isinstance(data["id"], str | int)):
+        if "error" in data and data["id"] is None:  # the answer to something that could not be read
+            raise MessageInvalid(f"the other side could not read a message: {_shown(line)}")
+        raise MessageInvalid(f"an id has to be a string or an integer: {_shown(line)}")
+    if "method" in data:
+        params = data.get("params")
+        if not isinstance(data["method"], str) or not isinstance(params, dict | None):
+            raise MessageInvalid(f"a method is a string, and params are an object: {_shown(line)}")
+        return "request" if has_id else "notification"
+    if has_id and ("result" in data) != ("error" in data):
+        return "response"
+    raise MessageInvalid(f"neither a request nor a notification nor a response: {_shown(line)}")
+
+
+def _shown(line: bytes) -> str:
+    text = line[:_SHOWN].decode(errors="replace")
+    return ascii(text) + ("…" if len(line) > _SHOWN else "")
+
+
+# --- messages of the proxy's own -----------------------------------------------------------------
+
+
+def _message(kind: Kind, data: dict[str, Any]) -> Message:
+    data = {"jsonrpc": "2.0", **data}
+    try:
+        raw = orjson.dumps(data)
+    except TypeError:  # integers beyond 64 bits
+        raw = json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+    return Message(raw, data, kind)
+
+
+def as_request(id: Id, method: str, params: Mapping[str, Any] | None = None) -> Message:  # noqa: A002 - its name
+    """A request."""
+    more = {} if params is None else {"params": dict(params)}
+    return _message("request", {"id": id, "method": method, **more})
+
+
+def as_notification(method: str, params: Mapping[str, Any] | None = None) -> Message:
+    """A notification."""
+    more = {} if params is None else {"params": dict(params)}
+    return _message("notification", {"method": method, **more})
+
+
+def as_answer(id: Id, result: Mapping[str, Any]) -> Message:  # noqa: A002 - its name
+    """The response that gives a result."""
+    return _message("response", {"id": id, "result": dict(result)})
+
+
+def as_failure(id: Id, code: int, message: str, data: Any = None) -> Message:  # noqa: A002 - its name
+    """The response that says that a request failed."""
+    more = {} if data is None else {"data": data}
+    return _message("response", {"id": id, "error": {"code": code, "message": message, **more}})
+
+
+def result_of(response: Message) -> dict[str, Any]:
+    """What a response gives.
+
+    Raises:
+        ServerError: it gives an error.
+        MessageInvalid: it gives something else than an object.
+    """
+    if "error" in response.data:
+        error = response.data["error"]
+        if not isinstance(error, dict):
+            raise ServerError(-32603, f"an error that is no object: {_shown(response.raw)}")
+        said = cast("dict[str, Any]", error)
+        code = said.get("code")
+        number = code if isinstance(code, int) else -32603
+        raise ServerError(number, str(said.get("message", "")), said.get("data"))
+    result = response.data["result"]
+    if not isinstance(result, dict):
+        raise ServerError(-32603, f"a result that is no object: {_shown(response.raw)}")
+    return cast("dict[str, Any]", result)

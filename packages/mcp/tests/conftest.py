@@ -1,0 +1,39 @@
+"""Conversations with a scripted server, and the store of core's tests."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fixtures import every_trace_is_valid, files, store  # noqa: F401 - pytest finds them here
+from rollcage import Session
+from rollcage_mcp.conversation import Conversation, Declared
+from scripted import Client, Server, Talk
+
+
+@pytest.fixture
+def talk(store: Path) -> Talk:  # noqa: F811 - the fixture
+    """Opens a conversation with a server (None: there is none), in a session of these settings."""
+
+    @contextlib.asynccontextmanager
+    async def opened(
+        server: Server | None,
+        *,
+        name: str = "talk",
+        declared: Declared = Declared(),  # noqa: B008 - immutable
+        grace: float = 5.0,
+        met: Callable[[Conversation], None] = lambda _: None,
+        **settings: Any,
+    ) -> AsyncIterator[Client]:
+        client = Client()
+        async with Session(name, store=store, **settings) as session:
+            connect = None if server is None else server.connect
+            client.conversation = Conversation(session, connect, client.take, declared=declared)
+            met(client.conversation)
+            try:
+                yield client
+            finally:
+                await client.conversation.close(grace)
+
+    return opened
