@@ -65,12 +65,17 @@ class Flow:
         over: no other step begins.
         calls: what is in flight, changes nothing, and may be broken off.
         sleeps: the same, where it is nothing but a time that passes.
+        is_race: what is in flight here, or in what this is a part of, may be broken off.
     """
 
     around: Flow | None = None
     over: bool = False
+    is_race: bool = False
     calls: set[asyncio.Task[Any]] = dataclasses.field(default_factory=set["asyncio.Task[Any]"])
     sleeps: set[asyncio.Task[Any]] = dataclasses.field(default_factory=set["asyncio.Task[Any]"])
+
+    def __post_init__(self) -> None:
+        self.is_race = self.is_race or (self.around is not None and self.around.is_race)
 
     def end(self, *, calls: bool = False) -> None:
         """Begin no other step; nobody sleeps on, and calls that change nothing may end, too."""
@@ -106,6 +111,8 @@ class Place:
         after: the branches that all of them come after.
         flow: what they are a part of.
         path: for messages: `mails[3].`.
+        in_row: one after the other, in the branch that is open.
+        round: in a row that is done again and again, before their names: `3/`.
     """
 
     variables: Variables
@@ -113,6 +120,8 @@ class Place:
     suffix: str = ""
     after: Branches = ()
     path: str = ""
+    in_row: bool = False
+    round: str = ""
 
     def with_(self, variables: Variables, **changed: Any) -> Place:
         """The same, with more variables."""
@@ -138,6 +147,8 @@ async def breakable(
     what: Coroutine[Any, Any, Any], flow: Flow, kind: Literal["calls", "sleeps"] = "calls"
 ) -> Any:
     """Wait for what changes nothing, and may be broken off where what is around it is over."""
+    if kind == "calls" and not flow.is_race:
+        return await what
     task = asyncio.ensure_future(what)
     flows = list(_around(flow))
     held: list[set[asyncio.Task[Any]]] = [getattr(each, kind) for each in flows]

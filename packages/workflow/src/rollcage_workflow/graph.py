@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+import heapq
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from rollcage import Contract
 
 from rollcage_workflow.plan import Jump, Plan, Step
 
-__all__ = ["Checked", "Graph", "Loop", "Node", "Unit", "cycle", "loops_of"]
+__all__ = [
+    "Checked", "Graph", "Loop", "Node", "Unit", "ancestors", "between", "blocks_in", "cycle",
+    "loops_of", "names_of",
+]  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,6 +49,7 @@ class Loop:
         units: the steps, and the loops inside this one.
         names: all of the steps, those of the loops inside too.
         before: the steps outside that one of these comes after.
+        opens: see `opens_of`.
     """
 
     first: str
@@ -52,9 +58,85 @@ class Loop:
     units: tuple[Unit, ...]
     names: frozenset[str]
     before: tuple[str, ...]
+    opens: Mapping[str, Collection[str]]
 
 
 Unit = Node | Loop
+
+
+class Opens(Mapping[str, Collection[str]]):
+    """The branches of steps, in whichever round or attempt, and those that each comes after."""
+
+    def __init__(self, before: Mapping[str, Collection[str]]) -> None:
+        self._before = before
+
+    def __getitem__(self, name: str) -> Collection[str]:
+        return self._before[re.split(r"[.~]", name, maxsplit=1)[0]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._before)
+
+    def __len__(self) -> int:
+        return len(self._before)
+
+
+def opens_of(units: Iterable[Unit]) -> Opens:
+    """By step, those that it comes after; within a loop, all that the loop comes after."""
+    return Opens(_before(units))
+
+
+def _before(units: Iterable[Unit]) -> dict[str, Collection[str]]:
+    found: dict[str, Collection[str]] = {}
+    for unit in units:
+        if isinstance(unit, Node):
+            found[unit.name] = unit.before
+        else:
+            inner = _before(unit.units)
+            found |= {name: (*before, *unit.before) for name, before in inner.items()}
+    return found
+
+
+def names_of(unit: Unit) -> Collection[str]:
+    """The steps that a unit is, or does again."""
+    return unit.names if isinstance(unit, Loop) else (unit.name,)
+
+
+def _ordered(units: tuple[Unit, ...]) -> tuple[Unit, ...]:
+    """Units, each behind those that it comes after; else as they are."""
+    owner = {name: at for at, unit in enumerate(units) for name in names_of(unit)}
+    after: list[list[int]] = [[] for _ in units]
+    missing = [0] * len(units)
+    for at, unit in enumerate(units):
+        before = {owner[name] for name in unit.before if name in owner}
+        missing[at] = len(before)
+        for each in before:
+            after[each].append(at)
+    ready = [at for at, count in enumerate(missing) if not count]
+    found: list[Unit] = []
+    while ready:
+        at = heapq.heappop(ready)
+        found.append(units[at])
+        for each in after[at]:
+            missing[each] -= 1
+            if not missing[each]:
+                heapq.heappush(ready, each)
+    return tuple(found)
+
+
+def _is_row(units: tuple[Unit, ...]) -> bool:
+    """Whether each step comes after the one before it. In a row, none is tried again."""
+    last = 0
+    reaches: dict[str, int] = {}  # by step, the last of those that it comes after
+    for unit in units:
+        if isinstance(unit, Loop) or unit.step.retry is not None:
+            return False
+        behind = max((reaches[name] for name in unit.before if name in reaches), default=0)
+        if unit.step.kind != "value":
+            if behind != last:
+                return False
+            behind = last = last + 1
+        reaches[unit.name] = behind
+    return True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,14 +144,26 @@ class Graph:
     """The steps of a block.
 
     Attributes:
-        units: what is run, in the order of the plan.
+        units: what is run, each behind those that it comes after.
         last: the last step, whose result is the block's where nothing else is said.
+        at: where the block is: the plan's name, and its place in that.
+        is_row: each step comes after the one before it; those that only compute do not count.
+        opens: see `opens_of`.
         result: the template of the block's result, if there is one.
     """
 
     units: tuple[Unit, ...]
     last: str
+    at: str
+    is_row: bool
+    opens: Mapping[str, Collection[str]]
     result: Any = None
+
+    @classmethod
+    def of(cls, units: tuple[Unit, ...], last: str, at: str) -> Graph:
+        """The graph of a block's units."""
+        units = _ordered(units)
+        return cls(units, last, at, _is_row(units), opens_of(units))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -163,5 +257,24 @@ def _units(
             rest = {each: span for each, span in spans.items() if each != around}
             outside = {e for each in inside for e in nodes[each].before if e not in spans[around]}
             units = _units(nodes, inside, {e: s for e, s in rest.items() if s <= spans[around]})
-            found.append(Loop(jump.to, around, jump, units, spans[around], tuple(sorted(outside))))
+            found.append(
+                Loop(jump.to, around, jump, units, spans[around], tuple(sorted(outside)),
+                     opens_of(units))
+            )  # fmt: skip
     return tuple(found)
+
+
+def blocks_in(graph: Graph) -> Iterator[Graph]:
+    """A block, and all those inside it, of other plans too."""
+    waiting: list[Graph | Loop] = [graph]
+    while waiting:
+        block = waiting.pop()
+        if isinstance(block, Graph):
+            yield block
+        for unit in block.units:
+            if isinstance(unit, Loop):
+                waiting.append(unit)
+            elif unit.plan is not None:
+                waiting.append(unit.plan.graph)
+            elif unit.inner is not None:
+                waiting.append(unit.inner)

@@ -1,8 +1,12 @@
 """Does the steps of a plan, each as a call of a session, in an order that their results allow.
 
-A step stands in a branch of its own that comes after those of the steps it depends on: what it
-does is found again after a crash, whatever went on beside it. Nothing in flight is ever broken off
-because something else failed: no other step begins, and what was begun ends.
+Where the steps of a block depend on one another in a row, they are calls one after the other. In
+any other block, each stands in a branch of its own that comes after those of the steps it depends
+on: what it does is found again after a crash, whatever went on beside it. Which of the two it is
+stays as it was first, however the plan is edited.
+
+Nothing in flight is ever broken off because something else failed: no other step begins, and what
+was begun ends.
 
 What the steps of one kind do is in `kinds`.
 """
@@ -12,8 +16,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import datetime as dt
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from rollcage import Halt, Session, SessionHalted
@@ -23,6 +27,7 @@ from rollcage_workflow.expressions import fill, is_true
 from rollcage_workflow.failures import is_worth, notes_of, say, type_name
 from rollcage_workflow.flow import (
     NO_FAILURES,
+    Branches,
     Done,
     Flow,
     Lost,
@@ -33,7 +38,7 @@ from rollcage_workflow.flow import (
     raise_first,
     values_of,
 )
-from rollcage_workflow.graph import Checked, Graph, Loop, Node, Unit
+from rollcage_workflow.graph import Checked, Graph, Loop, Node, Unit, names_of
 from rollcage_workflow.kinds import KINDS
 from rollcage_workflow.plan import Step
 from rollcage_workflow.records import NOW, utc
@@ -52,7 +57,7 @@ class Interpreter:
         patience: how long a time is waited for in the process (seconds); for one that is further
             off, the attempt ends.
         told: is told of each step as it begins and ends: path, state.
-
+        rows: by block that was reached before, whether its steps were done in a row.
     """
 
     def __init__(
@@ -62,12 +67,14 @@ class Interpreter:
         clock: Callable[[], int],
         patience: float,
         told: Callable[[str, str], None],
+        rows: Mapping[str, bool] = MappingProxyType({}),
     ) -> None:
         self.session = session
         self.signals = signals
         self._clock = clock
         self.patience = patience
         self._told = told
+        self._rows = rows
 
     async def plan(
         self, checked: Checked, inputs: Mapping[str, Any], flow: Flow | None = None, path: str = ""
@@ -108,23 +115,46 @@ class Interpreter:
 
     async def block(self, graph: Graph, place: Place) -> Any:
         """The steps of a block, and its result."""
-        done = await self.units(graph.units, place)
+        done = await self.steps(graph, place)
         if graph.result is None:
-            return done[graph.last].value
-        return fill(graph.result, {**place.variables, **values_of(done)})
+            return done[graph.last]
+        return fill(graph.result, {**place.variables, **done})
 
-    async def units(self, units: Iterable[Unit], place: Place) -> dict[str, Done]:
+    async def steps(self, graph: Graph, place: Place) -> dict[str, Any]:
+        """The steps of a block; their results, by name."""
+        if self.is_row(graph):
+            return await self._row(graph, place)
+        return values_of(await self._units(graph, place))
+
+    def is_row(self, graph: Graph) -> bool:
+        """Whether the steps of a block are done one after the other, in the branch that is open."""
+        return self._rows.get(graph.at, graph.is_row)
+
+    async def _row(self, graph: Graph, place: Place) -> dict[str, Any]:
+        """The steps of a block, one after the other."""
+        seen = dict(place.variables)
+        here = dataclasses.replace(place, variables=seen, in_row=True)
+        results: dict[str, Any] = {}
+        for unit in graph.units:
+            place.flow.check()
+            if isinstance(unit, Node):
+                found = {unit.name: (await self.step(unit, here)).value}
+            else:
+                found = values_of(await self._loop(unit, here))
+            seen.update(found)
+            results.update(found)
+        return results
+
+    async def _units(self, block: Graph | Loop, place: Place) -> dict[str, Done]:
         """Do units, each as soon as those are done that it comes after; what each step gave."""
         flow = Flow(place.flow)
-        place = dataclasses.replace(place, flow=flow)
+        place = dataclasses.replace(place, flow=flow, in_row=False, round="")
         waiting: dict[str, asyncio.Future[Done]] = {}
         loop = asyncio.get_running_loop()
-        for unit in units:
-            names = unit.names if isinstance(unit, Loop) else {unit.name}
-            waiting.update((name, loop.create_future()) for name in names)
-        opens = _Rounds(_order(units))
-        with self.session.turn(opens=opens):  # all of them begin in one world
-            tasks = [asyncio.create_task(self._unit(unit, place, waiting)) for unit in units]
+        for unit in block.units:
+            waiting.update((name, loop.create_future()) for name in names_of(unit))
+        with self.session.turn(opens=block.opens):  # all of them begin in one world
+            tasks = [asyncio.create_task(self._unit(unit, place, waiting)) for unit in block.units]
             try:
                 ended = await asyncio.gather(*tasks, return_exceptions=True)
             except BaseException:
@@ -138,7 +168,7 @@ class Interpreter:
     async def _unit(
         self, unit: Unit, place: Place, waiting: Mapping[str, asyncio.Future[Done]]
     ) -> None:
-        names = sorted(unit.names) if isinstance(unit, Loop) else [unit.name]
+        names = names_of(unit)
         try:
             before = {name: await _of(waiting[name]) for name in unit.before if name in waiting}
             place.flow.check()
@@ -166,7 +196,7 @@ class Interpreter:
         for number in range(1, loop.jump.most + 2):
             suffix = place.suffix if number == 1 else f"{place.suffix}.{number}"
             here = place.with_({"last": last}, suffix=suffix)
-            found = await self.units(loop.units, here)
+            found = await self._units(loop, here)
             jumps = found[loop.last]
             last = jumps.value
             seen = {**place.variables, **values_of(found), "last": last}
@@ -251,59 +281,36 @@ class Interpreter:
         """One attempt at a step; of one that is kept, its error, too: what it did stays done."""
         if node.step.kind == "value":
             return Done(await KINDS["value"].run(self, node, place), place.after)
+        if place.in_row and node.step.retry is None:
+            with self.session.place(call_id=f"{place.round}{node.name}"):
+                return await self._kept(node, place, place.after)
         name = f"{node.name}{place.suffix}{mark}"
         with self.session.branch(name, after=place.after) as branch:
-            try:
-                value = await self._timed(node, place)
-            except NO_FAILURES:
+            return await self._kept(node, place, (branch,))
+
+    async def _kept(self, node: Node, place: Place, after: Branches) -> Done:
+        try:
+            return Done(await self._timed(node, place), after)
+        except NO_FAILURES:
+            raise
+        except Exception as error:
+            if node.step.on_failure != "keep" or self.session.halted is not None:
                 raise
-            except Exception as error:
-                if node.step.on_failure != "keep" or self.session.halted is not None:
-                    raise
-                return Done(None, (branch,), error)
-        return Done(value, (branch,))
+            return Done(None, after, error)
 
     async def _timed(self, node: Node, place: Place) -> Any:
-        limit = node.step.timeout
+        run, limit = KINDS[node.step.kind].run, node.step.timeout
+        if limit is None:
+            return await run(self, node, place)
         timeout = asyncio.timeout(limit)
         try:
             async with timeout:
-                return await KINDS[node.step.kind].run(self, node, place)
+                return await run(self, node, place)
         except TimeoutError:
             if not timeout.expired():
                 raise
             said = f"{place.path}{node.name}: took longer than {limit:g} s"
             raise StepFailed(said) from None
-
-    # --- kinds of steps --------------------------------------------------------------------------
-
-
-class _Rounds(Mapping[str, Collection[str]]):
-    """The branches of steps, in whichever round or attempt, and those that each comes after."""
-
-    def __init__(self, before: Mapping[str, Collection[str]]) -> None:
-        self._before = before
-
-    def __getitem__(self, name: str) -> Collection[str]:
-        return self._before[re.split(r"[.~]", name, maxsplit=1)[0]]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._before)
-
-    def __len__(self) -> int:
-        return len(self._before)
-
-
-def _order(units: Iterable[Unit]) -> dict[str, Collection[str]]:
-    """By step, those that it comes after; within a loop, all that the loop comes after."""
-    found: dict[str, Collection[str]] = {}
-    for unit in units:
-        if isinstance(unit, Node):
-            found[unit.name] = unit.before
-        else:
-            inner = _order(unit.units)
-            found |= {name: (*before, *unit.before) for name, before in inner.items()}
-    return found
 
 
 async def _of(future: asyncio.Future[Done]) -> Done:

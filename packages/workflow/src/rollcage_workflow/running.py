@@ -29,7 +29,7 @@ from rollcage_workflow.errors import (
 from rollcage_workflow.failures import on_failure, type_name
 from rollcage_workflow.files import Document
 from rollcage_workflow.flow import Waits
-from rollcage_workflow.graph import Checked
+from rollcage_workflow.graph import Checked, blocks_in
 from rollcage_workflow.inputs import given_inputs
 from rollcage_workflow.interpret import Interpreter
 from rollcage_workflow.plan import Plan
@@ -115,7 +115,8 @@ async def run(
             f"{error.get('type')}: {error.get('message')}. To run it once more: again=True, or "
             f"rollcage workflow run --again"
         )
-    attempt = _Attempt(checked, given, id, own, patience, told, clock, session, retries=again)
+    attempt = _Attempt(checked, given, id, own, patience, told, clock, session,
+                       rows=before.rows, retries=again)  # fmt: skip
     return await attempt.run()
 
 
@@ -177,10 +178,12 @@ class _Attempt:
         clock: Callable[[], int],
         options: Mapping[str, Any],
         *,
+        rows: Mapping[str, bool],
         retries: bool,
     ) -> None:
         self.checked = checked
         self.inputs = inputs
+        self.rows = {block.at: block.is_row for block in blocks_in(checked.graph)} | dict(rows)
         self.id = id
         self.store = store
         self.patience = patience
@@ -198,7 +201,12 @@ class _Attempt:
 
     async def run(self) -> Execution:
         interpreter = Interpreter(
-            self.session, Signals(self.store, self.id), self.clock, self.patience, self.told
+            self.session,
+            Signals(self.store, self.id),
+            self.clock,
+            self.patience,
+            self.told,
+            self.rows,
         )
         try:
             async with self.session as session:
@@ -212,7 +220,7 @@ class _Attempt:
                     if session.halted is None:
                         how = on_failure(error) or self.checked.plan.on_failure
                         failure, rollback = _told(error), how == "rollback"
-                        await self._ended(status="failed", error=failure, rollback=rollback)
+                        await self._ended_badly(error=failure, rollback=rollback)
                     raise
                 else:
                     await self._ended(status="completed", output=output)
@@ -241,11 +249,17 @@ class _Attempt:
         plan = self.checked.plan
         told = {"name": plan.name, "digest": plan.digest, "inputs": self.inputs}
         told["digests"] = _digests(self.store, self.inputs)
+        told["rows"] = self.rows
         await session.arun(PLAN, told, _nothing, is_async=False)
         return await interpreter.plan(self.checked, self.inputs)
 
     async def _ended(self, **said: Any) -> None:
         await self.session.arun(ENDED, said, _nothing, is_async=False)
+
+    async def _ended_badly(self, **said: Any) -> None:
+        """On record beside the steps: nothing came after the failed one, so it may run again."""
+        with self.session.branch(ENDED.name):
+            await self._ended(status="failed", **said)
 
 
 async def _roll_back(

@@ -60,6 +60,7 @@ class Execution:
         inputs: what it was given.
         sealed: the names of the inputs that hold a secret: their values are not on record.
         digests: by input, its digest under the store's key: by it, another one is told apart.
+        rows: by block of the plan, whether its steps are calls one after the other.
         output: of a completed one.
         error: of a failed one: `step`, `type` and `message`.
         rolls_back: whether what a failed one did is to be undone.
@@ -78,6 +79,7 @@ class Execution:
     inputs: Any = None
     sealed: tuple[str, ...] = ()
     digests: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    rows: Mapping[str, bool] = dataclasses.field(default_factory=dict[str, bool])
     output: Any = None
     error: Any = None
     rolls_back: bool = False
@@ -115,6 +117,7 @@ def execution(store: Store, id: str) -> Execution:  # noqa: A002 - what it is ca
         inputs=plan.get("inputs"),
         sealed=_sealed(told.get("inputs")),
         digests=plan.get("digests") or {},
+        rows=plan.get("rows") or {},
         output=ended.get("output"),
         error=ended.get("error"),
         rolls_back=bool(ended.get("rollback")),
@@ -164,7 +167,7 @@ def _newest_attempt(store: Store, runs: Sequence[RunInfo], name: str) -> tuple[R
 
 def _args(store: Store, run: Run, name: str) -> dict[str, Any]:
     """What the last such call was given, encoded."""
-    found = [step for step in run.steps if step.name == name and not step.branch]
+    found = [step for step in run.steps if step.name == name and step.branch in ("", ENDED.name)]
     return {} if not found else {n: _whole(store, each) for n, each in found[-1].args.items()}
 
 
@@ -228,12 +231,17 @@ _STATES: Final = {
 
 def _step_states(run: Run) -> tuple[StepState, ...]:
     paths: dict[int, str] = {}
+    blocks: set[int] = set()
     found: list[StepState] = []
     for step in run.steps:
         path = step.branch
         if step.parent is not None and path.startswith("#"):  # what a body calls
             path = "/".join(filter(None, (paths.get(step.parent, ""), path.partition("/")[2])))
+        if step.parent is None or step.parent in blocks:  # a step of a plan, not of an agent
+            path = "/".join(filter(None, (path, step.call_id)))
         paths[step.step] = path
+        if step.name.startswith(PREFIX):
+            blocks.add(step.step)
         if _is_shown(step):
             found.append(_step_state(step, path))
     return tuple(found)

@@ -14,7 +14,7 @@ from rollcage_workflow.expressions import (
     names_in,
     templates,
 )
-from rollcage_workflow.files import Path
+from rollcage_workflow.files import Path, written
 from rollcage_workflow.graph import Checked, Graph, Node, ancestors, between, cycle, loops_of
 from rollcage_workflow.kinds import KINDS
 from rollcage_workflow.plan import Block, Each, Plan, Step
@@ -74,9 +74,8 @@ def block(
         if steps[name].when is not None:
             optional |= {name}
     ordered = {name: nodes[name] for name in steps if name in nodes}
-    if _jumps(checking, steps, before, path):
-        return Graph(loops_of(ordered), [*steps][-1]), results
-    return Graph(tuple(ordered.values()), [*steps][-1]), results
+    units = loops_of(ordered) if _jumps(checking, steps, before, path) else (*ordered.values(),)
+    return Graph.of(units, [*steps][-1], f"{checking.name}: {written(path)}"), results
 
 
 def _rolls_back(checking: Checking, step: Step, above: tuple[str, ...] = ()) -> bool:

@@ -68,6 +68,7 @@ class Checking:
         self.tools = tools
         self.workflows = workflows
         self.above = above
+        self.name = ""  # the plan's
         self.findings: list[Finding] = []
         self.document = Document("<plan>", {}, {})
 
@@ -93,6 +94,7 @@ class Checking:
         plan = self.read(given)
         graph: Graph | None = None
         if plan is not None:
+            self.name = plan.name
             inputs = {name: self._input(plan, name) for name in plan.inputs}
             around = Around(
                 {"inputs": table(inputs)},

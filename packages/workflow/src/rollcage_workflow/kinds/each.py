@@ -56,9 +56,7 @@ async def run(interpreter: Interpreter, node: Node, place: Place) -> Any:
             [Member(str(n), f"{place.path}{node.name}[{n}].") for n in range(len(passes))],
             each.max_concurrent,
             place,
-            lambda n, here: interpreter.block(
-                graph, here.with_({"item": passes[n], "index": n}, suffix="")
-            ),
+            lambda n, here: interpreter.block(graph, here.with_({"item": passes[n], "index": n})),
         )
 
     named = {"step": node.name, "over": items}

@@ -39,10 +39,12 @@ async def side_by_side(
         member = members[number]
         async with room:
             flow.check()
-            here = dataclasses.replace(place, flow=flow, path=member.path, after=())
+            here = dataclasses.replace(
+                place, flow=flow, path=member.path, after=(), suffix="", in_row=True, round=""
+            )
             try:
                 with interpreter.session.branch(member.name):
-                    return await do(number, dataclasses.replace(here, suffix=""))
+                    return await do(number, here)
             except (NotReached, Waits):
                 raise
             except BaseException:

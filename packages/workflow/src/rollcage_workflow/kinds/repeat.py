@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from rollcage_workflow.errors import StepFailed
 from rollcage_workflow.expressions import fill, is_true
-from rollcage_workflow.flow import values_of
 from rollcage_workflow.graph import Graph
 from rollcage_workflow.plan import Repeat
 from rollcage_workflow.records import container
@@ -51,15 +50,23 @@ async def _rounds(
     interpreter: Interpreter, repeat: Repeat, graph: Graph, place: Place, path: str
 ) -> Any:
     last: Any = None
+    in_row = interpreter.is_row(graph)
     for number in range(1, repeat.most + 1):
         place.flow.check()
         here = place.with_(
-            {"round": number, "last": last}, suffix="", path=f"{path}[{number}].", after=()
+            {"round": number, "last": last},
+            suffix="",
+            path=f"{path}[{number}].",
+            after=(),
+            round=f"{number}/",
         )
-        with interpreter.session.branch(str(number)):
-            done = await interpreter.units(graph.units, here)
-        seen = {**here.variables, **values_of(done)}
-        last = done[graph.last].value if graph.result is None else fill(graph.result, seen)
+        if in_row:
+            done = await interpreter.steps(graph, here)
+        else:
+            with interpreter.session.branch(str(number)):
+                done = await interpreter.steps(graph, here)
+        seen = {**here.variables, **done}
+        last = done[graph.last] if graph.result is None else fill(graph.result, seen)
         if is_true(repeat.until, {**seen, "last": last}):
             return last
     if repeat.then == "go_on":

@@ -97,12 +97,14 @@ async def _first(
     Of those, no other step begins; calls that change nothing are broken off, writes end.
     """
     room = asyncio.Semaphore(team.max_concurrent)
-    flow = Flow(place.flow)
+    flow = Flow(place.flow, is_race=True)
     found: dict[str, Any] = {}
 
     async def one(name: str) -> None:
         async with room:
-            here = dataclasses.replace(place, flow=flow, path=path, after=(), suffix="")
+            here = dataclasses.replace(
+                place, flow=flow, path=path, after=(), suffix="", in_row=False
+            )
             async with interpreter.session.transaction(name):
                 flow.check()  # in here: what an attempt before this one did in it is undone
                 value = await _value_of(interpreter, members[name], here)
