@@ -54,7 +54,7 @@ _ask = Server.ask
 def _index_first(self: JsonlStore, started: dict[str, Any]) -> JsonlWriter:
     """The index tells of a run before there is one."""
     index = self._index
-    index.began(started, b"", durable=False)
+    index.began(started, alone=False, durable=False)
     with patch.object(Index, "began", _nothing):
         return _create(self, started)
 

@@ -1,25 +1,35 @@
 """The index is derived: lost, cut, damaged or behind, it stops nobody and makes nothing twice."""
 
+import dataclasses
 import functools
 import logging
 import os
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rollcage import RunInUse, Session, StoreError, TraceCorrupt, compensate, tool, undo_run
 from rollcage.step.driver import Clock
-from rollcage.store import JsonlStore, index_lines, newest_run, places, system
-from rollcage.store import index as index_module
+from rollcage.store import (
+    JsonlStore,
+    RunInfo,
+    index_lines,
+    index_reader,
+    newest_run,
+    places,
+    system,
+)
 from rollcage.store.index import Index
-from rollcage.store.mark import Mark
+from rollcage.store.mark import Mark, Marked
 from rollcage.trace.reader import ended
 
 box: set[int] = set()
@@ -412,7 +422,8 @@ def test_after_a_power_cut_it_is_looked_through(
     broken_off(store, 1)
     for path, data in older.items():
         path.write_bytes(data)
-    Mark(index(store)).set(Mark(index(store)).now())
+    mark = Mark(index(store))
+    mark.set(Marked(False, zlib.crc32(index(store).read_bytes())), mark.now())
     monkeypatch.setattr("rollcage.store.mark._started", lambda: "another start")
     with Session("job", store=store) as session:
         assert put(1) == 1
@@ -433,6 +444,136 @@ def test_a_trace_that_was_put_there_by_hand_is_found_by_repair(
     assert session.stats.hits == 1
 
 
+# --- lines that are not what was written ---------------------------------------------------------
+
+
+def test_a_bit_that_is_flipped_hides_no_run_and_makes_no_other_of_it(
+    store: JsonlStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Wherever it is, and though nobody wrote to the file."""
+    finished(store, 1, name="job")
+    runs = [broken_off(store, 2), finished(store, 3, name="jof")]
+    whole, status = index(store).read_bytes(), index(store).stat()
+    before = [dataclasses.replace(info, count=None, head=None) for info in store.runs()]
+
+    def told(infos: list[RunInfo]) -> list[RunInfo]:
+        return [dataclasses.replace(info, count=None, head=None) for info in infos]
+
+    for at in (len(whole) - 1, *range(0, len(whole) - 1, 3)):
+        rotten = bytearray(whole)
+        rotten[at] ^= 1 << at % 8
+        index(store).write_bytes(rotten)
+        os.utime(index(store), ns=(status.st_atime_ns, status.st_mtime_ns))
+        assert Mark(index(store)).fits(), "it was not touched, by what the system says"
+        places.places_of(index(store))._forget()
+        again = JsonlStore(store.root)
+        assert told(again.runs()) == before, at
+        for _ in range(2):
+            found = (again.newest("job", None), again.newest("jof", None))
+            assert [info and info.run for info in found] == runs, at
+        assert [info.run for info in again.runs(source=runs[0])] == [], at
+        check = again.check()
+        assert check.damaged or check.behind, at
+    assert "`rollcage repair` writes them anew" in caplog.text
+    assert store.repair().damaged
+    assert not store.check().damaged
+    assert told(store.runs()) == before
+
+
+def test_an_index_whose_lines_have_no_check_is_taken_over(
+    store: JsonlStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that an older version wrote: nothing that it attests is lost."""
+    finished(store, 1, name="other")
+    first = broken_off(store, 2)
+    before = store.runs()
+    old = [{k: v for k, v in orjson.loads(li).items() if k != "check"} for li in lines(store)]
+    index(store).write_bytes(b"".join(orjson.dumps(said) + b"\n" for said in old))
+    index(store).with_suffix(".mark").write_bytes(f"{system.files} 1 2 3 4".ljust(160).encode())
+    assert store.runs() == before
+    assert not store.check().damaged
+    with Session("job", store=store) as session:
+        assert put(2) == 2
+    assert session.stats.hits == 1
+    assert caplog.text == ""
+    assert store.runs()[:2] == before
+    assert store.runs()[0].count
+    assert all(b',"check":"' in line for line in lines(store))
+    assert store.runs()[2].source == first
+
+
+def test_a_line_without_its_check_is_no_old_one(store: JsonlStore) -> None:
+    run = finished(store, 1)
+    data = index(store).read_bytes()
+    index(store).write_bytes(data.replace(b'"check"', b'"chuck"', 1))
+    assert store.repair().lost == (run,)
+
+
+# --- many at once --------------------------------------------------------------------------------
+
+
+def test_a_run_that_ends_while_another_begins_costs_nobody_a_look_through(
+    store: JsonlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished(store, 1, name="first")
+    began, fits = Index.began, []
+    other = Session("other", store=store)
+    other.__enter__()
+
+    def late(self: Index, *given: Any, **how: Any) -> None:
+        other.__exit__(None, None, None)
+        fits.append(Mark(self.path).fits())
+        began(self, *given, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Index, "began", late)
+        with Session("job", store=store):
+            assert Mark(index(store)).fits()
+    assert fits == [False], "nobody takes it for all that there is before the run is in it"
+    assert Mark(index(store)).fits()
+
+
+def test_nor_does_one_that_ends_while_it_is_looked_through(
+    store: JsonlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished(store, 1, name="first")
+    look, others = Index.look, [Session("other", store=store)]
+    others[0].__enter__()
+    lose_the_mark(index(store))
+
+    def late(self: Index, **how: Any) -> Any:
+        found = look(self, **how)
+        while others:
+            others.pop().__exit__(None, None, None)
+        return found
+
+    monkeypatch.setattr(Index, "look", late)
+    store.repair()
+    assert Mark(index(store)).fits()
+    assert [info.status for info in JsonlStore(store.root).runs()] == ["ok", "ok"]
+
+
+def test_a_run_whose_writer_is_killed_before_it_is_noted_is_found(
+    store: JsonlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though another one ends by then."""
+    finished(store, 1, name="first")
+    other = Session("other", store=store)
+    other.__enter__()
+
+    def killed(*_: Any, **__: Any) -> None:
+        other.__exit__(None, None, None)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Index, "began", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Session("job", store=store).__enter__()
+    finished(store, 2, name="last")
+    assert {info.run for info in store.runs()} == {p.stem for p in store.root.glob("runs/*.jsonl")}
+    assert len(lines(store)) >= 7
+
+
 # --- many runs -----------------------------------------------------------------------------------
 
 
@@ -445,7 +586,7 @@ def test_the_newest_of_many_cost_no_more_than_those_of_few(
         parsed[0] += data.count(b"\n")
         return parse(data)
 
-    monkeypatch.setattr(index_module, "parse", counting)
+    monkeypatch.setattr(index_reader, "parse", counting)
     costs: dict[str, list[int]] = {}
     for count in (20, 200):
         store = JsonlStore(tmp_path / f"{count}")

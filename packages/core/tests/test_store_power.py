@@ -3,14 +3,17 @@
 `tests/simulation` has found each of these; here they stand alone.
 """
 
+import contextvars
 import errno
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Session, TraceUnwritable, tool
+from rollcage import Halt, Session, SessionHalted, TraceUnwritable, UnknownOutcome, tool
 from rollcage.store import JsonlStore, RunInfo, StopOrder, system
+from rollcage.store.writer import JsonlWriter
 
 done: list[int] = []
 
@@ -66,6 +69,81 @@ def test_an_order_to_stop_is_on_the_disk_by_its_name_too(tmp_path: Path, synced:
     store.stop(StopOrder(session.run_id, "ann", "enough", 1))
     page = str(tmp_path / "runs" / f"{session.run_id}.control")
     assert synced[:2] == [page, str(tmp_path / "runs")]
+
+
+def test_a_trace_that_the_disk_failed_to_write_is_not_written_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk says once that it failed; what it was to write is gone, and its reader sees it."""
+    store = JsonlStore(tmp_path)
+    session = Session("job", store=store, durability="disk")
+    trace, fdatasync = store.root / "runs", os.fdatasync
+    told: list[bytes] = []
+
+    def fail_once(descriptor: int) -> None:
+        if not told:
+            told.append(trace.joinpath(f"{session.run_id}.jsonl").read_bytes())
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fdatasync(descriptor)
+
+    with pytest.raises(TraceUnwritable, match="EIO"), session:
+        send(1)
+        monkeypatch.setattr(os, "fdatasync", fail_once)
+        with pytest.raises(TraceUnwritable, match="EIO"):
+            send(2)
+        with pytest.raises(SessionHalted):
+            send(3)
+    assert done == [1]
+    assert trace.joinpath(f"{session.run_id}.jsonl").read_bytes() == told[0]
+    assert store.runs()[0].count is None, "nothing attests what may not be there"
+    with (
+        pytest.raises(UnknownOutcome) as unknown,
+        Session("job", store=store, durability="disk") as again,
+    ):
+        assert [send(number) for number in (1, 2)] == [1, 2]
+    assert (unknown.value.step, done, again.stats.hits) == (2, [1], 1)
+
+
+def test_nobody_takes_a_disk_that_failed_for_one_that_has_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two calls that wait for the disk at once, one is told that it failed; neither runs."""
+    store, fdatasync = JsonlStore(tmp_path), os.fdatasync
+    failed, both = threading.Event(), threading.Barrier(2)
+    refused: list[BaseException] = []
+
+    def fail_once(descriptor: int) -> None:
+        if not failed.is_set():
+            both.wait(10)  # until the other one's intent is written, too
+            failed.set()
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fdatasync(descriptor)
+
+    sync = JsonlWriter.sync
+
+    def together(self: JsonlWriter) -> None:
+        if threading.current_thread() is other and not failed.is_set():
+            both.wait(10)
+            failed.wait(10)
+        sync(self)
+
+    def send_too() -> None:
+        try:
+            send(2)
+        except Halt as error:
+            refused.append(error)
+
+    with pytest.raises(TraceUnwritable), Session("job", store=store, durability="disk"):
+        other = threading.Thread(target=contextvars.copy_context().run, args=(send_too,))
+        monkeypatch.setattr(os, "fdatasync", fail_once)
+        monkeypatch.setattr(JsonlWriter, "sync", together)
+        other.start()
+        try:
+            send(1)
+        finally:
+            other.join(10)
+    assert done == []
+    assert [type(error) for error in refused] == [TraceUnwritable]
 
 
 def test_an_index_made_anew_lists_only_runs_whose_names_are_on_the_disk(

@@ -1,8 +1,13 @@
-"""The lines of the directory store's index: what they say, and how they are put in order."""
+"""The lines of the directory store's index: what they say, and how they are put in order.
+
+Each ends with a check of what stands before that, so that a flipped bit shows, which would make
+another name or another end of it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -14,10 +19,13 @@ from rollcage.trace.reader import read_events, tail_of
 
 __all__ = [
     "STARTED", "Known", "end_of_pruned", "first_of", "in_order", "info_of", "known_of",
-    "line_at", "lines_of", "lines_with", "parse", "start_of",
+    "line_at", "line_of", "lines_of", "lines_with", "parse", "said_in", "start_of", "unchecked",
 ]  # fmt: skip
 
 STARTED: Final = ("run", "name", "mode", "source", "time")  # and its input, where it has one
+_ENDED: Final = {"run", "status", "count", "head", "size", "pruned"}
+_CHECK: Final = b',"check":"'
+_CHECK_LENGTH: Final = len(_CHECK) + len('01234567"}')
 
 
 @dataclasses.dataclass(slots=True)
@@ -35,7 +43,39 @@ class Known:
 
 def lines_of(known: Known) -> Iterable[bytes]:
     """The lines of a run as they are written."""
-    return (orjson.dumps(line) + b"\n" for line in (known.started, known.ended) if line)
+    return (line_of(said) for said in (known.started, known.ended) if said)
+
+
+def line_of(said: Mapping[str, Any]) -> bytes:
+    """A line that says this, with its check."""
+    line = orjson.dumps(said)
+    return b'%b%b%08x"}\n' % (line[:-1], _CHECK, zlib.crc32(line))
+
+
+def said_in(line: bytes) -> dict[str, Any]:
+    """What a line says, without its end; of an old one, which has no check, what it seems to say.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    said: dict[str, Any]
+    if line[-_CHECK_LENGTH:].startswith(_CHECK):
+        whole = line[:-_CHECK_LENGTH] + b"}"
+        if line[-10:] != b'%08x"}' % zlib.crc32(whole):
+            raise ValueError("its check is another one")
+        said = orjson.loads(whole)
+        return said
+    said = orjson.loads(line)
+    if not said.keys() <= _ENDED and not said.keys() <= {*STARTED, "input"}:
+        raise ValueError("nobody writes such a line")
+    if orjson.dumps(said) != line:  # spelled otherwise: `newest` looks for our bytes
+        raise ValueError("somebody else has written it")
+    return said
+
+
+def unchecked(data: bytes) -> bool:
+    """Whether old lines are among these: they have no check."""
+    return data.count(_CHECK) != data.count(b"\n")
 
 
 def lines_with(data: bytes, text: str) -> bytes:
@@ -90,19 +130,13 @@ def line_at(data: bytes, at: int) -> bytes:
 
 
 def parse(data: bytes) -> tuple[dict[str, Known], tuple[int, ...]]:
-    """What lines of the index say of each run; the numbers of those that are not as they should be.
-
-    That is also one that somebody else has spelled otherwise: `newest` looks for our bytes.
-    """
+    """What lines of the index say of each run; the numbers of those that are damaged."""
     known: dict[str, Known] = {}
     damaged: list[int] = []
     for number, line in enumerate(data.split(b"\n")[:-1], start=1):
         try:
-            said = orjson.loads(line)
-            _take(known, said)
-            if orjson.dumps(said) != line:
-                damaged.append(number)
-        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+            _take(known, said_in(line))
+        except (AttributeError, KeyError, TypeError, ValueError):
             damaged.append(number)
     return known, tuple(damaged)
 

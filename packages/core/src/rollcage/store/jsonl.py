@@ -186,7 +186,7 @@ class JsonlStore(TraceFile):
 
     def create(self, started: dict[str, Any]) -> JsonlWriter:
         self._make()
-        mark = self._index.begins()
+        alone = self._index.begins()
         path = self._path(started["run"])
         descriptor = open_locked(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND)
         try:
@@ -206,7 +206,7 @@ class JsonlStore(TraceFile):
             disk.remove(path)  # nothing has run in it
             raise
         try:
-            self._index.began(started, mark, durable=writer.durable)
+            self._index.began(started, alone=alone, durable=writer.durable)
         except BaseException:
             writer.close()  # the trace stays: the index may name it, and would name what is gone
             raise
@@ -281,7 +281,7 @@ class JsonlStore(TraceFile):
 
     def _restore(self, trace: RunTrace, info: RunInfo, *, new: bool, longer: bool) -> None:
         """Put a trace in its place, whole, and note it; until then nobody trusts the index."""
-        path, mark = self._path(trace.run), self._index.begins()
+        path, alone = self._path(trace.run), self._index.begins()
         try:
             if info.pruned is not None:
                 self._documents.put_once(stubs.KIND, trace.run, stubs.stub_of(info))
@@ -292,13 +292,13 @@ class JsonlStore(TraceFile):
         if new:
             started = {name: getattr(info, name) for name in STARTED}
             given = {} if info.input is None else {"input": {"digest": info.input}}
-            self._index.began(started | given, mark, durable=True)
+            self._index.began(started | given, alone=alone, durable=True)
         if info.pruned is not None:
-            self._index.prune(info, trace.data, b"")
+            self._index.prune(info, trace.data, alone=alone)
         elif info.status is not None and info.count is not None and info.head is not None:
             size = len(b"".join(trace.data.splitlines(keepends=True)[: info.count]))
             end = (info.count, size, bytes.fromhex(info.head))
-            self._index.attest(trace.run, info.status, end, durable=True)
+            self._index.attest(trace.run, info.status, end, alone=alone, durable=True)
 
     def prune(self, run: str, *, by: str, time: int, skeleton: bytes = b"") -> None:
         path = self._path(run)
@@ -309,14 +309,14 @@ class JsonlStore(TraceFile):
             left = self._pruned(run) or stubs.pruned_of(info, by, time)  # or it goes on with that
             descriptor = open_locked(path)
             try:
-                mark = self._index.begins()
+                alone = self._index.begins()
                 self._documents.put_once(stubs.KIND, run, stubs.stub_of(left))
                 if skeleton:
                     disk.replace(path, skeleton, part=disk.new_name(path))
                 for suffix in (".torn", ".control", ".steps", *([] if skeleton else [".jsonl"])):
                     disk.remove(path.with_suffix(suffix))
                 disk.sync_folder(self._folder)
-                self._index.prune(left, skeleton, mark)
+                self._index.prune(left, skeleton, alone=alone)
             except OSError as error:
                 raise StoreError(f"{path} can't be removed: {disk.said(error)}") from error
             finally:

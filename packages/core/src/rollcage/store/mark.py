@@ -1,8 +1,12 @@
 """How a file is known again: nobody but its own writers changed it since it was looked through.
 
-Beside the file lies its mark: which file it was, how long, when it was written last, and since
-which start of the machine. A mark that does not fit says nothing but "look through it again": a
-lost one costs time, and a power cut, which may take the end of a file, makes each of them void.
+Beside the file lies its mark: which file it was, how long, when it was written last, since which
+start of the machine, and a check of all its bytes. A mark that does not fit says nothing but "look
+through it again": a lost one costs time, and a power cut, which may take the end of a file, makes
+each of them void.
+
+Whoever is about to add what the file does not tell of yet *suspends* the mark until it does, so
+that nobody takes the file for all that there is; what others add meanwhile keeps it suspended.
 """
 
 from __future__ import annotations
@@ -11,14 +15,26 @@ import contextlib
 import functools
 import os
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from rollcage.store import disk, system
 
-__all__ = ["Mark"]
+__all__ = ["Mark", "Marked"]
 
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _LENGTH: Final = 159  # bytes; one length, for some file systems wait for the disk after a cut
+
+
+class Marked(NamedTuple):
+    """What a mark says of a file that it fits.
+
+    Attributes:
+        suspended: whether somebody is about to add what the file does not tell of yet.
+        check: the CRC-32 of all its bytes.
+    """
+
+    suspended: bool
+    check: int
 
 
 class Mark:
@@ -34,29 +50,41 @@ class Mark:
         return _started()
 
     def now(self) -> bytes:
-        """What the mark of the file as it is now would say; nothing where there is no file."""
+        """What tells the file as it is now from every other; nothing where there is no file."""
         try:
             found = system.files.stat(self._path)
         except OSError:
             return b""
         which = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
-        said = f"{_started()} {' '.join(map(str, which))}".encode()
-        return said.ljust(_LENGTH) + b"\n"
+        return f"{_started()} {' '.join(map(str, which))}".encode()
 
-    def fits(self) -> bool:
-        """Whether the file is as it was when it was marked."""
+    def read(self) -> Marked | None:
+        """What the mark says; None where it is of another file than the one that is there now."""
         try:
-            mark = disk.read(self._mark)
-        except OSError:
-            return False
-        return bool(mark) and mark == self.now()
+            state, check, which = disk.read(self._mark).split(b" ", 2)
+            now = self.now()
+            if now and which.rstrip() == now and state in (b"+", b"-"):
+                return Marked(state == b"-", int(check, 16))
+        except (OSError, ValueError):
+            pass
+        return None
 
-    def set(self, mark: bytes) -> None:
-        """Mark the file, with what `now` said; nothing voids its mark. Who can't, goes without."""
+    def fits(self, check: int | None = None) -> bool:
+        """Whether the file is as it was when it was marked, and all that there is.
+
+        Args:
+            check: the CRC-32 of all that was read of it.
+        """
+        marked = self.read()
+        return marked is not None and not marked.suspended and check in (None, marked.check)
+
+    def set(self, marked: Marked, now: bytes) -> None:
+        """Mark the file as it was when `now` said that. Who can't, goes without."""
+        mark = b"%b %08x %b" % (b"-" if marked.suspended else b"+", marked.check, now)
         with contextlib.suppress(OSError):
             descriptor = disk.open_file(self._mark, os.O_WRONLY | os.O_CREAT)
             try:
-                disk.write(descriptor, mark or b"-")
+                disk.write(descriptor, mark.ljust(_LENGTH) + b"\n")
             finally:
                 system.files.close(descriptor)
 

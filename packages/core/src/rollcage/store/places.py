@@ -11,10 +11,8 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
-
 from rollcage.store import disk, system
-from rollcage.store.index_lines import Known, parse
+from rollcage.store.index_lines import Known, parse, said_in
 
 __all__ = ["Places", "places_of"]
 
@@ -126,12 +124,12 @@ class Places:
 
     def _take(self, line: bytes, at: int) -> None:
         try:
-            said = orjson.loads(line)
+            said = said_in(line)
             run, name = said["run"], said.get("name")
             if name is not None and said["mode"] in _REPLAYABLE:
                 self._jobs[name, said.get("input")] = run
             self._runs[run] = (*self._runs.get(run, ()), at)
-        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             self._forget()
             raise LookupError(at) from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 import weakref
@@ -20,6 +21,7 @@ from rollcage.trace.reader import tail_of
 __all__ = ["JsonlWriter"]
 
 _UNCHECKED: Final = ("step.finished", "step.replayed")
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _writers: weakref.WeakSet[JsonlWriter] = weakref.WeakSet()
 
 
@@ -37,6 +39,10 @@ class JsonlWriter:
 
     Nobody else may touch the file meanwhile. That nobody did is looked at before a line that lets
     something run, and before the last one; a line that tells what is done already is not kept back.
+
+    Once the disk has failed to write, nothing more is: the system may have forgotten lines that it
+    had taken, and says so only once, and what stood behind them would be the end of a damaged
+    trace. A disk without room has taken nothing, and may have some again.
     """
 
     buffered = False
@@ -57,10 +63,12 @@ class JsonlWriter:
         # Lines, bytes and head; set in one go, for Ctrl-C may come between any two instructions.
         self._end = self._next = (tail.lines, tail.size, tail.head)
         self._synced = 0
+        self._failed: str | None = None  # what the disk said
         self._sync_lock = threading.Lock()
         _writers.add(self)
 
     def append(self, event: dict[str, Any]) -> None:
+        self._check_disk()
         if self._next is not self._end:
             self._recover()
         count, size, head = self._end
@@ -74,8 +82,19 @@ class JsonlWriter:
                 disk.write(self._descriptor, line[written:])
         except OSError as error:
             self._take_back()
-            raise self._unwritable(disk.said(error)) from error
+            raise self._fail(error, ends=error.errno not in _NO_ROOM) from error
         self._end = self._next
+
+    def _check_disk(self) -> None:
+        if self._failed is not None:
+            raise self._unwritable(self._failed)
+
+    def _fail(self, error: OSError, *, ends: bool) -> Exception:
+        """The disk fails: that may be the end of this trace, whatever it says next."""
+        said = disk.said(error)
+        if ends:
+            self._failed = f"the disk failed before: {said}"
+        return self._unwritable(said)
 
     def _recover(self) -> None:
         """The last append was interrupted, or not undone: see whether it got through."""
@@ -127,12 +146,13 @@ class JsonlWriter:
     def sync(self) -> None:
         target = self._end[1]
         with self._sync_lock:
+            self._check_disk()
             if self._synced < target:  # else somebody waited for these bytes too
                 reached = self._end[1]
                 try:
                     system.files.fdatasync(self._descriptor)
                 except OSError as error:
-                    raise self._unwritable(disk.said(error)) from error
+                    raise self._fail(error, ends=True) from error
                 self._synced = reached
 
     def synced(self) -> None:
@@ -142,6 +162,7 @@ class JsonlWriter:
         return self._control.order_where_it_lies() if closely else self._control.order()
 
     def attest(self, status: str) -> None:
+        self._check_disk()
         if self._next is not self._end:
             self._recover()
         self._check(by_name=True)
