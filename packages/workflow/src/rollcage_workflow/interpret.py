@@ -40,7 +40,7 @@ from rollcage_workflow.flow import (
 )
 from rollcage_workflow.graph import Checked, Graph, Loop, Node, Unit, names_of
 from rollcage_workflow.kinds import KINDS
-from rollcage_workflow.plan import Step
+from rollcage_workflow.plan import Retry, Step
 from rollcage_workflow.records import NOW, utc
 from rollcage_workflow.signals import Signals
 
@@ -106,9 +106,11 @@ class Interpreter:
 
     async def reached(self, step: str) -> float:
         """When a step, or a plan, was reached first (Unix, seconds)."""
-        reached = await self.session.arun(
-            NOW, {"step": step}, lambda **_: utc(self._clock()), is_async=False
-        )
+
+        async def now(**_: object) -> str:
+            return utc(self._clock())
+
+        reached = await self.session.arun(NOW, {"step": step}, now)
         return dt.datetime.fromisoformat(reached).timestamp()
 
     # --- blocks ----------------------------------------------------------------------------------
@@ -222,7 +224,10 @@ class Interpreter:
                 self._told(path, "skipped")
                 return Done(None, place.after)
             self._told(path, "running")
-            done = await self._attempts(node, place)
+            if step.retry is None:
+                done = await self._once(node, place)
+            else:
+                done = await self._attempts(node, step.retry, place)
         except ExpressionFailed as error:
             if step.on_failure != "keep":
                 self._failed(step, path, error)
@@ -251,11 +256,9 @@ class Interpreter:
             error.add_note(f"in step {path} of the plan")
         say(error, step.on_failure)
 
-    async def _attempts(self, node: Node, place: Place) -> Done:
+    async def _attempts(self, node: Node, retry: Retry, place: Place) -> Done:
         """A step, tried as often as it may be; of one that is kept, its last error."""
-        retry = node.step.retry
-        attempts, wait = (retry.attempts, retry.wait) if retry else (1, 0.0)
-        attempt = 1
+        wait, attempt = retry.wait, 1
         while True:
             failed: Exception
             try:
@@ -267,8 +270,8 @@ class Interpreter:
                 raise
             except Exception as error:  # noqa: BLE001 - raised again below, or worth a retry
                 done, failed = None, error
-            ended = attempt == attempts or self.session.halted is not None
-            if retry is None or ended or not is_worth(retry, failed):
+            ended = attempt == retry.attempts or self.session.halted is not None
+            if ended or not is_worth(retry, failed):
                 if done is None:
                     raise failed
                 return done
@@ -277,7 +280,7 @@ class Interpreter:
             attempt += 1
             place.flow.check()
 
-    async def _once(self, node: Node, place: Place, mark: str) -> Done:
+    async def _once(self, node: Node, place: Place, mark: str = "") -> Done:
         """One attempt at a step; of one that is kept, its error, too: what it did stays done."""
         if node.step.kind == "value":
             return Done(await KINDS["value"].run(self, node, place), place.after)

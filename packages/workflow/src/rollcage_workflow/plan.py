@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
 import pydantic
-import rfc8785
+from rollcage.trace import jcs
 
 __all__ = [
     "KINDS",
@@ -232,7 +233,7 @@ class Step(_Part):
             raise ValueError(f"inputs: is for workflow, not for {said[0]}")
         return self
 
-    @property
+    @functools.cached_property
     def kind(self) -> str:
         """Which of `KINDS`."""
         return next(kind for kind in KINDS if kind in self.model_fields_set)
@@ -268,10 +269,10 @@ class Plan(_Part):
     on_failure: Literal["stop", "rollback"] = "stop"
     time_limit: Seconds | None = None
 
-    @property
+    @functools.cached_property
     def digest(self) -> str:
         """SHA-256 (hex) of the plan as data (RFC 8785)."""
-        return hashlib.sha256(rfc8785.dumps(self.data())).hexdigest()
+        return hashlib.sha256(jcs(self.data())).hexdigest()
 
     def data(self) -> dict[str, Any]:
         """The plan as JSON, without what it leaves at its default."""

@@ -250,11 +250,11 @@ class _Attempt:
         told = {"name": plan.name, "digest": plan.digest, "inputs": self.inputs}
         told["digests"] = _digests(self.store, self.inputs)
         told["rows"] = self.rows
-        await session.arun(PLAN, told, _nothing, is_async=False)
+        await session.arun(PLAN, told, _nothing)
         return await interpreter.plan(self.checked, self.inputs)
 
     async def _ended(self, **said: Any) -> None:
-        await self.session.arun(ENDED, said, _nothing, is_async=False)
+        await self.session.arun(ENDED, said, _nothing)
 
     async def _ended_badly(self, **said: Any) -> None:
         """On record beside the steps: nothing came after the failed one, so it may run again."""
@@ -280,7 +280,7 @@ async def _roll_back(
         raise UndoIncomplete(f"the execution {now.id!r} could not be rolled back: {report}")
 
 
-def _nothing(**_: object) -> None:
+async def _nothing(**_: object) -> None:
     """The body of what only goes on record."""
 
 

@@ -66,7 +66,11 @@ async def _signal(interpreter: Interpreter, wait: Wait) -> Any:
     there = await asyncio.to_thread(interpreter.signals.read, name)
     if there is None:  # nothing goes on record: a wait in a race may be undone, and begin again
         raise Waits([f"waits for the signal {name}"])
-    sent = await interpreter.session.arun(SIGNAL, {"name": name}, lambda **_: there, is_async=False)
+
+    async def taken(**_: object) -> Any:
+        return there
+
+    sent = await interpreter.session.arun(SIGNAL, {"name": name}, taken)
     why = None if wait.accepts is None else invalid(sent["data"], Shape.of(wait.accepts))
     if why is not None:
         raise StepFailed(f"the signal {name} brought what the plan does not accept: {why}")
