@@ -230,7 +230,10 @@ def stores(session: nox.Session, store: str) -> None:
 def faults(session: nox.Session) -> None:
     """Workers killed and networks broken, on each store: far more often than in `tests`."""
     session.install(*editable(*PACKAGES["core"]), *groups("test", "test-core"), *CONSTRAINTS)
-    tests = [f"packages/core/tests/test_store_{name}.py" for name in ("kills", "postgres")]
+    tests = [
+        f"packages/core/tests/test_store_{name}.py"
+        for name in ("kills", "postgres", "postgres_turns")
+    ]
     often = {"ROLLCAGE_FAULTS": os.environ.get("ROLLCAGE_FAULTS", "200")}
     session.run("pytest", *tests, *session.posargs, env=often)
 

@@ -185,14 +185,14 @@ def lag(url: str, writes: int) -> float:
 @contextlib.contextmanager
 def line_by_line() -> Iterator[None]:
     """Have each line committed by a statement of its own."""
-    from rollcage.store import postgres_committer
+    from rollcage.store import postgres_runs
 
-    whole = postgres_committer._BATCH
-    postgres_committer._BATCH = 1  # type: ignore[misc]
+    whole = postgres_runs.BATCH
+    postgres_runs.BATCH = 1  # type: ignore[misc]
     try:
         yield
     finally:
-        postgres_committer._BATCH = whole  # type: ignore[misc]
+        postgres_runs.BATCH = whole  # type: ignore[misc]
 
 
 def measure(*, quick: bool = False) -> list[Found]:

@@ -14,8 +14,9 @@ from collections.abc import Generator
 from typing import Any, ClassVar, Final
 
 from rollcage.errors import StoreError
-from rollcage.store.postgres_committer import Committer, Held, Row, tries
+from rollcage.store.postgres_committer import Committer, tries
 from rollcage.store.postgres_database import Address, Connection, Database, lock_key, parse
+from rollcage.store.postgres_held import Held, Row
 from rollcage.store.postgres_writer import PostgresLock, PostgresWriter
 from rollcage.store.protocol import Repair
 from rollcage.store.sql import SqlStore, fields_of
@@ -171,7 +172,7 @@ class PostgresStore(SqlStore):
         db.execute(f"NOTIFY rollcage_{self._schema}")
 
     def _told(self) -> None:
-        self._shared.committer.look()
+        self._shared.committer.read_orders()
 
     def check(self) -> Repair:
         """Look for damage. What PostgreSQL can't read comes from a backup: nothing is derived.

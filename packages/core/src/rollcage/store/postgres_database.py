@@ -193,8 +193,19 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
                 self.pgconn.consume_input()
             more = self.pgconn.get_result()
             if more is None:
+                self._pass_on()
                 return result
             result = more
+
+    def hear(self) -> None:
+        """Read what nobody has asked for: a notification. Raises psycopg.OperationalError."""
+        self.pgconn.consume_input()
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        while (said := self.pgconn.notifies()) is not None:
+            if self.pgconn.notify_handler is not None:
+                self.pgconn.notify_handler(said)
 
     def _ready(self, events: int) -> int:
         """Wait until the connection is; what it is ready for."""

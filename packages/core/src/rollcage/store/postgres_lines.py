@@ -40,8 +40,17 @@ Ends = Sequence[tuple[int, int]]
 """By the places of runs, the numbers of the rows behind which lines are added."""
 
 
+# Each row is found by its key, however few there were when the server made its plan: that plan is
+# kept, and made once. One that reads the whole table would cost more with every line.
+_PLANS: Final = (
+    "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off;"
+    " SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off"
+)
+
+
 def prepare(connection: Connection) -> None:
-    """Have the server know the statement. Raises psycopg.Error."""
+    """Have the server know the statement, and how to find rows. Raises psycopg.Error."""
+    connection.execute(_PLANS)
     types = (_INT8S, _INT4S, _BYTEAS, _INT8S, _INT4S)
     _checked(connection, connection.pgconn.prepare(_NAME, _ADD, types))
 

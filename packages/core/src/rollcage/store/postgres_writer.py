@@ -7,7 +7,8 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from rollcage.errors import Forked, StoreError, TraceUnwritable
-from rollcage.store.postgres_committer import Committer, Held, Row
+from rollcage.store.postgres_committer import Committer
+from rollcage.store.postgres_held import Held, Row
 from rollcage.store.protocol import StopOrder
 from rollcage.trace.events import seal_line
 
@@ -50,8 +51,7 @@ class PostgresWriter:
     def _check(self) -> None:
         if self.forked:
             raise Forked(f"run {self.run} belongs to the parent process; open a session here")
-        if self._held.lost:
-            raise TraceUnwritable(self._held.lost)
+        self._held.check()
         if self._closed:
             raise TraceUnwritable(f"the trace of run {self.run} can't be written: it is closed")
 
@@ -62,17 +62,18 @@ class PostgresWriter:
         self._committer.add(self._held, Row(last.number + 1, line, head))
 
     def sync(self) -> None:
-        self.synced().result()
+        self._check()
+        self._committer.sync(self._held)
 
     def synced(self) -> Future[None]:
         self._check()
-        return self._committer.wait(self._held)
+        return self._committer.synced(self._held)
 
     def stop_order(self, *, closely: bool = False) -> StopOrder | None:  # noqa: ARG002
         if self._closed or self.forked:
             return None
-        if self._held.lost:
-            raise TraceUnwritable(self._held.lost)
+        self._held.check()
+        self._committer.hear()
         return self._held.order
 
     def attest(self, status: str) -> None:
