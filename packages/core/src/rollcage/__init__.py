@@ -31,6 +31,7 @@ from rollcage.errors import (
     Diverged,
     FacadeMissing,
     Forked,
+    ForkEnded,
     GovernanceError,
     Halt,
     NotReplayable,
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
         StepView,
         Verdict,
     )
+    from rollcage.replay.fork import Fork
     from rollcage.session.abandon import abandon_run
     from rollcage.session.declare import tool
     from rollcage.session.finished import aplan_undo, aundo_run, plan_undo, undo_run
@@ -127,6 +129,8 @@ __all__ = [
     "DidNotHappen",
     "Diverged",
     "FacadeMissing",
+    "Fork",
+    "ForkEnded",
     "Forked",
     "GovernanceError",
     "Guard",
@@ -206,6 +210,7 @@ _LATE: Final = {
     "Rule": "gate",
     "StepView": "gate",
     "Verdict": "gate",
+    "Fork": "replay.fork",
     "abandon_run": "session.abandon",
     "tool": "session.declare",
     "aplan_undo": "session.finished",

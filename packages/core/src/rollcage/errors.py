@@ -32,6 +32,7 @@
     │   ├── Diverged                  recorded effects would be left behind     (diverged)
     │   ├── UndoIncomplete            not everything could be undone        (undo_incomplete)
     │   ├── RunStopped                somebody told the run to stop             (run_stopped)
+    │   ├── ForkEnded                 a fork came to what it may not do          (fork_ended)
     │   ├── ControlLost               nobody could stop the run any more        (control_lost)
     │   ├── UnknownOutcome            a write that may have happened or not      (outcome_unknown)
     │   └── TraceUnwritable           the trace can't be written                (trace_unwritable)
@@ -68,6 +69,7 @@ __all__ = [
     "DetectorMissing",
     "Diverged",
     "FacadeMissing",
+    "ForkEnded",
     "Forked",
     "GovernanceError",
     "Halt",
@@ -397,6 +399,23 @@ class UndoIncomplete(Halt):
     """A transaction could not be undone completely; the message says what is left."""
 
     code = "undo_incomplete"
+
+
+class ForkEnded(Halt):
+    """A fork came to a call that it may not make; nothing of that happened.
+
+    Attributes:
+        status: how its run ends: `would_write`, before a write that is not recorded; `would_ask`,
+            before a call that somebody has to approve.
+        name: of the tool.
+    """
+
+    code = "fork_ended"
+
+    def __init__(self, message: str, status: str = "would_write", name: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.name = name
 
 
 class RunStopped(Halt):

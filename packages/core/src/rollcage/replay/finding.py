@@ -17,7 +17,7 @@ from rollcage.replay.path import Entry, Path
 from rollcage.replay.recording import Recording, is_fork
 from rollcage.replay.world import Branch, Turn
 
-__all__ = ["NEW", "Finder", "Match", "ProbeResult", "Sought"]
+__all__ = ["NEW", "Finder", "Match", "ProbeResult", "Sought", "StandIn"]
 
 
 class ProbeResult(NamedTuple):
@@ -51,6 +51,11 @@ class Sought(Protocol):
     @property
     def key(self) -> str:
         """Its content identity (hex)."""
+        ...
+
+    @property
+    def asked_key(self) -> str:
+        """That of the call as it was asked for, before its arguments were changed (hex)."""
         ...
 
     @property
@@ -108,6 +113,20 @@ class Sought(Protocol):
         ...
 
 
+class StandIn(NamedTuple):
+    """What a fork was given in place of a tool.
+
+    Attributes:
+        given: a function of the arguments; or data, as the tool gives them.
+        is_called: whether it is a function.
+        error: is raised instead.
+    """
+
+    given: Any = None
+    is_called: bool = False
+    error: BaseException | None = None
+
+
 class Match(NamedTuple):
     """What becomes of a call.
 
@@ -119,6 +138,8 @@ class Match(NamedTuple):
         given: the same, as a probe has it by now.
         past: recorded steps before that one that hold no longer.
         behind: the recorded effects that it would leave behind, where it runs.
+        assumed: the recorded step is of another world: in a fork.
+        stand_in: what stands for the call: in a fork.
     """
 
     way: Way
@@ -127,6 +148,8 @@ class Match(NamedTuple):
     given: Entry | None = None
     past: tuple[Entry, ...] = ()
     behind: tuple[Entry, ...] = ()
+    assumed: bool = False
+    stand_in: StandIn | None = None
 
 
 NEW: Final = Match("run new", "new")

@@ -15,13 +15,16 @@ from rollcage.replay.path import Status
 
 __all__ = ["TABLE", "Case", "Probed", "Row", "Way", "matched"]
 
-Way = Literal["give back", "run again", "run new", "refuse", "probe", "pass over"]
+Way = Literal[
+    "give back", "run again", "run new", "refuse", "probe", "pass over", "stand in", "edit"
+]
 """What becomes of a call.
 
 `give back`: what is recorded, nothing runs; `run again`: it runs in the place of the recorded step,
 under that one's fingerprint; `run new`: it runs as a step of its own; `refuse`: it does not run;
 `probe`: its tool is asked first what became of the recorded step; `pass over`: the recorded step
-holds no longer, the next one is looked at.
+holds no longer, the next one is looked at. In a fork: `stand in`: what the fork was given stands
+for it, nothing runs; `edit`: its arguments are changed first.
 """
 
 Probed = Literal["never", "can be", "happened", "did not happen", "nobody knows"]

@@ -29,8 +29,8 @@ UNKNOWN: Final[dict[str, Any]] = {"status": "unknown"}
 UNKNOWN_DIGEST: Final = sha256(b'{"status":"unknown"}').hexdigest()
 
 
-DECIDED: Final = ("approval", "approved_by", "rejected_by", "asked", "responded")
-"""What an event of a step says of its approval."""
+DECIDED: Final = ("approval", "approved_by", "rejected_by", "asked", "responded", "simulated")
+"""What an event of a step says of its approval; or, in a fork, of what stood in for its tool."""
 
 
 LAZY: Final = (

@@ -61,7 +61,7 @@ def began(event: dict[str, Any], *, run: str, generation: int) -> Entry:
     entry.resolved = None
     entry.labels = ()
     entry.undo = entry.undoes = entry.decided = entry.accepted = None
-    if "approval" in event or "asked" in event:
+    if "approval" in event or "asked" in event or "simulated" in event:
         entry.decided = _decided(event)
     if "undoes" in event:
         undone_run, undone_step = event["undoes"]

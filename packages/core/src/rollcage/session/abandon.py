@@ -44,7 +44,7 @@ def abandon_run(
             trace = own.read(run)
             check_attested(trace)
             mode = next(read_events(trace.data, trace.where))[1].get("mode")
-            if mode in ("offline", "verify"):
+            if mode in ("offline", "verify", "fork"):
                 raise SessionError(f"run {run} was a replay only ({mode}): no session resumes it")
             if mode == "imported":
                 raise SessionError(f"run {run} was imported: no session resumes it")

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, cast
 
-from rollcage.errors import ApprovalRequired, UnknownOutcome
+from rollcage.errors import ApprovalRequired, ForkEnded, UnknownOutcome
 from rollcage.replay.path import Entry
 from rollcage.step.call import Step
 from rollcage.step.ledger import Ledger
 
 __all__ = ["Status", "cut_off", "ending", "partial"]
 
-Status = Literal["ok", "error", "halted", "paused", "partial"]
+Status = Literal["ok", "error", "halted", "paused", "partial", "would_write", "would_ask"]
 """How a session was left.
 
 `ok`: cleanly, and all that its source recorded was asked for; `error`: by an exception; `halted`:
 it may not go on; `paused`: it waits for an approval, an interrupt or a signal; `partial`: cleanly,
-while recorded effects were never asked for. The next session of the job builds on any but `ok`.
+while recorded effects were never asked for. The next session of the job builds on any but `ok`. A
+fork that is not live may end as it comes to a write that it may not do (`would_write`), or to a
+call that somebody has to approve (`would_ask`).
 """
 
 
@@ -29,6 +31,8 @@ def ending(ledger: Ledger, error: BaseException | None, left: Sequence[Entry]) -
         error: what its block raised.
         left: the recorded effects that it never asked for.
     """
+    if isinstance(ledger.halted, ForkEnded):
+        return cast("Status", ledger.halted.status)
     if ledger.halted is not None:
         return "paused" if isinstance(ledger.halted, ApprovalRequired) else "halted"
     if error is not None:

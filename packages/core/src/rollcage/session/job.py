@@ -11,6 +11,7 @@ import orjson
 
 from rollcage.errors import RunAbandoned, RunNotFound, RunTooOld, SessionError
 from rollcage.fingerprint.identity import jcs
+from rollcage.replay.fork import Fork
 from rollcage.store.jobs import store_option
 from rollcage.store.protocol import RunInfo, Store
 from rollcage.store.url import RunSource
@@ -35,6 +36,7 @@ class Job:
         source: the run that is named, where one is.
         within: how old the last line of a run may be that is gone on with (µs); None: any age.
         clock: the time now (Unix, ns).
+        fork: what a fork was asked to be; the run is the one that it names.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Job:
     source: RunSource | None
     within: int | None
     clock: Callable[[], int]
+    fork: Fork | None = None
 
     def newest(self, store: Store) -> RunInfo | None:
         """The run to be replayed, if any: the newest of the job, as far as the mode takes it.

@@ -37,6 +37,7 @@ __all__ = [
     "Source",
     "check_newest",
     "read_answers",
+    "read_forked",
     "read_lineage",
     "read_traces",
     "take_source",
@@ -48,6 +49,9 @@ MODES: Final[dict[Replay, Mode]] = {
 }  # fmt: skip
 SETTINGS: Final = ("format", "chain", "seed")
 """What a run must have been recorded with to be resumed."""
+
+_UNDOING: Final = ("run.rewound",)
+_ENDS: Final = ("step.finished", "step.resolved", "run.abandoned")  # of a step before, or the run
 
 _log = logging.getLogger("rollcage")
 
@@ -89,6 +93,9 @@ def take_source(store: Store, job: Job, locks: list[Lock]) -> Source:
 
 
 def _find_source(store: Store, job: Job) -> Source:
+    if job.fork is not None:
+        reader, run = open_run(job.fork.run, store)
+        return Source("fork", reader, run)
     mode = MODES[job.replay]
     if job.source is not None:
         reader, run = open_run(job.source, store)
@@ -110,13 +117,18 @@ def _check_performed(reader: Reader, run: str, info: RunInfo | None) -> None:
     """Refuse to resume a run that Rollcage did not perform: no write is answered by it.
 
     Raises:
-        SessionError: it was imported.
+        SessionError: it was imported, or is a fork.
     """
     if info is not None:
         mode = info.mode
     else:
         trace = reader.read(run)
         mode = next(read_events(trace.data, trace.where))[1].get("mode", "")
+    if mode == "fork":
+        raise SessionError(
+            f"run {run} is a fork, which no session resumes: fork it again, or look at it with "
+            f'replay="offline"'
+        )
     if mode == "imported":
         raise SessionError(
             f"run {run} was imported, so nobody knows which of its writes were made, and none is "
@@ -184,6 +196,47 @@ def read_lineage(
         time = last_time(traces[-1].data) if traces or base is None else base.last_time
         job.check_age(source.run, time, store)
     return recording
+
+
+def read_forked(
+    source: Source, job: Job, store: Store, *, settings: Mapping[str, Any]
+) -> Recording:
+    """The recording of the run that a fork is one of, as that had ended; nothing is locked.
+
+    Raises:
+        StoreError: it, or a run that it builds on, is gone or corrupt.
+        SessionError: it was recorded with other settings, or is of another input.
+    """
+    assert source.run is not None
+    _, traces = _read_down(source.reader, source.run, locks=None, settings=settings, whole=False)
+    newest = traces[-1]
+    started = next(read_events(newest.data, newest.where))[1]
+    had = (started.get("input") or {}).get("digest")
+    if job.input is not None and source.reader is store and had != job.input:
+        raise SessionError(
+            f"run {source.run} had {'another' if had else 'no'} input: pass the input that it had, "
+            f"or none"
+        )
+    whole = [(trace.where, trace.data) for trace in traces[:-1]]
+    whole.append((newest.where, _as_it_ended(newest)))
+    return recording_of(read(whole), offline=True, retry_failed=None)
+
+
+def _as_it_ended(trace: ReadTrace) -> bytes:
+    """The lines of a trace up to where somebody began to undo the run, after it was left."""
+    lines = trace.data.splitlines(keepends=True)
+    kept = ended = 0
+    undoing: int | None = None
+    for number, event in read_events(trace.data, trace.where):
+        if event["event"].startswith("undo.") or "undoes" in event or event["event"] in _UNDOING:
+            undoing = number - 1 if undoing is None else undoing
+        elif event["event"] == "run.finished":
+            ended, undoing = number, None
+        elif event["event"] not in _ENDS and not ended:
+            kept, undoing = number, None
+    if undoing is None or not (ended or kept):
+        return trace.data
+    return b"".join(lines[:undoing])
 
 
 def read_traces(
@@ -259,7 +312,7 @@ def _read_down(
         _check_settings(started, wanted, settings)
         kept = {field: started.get(field) for field in SETTINGS}
         lineage.append(ReadTrace(wanted, trace.where, trace.data, kept))
-        wanted = started.get("source")
+        wanted = None if started["mode"] == "fork" else started.get("source")
         if wanted in seen:
             raise TraceCorrupt(trace.where, 1, f"run {wanted} would be its own source")
     lineage.reverse()

@@ -135,6 +135,7 @@ class Opening:
             options.source,
             options.within,
             self.clock.wall,
+            options.fork,
         )
         run, source, recording = Run.open(
             job,
@@ -149,8 +150,8 @@ class Opening:
             if recording is not None and source.mode == "resume":
                 half_undone = () if options.on_divergence == "warn" else recording.half_undone
             means = self._means(seal)
-            writer = run.writer = kept.create(self._started(run, source.mode, given, means))
             ledger = self.ledger(run.id, source.mode, None if half_undone else recording)
+            writer = run.writer = kept.create(self._started(run, source.mode, given, means))
             calls = Calls(self.name, run, writer, ledger, source.reader, means)
             self.gate.open(run.id, self.facade)
         except BaseException:
@@ -203,7 +204,14 @@ class Opening:
             enforce=means.enforce,
             secrets="detected" if isinstance(seal, Detecting) else "declared",
             imported=options.imported,
+            fork=self._forked(run.source.run),
         )
+
+    def _forked(self, run: str | None) -> dict[str, Any] | None:
+        fork, policy = self.options.fork, self.gate.policy
+        if fork is None or run is None:
+            return None
+        return fork.as_data(run, "" if policy is None else policy.name)
 
     def _sealed_words(self, words: tuple[str, ...], seal: Sealing) -> Any:
         """What the user said, as the trace may hold it; kept as a blob where it is long."""
@@ -234,6 +242,7 @@ class Opening:
             steps=steps,
             turns=turns,
             at=store_option(self.store),
+            fork=self.options.fork,
         )
 
     # --- an undo of the source that was cut off --------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from rollcage.contract.permissions import Enforce
 from rollcage.errors import SessionError
+from rollcage.replay.fork import Fork
 from rollcage.session.job import Replay
 from rollcage.session.lineage import MODES
 from rollcage.session.scope import Unguarded
@@ -27,6 +28,7 @@ class Options:
 
     replay: Replay
     source: RunSource | None
+    fork: Fork | None
     input: Any
     within: int | None  # µs
     chain: Literal["effects", "all"]
@@ -48,6 +50,8 @@ class Options:
         _check("enforce", self.enforce, ("off", "report", "strict"))
         _check("unguarded", self.unguarded, ("warn", "refuse"))
         _check("secrets", self.secrets, ("declared", "detected"))
+        if self.fork is not None and (self.source is not None or self.replay != "auto"):
+            raise SessionError("a fork names its run itself: it takes no source= and no replay=")
         if self.source is not None and self.replay == "off":
             raise SessionError('replay="off" starts a new run: it takes no source=')
 

@@ -14,6 +14,7 @@ from rollcage.session.job import Job
 from rollcage.session.lineage import (
     Source,
     check_newest,
+    read_forked,
     read_lineage,
     read_traces,
     take_source,
@@ -98,7 +99,9 @@ class Run:
             source = take_source(store, job, locks)
             run = root = uuid7(clock.wall() // 1_000_000, clock.random(10))
             recording: Recording | None = None
-            if source.run is not None:
+            if source.run is not None and job.fork is not None:
+                recording = read_forked(source, job, store, settings=settings)
+            elif source.run is not None:
                 recording = read_lineage(
                     source, job, store, settings=settings, retry_failed=retry_failed, locks=locks
                 )
@@ -152,7 +155,7 @@ class Run:
             return read_traces(self.store, self.id, locks=None, whole=True)
         own = self._own()
         traces = [(own.where, own.data)]
-        if self.source.run is not None:
+        if self.source.run is not None and self.source.mode != "fork":
             with contextlib.suppress(RunNotFound):  # what was replayed of it is in the own one
                 traces = read_traces(self.source.reader, self.source.run, locks=None) + traces
         return traces

@@ -36,6 +36,7 @@ from rollcage.gate import (
     person,
 )
 from rollcage.replay.ahead import Memory
+from rollcage.replay.fork import Fork, asked_for
 from rollcage.session.awaiting import in_thread
 from rollcage.session.calls import Calls, Kind
 from rollcage.session.declare import Declared, declaration, guarded, tool
@@ -46,7 +47,7 @@ from rollcage.session.opening import Opening, aleave, enter, give_up, leave, pol
 from rollcage.session.options import Options
 from rollcage.session.places import Places
 from rollcage.session.run import Key
-from rollcage.session.scope import Branch, TurnHandle, Unguarded, here
+from rollcage.session.scope import Branch, Lent, TurnHandle, Unguarded, here
 from rollcage.session.transaction import Transaction
 from rollcage.session.undoing import undo_of
 from rollcage.step.call import Stats
@@ -90,6 +91,11 @@ class Session:
         source: the run to replay: its id; the path of its trace; or, of a run in another store,
             that store (a folder, a URL, or a `Store`) and its id: `(store, run)`. By default, it is
             the newest of the job.
+        fork: a recorded run with one thing changed, or the file of one: see `rollcage.Fork`. What
+            is recorded answers; nothing that is not is written, unless the fork is `live`. A tool
+            that is called past the session is refused, and so is a session inside of this one.
+            By default, what the environment variable `ROLLCAGE_FORK` names, as `rollcage fork`
+            sets it.
         input: what the job works on, any value that a tool may take. With another input it is
             another job: neither is resumed in place of the other.
         resume_within: how long ago the run that is resumed may have been written to, as a
@@ -157,6 +163,7 @@ class Session:
         store: str | os.PathLike[str] | Store = "./.rollcage",
         replay: Replay = "auto",
         source: RunSource | None = None,
+        fork: Fork | str | os.PathLike[str] | None = None,
         input: Any = None,  # noqa: A002 - what it is
         resume_within: dt.timedelta | float | None = None,
         gate: Iterable[Given] = (),
@@ -184,9 +191,16 @@ class Session:
             name = name_of_script()
         if not name:
             raise SessionError("a session needs a name: it identifies the job")
+        self.name = job_name(name)
+        fork = self.fork = self._forked(fork, replay)
+        if fork is not None and fork.policy is not None:
+            policy = fork.policy
+        if fork is not None and not fork.live:
+            unguarded = "refuse"
         self._options = Options(
             replay=replay,
             source=source,
+            fork=fork,
             input=input,
             within=microseconds(resume_within),
             chain=chain,
@@ -199,7 +213,6 @@ class Session:
             secrets=secrets,
             actor=_person(actor) if actor else "",
         )
-        self.name = job_name(name)
         self.store = open_store(store)
         self.run_id = self.root = ""
         self._is_entered = False
@@ -222,6 +235,15 @@ class Session:
         self._memory: Memory | None = None  # that it is to follow, once it is entered
         self._calls: Calls | None = None
         self._places: Places | None = None
+
+    def _forked(self, fork: Fork | str | os.PathLike[str] | None, replay: Replay) -> Fork | None:
+        """The fork that it is to be: as given, or as its process was told."""
+        if fork is None:
+            return None if replay in ("offline", "verify") else asked_for(self.name)
+        fork = fork if isinstance(fork, Fork) else Fork.load(fork)
+        if fork.name and job_name(fork.name) != self.name:
+            raise SessionError(f"the fork is one of a run of {fork.name!r}, not of {self.name!r}")
+        return fork
 
     # --- entering and leaving --------------------------------------------------------------------
 
@@ -272,6 +294,7 @@ class Session:
         self._is_entered = True
         facade, outer = self._facade_here(), here()
         lent = None if outer is None else outer.calls.lend(outer)
+        self._check_inside(lent)
         if lent is not None:
             self._gate.nest(lent.above)
         return Opening(
@@ -290,6 +313,25 @@ class Session:
             lent=lent,
             session=self,
         )
+
+    def _check_inside(self, lent: Lent | None) -> None:
+        """Whether it may be entered there: in a fork that writes nothing, nothing else may.
+
+        Raises:
+            SessionError: it would.
+        """
+        harmless = self._options.replay in ("offline", "verify")
+        if harmless or (self.fork is not None and not self.fork.live):
+            return
+        driver = None if lent is None else lent.driver
+        while driver is not None:
+            if driver.ledger.is_dry:
+                self._is_entered = False
+                raise SessionError(
+                    f"session {self.name!r} is inside of a fork, which performs no writes: make it "
+                    f"a fork as well (fork=), or the one around it live"
+                )
+            driver = driver.around
 
     def _enter(self, calls: Calls) -> None:
         """Have the calls of this context be those of the run that was opened."""

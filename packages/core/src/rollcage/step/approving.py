@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn
 import orjson
 
 from rollcage.contract.arguments import Arguments
-from rollcage.errors import ArgumentsInvalid, NotReplayable, StoreError
+from rollcage.errors import ArgumentsInvalid, ForkEnded, NotReplayable, StoreError, Unencodable
 from rollcage.fingerprint.identity import idempotency_key
 from rollcage.gate import (
     Approval,
@@ -38,11 +38,11 @@ from rollcage.step.requests import (
 )
 from rollcage.trace import constructors as make
 from rollcage.undo.compensation import holds_secret
-from rollcage.values.codec import encode_result
+from rollcage.values.codec import encode, encode_result
 from rollcage.values.copies import own_copy
 from rollcage.values.decoding import decode
 
-__all__ = ["approved", "edited_again"]
+__all__ = ["approved", "changed", "edited_again", "in_place"]
 
 _ID: Final = 16  # hex digits of an idempotency key that name a request
 _SORT: Final = orjson.OPT_SORT_KEYS
@@ -112,6 +112,44 @@ def edited_again(progress: Progress, verdict: Verdict, entry: Entry, setting: Se
     )
     yield Stop(halt)
     return Verdict("deny", str(halt), halt.code), halt
+
+
+def changed(progress: Progress, given: Mapping[str, Any], setting: Setting) -> Said:
+    """Give a call the arguments that a fork has for it; those that are not named stay.
+
+    The rules decide on what it is then.
+    """
+    call, reason = progress.call, "its arguments can't be changed here"
+    if call.kind == "tool" and (call.instead is None or call.instead.edited is not None):
+        reason = "these are the arguments that it had"
+        canonical = dict(call.arguments.canonical)
+        try:
+            for name, value in given.items():
+                canonical[name] = encode(value, setting.seal, path=f"args.{name}")
+            yield from _edit(progress, _merged(progress, canonical, setting))
+        except (Unencodable, _Unusable) as error:
+            reason = str(error)
+    if progress.is_edited:
+        return setting.decide(progress), None
+    halt = ForkEnded(f"the fork can't call {call.contract.name} like that: {reason}", "halted")
+    yield Stop(halt)
+    return Verdict("deny", str(halt), halt.code), halt
+
+
+def in_place(call: Call, value: Any, setting: Setting) -> Any:
+    """What stands for a call, as its tool would give it.
+
+    Raises:
+        ValueError: it gives no such value, and why.
+    """
+    if call.kind == "model":
+        if call.contract.framework:
+            raise ValueError("the answer of a framework's model can't be made of data")
+        return value
+    try:
+        return _answer(call, value, setting)
+    except _Unusable as unusable:
+        raise ValueError(str(unusable)) from None
 
 
 # --- asking --------------------------------------------------------------------------------------

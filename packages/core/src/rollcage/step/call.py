@@ -16,7 +16,7 @@ from rollcage.fingerprint.identity import key_digest
 from rollcage.gate import Approval, ApprovalRequest, Ask, Asked, Instead, Response, Verdict
 from rollcage.gate.labels import NO_LABELS, Found
 from rollcage.replay.ahead import Standing
-from rollcage.replay.finding import ProbeResult
+from rollcage.replay.finding import ProbeResult, StandIn
 from rollcage.replay.path import Entry
 from rollcage.replay.world import Branch, Place, Turn
 from rollcage.step.watch import Watch
@@ -174,11 +174,12 @@ class Progress:
         consent: how it stands with somebody's approval.
         prepared: what was found out before it may run.
         number: of its step, once it is admitted.
+        stand_in: what stands for the tool, in a fork.
     """
 
     __slots__ = (
         "ask", "asked_key", "call", "compared", "consent", "found", "number", "pace", "prepared",
-        "shown",
+        "shown", "stand_in",
     )  # fmt: skip
 
     def __init__(self, call: Call, ask: Ask | None = None) -> None:
@@ -192,6 +193,7 @@ class Progress:
         self.consent = _NO_CONSENT
         self.prepared = _NOTHING_PREPARED
         self.number = 0
+        self.stand_in: StandIn | None = None
 
     @property
     def is_edited(self) -> bool:
@@ -217,12 +219,22 @@ class Progress:
 
     def answer(self, response: Response) -> None:
         """Make it one that a person answers: the tool does not run, and so changes nothing."""
+        self._changes_nothing()
+        self.consent = self.consent._replace(response=response)
+        self.decide(responded=True)
+
+    def stand_in_for(self, given: StandIn) -> None:
+        """Make it one that something stands for, in a fork: the tool does not run."""
+        effect = self.call.contract.effect
+        self._changes_nothing()
+        self.stand_in = given
+        self.decide(simulated=effect)
+
+    def _changes_nothing(self) -> None:
         contract = self.call.contract
         effect: Effect = "pure" if contract.effect == "pure" else "read"
         contract = dataclasses.replace(contract, effect=effect, undo=None, observe=None, probe=None)
         self.call = self.call._replace(contract=contract)
-        self.consent = self.consent._replace(response=response)
-        self.decide(responded=True)
 
     def decide(self, **said: Any) -> None:
         """Keep what is written of a decision."""
@@ -274,6 +286,11 @@ class Arrival:
         # Pure and model calls have no place among reads and writes: they hold in any world.
         self.placed = is_tool and (strict or contract.effect != "pure")
         self.advances = is_tool and (strict or contract.effect in ("write", "scope"))
+
+    @property
+    def asked_key(self) -> str:
+        """The key of the call that was asked for."""
+        return self.progress.asked_key.hex()
 
     @property
     def args(self) -> Mapping[str, Any]:
@@ -337,20 +354,23 @@ class Precondition(NamedTuple):
         what: somebody has to `approve` it; the recorded run went on with other arguments, which an
             approver had put in their place (`edit`); the recorded step is unknown and its tool may
             say what became of it (`probe`); recorded effects are to be undone first (`undo`); the
-            states that it will change have to be kept (`capture`); an earlier slot of its turn is
+            states that it will change have to be kept (`capture`); a fork gives it other arguments
+            (`change`); an earlier slot of its turn is
             being probed, and it has to `wait` for that.
         entry: the recorded step that stands for it, if any.
         orphans: the effects to undo.
         asked: how the call stands, for whoever has to approve it.
         until: what it waits for.
+        args: what it has instead.
     """
 
-    what: Literal["approve", "edit", "probe", "undo", "capture", "wait"]
+    what: Literal["approve", "edit", "probe", "undo", "capture", "wait", "change"]
     arrival: Arrival
     entry: Entry | None = None
     orphans: tuple[Entry, ...] = ()
     asked: Asked | None = None
     until: Future[None] | None = None
+    args: Mapping[str, Any] | None = None
 
 
 class Admission(NamedTuple):

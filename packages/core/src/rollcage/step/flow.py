@@ -15,12 +15,12 @@ import orjson
 
 from rollcage.contract.contract import Contract
 from rollcage.contract.drift import as_error, raised
-from rollcage.errors import Halt, NotReplayable, SessionHalted
+from rollcage.errors import ForkEnded, Halt, NotReplayable, SessionHalted
 from rollcage.fingerprint.identity import idempotency_key
 from rollcage.gate import Verdict
-from rollcage.replay.finding import ProbeResult
+from rollcage.replay.finding import ProbeResult, StandIn
 from rollcage.replay.path import UNKNOWN, Entry
-from rollcage.step.approving import approved, edited_again
+from rollcage.step.approving import approved, changed, edited_again, in_place
 from rollcage.step.call import Admission, Call, Precondition, Progress, Step
 from rollcage.step.capture import (
     LARGE,
@@ -38,6 +38,7 @@ from rollcage.step.capture import (
 from rollcage.step.halts import diverged, unknown
 from rollcage.step.requests import (
     Admit,
+    Consult,
     Effect,
     Execute,
     Flow,
@@ -57,6 +58,7 @@ from rollcage.step.unknown_errors import leaves_unknown
 from rollcage.undo.compensation import DidNotHappen, Happened, digests_of
 from rollcage.values.answer import Answer
 from rollcage.values.codec import Hiding, Seal, encode_result, hidden, same_encoding, survey
+from rollcage.values.copies import own_copy
 from rollcage.values.decoding import decode
 from rollcage.values.exceptions import decode_exception, encode_exception, told_of
 from rollcage.values.registered import Types
@@ -111,13 +113,10 @@ def run_step(
         if isinstance(synced, Raised):  # cancelled, or no disk: before anything happened
             yield Settle(step, _NOT_STARTED, orjson.dumps(_NOT_STARTED))
             return synced
-    answer: Returned | Raised
-    response = progress.consent.response
-    if response is not None:
-        answer = Returned(response.value)  # a person's, in place of the tool's
-    else:
-        body = _body(progress, body)
-        answer = yield Execute(step, body, is_async)
+    answer = yield from _answered(progress, step, body, setting, is_async=is_async)
+    if isinstance(answer, Raised) and isinstance(answer.error, ForkEnded):
+        yield Settle(step, _NOT_STARTED, orjson.dumps(_NOT_STARTED))
+        return answer
     settled = _settled(step, answer, setting, read)
     if step.captured is not None or len(settled.encoded) >= LARGE:
         answer = yield from _whole(settled, answer, setting)
@@ -139,6 +138,46 @@ def _with_word_of(
         return drifted or answer  # of what takes a step back, nobody asks for the value
     warning = warn_of(contract, outcome)
     return answer if warning is None else Raised(warning)
+
+
+def _answered(
+    progress: Progress,
+    step: Step,
+    body: Callable[..., Any],
+    setting: Setting,
+    *,
+    is_async: bool | None,
+) -> Flow:
+    """What a call gave: by its body, a person, or what a fork was given for it."""
+    if progress.stand_in is not None:
+        return (yield from _stood_in(progress, progress.stand_in, setting))
+    response = progress.consent.response
+    if response is not None:
+        return Returned(response.value)  # a person's, in place of the tool's
+    answer: Returned | Raised = yield Execute(step, _body(progress, body), is_async)
+    return answer
+
+
+def _stood_in(progress: Progress, given: StandIn, setting: Setting) -> Flow:
+    """What a fork was given in place of the tool; it ends there where the tool gives no such."""
+    call = progress.call
+    if given.error is not None:
+        return Raised(given.error)
+    value = given.given
+    if given.is_called:
+        words = {name: own_copy(each) for name, each in call.arguments.values.items()}
+        what = f"what stands in for {call.contract.name}"
+        answer: Returned | Raised = yield Consult(given.given, what, words=words)
+        if isinstance(answer, Raised):
+            return answer
+        value = answer.value
+    try:
+        return Returned(in_place(call, value, setting))
+    except ValueError as error:
+        said = f"what the fork was given for {call.contract.name} can't be used: {error}"
+        stop = ForkEnded(said, "halted", call.contract.name)
+        yield Stop(stop)
+        return Raised(stop)
 
 
 def _body(progress: Progress, body: Callable[..., Any]) -> Callable[..., Any]:
@@ -207,6 +246,9 @@ def _made_ready(
             case "edit":
                 assert first.entry is not None
                 verdict, stopped = yield from edited_again(progress, verdict, first.entry, setting)
+            case "change":
+                assert first.args is not None
+                verdict, stopped = yield from changed(progress, first.args, setting)
             case "probe":
                 assert first.entry is not None
                 stopped = yield from _probed(progress, first.entry, setting)

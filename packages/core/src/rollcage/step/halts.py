@@ -6,13 +6,21 @@ import threading
 from collections.abc import Sequence
 
 from rollcage.contract.contract import Contract
-from rollcage.errors import Diverged, Halt, NotReplayable, ReplayMiss, UnknownOutcome
+from rollcage.errors import (
+    Diverged,
+    ForkEnded,
+    Halt,
+    NotReplayable,
+    ReplayMiss,
+    UnknownOutcome,
+)
 from rollcage.replay.path import Entry, described, nearest
 from rollcage.replay.recording import Recording
 from rollcage.step.call import Arrival
 
 __all__ = [
-    "changed", "contradicted", "diverged", "lossy", "missing", "taken_back", "unknown",
+    "changed", "contradicted", "diverged", "lossy", "missing", "taken_back", "unknown", "would_ask",
+    "would_write",
 ]  # fmt: skip
 
 
@@ -165,3 +173,42 @@ def changed(what: str, entry: Entry, contract: Contract) -> NotReplayable:
         f"{entry.effect!r}; the tool now declares {contract.effect!r} and is not "
         f'silently run again. Declare on_miss="live" on it to run it'
     )
+
+
+def would_write(arrival: Arrival, entry: Entry | None) -> ForkEnded:
+    """A fork has come to a write that it may not do.
+
+    Args:
+        arrival: the write.
+        entry: what is recorded of it, if anything, and can't answer it.
+    """
+    name = arrival.contract.name
+    why = "" if entry is None else _state(entry)
+    known = f" (step {entry.step} of run {entry.run}: {why})" if entry is not None and why else ""
+    return ForkEnded(
+        f"the fork ends before a write that it would have made: {described(name, arrival.args)}"
+        f"{known}. To go on, say what it gives: --answer {name}=JSON, answers={{{name!r}: ...}} in "
+        f"Python; to perform it: --live, live=True",
+        "would_write",
+        name,
+    )
+
+
+def would_ask(arrival: Arrival) -> ForkEnded:
+    """A fork has come to a call that somebody would have to approve."""
+    name = arrival.contract.name
+    return ForkEnded(
+        f"the fork ends before a call that requires approval: {described(name, arrival.args)} "
+        f"({arrival.verdict.reason}). To go on, say what it gives: --answer {name}=JSON, "
+        f"answers={{{name!r}: ...}} in Python; to have it approved and made: --live, live=True",
+        "would_ask",
+        name,
+    )
+
+
+def _state(entry: Entry) -> str:
+    """Why a recorded step can't answer a call; empty where that is up to the fork."""
+    if entry.status == "unknown":
+        return "its outcome is unknown"
+    said = {"blocked": "it was refused", "not_started": "it never ran"}
+    return entry.flaw or said.get(entry.status, "")

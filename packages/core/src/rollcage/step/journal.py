@@ -39,6 +39,8 @@ def replayed(number: int, arrival: Arrival, place: Place, entry: Entry) -> Event
     verdict = arrival.verdict
     differs = verdict.decision != "allow" or verdict.shadow is not None
     call = _requested(number, arrival, place.slot)
+    if entry.decided is not None and "simulated" in entry.decided:
+        call["effect"] = entry.effect
     return _replayed(call, place, entry, verdict.as_data() if differs else None)
 
 

@@ -26,6 +26,8 @@ from rollcage.replay.ahead import Ahead, Histories, Standing, family
 from rollcage.replay.ahead import Place as Spot
 from rollcage.replay.branches import Branches
 from rollcage.replay.finding import NEW, Finder, Match
+from rollcage.replay.fork import Fork
+from rollcage.replay.forking import Forking
 from rollcage.replay.path import UNKNOWN_DIGEST, Entry
 from rollcage.replay.recording import Recording
 from rollcage.replay.world import Turn, union
@@ -47,6 +49,7 @@ class Ledger:
         paused: what the run waits for, as the session was told.
         branches: those that are open, and the turns.
         ahead: what is recorded and nobody has asked for.
+        forked: of a fork, what it was asked to be.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Ledger:
         steps: int = 0,
         turns: int = 0,
         at: str = "",
+        fork: Fork | None = None,
     ) -> None:
         self.stats = Stats()
         self.halted: BaseException | None = None
@@ -76,12 +80,22 @@ class Ledger:
         self._asking: set[str] = set()  # requests for approval that nobody has decided
         self.branches = Branches(recording, seed, strict=strict, turns=turns)
         self._by_name = self.branches.by_name
+        self.forked = fork
         self._finder = Finder(recording, self._by_name, live=mode in ("record", "resume"))
+        if fork is not None and recording is not None:
+            self._finder = Forking(
+                fork, recording, self._by_name, str(recording.run_settings["run"])
+            )
         self._taking = Taking(
             run, at, mode, on_divergence, recording, self._finder, self.stats, self._number
         )
         self.ahead = Ahead(recording)
         self._seeing = Seeing(recording, self.branches, self.ahead, self.stats, self._number)
+
+    @property
+    def is_dry(self) -> bool:
+        """Whether it is a fork that performs no writes."""
+        return self.forked is not None and not self.forked.live
 
     @property
     def counted(self) -> tuple[int, int]:
@@ -243,6 +257,8 @@ class Ledger:
     def _first(self, arrival: Arrival, match: Match) -> Precondition | None:
         """What has to be done before a call may run, if it would."""
         progress, entry = arrival.progress, match.entry
+        if match.way == "edit" and self.forked is not None:
+            return Precondition("change", arrival, entry, args=self.forked.args)
         if entry is not None and entry.is_edit_of(arrival.key):
             return Precondition("edit", arrival, entry)
         if match.way == "probe":
@@ -256,9 +272,8 @@ class Ledger:
                 refusal = Blocked(said.message, rule=said.rule, code=said.code)
                 raise Refused(refusal, halts=False)
         if arrival.asks:
-            asked = (
-                progress.ask is not None and not progress.consent.waits and self._mode != "offline"
-            )
+            asked = progress.ask is not None and not progress.consent.waits
+            asked = asked and self._mode != "offline" and not self.is_dry
             return (
                 Precondition("approve", arrival, asked=arrival.asked(self._run)) if asked else None
             )
@@ -348,7 +363,11 @@ class Ledger:
             step.advances = False
             ran = outcome["status"] != "not_started"
             step.branch.end_write(step.link_at, link(step.fingerprint, digest) if ran else None)
-        if self._recording is not None and outcome["status"] in ("ok", "error"):
+        if (
+            self._recording is not None
+            and outcome["status"] in ("ok", "error")
+            and self.forked is None
+        ):
             self._finder.body_ended(step.fingerprint)
         return journal.finished(step, outcome, digest, duration, now)
 
@@ -380,8 +399,8 @@ class Ledger:
             )
 
     def left_behind(self) -> list[Entry]:
-        """The recorded effects that the run never asked for."""
-        return self._finder.left()
+        """The recorded effects that the run never asked for; a fork goes its own way."""
+        return [] if self.forked is not None else self._finder.left()
 
     def in_flight(self) -> list[Step]:
         """The writes that have begun and not ended."""

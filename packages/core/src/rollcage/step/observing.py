@@ -129,7 +129,7 @@ class RunEvent:
     what: Literal["opened", "closed"]
     run: str
     name: str
-    mode: Literal["record", "resume", "offline", "verify", "imported", "undo"]
+    mode: Literal["record", "resume", "offline", "verify", "imported", "fork", "undo"]
     root: str
     source: str | None
     time: int

@@ -9,6 +9,7 @@ from rollcage.contract.drift import raised
 from rollcage.errors import ApprovalRequired, Blocked, RollcageError
 from rollcage.fingerprint.identity import link
 from rollcage.replay.finding import Finder, Match
+from rollcage.replay.forking import Forking
 from rollcage.replay.path import Entry
 from rollcage.replay.recording import Recording
 from rollcage.replay.world import Branch, Place, union
@@ -18,7 +19,7 @@ from rollcage.trace.constructors import Event
 
 __all__ = ["Mode", "OnDivergence", "Refused", "Taking", "denied"]
 
-Mode = Literal["record", "resume", "offline", "verify"]
+Mode = Literal["record", "resume", "offline", "verify", "fork"]
 OnDivergence = Literal["halt", "warn", "undo"]
 
 _NOT_COMPARABLE: Final = "not comparable: recorded writes came after this read"
@@ -69,6 +70,7 @@ class Taking:
         self._on_divergence: OnDivergence = on_divergence
         self._recording = recording
         self._finder = finder
+        self._forking = finder if isinstance(finder, Forking) else None
         self._stats = stats
         self._number = number
 
@@ -82,11 +84,14 @@ class Taking:
             self._use_up(arrival.branch, entry)
         match match.way:
             case "give back":
-                return self._give_back(arrival, match)
+                give = self._assume if match.assumed else self._give_back
+                return give(arrival, match)
             case "run again":
                 return self._again(arrival, match)
             case "run new":
                 return self._go(arrival, match)
+            case "stand in":
+                return self._stand_in(arrival, match)
             case _:
                 raise self._refusal(arrival, match)
 
@@ -97,9 +102,29 @@ class Taking:
         elif self._recording is not None:
             self._recording.use_answer(entry)
 
+    def _asked_for(self, arrival: Arrival, entry: Entry | None) -> None:
+        """A fork has come to a recorded step: use it up, wherever it was recorded."""
+        forking, recording = self._forking, self._recording
+        if forking is None or recording is None or entry is None:
+            return
+        forking.gave(entry)
+        if entry.kind == "model":
+            recording.use_answer(entry)
+        elif arrival.placed:
+            recording.paths[entry.branch].take(entry)
+
+    def _is_changed(self, entry: Entry | None) -> bool:
+        """Whether a recorded step is the one that a fork makes another one of."""
+        forking = self._forking
+        if forking is None or entry is None or entry is not forking.at or forking.passed:
+            return False
+        return forking.fork.change in ("result", "error", "args")
+
     def _refusal(self, arrival: Arrival, match: Match) -> Refused:
         """Why a call must not run, in the words of its error."""
         entry = match.entry
+        if match.why == "would write":
+            return Refused(halts.would_write(arrival, entry))
         if entry is None:
             if match.why == "taken back":
                 return Refused(halts.taken_back(arrival.branch.name, self._run, self._at))
@@ -107,7 +132,8 @@ class Taking:
             error = halts.missing(arrival, self._recording)
             return Refused(error, halts=match.why == "missing")
         if match.why == "blocked":
-            self._use_up(arrival.branch, entry)
+            if self._forking is None or arrival.placed:
+                self._use_up(arrival.branch, entry)
             if self._live:
                 progress = arrival.progress
                 progress.consent = progress.consent._replace(decided=entry.decided)
@@ -136,6 +162,8 @@ class Taking:
             if path.advances(entry):
                 made = link(bytes.fromhex(entry.fingerprint), bytes.fromhex(given.digest))
                 branch.replayed_write(arrival.turn, entry.position, made)
+        if self._forking is not None:
+            self._forking.gave(entry)
         self._count_hit(given)
         event = journal.replayed(self._number(arrival.progress), arrival, place, given)
         if given.status == "unknown":
@@ -144,6 +172,23 @@ class Taking:
         if self._mode == "verify" and arrival.call.kind == "tool":
             return self._compared(arrival, place, given, event)
         return Admission(event, entry=given)
+
+    def _assume(self, arrival: Arrival, match: Match) -> Admission:
+        """Give a recorded step back in another world, in a fork: a write leaves its path there."""
+        entry, branch = match.entry, arrival.branch
+        assert entry is not None
+        changes = entry.effect in ("write", "scope")
+        if changes:
+            branch.leave_path(arrival.turn)
+        place = arrival.place()
+        self._asked_for(arrival, entry)
+        if changes:
+            made = link(bytes.fromhex(entry.fingerprint), bytes.fromhex(entry.digest))
+            branch.replayed_write(arrival.turn, place.position, made)
+        self._count_hit(entry)
+        event = journal.replayed(self._number(arrival.progress), arrival, place, entry)
+        event["assumed"] = True
+        return Admission(event, entry=entry)
 
     def _compared(self, arrival: Arrival, place: Place, entry: Entry, event: Event) -> Admission:
         """A hit of `verify`: what observes only is run again, where that says anything."""
@@ -170,6 +215,8 @@ class Taking:
         """Run a recorded step again, in its own place and under its own fingerprint."""
         entry, branch, path = match.entry, arrival.branch, arrival.branch.path
         assert entry is not None
+        if self._forking is not None:
+            return self._enter_again(arrival, entry)
         orphans = self._orphans(arrival, match.behind)
         self._check_verdict(arrival)
         marks: Event = {"supersedes": [entry.run, entry.step]}
@@ -189,12 +236,45 @@ class Taking:
         place.fingerprint = bytes.fromhex(entry.fingerprint)
         return self._start(arrival, place, advances=path.advances(entry), marks=marks)
 
+    def _enter_again(self, arrival: Arrival, entry: Entry) -> Admission:
+        """Run a recorded body again, for a call in it is the one that a fork changes.
+
+        What that gives is known at its end only: nothing behind it is sure to hold.
+        """
+        path = arrival.branch.path
+        advances = arrival.placed and path is not None and path.advances(entry)
+        marks: Event = {"supersedes": [entry.run, entry.step]}
+        if advances and arrival.branch.leave_path(arrival.turn):
+            marks["leaves"] = True
+        self._asked_for(arrival, entry)
+        place = arrival.place()
+        place.fingerprint = bytes.fromhex(entry.fingerprint)  # its calls go by it
+        return self._start(arrival, place, advances=advances, marks=marks)
+
+    def _stand_in(self, arrival: Arrival, match: Match) -> Admission:
+        """Have what a fork was given stand for a call; a write would have moved the world on."""
+        progress = arrival.progress
+        assert match.stand_in is not None
+        changes = arrival.advances
+        marks: Event = {"changed": True} if self._is_changed(match.entry) else {}
+        self._asked_for(arrival, match.entry)
+        if changes and arrival.branch.leave_path(arrival.turn):
+            marks["leaves"] = True
+        progress.stand_in_for(match.stand_in)
+        arrival.look()
+        place = arrival.place()
+        if arrival.branch.path is not None:
+            arrival.branch.set_apart(place, arrival.call.key)
+        return self._start(arrival, place, advances=False, marks=marks)
+
     def _go(self, arrival: Arrival, match: Match) -> Admission:
         """Run a call that nothing recorded stands for."""
         branch, path = arrival.branch, arrival.branch.path
+        changed = self._is_changed(match.entry)
         orphans = self._orphans(arrival, match.behind) if match.behind else ()
         if arrival.verdict.decision != "allow":
             self._check_verdict(arrival)
+        self._asked_for(arrival, match.entry)
         marks: Event | None = None
         if path is not None:
             marks = self._acknowledged(orphans)
@@ -202,6 +282,8 @@ class Taking:
                 marks["leaves"] = True
             if path.ahead and arrival.placed:
                 marks["ahead"] = True
+            if changed:
+                marks["changed"] = True
         place = arrival.place()
         if path is not None:
             branch.set_apart(place, arrival.call.key)
@@ -212,6 +294,8 @@ class Taking:
         verdict = arrival.verdict
         if verdict.decision == "deny":  # offline, what may run live: recorded outcomes go before
             raise Refused(denied(arrival), halts=False)
+        if arrival.asks and self._forking is not None and not self._forking.fork.live:
+            raise Refused(halts.would_ask(arrival))
         if arrival.asks:
             said = f"{arrival.contract.name} requires approval: {verdict.reason}"
             waits = arrival.progress.consent.waits

@@ -63,6 +63,7 @@ def run_started(
     enforce: str = "off",
     secrets: str = "declared",
     imported: _Data | None = None,
+    fork: _Data | None = None,
 ) -> Event:
     """See `models.RunStarted`."""
     event: Event = {
@@ -87,7 +88,13 @@ def run_started(
     if secrets != "declared":
         event["secrets"] = secrets
     return event | _given(
-        policy=policy, said=said, within=within, facade=facade, actor=actor, imported=imported
+        policy=policy,
+        said=said,
+        within=within,
+        facade=facade,
+        actor=actor,
+        imported=imported,
+        fork=fork,
     )
 
 

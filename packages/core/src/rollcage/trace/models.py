@@ -17,6 +17,7 @@ __all__ = [
     "DriftData",
     "Event",
     "FacadeData",
+    "ForkData",
     "ImportedData",
     "InputData",
     "Outcome",
@@ -43,6 +44,7 @@ Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Microseconds = Annotated[int, Field(ge=0)]
 StepNumber = Annotated[int, Field(ge=1)]
 Origin = tuple[str, StepNumber]
+Ending = Literal["ok", "error", "halted", "paused", "partial", "would_write", "would_ask"]
 Digests = dict[str, Digest | dict[str, Digest]]
 
 
@@ -152,6 +154,18 @@ class ImportedData(_Model):
     skipped: dict[str, int] = Field({}, description="how many spans became no step, by why")
 
 
+class ForkData(_Model):
+    """What a fork changes in which run."""
+
+    run: str = Field(description="the run that it is a fork of")
+    step: StepNumber | None = Field(None, description="from which step on; null: from the start")
+    change: Literal["result", "args", "error", "model", "policy", "tools", "code"] = Field(
+        description="what is another one; `code`: nothing but the agent's own code, if that"
+    )
+    to: str = Field("", description="the model, the policy or the tools that it has instead")
+    live: bool = Field(False, description="whether its new writes were performed")
+
+
 class RunStarted(_Event):
     """The first line of a run."""
 
@@ -159,11 +173,12 @@ class RunStarted(_Event):
     format: Literal["rollcage/1"]
     run: str
     name: str
-    mode: Literal["record", "resume", "offline", "verify", "imported"] = Field(
+    mode: Literal["record", "resume", "offline", "verify", "imported", "fork"] = Field(
         description="imported: it was recorded by something else, and no effect of it is known"
     )
     imported: ImportedData | None = Field(None, description="where an imported run comes from")
     source: str | None = Field(None, description="the run that this one replays")
+    fork: ForkData | None = Field(None, description="of a fork: what it is one of")
     root: str = Field(description="the first run of the lineage")
     input: InputData | None = Field(None, description="where the session was given one")
     seed: str
@@ -246,6 +261,11 @@ class _Approved(_Model):
         None, description="where an approver edited the arguments: the key of what was asked for"
     )
     responded: bool = Field(False, description="an approver answered it, and no tool ran")
+    simulated: Literal["pure", "read", "write", "scope"] | None = Field(
+        None,
+        description="in a fork: the effect of the tool that did not run; what the fork was given "
+        "stands for it",
+    )
 
 
 class StepStarted(_Placed, _Undoable, _Approved):
@@ -257,6 +277,7 @@ class StepStarted(_Placed, _Undoable, _Approved):
         None, description="the recorded step (run, step) in whose place it runs again"
     )
     leaves: bool = Field(False, description="what was recorded behind this place holds no longer")
+    changed: bool = Field(False, description="in a fork: the step that is another one")
     ahead: bool = Field(False, description="it saw a world that recorded effects had moved on")
     orphans: list[tuple[str, StepNumber]] | None = Field(
         None, description="recorded effects (run, step) that it leaves behind"
@@ -301,6 +322,9 @@ class StepReplayed(_Placed, _Undoable, _Approved):
         False, description="nobody asked for it: the framework's own memory holds its answer"
     )
     labels: list[str] | None = Field(None, description="as its step.finished said")
+    assumed: bool = Field(
+        False, description="in a fork: it was recorded in another world, and is taken to hold here"
+    )
     drift: str | None = Field(None, description="how a fresh execution differed (verify)")
 
 
@@ -481,9 +505,10 @@ class RunFinished(_Event):
     """The session was left."""
 
     event: Literal["run.finished"]
-    status: Literal["ok", "error", "halted", "paused", "partial"] = Field(
+    status: Ending = Field(
         description="paused: it waits for something outside; partial: it was left cleanly while "
-        "recorded effects were never asked for"
+        "recorded effects were never asked for; would_write, would_ask: a fork came to a write, or "
+        "an approval, that was not for it"
     )
     steps: int
     error: dict[str, Any] | None = None

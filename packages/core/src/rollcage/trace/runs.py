@@ -19,11 +19,14 @@ __all__ = [
     "Traced", "fold", "read_run",
 ]  # fmt: skip
 
-State = Literal["hit", "seen", "ran", "failed", "blocked", "unknown", "cut_off", "not_started"]
+State = Literal[
+    "hit", "seen", "ran", "simulated", "failed", "blocked", "unknown", "cut_off", "not_started"
+]
 """What became of a step in its run.
 
 `hit`: a recorded outcome was given back; `seen`: the framework's own memory held its result, so it
-was not asked for; `ran` and `failed`: it ran; `blocked`: refused; `unknown`: a write that may have
+was not asked for; `ran` and `failed`: it ran; `simulated`: what a fork was given stood for it;
+`blocked`: refused; `unknown`: a write that may have
 happened or not; `cut_off`: a read, a model call or a scope without an end; `not_started`:
 cancelled, or resolved as such.
 """
@@ -73,6 +76,9 @@ class Step:
         occurrence: which of the identical calls in its world it is; empty where it has no place.
         reversible: whether it has a plan that undoes it, or got one when it ended.
         labels: what its result carries.
+        simulated: in a fork, the effect of the tool for which something stood in; else None.
+        changed: whether it is the step that the fork changes.
+        assumed: whether it was recorded in another world than that of the fork.
         line: of its beginning in the trace, from 1.
         ended: when its end was written (Unix, µs), where one was.
         ended_line: of its first end in the trace.
@@ -111,6 +117,9 @@ class Step:
     occurrence: tuple[int, ...] = ()
     reversible: bool = False
     labels: tuple[str, ...] = ()
+    simulated: str | None = None
+    changed: bool = False
+    assumed: bool = False
     line: int = 0
     ended: int | None = None
     ended_line: int | None = None
@@ -141,6 +150,8 @@ class Step:
         self.outcome = event["outcome"]
         ended: dict[str, State] = {"ok": "ran", "error": "failed", "not_started": "not_started"}
         self.state = ended.get(event["outcome"]["status"], _without_end(self.kind, self.effect))
+        if self.simulated is not None and self.state == "ran":
+            self.state = "simulated"
         self.duration = event.get("duration", self.duration)
         self.resolved_by = event.get("by")
         self.undeclared = event.get("undeclared")
@@ -422,6 +433,9 @@ def _begin(event: Event, line: int) -> Step:
         occurrence=tuple(event.get("occurrence", ())),
         reversible=event.get("reversible", False),
         labels=tuple(event.get("labels") or ()),
+        simulated=event.get("simulated"),
+        changed=event.get("changed", False),
+        assumed=event.get("assumed", False),
         line=line,
     )
     if joined:

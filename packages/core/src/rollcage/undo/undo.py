@@ -227,10 +227,12 @@ def targets(
     newest = len(lineage.runs) - 1
     by_origin = {(entry.run, entry.step): entry for entry in lineage.entries}
     wanted = None if only is None else _origins_below(only, lineage.entries)
+    forked = lineage.settings.get("mode") == "fork"  # what it was given is not its own
     found = [
         entry
         for entry in lineage.entries
         if entry.undoes is None and not entry.undone and _may_have_changed(entry)
+        if not forked or entry.run == lineage.runs[-1]
         if _is_behind(entry, newest, to, by_origin)
         if names is None or entry.branch in names
         if wanted is None or (entry.run, entry.step) in wanted
