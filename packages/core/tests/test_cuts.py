@@ -144,6 +144,24 @@ def assert_undone(lab: Lab, program: Program, effects: Counter[str], to: int) ->
     assert_through(lab, program, effects)
 
 
+HALF: Program = (Turn((undone(Turn((Op("scope", inner=(W(arg=1), W(), W())),))),)),)
+
+
+def test_9_an_undo_finishes_what_it_finds_half_undone() -> None:
+    """A block's undo was cut off in the body of a step: that step has not ended any more."""
+    with folder() as root:
+        lab = Lab(root / "whole")
+        lab.through(HALF)
+        for run, line, world in moments(lab, lab.runs()):
+            to, last = 1, 1
+            while to <= last:
+                cut = lab.back(run, line, root / "cut", world)
+                cut.resolve_all()
+                last = last_step(cut, cut.runs()[-1])
+                assert_undone(cut, HALF, lab.world.effects, to)
+                to += 1
+
+
 PLAIN = Op("plain", 1, "lose after")
 UNDONE: list[Program] = [  # by a search
     # The run was undone to a step in front of a block, and ran that and undid it once more.

@@ -22,6 +22,7 @@ from rollcage.step.driver import Clock
 from rollcage.store import (
     JsonlStore,
     RunInfo,
+    disk,
     index_lines,
     index_reader,
     newest_run,
@@ -408,6 +409,23 @@ def test_whoever_else_changes_the_index_is_noticed(
     broken_off(store, 1)
     finished(store, 2, name="other")
     change(index(store))
+    with Session("job", store=store) as session:
+        assert put(1) == 1
+    assert session.stats.hits == 1
+
+
+def test_an_index_that_is_cut_as_it_is_made_again_is_not_taken_for_whole(
+    store: JsonlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken_off(store, 1)
+    lose(store, "")
+    make = disk.replace
+
+    def replace(path: Path, data: bytes, *, part: Path) -> None:
+        make(path, data, part=part)
+        path.write_bytes(data[:60])
+
+    monkeypatch.setattr(disk, "replace", replace)
     with Session("job", store=store) as session:
         assert put(1) == 1
     assert session.stats.hits == 1

@@ -39,6 +39,7 @@ from rollcage.step.driver import Clock
 from rollcage.store import JsonlStore, Store
 
 ATTEMPTS = 30  # how often a program is resumed before it counts as halted for ever
+LOST = 20  # calls of a program that get lost at most: two blocks could take turns at it for ever
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,9 +157,10 @@ class Tools:
         step = current_step()
         assert step is not None
         key = step.idempotency_key
-        lose = does.startswith("lose") and key not in self.lab.world.lost
+        lost = self.lab.world.lost
+        lose = does.startswith("lose") and key not in lost and len(lost) < LOST
         if lose:
-            self.lab.world.lost.add(key)
+            lost.add(key)
         if does == "fail":
             raise ValueError(f"{label} failed")
         if lose and does == "lose before":
@@ -459,11 +461,20 @@ class Lab:
         """What an undo of the newest run to one of its steps leaves standing: the obvious way.
 
         What a step up to that one has done, now or in the run that it was replayed from, and what
-        the bodies of such steps have called, if they have ended.
+        the bodies of such steps have called, if they have ended and it is all still there: one of
+        which a block has begun to take back is none that has ended.
         """
         above: dict[At, At | None] = {}  # the step in whose body each one was called
         later: dict[At, At] = {}  # what stands in the place of each in a later run
         ended: set[At] = set()
+
+        def upwards(at: At | None) -> Iterator[At]:
+            while at is not None:
+                while at in later:
+                    at = later[at]
+                yield at
+                at = above[at]
+
         for each in self.runs():
             for event in self.events(each):
                 at = each, event.get("step", 0)
@@ -475,17 +486,14 @@ class Lab:
                         later[before[0], before[1]] = at
                 if event.get("outcome", {}).get("status") in ("ok", "error"):
                     ended.add(at)
+                if event["event"] == "undo.finished" and event["status"] != "unknown":
+                    ended.difference_update(upwards((event["of"][0], event["of"][1])))
 
         def stays(deed: At) -> bool:
-            at: At | None = deed
-            own = True
-            while at is not None:
-                while at in later:
-                    at = later[at]
-                if at[0] == run and at[1] <= to and (own or at in ended):
-                    return True
-                at, own = above[at], False
-            return False
+            steps = enumerate(upwards(deed))
+            return any(
+                at[0] == run and at[1] <= to and (up == 0 or at in ended) for up, at in steps
+            )
 
         standing = self.world.standing
         deeds = [deed for deed in self.world.deeds if deed.sign > 0 and standing[deed.token]]

@@ -151,7 +151,7 @@ class Generation:
             return
         names = branches_below(name, self._steps.older.values()) or set()
         self._off |= names
-        self._undone.rolled -= names
+        self._undone_steps.begun_anew(names)
         for each in self._steps.older.values():
             if each.branch in names and not (each.has_effect or holds_anywhere(each)):
                 each.past = True
@@ -164,7 +164,8 @@ class Generation:
             if self._undone.read(event):
                 self._undone_steps.take_back((event["of"][0], event["of"][1]))
         elif kind == "run.rewound":
-            self._undone_steps.rewind(event["to"], event.get("branch", ""))
+            again = bool(event.get("again"))
+            self._undone_steps.rewind(event["to"], event.get("branch", ""), again=again)
         else:
             raise ValueError(f"no event is called {kind!r}")
 
@@ -218,7 +219,7 @@ class Generation:
             last = max(each.era for each in (join, *self._of_branch.get(branch, ())))
             branch = join.branch
             names |= self._forked_behind(branch, last)
-        rolled -= names
+        self._undone_steps.begun_anew(names)
         for name in names:
             for each in self._of_branch.pop(name, ()):
                 nothing = each.undone or (each.abandoned and not each.has_effect)

@@ -59,6 +59,7 @@ class UndoneSteps:
         self._cuts: dict[str, int] = {}
         self._seats: dict[str, Seat] = {}  # the same, by when the first of those was recorded last
         self._reopened: list[Entry] = []  # scopes in whose bodies steps were undone
+        self._rolled: set[str] = set()  # branches that were undone whole in this very trace
 
     def take_back(self, origin: Origin) -> None:
         """A step was undone: it holds no longer, nor does what came behind it in its branch."""
@@ -112,14 +113,21 @@ class UndoneSteps:
                 _let_go(scope, standing)
         self._reopened.clear()
 
-    def rewind(self, to: int, branch: str) -> None:
-        """What was recorded so far behind step `to`, or in a branch, holds no longer."""
+    def rewind(self, to: int, branch: str, *, again: bool = False) -> None:
+        """What was recorded so far behind step `to`, or in a branch, holds no longer.
+
+        `again`: the run was stopped in the midst of that branch, so nothing is told of it.
+        """
         self.cut(whole=True)
         steps = self._steps
         names = steps.below(branch)
         if names is None:
             self._forget_blocks(to)
+        elif again:
+            self._rolled -= names
+            self._undone.rolled -= names
         else:
+            self._rolled |= names
             self._undone.rolled |= names
         bodies = steps.bodies()
         kept = {e.fingerprint for e in steps.own if e.number <= to and e.is_settled}
@@ -133,9 +141,13 @@ class UndoneSteps:
         own = [entry for entry in steps.own if entry.number > to and behind(entry)]
         rest = [entry for entry in steps.older.values() if behind(entry)]
         self._let_go(lambda _: True, own, rest)
-        if names is None:  # the run stops there: of what was undone behind it nothing is told
+        if names is None or again:  # the run stops there: of what was undone nothing is told
             for entry in (*own, *rest):
                 entry.past = entry.past or (entry.undone and entry.undoes is None)
+
+    def begun_anew(self, names: set[str]) -> None:
+        """Branches are run again: what was undone of them before that is told no longer."""
+        self._undone.rolled -= names - self._rolled
 
     def take_back_calls(self) -> None:
         """What the body of a step had called is undone with it: its plan stands for that."""

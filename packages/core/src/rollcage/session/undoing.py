@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from rollcage.errors import SessionError
 from rollcage.session.calls import Calls
 from rollcage.step.requests import Flow, Returned
@@ -25,6 +27,8 @@ def undo_of(calls: Calls, request: UndoRequest) -> Flow:
     scope = calls.here()
     if not request.branch and scope.step is not None:
         raise SessionError(f"{scope.step.call.contract.name} can't undo the run that it is in")
+    if request.branch and calls.driver.ledger.halted is not None:
+        request = dataclasses.replace(request, again=True)
     return undo_steps(request, calls.setting, calls)
 
 

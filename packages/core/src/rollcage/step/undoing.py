@@ -85,6 +85,7 @@ class UndoRequest:
         branch: only what is in it, and below; empty: all.
         only: these effects, and what is below them; None: all.
         in_doubt: see `InDoubt`.
+        again: whether a resume runs the branch again, whatever came after it: the run was stopped.
         is_async: whether async functions can be called.
 
     Raises:
@@ -96,6 +97,7 @@ class UndoRequest:
     branch: str = ""
     only: tuple[Entry, ...] | None = None
     in_doubt: InDoubt = "list"
+    again: bool = False
     is_async: bool = False
 
     def __post_init__(self) -> None:
@@ -126,9 +128,10 @@ def undo_steps(request: UndoRequest, setting: Setting, host: Host) -> Flow:
     try:
         tasks, lineage = yield from _looked_at(request, setting, tell=True)
         stopped = _gated(tasks, host) or [
-            task.ended("conflict", task.reason, task.differs)
+            task.ended(task.state, task.reason, task.differs)
             for task in tasks
-            if task.state == "conflict"
+            # A block is all or nothing: while it is not known what there is to undo, it stays.
+            if task.state == "conflict" or (task.state == "unknown" and request.branch)
         ]
         for each in stopped:  # nothing is changed at all
             yield Note(_finished(each), each.name)
@@ -160,7 +163,12 @@ def _carried_out(
     if request.only is None:
         incomplete = any(each.status not in ("verified", "compensated") for each in done)
         yield Note(
-            make.run_rewound(to=request.to or 0, branch=request.branch, incomplete=incomplete)
+            make.run_rewound(
+                to=request.to or 0,
+                branch=request.branch,
+                incomplete=incomplete,
+                again=request.again,
+            )
         )
         if not request.branch:
             yield Rewind()

@@ -137,19 +137,21 @@ class Index(IndexReader):
                 here: nobody can tell whose it is.
             TraceUnwritable: it can't be written.
         """
-        before = self._mark.now()
+        now = self._mark.now()  # first: what somebody else changes from here on voids the mark
         found, anew = self.look(thorough=thorough)
         try:
             with disk.locked(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND):
-                if anew is not None or self._mark.now() != before:
+                if anew is not None or self._mark.now() != now:
                     # Live runs note their ends meanwhile: from now on, they wait.
+                    now = self._mark.now()
                     found, anew = self.look(thorough=thorough)
                 if anew is not None:
                     with contextlib.suppress(FileNotFoundError):  # where there are no runs
                         disk.sync_folder(self._folder)  # none is listed that a power cut takes
                     disk.replace(self.path, anew, part=self.path.with_name("index.jsonl.part"))
-                now = self._mark.now()
-                self._mark.set(Marked(False, zlib.crc32(self._data())), now)
+                    now = self._mark.now(len(anew))
+                data = self._data() if anew is None else anew
+                self._mark.set(Marked(False, zlib.crc32(data)), now)
         except OSError as error:
             raise self._unwritable(error) from error
         return found

@@ -49,11 +49,16 @@ class Mark:
         """Which start of the machine this is."""
         return _started()
 
-    def now(self) -> bytes:
-        """What tells the file as it is now from every other; nothing where there is no file."""
+    def now(self, size: int | None = None) -> bytes:
+        """What tells the file as it is now from every other; nothing where there is no such file.
+
+        `size`: how long it is, where that is known: else somebody has cut it meanwhile.
+        """
         try:
             found = system.files.stat(self._path)
         except OSError:
+            return b""
+        if size is not None and found.st_size != size:
             return b""
         which = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
         return f"{_started()} {' '.join(map(str, which))}".encode()

@@ -123,9 +123,15 @@ def run_abandoned(*, time: int, by: str, reason: str) -> Event:
     return {"event": "run.abandoned", "time": time, "by": by, "reason": reason}
 
 
-def run_rewound(*, to: int, branch: str = "", incomplete: bool = False) -> Event:
+def run_rewound(
+    *, to: int, branch: str = "", incomplete: bool = False, again: bool = False
+) -> Event:
     """See `models.RunRewound`."""
-    return {"event": "run.rewound", "to": to, **_given(branch=branch, incomplete=incomplete)}
+    return {
+        "event": "run.rewound",
+        "to": to,
+        **_given(branch=branch, incomplete=incomplete, again=again),
+    }
 
 
 def policy_loaded(*, time: int, policy: _Data | None = None, error: _Data | None = None) -> Event:

@@ -473,6 +473,9 @@ class RunRewound(_Event):
     to: int = Field(ge=0, description="the last step of this trace that still holds; 0: none")
     branch: str = Field("", description="only what is in this branch and below; empty: all")
     incomplete: bool = Field(False, description="some of it could not be undone")
+    again: bool = Field(
+        False, description="the run had been stopped: a resume runs the branch again from its start"
+    )
 
 
 class PolicyLoaded(_Event):
