@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rollcage import RollcageError
 
 __all__ = [
+    "CommandCorrupt",
     "ExecutionFailed",
     "ExpressionFailed",
     "Finding",
@@ -45,6 +46,12 @@ class WorkflowError(RollcageError):
     """Something is wrong with a workflow."""
 
     code = "workflow"
+
+
+class CommandCorrupt(WorkflowError):
+    """A command in the store was changed, or is incomplete; nothing that it says is done."""
+
+    code = "command_corrupt"
 
 
 class PlanInvalid(WorkflowError):

@@ -7,6 +7,7 @@ is. Nothing is coerced; what fails makes its step fail.
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -18,8 +19,8 @@ from rollcage_workflow.errors import ExpressionFailed
 from rollcage_workflow.files import Path
 
 __all__ = [
-    "Expression", "ExpressionInvalid", "bare", "expression", "fill", "is_true", "names_in", "plain",
-    "templates",
+    "Expression", "ExpressionInvalid", "bare", "expression", "fill", "is_finite", "is_true",
+    "names_in", "plain", "templates",
 ]  # fmt: skip
 
 _MOST_CHARACTERS: Final = 4096
@@ -168,6 +169,20 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, str | bool):
         return value
     return pydantic_core.to_jsonable_python(value, inf_nan_mode="constants", bytes_mode="base64")
+
+
+def is_finite(data: Any) -> bool:
+    """Whether it holds no NaN and no infinity, which JSON has not."""
+    waiting = [data]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, float) and not math.isfinite(each):
+            return False
+        if isinstance(each, dict):
+            waiting.extend(each.values())
+        elif isinstance(each, list | tuple):
+            waiting.extend(each)
+    return True
 
 
 def templates(value: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:

@@ -26,13 +26,20 @@ class Waits(Halt):
     Attributes:
         reasons: for what.
         until: the time at which the first of it ends by itself (Unix, seconds); None: never.
+        approvals: the requests that people are asked to decide on.
     """
 
     code = "waits"
 
-    def __init__(self, reasons: Iterable[str], until: float | None = None) -> None:
+    def __init__(
+        self,
+        reasons: Iterable[str],
+        until: float | None = None,
+        approvals: Iterable[str] = (),
+    ) -> None:
         self.reasons = tuple(reasons)
         self.until = until
+        self.approvals = tuple(approvals)
         super().__init__("; ".join(self.reasons))
 
     @classmethod
@@ -40,8 +47,11 @@ class Waits(Halt):
         """All of what several wait for."""
         each = list(some)
         times = [one.until for one in each if one.until is not None]
-        return cls(dict.fromkeys(reason for one in each for reason in one.reasons),
-                   min(times, default=None))  # fmt: skip
+        return cls(
+            dict.fromkeys(reason for one in each for reason in one.reasons),
+            min(times, default=None),
+            dict.fromkeys(asked for one in each for asked in one.approvals),
+        )
 
 
 class NotReached(Exception):

@@ -22,6 +22,7 @@ from typing import Any
 
 from rollcage import Halt, Session, SessionHalted
 
+from rollcage_workflow.approvals import Approvals
 from rollcage_workflow.errors import ExpressionFailed, StepFailed
 from rollcage_workflow.expressions import fill, is_true
 from rollcage_workflow.failures import is_worth, notes_of, say, type_name
@@ -57,6 +58,8 @@ class Interpreter:
         patience: how long a time is waited for in the process (seconds); for one that is further
             off, the attempt ends.
         told: is told of each step as it begins and ends: path, state.
+        approvals: what people are asked.
+        ends: gives a reason where no further step is to begin.
         rows: by block that was reached before, whether its steps were done in a row.
     """
 
@@ -67,6 +70,8 @@ class Interpreter:
         clock: Callable[[], int],
         patience: float,
         told: Callable[[str, str], None],
+        approvals: Approvals,
+        ends: Callable[[], str],
         rows: Mapping[str, bool] = MappingProxyType({}),
     ) -> None:
         self.session = session
@@ -74,6 +79,8 @@ class Interpreter:
         self._clock = clock
         self.patience = patience
         self._told = told
+        self.approvals = approvals
+        self._ends = ends
         self._rows = rows
 
     async def plan(
@@ -223,6 +230,8 @@ class Interpreter:
             if step.when is not None and not is_true(step.when, place.variables):
                 self._told(path, "skipped")
                 return Done(None, place.after)
+            if ends := self._ends():
+                raise Waits([ends])
             self._told(path, "running")
             if step.retry is None:
                 done = await self._once(node, place)

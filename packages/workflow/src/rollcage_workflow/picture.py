@@ -80,7 +80,8 @@ def _said(step: Step) -> str:
     if step.call or step.agent or step.workflow:
         return str(step.call or step.agent or step.workflow)
     if step.wait is not None:
-        return step.wait.signal or step.wait.until or f"{step.wait.seconds:g} s"
+        wait = step.wait
+        return wait.signal or wait.until or wait.approval or f"{wait.seconds:g} s"
     if step.each is not None:
         return f"each of {step.each.over}"
     if step.repeat is not None:

@@ -160,17 +160,31 @@ class Wait(_Part):
         accepts: JSON Schema of a signal's data.
         seconds: how long, from when the step was first reached.
         until: an expression for a time (ISO 8601, with an offset).
+        approval: what somebody is asked to approve, in words: a template.
+        approvers: by name, who may; anybody but for whom the execution runs, by default.
+        expires: how long an approval can be given (seconds).
     """
 
     signal: str | None = pydantic.Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,64}$")
     accepts: dict[str, Any] | None = None
     seconds: Seconds | None = None
     until: str | None = None
+    approval: str | None = pydantic.Field(default=None, min_length=1, max_length=2000)
+    approvers: tuple[str, ...] = ()
+    expires: Seconds = 7 * 86400.0
+
+    @pydantic.field_validator("approvers", mode="before")
+    @classmethod
+    def _listed(cls, value: object) -> object:
+        return _as_tuple(value)
 
     @pydantic.model_validator(mode="after")
     def _one(self) -> Self:
-        if sum(each is not None for each in (self.signal, self.seconds, self.until)) != 1:
-            raise ValueError("a wait is for one of: signal, seconds, until")
+        said = (self.signal, self.seconds, self.until, self.approval)
+        if sum(each is not None for each in said) != 1:
+            raise ValueError("a wait is for one of: signal, seconds, until, approval")
+        if self.approval is None and {"approvers", "expires"} & self.model_fields_set:
+            raise ValueError("approvers: and expires: are for an approval")
         if self.accepts is not None and self.signal is None:
             raise ValueError("accepts: is for a signal")
         return self
@@ -188,7 +202,7 @@ class Step(_Part):
         repeat: steps until something is true.
         workflow: another plan, by name.
         inputs: of that one.
-        wait: a signal or a time.
+        wait: a signal, a time or an approval.
         value: a template; nothing is called.
         after: steps that this one comes after, though it uses nothing of theirs.
         when: an expression; where it is false the step is skipped, and its result is null.

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rollcage import Contract
 
-__all__ = ["ENDED", "NOW", "PLAN", "PREFIX", "SIGNAL", "container"]
+__all__ = ["APPROVAL", "ENDED", "NOW", "PLAN", "PREFIX", "SIGNAL", "container"]
 
 PREFIX: Final = "workflow."
 """How the names of all of these begin."""
@@ -36,6 +36,12 @@ NOW: Final = Contract(
 SIGNAL: Final = Contract(
     name="workflow.signal",
     description="What a signal brought.",
+    parameters=_OPEN,
+    effect="read",
+)
+APPROVAL: Final = Contract(
+    name="workflow.approval",
+    description="What somebody decided.",
     parameters=_OPEN,
     effect="read",
 )

@@ -11,6 +11,7 @@ from typing import Any
 
 from rollcage import (
     Halt,
+    RunStopped,
     Session,
     SessionHalted,
     UndoIncomplete,
@@ -20,6 +21,7 @@ from rollcage import (
 from rollcage.store import Store
 from rollcage.trace import jcs
 
+from rollcage_workflow.approvals import Approvals
 from rollcage_workflow.check import Tools, Workflows, check
 from rollcage_workflow.errors import (
     ExecutionFailed,
@@ -30,6 +32,7 @@ from rollcage_workflow.failures import on_failure, type_name
 from rollcage_workflow.files import Document
 from rollcage_workflow.flow import Waits
 from rollcage_workflow.graph import Checked, blocks_in
+from rollcage_workflow.holds import Hold, Holds
 from rollcage_workflow.inputs import given_inputs
 from rollcage_workflow.interpret import Interpreter
 from rollcage_workflow.plan import Plan
@@ -41,10 +44,19 @@ __all__ = ["run", "run_sync"]
 
 Where = str | os.PathLike[str] | Store
 Told = Callable[[str, str], None]
+Ends = Callable[[], str]
 
 
 def _nobody(path: str, state: str) -> None:
     del path, state
+
+
+def _goes_on() -> str:
+    return ""
+
+
+def _kept(waits: Waits) -> None:
+    del waits
 
 
 async def run(
@@ -58,6 +70,8 @@ async def run(
     again: bool = False,
     patience: float = 60.0,
     told: Told = _nobody,
+    ends: Ends = _goes_on,
+    waits: Callable[[Waits], None] = _kept,
     clock: Callable[[], int] = time.time_ns,
     **session: Any,
 ) -> Execution:
@@ -78,12 +92,15 @@ async def run(
         patience: a time that is no further off is waited for here (seconds). For one that is, and
             for a signal, the attempt ends, and the execution is `waiting`.
         told: is told of each step, as it begins and as it ends: its path and its state.
+        ends: is asked before each step. Where it gives a reason, the step does not begin and the
+            attempt ends; the next one goes on.
+        waits: is told what the attempt ended for, where it waits for something.
         clock: the time now (Unix, ns).
         **session: further arguments of each attempt's `rollcage.Session`: `gate=`, `approver=`,
             `observers=` and the like.
 
     Returns:
-        How it stands: `completed`, or `waiting`.
+        How it stands: `completed`, `waiting`, or `paused` or `cancelled` by somebody else.
 
     Raises:
         PlanInvalid: something is wrong with the plan; nothing was run.
@@ -106,6 +123,10 @@ async def run(
     _check_inputs(before, own, given, said=inputs is not None, again=again)
     if before.status == "completed":
         return before
+    if before.status == "paused" and await asyncio.to_thread(Holds(own, id).read) is not None:
+        return before
+    if before.status == "cancelled" or (before.status == "rolled_back" and not before.error):
+        raise ExecutionFailed(f"the execution {id!r} was {before.waits}; start one of another id")
     if before.status in ("failed", "rolled_back") and not again:
         await _roll_back(checked, own, before, session)
         error = before.error or {}
@@ -115,7 +136,7 @@ async def run(
             f"{error.get('type')}: {error.get('message')}. To run it once more: again=True, or "
             f"rollcage workflow run --again"
         )
-    attempt = _Attempt(checked, given, id, own, patience, told, clock, session,
+    attempt = _Attempt(checked, given, id, own, patience, told, ends, waits, clock, session,
                        rows=before.rows, retries=again)  # fmt: skip
     return await attempt.run()
 
@@ -175,6 +196,8 @@ class _Attempt:
         store: Store,
         patience: float,
         told: Told,
+        ends: Ends,
+        waits: Callable[[Waits], None],
         clock: Callable[[], int],
         options: Mapping[str, Any],
         *,
@@ -188,6 +211,8 @@ class _Attempt:
         self.store = store
         self.patience = patience
         self.told = told
+        self.ends = ends
+        self.waits = waits
         self.clock = clock
         self.options = options
         self.session = Session(
@@ -200,20 +225,14 @@ class _Attempt:
         )
 
     async def run(self) -> Execution:
-        interpreter = Interpreter(
-            self.session,
-            Signals(self.store, self.id),
-            self.clock,
-            self.patience,
-            self.told,
-            self.rows,
-        )
         try:
             async with self.session as session:
                 try:
-                    output = await self._through(session, interpreter)
+                    await self._check_hold()
+                    output = await self._through(session)
                 except Waits as waits:
                     session.pause(str(waits))
+                    self.waits(waits)
                 except (Halt, SessionHalted):
                     raise
                 except Exception as error:
@@ -224,7 +243,9 @@ class _Attempt:
                     raise
                 else:
                     await self._ended(status="completed", output=output)
-        except (Halt, SessionHalted):
+        except (Halt, SessionHalted) as error:
+            if isinstance(error, RunStopped) and await asyncio.to_thread(self._hold) is not None:
+                return await asyncio.to_thread(execution, self.store, self.id)
             raise
         except Exception as error:
             await self._failed(error)
@@ -245,10 +266,31 @@ class _Attempt:
             left.add_note(f"the execution failed before that: {type_name(error)}: {error}")
             raise left from error
 
-    async def _through(self, session: Session, interpreter: Interpreter) -> Any:
+    def _hold(self) -> Hold | None:
+        return Holds(self.store, self.id).read()
+
+    async def _check_hold(self) -> None:
+        """End where somebody has paused or cancelled it: who does so from now on sees the run."""
+        hold = await asyncio.to_thread(self._hold)
+        if hold is not None:
+            raise Waits([f"was {hold}"])
+
+    async def _through(self, session: Session) -> Any:
         plan = self.checked.plan
+        digests = _digests(self.store, self.inputs)
+        by = str(self.options.get("actor") or self.id)
+        interpreter = Interpreter(
+            session,
+            Signals(self.store, self.id),
+            self.clock,
+            self.patience,
+            self.told,
+            Approvals(self.store, self.id, plan.name, plan.digest, digests, by, self.clock),
+            self.ends,
+            self.rows,
+        )
         told = {"name": plan.name, "digest": plan.digest, "inputs": self.inputs}
-        told["digests"] = _digests(self.store, self.inputs)
+        told["digests"] = digests
         told["rows"] = self.rows
         await session.arun(PLAN, told, _nothing)
         return await interpreter.plan(self.checked, self.inputs)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import math
 import re
 import time
 from typing import Any, Final
@@ -12,25 +10,15 @@ import orjson
 from rollcage.store import Store
 
 from rollcage_workflow.errors import WorkflowError
+from rollcage_workflow.expressions import is_finite
+from rollcage_workflow.holds import prefix_of
+from rollcage_workflow.orders import Commands
 
 __all__ = ["Signals"]
 
 _KIND: Final = "signals"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MOST_BYTES: Final = 1_000_000
-
-
-def _is_finite(data: Any) -> bool:
-    waiting = [data]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, float) and not math.isfinite(each):
-            return False
-        if isinstance(each, dict):
-            waiting.extend(each.values())
-        elif isinstance(each, list | tuple):
-            waiting.extend(each)
-    return True
 
 
 class Signals:
@@ -44,10 +32,13 @@ class Signals:
     def __init__(self, store: Store, execution: str) -> None:
         self._store = store
         self._execution = execution
-        self._prefix = hashlib.sha256(execution.encode()).hexdigest()[:32]
+        self._prefix = prefix_of(execution)
 
     def send(self, name: str, data: Any, *, by: str) -> bool:
         """Send one; False where one of this name was sent before, which stands.
+
+        Workers, where there are any, are told to go on with the execution, either way: who sends it
+        once more, because it is not known whether it was sent, is heard.
 
         Raises:
             WorkflowError: it has no such form.
@@ -55,7 +46,7 @@ class Signals:
         """
         if _NAME.fullmatch(name) is None:
             raise WorkflowError(f"{name!r} can't name a signal: letters, digits, - and _, up to 64")
-        if not _is_finite(data):
+        if not is_finite(data):
             raise WorkflowError(f"the data of signal {name} is no JSON: NaN and infinity are none")
         try:
             said = orjson.dumps(
@@ -66,7 +57,9 @@ class Signals:
             raise WorkflowError(f"the data of signal {name} is no JSON: {error}") from None
         if len(said) > _MOST_BYTES:
             raise WorkflowError(f"the data of signal {name} is longer than {_MOST_BYTES} bytes")
-        return self._store.put_once(_KIND, self._key(name), said)
+        is_new = self._store.put_once(_KIND, self._key(name), said)
+        Commands(self._store).wake(self._execution)
+        return is_new
 
     def read(self, name: str) -> dict[str, Any] | None:
         """What was sent: `data`, `by`, `time` (Unix, µs); None where nothing was.

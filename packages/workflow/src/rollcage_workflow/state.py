@@ -12,22 +12,24 @@ from rollcage import RollcageError
 from rollcage.store import RunInfo, Store, newest_run
 from rollcage.trace import TAG, Run, Step, decode, read_run
 
+from rollcage_workflow.holds import Holds
 from rollcage_workflow.records import ENDED, PLAN, PREFIX
 
 __all__ = ["Execution", "Status", "StepState", "execution", "executions"]
 
 Status = Literal[
-    "pending", "running", "waiting", "paused", "completed", "failed", "rolled_back", "halted",
-    "interrupted",
+    "pending", "running", "waiting", "paused", "completed", "failed", "cancelled", "rolled_back",
+    "halted", "interrupted",
 ]  # fmt: skip
 """How an execution stands.
 
 `pending`: no attempt has begun; `running`: one goes on now; `waiting`: for a signal, a time or an
-approval; `paused`: somebody stopped it; `completed`; `failed`; `rolled_back`: it failed, and all
-that it did was undone; `halted`: somebody has to decide something first; `interrupted`: its last
-attempt was cut off, and the next one goes on.
+approval; `paused`: somebody stopped it; `completed`; `failed`; `cancelled`: somebody ended it;
+`rolled_back`: it failed or was cancelled, and all that it did was undone; `halted`: somebody has to
+decide something first; `interrupted`: its last attempt was cut off, and the next one goes on.
 """
-OVER: Final = frozenset({"completed", "failed", "rolled_back"})
+_NOT_HELD: Final = ("running", "completed", "failed", "rolled_back")
+OVER: Final = frozenset({"completed", "failed", "cancelled", "rolled_back"})
 """Where no attempt goes on by itself."""
 
 
@@ -64,7 +66,7 @@ class Execution:
         output: of a completed one.
         error: of a failed one: `step`, `type` and `message`.
         rolls_back: whether what a failed one did is to be undone.
-        waits: what it waits for, or why it halted.
+        waits: what it waits for, why it halted, or who paused or cancelled it.
         run: the newest attempt; empty where there is none.
         attempts: how many there were.
         began: when the first attempt did (Unix, µs).
@@ -104,14 +106,21 @@ def execution(store: Store, id: str) -> Execution:  # noqa: A002 - what it is ca
     """
     runs = store.runs(name=id)
     found = _newest_attempt(store, runs, id)
+    hold = Holds(store, id).read()
     if found is None:
-        return Execution(id)
+        return Execution(id) if hold is None else Execution(id, hold.kind, waits=str(hold))
     newest, run = found
     told = _args(store, run, PLAN.name)
     plan, ended = decode(told), decode(_args(store, run, ENDED.name))
+    status = _status(store, newest, run, ended)
+    if hold is not None and status not in _NOT_HELD:
+        whole = hold.rollback and _all_undone(run)
+        status = "rolled_back" if whole else hold.kind
+    else:
+        hold = None
     return Execution(
         id,
-        status=_status(store, newest, run, ended),
+        status=status,
         plan=str(plan.get("name", "")),
         digest=str(plan.get("digest", "")),
         inputs=plan.get("inputs"),
@@ -121,7 +130,7 @@ def execution(store: Store, id: str) -> Execution:  # noqa: A002 - what it is ca
         output=ended.get("output"),
         error=ended.get("error"),
         rolls_back=bool(ended.get("rollback")),
-        waits=_waits(run),
+        waits=_waits(run) if hold is None else str(hold),
         run=newest.run,
         attempts=sum(each.input == newest.input and each.mode in _ATTEMPTS for each in runs),
         began=min(each.time for each in runs if each.input == newest.input),

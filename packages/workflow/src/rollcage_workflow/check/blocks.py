@@ -238,6 +238,8 @@ def _sources(step: Step) -> Iterable[str]:
     for said in (step.when, step.wait.until if step.wait else None):
         if said is not None:
             yield bare(said)
+    if step.wait is not None:
+        yield from (source for _, source in templates(step.wait.approval))
     if step.next is not None:
         yield bare(step.next.when)
     for block in (step.each, step.repeat):

@@ -1,16 +1,16 @@
-"""`wait:` holds until a signal is there, or a time has come."""
+"""`wait:` holds until a signal is there, a time has come, or somebody has approved something."""
 
 from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rollcage_workflow.errors import ExpressionFailed, StepFailed
 from rollcage_workflow.expressions import fill
 from rollcage_workflow.flow import Waits, breakable
 from rollcage_workflow.plan import Wait
-from rollcage_workflow.records import SIGNAL, utc
+from rollcage_workflow.records import APPROVAL, SIGNAL, utc
 from rollcage_workflow.schemas import Shape, invalid
 
 if TYPE_CHECKING:
@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     from rollcage_workflow.interpret import Interpreter
 
 __all__ = ["check", "run"]
+
+_DECIDED: Final = {
+    "type": "object",
+    "properties": {"by": {"type": "string"}, "reason": {"type": "string"}, "value": {}},
+    "required": ["by", "reason", "value"],
+    "additionalProperties": False,
+}
+"""What an approval brings."""
 
 
 def check(checking: Checking, node: Node, path: Path, around: Around) -> tuple[Node, Shape]:
@@ -33,6 +41,9 @@ def check(checking: Checking, node: Node, path: Path, around: Around) -> tuple[N
         why = invalid(None, Shape.of(wait.accepts))
         if why is not None and why.startswith("its schema"):
             checking.find((*path, "wait", "accepts"), "invalid", why)
+    if wait.approval is not None:
+        checking.template(wait.approval, (*path, "wait", "approval"), around)
+        return node, Shape.of(_DECIDED)
     if wait.signal is None:
         return node, Shape.of({"type": "string"})
     return node, Shape.of(wait.accepts)
@@ -48,6 +59,8 @@ async def run(interpreter: Interpreter, node: Node, place: Place) -> Any:
     assert wait is not None
     if wait.signal is not None:
         return await _signal(interpreter, wait)
+    if wait.approval is not None:
+        return await _approval(interpreter, node, place)
     if wait.seconds is not None:
         until = await interpreter.reached(node.name) + wait.seconds
     else:
@@ -75,6 +88,25 @@ async def _signal(interpreter: Interpreter, wait: Wait) -> Any:
     if why is not None:
         raise StepFailed(f"the signal {name} brought what the plan does not accept: {why}")
     return sent["data"]
+
+
+async def _approval(interpreter: Interpreter, node: Node, place: Place) -> Any:
+    wait, approvals = node.step.wait, interpreter.approvals
+    assert wait is not None
+    question, run = fill(wait.approval, place.variables), interpreter.session.run_id
+    if not isinstance(question, str):
+        raise ExpressionFailed(f"{wait.approval} gives no text to ask")
+    step = f"{place.path}{node.name}{place.suffix}"
+    asked = await asyncio.to_thread(approvals.ask, step, question, wait, run=run)
+    if approvals.is_open(asked):
+        said = f"waits for approval as {asked.id}: rollcage approve {asked.id}"
+        raise Waits([said], asked.request.expires / 1e6, [asked.id])
+    named = {"approval": asked.id, "question": question}
+    found = await interpreter.session.arun(
+        APPROVAL, named, lambda **_: approvals.settle(asked, wait), is_async=False
+    )
+    await asyncio.to_thread(approvals.used, asked, run=run)
+    return found
 
 
 def _time(text: Any) -> float:

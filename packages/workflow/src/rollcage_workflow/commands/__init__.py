@@ -19,6 +19,8 @@ from rollcage_cli.output import console, print_json, visible
 from rollcage_cli.tools import load_tools
 
 from rollcage_workflow.check import check as check_plan
+from rollcage_workflow.commands.given import IdArgument, given_inputs, given_json
+from rollcage_workflow.commands.steering import add_commands
 from rollcage_workflow.errors import PlanInvalid
 from rollcage_workflow.example import PLAN, TOOLS
 from rollcage_workflow.graph import Checked
@@ -31,9 +33,6 @@ __all__ = ["workflow"]
 
 PlanArgument = Annotated[
     Path, typer.Argument(metavar="PLAN", help="A .yaml or .json file.", show_default=False)
-]
-IdArgument = Annotated[
-    str, typer.Argument(metavar="ID", help="The execution's id.", show_default=False)
 ]
 ToolsOption = Annotated[
     list[str] | None,
@@ -119,7 +118,7 @@ def run(
 ) -> None:
     """Start an execution of a plan, or go on with it."""
     checked = _checked(plan, tools, workflows)
-    inputs = _inputs(given) if given else None
+    inputs = given_inputs(given) if given else None
 
     def told(path: str, state: str) -> None:
         if not as_json:
@@ -161,7 +160,7 @@ def signal(
 ) -> None:
     """Send an execution a signal. Each name is sent once. Exits with 1 where it was sent before."""
     _found(store, id)
-    sent = Signals(open_store(store), id).send(name, _json(data, "--data"), by=who(by))
+    sent = Signals(open_store(store), id).send(name, given_json(data, "--data"), by=who(by))
     if as_json:
         print_json({"id": id, "signal": name, "sent": sent})
     elif sent:
@@ -205,25 +204,6 @@ def _checked(plan: Path, tools: list[str] | None, workflows: Sequence[Path] | No
     return check_plan(str(plan), loaded, {path.stem: str(path) for path in workflows or ()})
 
 
-def _inputs(given: Sequence[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for each in given:
-        name, equals, text = each.partition("=")
-        if not equals:
-            raise UsageError(f"--input {visible(each)}: give it as NAME=JSON")
-        found[name] = _json(text, f"--input {name}")
-    return found
-
-
-def _json(text: str, where: str) -> Any:
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise UsageError(
-            f"{where}: {visible(text[:60])} is no JSON ({error}); a text is quoted: '\"text\"'"
-        ) from None
-
-
 def _show(found: Execution, *, as_json: bool) -> None:
     if as_json:
         print_json(_data(found, steps=True))
@@ -252,3 +232,6 @@ def _data(found: Execution, *, steps: bool) -> dict[str, Any]:
     if not steps:
         del data["steps"]
     return data
+
+
+add_commands(workflow)

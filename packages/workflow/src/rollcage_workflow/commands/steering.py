@@ -1,0 +1,189 @@
+"""`rollcage workflow start|pause|resume|cancel|...`: commands for workers, put into the store."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+from rollcage import open_store
+from rollcage_cli.errors import DIFFERENT, UsageError
+from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption, who
+from rollcage_cli.output import console, print_json, visible
+
+from rollcage_workflow.commands.given import IdArgument, given_inputs
+from rollcage_workflow.engine.reconcile import reconcile as reconcile_store
+from rollcage_workflow.engine.schedules import Schedule, Schedules
+from rollcage_workflow.orders import Commands
+from rollcage_workflow.state import Execution
+
+__all__ = ["add_commands"]
+
+ByOption = Annotated[
+    str | None, typer.Option("--by", metavar="NAME", help="In whose name (this user, by default).")
+]
+ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why.")]
+InputOption = Annotated[
+    list[str] | None,
+    typer.Option("--input", metavar="NAME=JSON", help="An input.", show_default=False),
+]
+PlanName = Annotated[
+    str, typer.Argument(metavar="PLAN", help="The name of a plan that workers have.")
+]
+
+
+def add_commands(workflow: typer.Typer) -> None:
+    """Add what needs a worker, or steers one, to `rollcage workflow`."""
+    for each in (start, pause, resume, cancel, reconcile, schedule, schedules, unschedule):
+        workflow.command()(each)
+
+
+def start(
+    plan: PlanName,
+    id: IdArgument,  # noqa: A002 - what it is called everywhere
+    given: InputOption = None,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", metavar="TIME", help="Not before: 2027-01-31T08:00:00Z, or 90s."),
+    ] = None,
+    digest: Annotated[
+        str, typer.Option(metavar="SHA256", help="Of the plan, where no other one will do.")
+    ] = "",
+    by: ByOption = None,
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = OFF,
+) -> None:
+    """Have a worker start an execution. Exits with 1 where one of this id was before."""
+    commands = Commands(open_store(store))
+    when = 0.0 if at is None else _time(at)
+    inputs = given_inputs(given) if given else {}
+    said = commands.start(plan, inputs, id=id, by=who(by), at=when, digest=digest)
+    if as_json:
+        print_json({"id": id, "plan": plan, "started": said})
+    elif said:
+        console().print(f"{visible(id)} is asked for: rollcage workflow show {visible(id)}")
+    else:
+        console().print(f"{visible(id)} was started before, and that stands")
+    if not said:
+        raise typer.Exit(DIFFERENT)
+
+
+def pause(
+    id: IdArgument,  # noqa: A002
+    reason: ReasonOption = "",
+    by: ByOption = None,
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = OFF,
+) -> None:
+    """Let no step of an execution begin until it is resumed; what is in flight ends."""
+    found = Commands(open_store(store)).pause(id, by=who(by), reason=reason)
+    _tell(found, f"to go on: rollcage workflow resume {visible(id)}", as_json=as_json)
+
+
+def resume(
+    id: IdArgument,  # noqa: A002
+    again: Annotated[bool, typer.Option("--again", help="One that failed, once more.")] = OFF,
+    by: ByOption = None,
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = OFF,
+) -> None:
+    """End an execution's pause, and have a worker make the next attempt."""
+    key = Commands(open_store(store)).resume(id, by=who(by), again=again)
+    if as_json:
+        print_json({"id": id, "command": key})
+    else:
+        console().print(f"{visible(id)} goes on when a worker takes it")
+
+
+def cancel(
+    id: IdArgument,  # noqa: A002
+    rollback: Annotated[
+        bool, typer.Option("--rollback", help="Have a worker undo what it did.")
+    ] = OFF,
+    reason: ReasonOption = "",
+    by: ByOption = None,
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = OFF,
+) -> None:
+    """End an execution for good; what is in flight ends."""
+    commands = Commands(open_store(store))
+    found = commands.cancel(id, by=who(by), reason=reason, rollback=rollback)
+    more = "a worker undoes what it did" if rollback else ""
+    _tell(found, more, as_json=as_json)
+
+
+def reconcile(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> None:
+    """Have the next attempt made at all executions that were cut off, or that wait."""
+    found = reconcile_store(open_store(store))
+    if as_json:
+        print_json({"woken": found})
+    else:
+        for id_ in found:
+            console().print(Text(visible(id_)), soft_wrap=True)
+        console().print(f"{len(found)} go on when a worker takes them")
+
+
+def schedule(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the schedule.")],
+    plan: PlanName,
+    cron: Annotated[str, typer.Argument(metavar="CRON", help="When: '0 3 * * *'.")],
+    given: InputOption = None,
+    zone: Annotated[str, typer.Option(metavar="ZONE", help="Europe/Berlin; UTC by default.")] = "",
+    by: ByOption = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Have a plan started again and again, by workers with an engine's database."""
+    inputs = given_inputs(given) if given else {}
+    Schedules(open_store(store)).put(Schedule(name, plan, cron, who(by), inputs, zone))
+    console().print(f"{visible(name)} is scheduled: {visible(cron)} {visible(zone or 'UTC')}")
+
+
+def schedules(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> None:
+    """List the schedules."""
+    own = open_store(store)
+    found = Schedules(own).all() if own.exists() else []
+    rows = [(each.name, each.plan, each.cron, each.zone or "UTC", each.by) for each in found]
+    titles = ("name", "plan", "cron", "zone", "by")
+    if as_json:
+        print_json({"schedules": [dict(zip(titles, row, strict=True)) for row in rows]})
+        return
+    table = Table(*titles, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(Text(visible(text)) for text in row))
+    console().print(table if rows else "No schedules.")
+
+
+def unschedule(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the schedule.")],
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Remove a schedule; what it has started goes on."""
+    if not Schedules(open_store(store)).drop(name):
+        raise UsageError(f"there is no schedule {visible(name)!r}: rollcage workflow schedules")
+    console().print(f"{visible(name)} is removed")
+
+
+def _tell(found: Execution, more: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"id": found.id, "status": found.status, "waits": found.waits})
+        return
+    said = f"{found.id} is {found.status}"
+    if found.status == "running":
+        said += ": it ends at its next step"
+    console().print(Text(visible(f"{said}; {more}" if more else said)), soft_wrap=True)
+
+
+def _time(text: str) -> float:
+    """A time as Unix seconds: ISO 8601 with an offset, or seconds from now."""
+    if text.endswith("s") and text[:-1].isdigit():
+        return time.time() + int(text[:-1])
+    try:
+        found = dt.datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise UsageError(f"--at {visible(text)}: give it as 2027-01-31T08:00:00Z, or as 90s")
+    return found.timestamp()

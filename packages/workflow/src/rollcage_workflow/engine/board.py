@@ -1,0 +1,73 @@
+"""Which commands are to be taken now: what every way to run workers asks again and again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator
+from typing import Final
+
+from rollcage_workflow.engine.worker import Worker, is_live
+from rollcage_workflow.errors import CommandCorrupt
+from rollcage_workflow.holds import held, prefix_of
+from rollcage_workflow.orders import Command
+
+__all__ = ["Board"]
+
+_STARTS: Final = ("start", "wake")
+
+
+class Board:
+    """The open commands of a store, each read once.
+
+    Args:
+        worker: for which it is.
+        clock: the time now (Unix, seconds).
+    """
+
+    def __init__(self, worker: Worker, clock: Callable[[], float] = time.time) -> None:
+        self._worker = worker
+        self._clock = clock
+        self._store = worker.store
+        self._known: dict[str, Command | None] = {}
+
+    def look(self, *, without: Collection[str] = ()) -> Iterator[Command]:
+        """The commands to be taken, those that wait for nothing but a time included.
+
+        Left out are those that are taken by now (`without`), those that wait for an approval, those
+        of executions that are paused, or that somebody is at.
+
+        Raises:
+            StoreError: nobody can tell.
+        """
+        if not self._store.exists():
+            return
+        keys = self._worker.commands.open_keys()
+        self._known = {key: self._known[key] for key in keys if key in self._known}
+        paused = held(self._store, "paused")
+        for key in keys:
+            if key in without:
+                continue
+            command = self._read(key)
+            if command is None or self._is_held(command, paused):
+                continue
+            if command.approvals and not self._worker.is_due(command, self._clock()):
+                continue
+            yield command
+
+    def is_due(self, command: Command) -> bool:
+        """Whether it is to be taken now, and not only told when."""
+        return self._worker.is_due(command, self._clock())
+
+    def _read(self, key: str) -> Command | None:
+        if key not in self._known:
+            try:
+                self._known[key] = self._worker.commands.get(key)
+            except CommandCorrupt as error:
+                self._known[key] = None
+                self._worker.tell(key, str(error))
+        return self._known[key]
+
+    def _is_held(self, command: Command, paused: Collection[str]) -> bool:
+        if command.do in _STARTS and prefix_of(command.execution) in paused:
+            return True
+        return command.do != "cancel" and is_live(self._store, command.execution)

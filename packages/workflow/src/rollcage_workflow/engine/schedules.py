@@ -1,0 +1,114 @@
+"""Schedules: plans that are started again and again, as documents in the store."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+from rollcage.store import Store
+
+from rollcage_workflow.errors import WorkflowError
+
+__all__ = ["Schedule", "Schedules"]
+
+_KIND: Final = "schedules"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Schedule:
+    """A plan that is started at certain times.
+
+    Attributes:
+        name: of the schedule; each execution is `NAME@2027-01-31T08:00:00Z`, by its time in UTC.
+        plan: the plan's name.
+        cron: when: minute, hour, day, month, weekday; or with seconds before that.
+        by: in whose name.
+        inputs: of each execution.
+        zone: IANA name of the time zone; empty for UTC.
+    """
+
+    name: str
+    plan: str
+    cron: str
+    by: str
+    inputs: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    zone: str = ""
+
+
+class Schedules:
+    """The schedules in a store.
+
+    Args:
+        store: where the runs are kept.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def put(self, schedule: Schedule) -> None:
+        """Keep one, in place of that of its name.
+
+        Raises:
+            WorkflowError: its name or its times can't be used.
+            StoreError: it can't be kept.
+        """
+        if _NAME.fullmatch(schedule.name) is None:
+            raise WorkflowError(
+                f"{schedule.name!r} can't name a schedule: letters, digits, - and _, up to 64"
+            )
+        _check_times(schedule)
+        try:
+            said = orjson.dumps(dataclasses.asdict(schedule))
+        except TypeError as error:
+            raise WorkflowError(f"the inputs of {schedule.name!r} are no JSON: {error}") from None
+        while not self._store.put_once(_KIND, schedule.name, said):
+            self._store.drop(_KIND, schedule.name)
+
+    def drop(self, name: str) -> bool:
+        """Remove one; whether there was one."""
+        there = self.get(name) is not None
+        if there:
+            self._store.drop(_KIND, name)
+        return there
+
+    def get(self, name: str) -> Schedule | None:
+        """One, by its name.
+
+        Raises:
+            WorkflowError: what is kept there is none.
+        """
+        held = self._store.get(_KIND, name) if _NAME.fullmatch(name) else None
+        if held is None:
+            return None
+        try:
+            return Schedule(**orjson.loads(held))
+        except (ValueError, TypeError):
+            raise WorkflowError(f"what is kept as schedule {name} is of another form") from None
+
+    def all(self) -> list[Schedule]:
+        """All of them, by name."""
+        found = (self.get(key) for key in self._store.keys(_KIND))
+        return [each for each in found if each is not None]
+
+
+def _check_times(schedule: Schedule) -> None:
+    """Refuse what the scheduler would, later, pass over."""
+    import zoneinfo
+
+    try:
+        from croniter import croniter
+    except ImportError:
+        raise WorkflowError(
+            "schedules need an engine: pip install 'rollcage-workflow[engine]'"
+        ) from None
+    if not croniter.is_valid(schedule.cron, second_at_beginning=True):
+        raise WorkflowError(f"{schedule.cron!r} is no cron expression: 0 3 * * * is daily at 3:00")
+    if schedule.zone:
+        try:
+            zoneinfo.ZoneInfo(schedule.zone)
+        except (OSError, ValueError, LookupError):
+            raise WorkflowError(f"{schedule.zone!r} is no time zone: Europe/Berlin") from None

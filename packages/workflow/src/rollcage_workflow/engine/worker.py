@@ -1,0 +1,245 @@
+"""What a worker does with a command, once something has decided that it does it now."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from rollcage import Halt, RollcageError, RunInUse, SessionHalted, aundo_run
+from rollcage.errors import RunNotFound, StoreError, TraceUnwritable
+from rollcage.gate import ApprovalQueue
+from rollcage.store import Store
+
+from rollcage_workflow.errors import CommandCorrupt
+from rollcage_workflow.flow import Waits
+from rollcage_workflow.graph import Checked
+from rollcage_workflow.holds import Holds
+from rollcage_workflow.orders import Command, Commands
+from rollcage_workflow.running import run
+from rollcage_workflow.state import Execution, execution
+
+__all__ = ["Worker", "is_live"]
+
+_log: Final = logging.getLogger("rollcage.workflow")
+_UNDO_OPTIONS: Final = ("gate", "policy", "rules", "approver", "observers", "durability")
+
+
+def is_live(store: Store, job: str) -> bool:
+    """Whether somebody writes a run of this job now: has its lock."""
+    return any(store.live(info.run) for info in store.runs(name=job) if info.status != "pruned")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Done:
+    """What became of a command: its result, or nothing where it stays open."""
+
+    outcome: str
+    detail: str = ""
+
+
+_OPEN: Final = _Done("")
+
+
+class Worker:
+    """Does what commands ask for. Two that take the same one are no harm: a run has one lock.
+
+    Args:
+        store: where the runs and the commands are kept.
+        plans: by name, those that it runs.
+        tools: what it can undo runs of other jobs with; those of its plans are known.
+        name: who it is, in results.
+        patience: how long an attempt waits for a time in memory (seconds).
+        session: further arguments of each attempt's `rollcage.Session`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        plans: Mapping[str, Checked],
+        *,
+        tools: Iterable[Any] = (),
+        name: str = "",
+        patience: float = 2.0,
+        session: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.store = store
+        self.commands = Commands(store)
+        self.plans = dict(plans)
+        self.name = name
+        self.ending = ""
+        self._patience = patience
+        self._session = dict(session or {})
+        own = [tool for plan in self.plans.values() for tool in plan.tools.values()]
+        self._tools = [*tools, *(each for each in own if each not in [*tools])]
+        self._told: set[str] = set()
+
+    def end(self, why: str) -> None:
+        """Begin no further step: attempts end at the next one, and others go on with them."""
+        self.ending = why
+
+    def plan_of(self, command: Command) -> str:
+        """The name of the plan that a command is about; empty where there is none."""
+        if command.do == "undo":
+            return ""
+        return command.plan or execution(self.store, command.execution).plan
+
+    def is_due(self, command: Command, now: float) -> bool:
+        """Whether what a command waits for is there (`now`: Unix, seconds)."""
+        if not command.at and not command.approvals:
+            return True
+        if command.at and now >= command.at:
+            return True
+        queue = ApprovalQueue(self.store)
+        asked = [queue.get(each) for each in command.approvals]
+        return any(each is None or each.decision is not None for each in asked)
+
+    async def take(self, key: str) -> str:
+        """Do what a command asks for; its outcome, or nothing where it stays open.
+
+        It stays open where another process is at the same execution, where the worker is ending,
+        and where the store can't be reached; then it is to be taken again.
+        """
+        if self.ending:
+            return ""
+        try:
+            command = await asyncio.to_thread(self.commands.get, key)
+            if command is None:
+                return "done"
+            done = await self._do(command)
+            if not done.outcome:
+                return ""
+            await asyncio.to_thread(
+                self.commands.done, command, done.outcome, done.detail, worker=self.name
+            )
+            return done.outcome
+        except CommandCorrupt as error:
+            self.tell(key, str(error))
+        except (StoreError, TraceUnwritable) as error:
+            self.tell(key, str(error))
+        return ""
+
+    def tell(self, key: str, said: str) -> None:
+        """Log something about a command once."""
+        if key not in self._told:
+            self._told.add(key)
+            _log.warning("command %s stays open: %s", key, said)
+
+    async def _do(self, command: Command) -> _Done:
+        known = await asyncio.to_thread(self.commands.result, command.key)
+        if known is not None:
+            return _Done(known.outcome)  # it was written, and then the worker died
+        if command.do == "undo":
+            return await self._undo(command.run, command.to)
+        if command.do == "cancel":
+            return await self._cancel(command)
+        return await self._attempt(command)
+
+    # --- executions ------------------------------------------------------------------------------
+
+    async def _attempt(self, command: Command) -> _Done:
+        id = command.execution  # noqa: A001
+        now = await asyncio.to_thread(execution, self.store, id)
+        start = await asyncio.to_thread(self.commands.started, id)
+        if now.status in ("paused", "cancelled"):
+            is_begun = bool(now.plan) or now.status == "cancelled"
+            return _Done(now.status, now.waits) if is_begun or command.do != "start" else _OPEN
+        if not now.plan and command.do != "start":
+            return _Done(now.status)  # it is started by a command that is open itself
+        plan = self.plans.get(now.plan or command.plan)
+        if plan is None:
+            known = ", ".join(sorted(self.plans)) or "none"
+            self.tell(command.key, f"no plan {now.plan or command.plan!r} here, but {known}")
+            return _OPEN
+        if command.digest and command.digest != plan.plan.digest:
+            said = f"it asks for the plan {command.plan!r} of digest {command.digest}"
+            return _Done("refused", f"{said}, and that of this worker is {plan.plan.digest}")
+        return await self._run(command, plan, start)
+
+    async def _run(self, command: Command, plan: Checked, start: Command | None) -> _Done:
+        options = dict(self._session)
+        if start is not None and start.by:
+            options.setdefault("actor", start.by)
+        waited: list[Waits] = []
+        try:
+            found = await run(
+                plan,
+                command.inputs if command.do == "start" else None,
+                id=command.execution,
+                store=self.store,
+                again=command.again,
+                patience=self._patience,
+                ends=lambda: self.ending,
+                waits=waited.append,
+                **options,
+            )
+        except RunInUse:
+            return _OPEN
+        except (StoreError, TraceUnwritable):
+            raise
+        except Exception as error:  # noqa: BLE001 - it is what the execution failed with
+            return await self._failed(command, error)
+        if found.status == "waiting":
+            if self.ending:
+                return _OPEN
+            return await self._waits(command, found, waited)
+        return _Done(found.status, found.waits)
+
+    async def _failed(self, command: Command, error: Exception) -> _Done:
+        now = await asyncio.to_thread(execution, self.store, command.execution)
+        if now.status == "running":
+            return _OPEN  # somebody else goes on with it by now
+        said = f"{type(error).__name__}: {error}"
+        if now.status == "pending":  # nothing was run
+            return _Done("refused", said)
+        if not now.is_over and not isinstance(error, (Halt, SessionHalted, RollcageError)):
+            _log.error("execution %s", command.execution, exc_info=error)
+        return _Done(now.status, said)
+
+    async def _waits(self, command: Command, found: Execution, waited: list[Waits]) -> _Done:
+        """See to it that the next attempt is made when what it waits for is there."""
+        for waits in waited:
+            if waits.until is not None or waits.approvals:
+                key = await asyncio.to_thread(
+                    self.commands.wake_when,
+                    command.execution,
+                    waits.until or 0.0,
+                    waits.approvals,
+                )
+                if key == command.key:
+                    return _OPEN
+        return _Done("waiting", found.waits)
+
+    # --- undo ------------------------------------------------------------------------------------
+
+    async def _cancel(self, command: Command) -> _Done:
+        now = await asyncio.to_thread(execution, self.store, command.execution)
+        if now.status == "running":
+            await asyncio.to_thread(self._stop, now)
+            return _OPEN
+        if now.status != "cancelled":
+            return _Done(now.status, "it was over before it could be cancelled")
+        done = await self._undo(now.run, None)
+        return _Done("rolled_back") if done.outcome == "undone" else done
+
+    def _stop(self, now: Execution) -> None:
+        holds = Holds(self.store, now.id)
+        hold = holds.read()
+        if hold is not None:
+            holds.stop(now.run, hold)
+
+    async def _undo(self, run_id: str, to: int | None) -> _Done:
+        given = {name: self._session[name] for name in _UNDO_OPTIONS if name in self._session}
+        try:
+            report = await aundo_run(self.store, run_id, to=to, tools=self._tools, **given)
+        except RunInUse:
+            return _OPEN
+        except RunNotFound as error:
+            return _Done("refused", str(error))
+        except (StoreError, TraceUnwritable):
+            raise
+        except Exception as error:  # noqa: BLE001 - it is told to who asked for it
+            return _Done("refused", f"{type(error).__name__}: {error}")
+        return _Done("undone" if report.complete else "incomplete", str(report))

@@ -1,0 +1,138 @@
+"""What keeps an execution from going on: that somebody paused it, or cancelled it.
+
+Each is a document in the store, so it holds before the first attempt and between two, too. Who
+gives one puts the document first and then stops the attempt that is live; an attempt opens its run
+first and then looks for the document. So one of them sees the other, however they overlap.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import time
+from typing import Any, Final, Literal
+
+import orjson
+from rollcage.store import StopOrder, Store
+
+from rollcage_workflow.errors import WorkflowError
+
+__all__ = ["Hold", "Holds", "held", "prefix_of"]
+
+_KIND: Final = "holds"
+Kind = Literal["paused", "cancelled"]
+
+
+def prefix_of(execution: str) -> str:
+    """How the keys of an execution's documents begin."""
+    return hashlib.sha256(execution.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Hold:
+    """That an execution was paused or cancelled.
+
+    Attributes:
+        kind: which of the two.
+        by: who said so.
+        reason: why.
+        rollback: of one that was cancelled, whether what it did is to be undone.
+        time: when (Unix, µs).
+    """
+
+    kind: Kind
+    by: str
+    reason: str
+    rollback: bool
+    time: int
+
+    def __str__(self) -> str:
+        said = f"{self.kind} by {self.by or 'nobody who gave a name'}"
+        return f"{said}: {self.reason}" if self.reason else said
+
+
+class Holds:
+    """The holds of an execution.
+
+    Args:
+        store: where its runs are kept.
+        execution: its id.
+    """
+
+    def __init__(self, store: Store, execution: str) -> None:
+        self._store = store
+        self._execution = execution
+
+    def read(self) -> Hold | None:
+        """What holds it, if anything does; that it was cancelled before that it is paused.
+
+        Raises:
+            WorkflowError: what is kept there is no hold.
+            StoreError: nobody can tell.
+        """
+        return self._read("cancelled") or self._read("paused")
+
+    def put(self, kind: Kind, *, by: str, reason: str = "", rollback: bool = False) -> bool:
+        """Hold it; False where it is held like that already, by what was said first.
+
+        Raises:
+            StoreError: that can't be kept.
+        """
+        fields: dict[str, Any] = {"execution": self._execution, "kind": kind, "by": by}
+        fields |= {"reason": reason, "rollback": rollback, "time": time.time_ns() // 1000}
+        return self._store.put_once(_KIND, self._key(kind), orjson.dumps(fields))
+
+    def lift(self) -> bool:
+        """End its pause; whether there was one. That it was cancelled stays.
+
+        Raises:
+            StoreError: that can't be said.
+        """
+        there = self._read("paused") is not None
+        self._store.drop(_KIND, self._key("paused"))
+        return there
+
+    def stop(self, run: str, hold: Hold) -> None:
+        """Have a run that is live end at its next call.
+
+        Raises:
+            StoreError: it can't be told.
+        """
+        if run and self._store.live(run):
+            reason = f"the execution {self._execution!r} was {hold}"
+            self._store.stop(StopOrder(run, hold.by, reason[:2000], hold.time))
+
+    def let_go(self, run: str) -> None:
+        """Lift the order to stop that a run has, so that the next attempt can go on with it."""
+        order = self._store.stop_order(run) if run else None
+        if order is not None:
+            self._store.lift(order.run or run)
+
+    def _read(self, kind: Kind) -> Hold | None:
+        held = self._store.get(_KIND, self._key(kind))
+        if held is None:
+            return None
+        try:
+            said = orjson.loads(held)
+            if said["execution"] != self._execution or said["kind"] != kind:
+                raise ValueError
+            by, reason, rollback = str(said["by"]), str(said["reason"]), bool(said["rollback"])
+            return Hold(kind, by, reason, rollback, int(said["time"]))
+        except (ValueError, TypeError, LookupError):
+            raise WorkflowError(
+                f"what is kept of {self._execution!r} as {kind} is of another form"
+            ) from None
+
+    def _key(self, kind: Kind) -> str:
+        return f"{prefix_of(self._execution)}.{kind}"
+
+
+def held(store: Store, kind: Kind) -> frozenset[str]:
+    """How the keys of all executions begin that are held like that: see `prefix_of`.
+
+    Raises:
+        StoreError: nobody can tell.
+    """
+    ends = f".{kind}"
+    keys = (key for key in store.keys(_KIND) if key.endswith(ends))
+    return frozenset(key.removesuffix(ends) for key in keys)

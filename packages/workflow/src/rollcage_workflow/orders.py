@@ -1,0 +1,350 @@
+"""Commands: what people and programs ask workers to do, as documents in the store.
+
+A command is open until what it asks for is in the store; then its result takes its place. Nothing
+else knows of it: an engine's database is told of open commands, and can be lost. What a command
+does is fenced by the lock of the run that it is about, so that two workers may take the same one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import hmac
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any, Final, Literal, cast
+
+import orjson
+from rollcage.store import Store
+
+from rollcage_workflow.errors import CommandCorrupt, WorkflowError
+from rollcage_workflow.expressions import is_finite
+from rollcage_workflow.holds import Holds, prefix_of
+from rollcage_workflow.state import Execution, execution
+
+__all__ = ["Command", "Commands", "Do", "Result"]
+
+Do = Literal["start", "wake", "cancel", "undo"]
+"""What is asked for.
+
+`start` an execution; `wake` one: another attempt at it; `cancel`: undo what a cancelled one did;
+`undo` a run.
+"""
+_FORMAT: Final = "rollcage/command/1"
+_OPEN: Final = "commands"
+_RESULTS: Final = "results"
+_MOST_BYTES: Final = 4_000_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Command:
+    """One thing that is asked for.
+
+    Attributes:
+        key: by which it is known.
+        do: see `Do`.
+        execution: which one, by its id; of `undo`, the name of the run's job.
+        plan: of a start, the plan's name.
+        by: who asks for it; empty where a worker does so itself.
+        time: when it was asked for (Unix, µs).
+        reason: why.
+        token: tells two apart that have one key.
+        at: not before then (Unix, seconds), unless an approval comes; 0: at once.
+        inputs: of a start.
+        digest: of a start, the plan that is meant; empty: the one that the worker has.
+        again: an execution that failed is run once more.
+        approvals: not before one of these requests is decided, unless its time comes.
+        run: of an undo, the run.
+        to: of an undo, the last step that stays.
+    """
+
+    key: str
+    do: Do
+    execution: str
+    plan: str = ""
+    by: str = ""
+    time: int = 0
+    reason: str = ""
+    token: str = ""
+    at: float = 0.0
+    inputs: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    digest: str = ""
+    again: bool = False
+    approvals: tuple[str, ...] = ()
+    run: str = ""
+    to: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Result:
+    """What became of a command.
+
+    Attributes:
+        command: it; without its inputs, which are in the trace.
+        outcome: one word: the execution's status, `undone`, `incomplete` or `refused`.
+        detail: what there is to say of that.
+        worker: who did it.
+        time: when (Unix, µs).
+    """
+
+    command: Command
+    outcome: str
+    detail: str
+    worker: str
+    time: int
+
+
+class Commands:
+    """The commands in a store: for who gives them, and for the workers that take them.
+
+    Args:
+        store: where the runs are kept.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    # --- giving them -----------------------------------------------------------------------------
+
+    def start(
+        self,
+        plan: str,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        id: str,  # noqa: A002 - what it is called everywhere
+        by: str,
+        at: float = 0.0,
+        digest: str = "",
+    ) -> bool:
+        """Have an execution started; False where one of this id was before: that stands.
+
+        Args:
+            plan: the name of a plan that workers have.
+            inputs: by name. They lie in the store as they are until the first attempt has begun:
+                give no secrets.
+            id: of the execution.
+            by: in whose name; they can't approve what it asks for.
+            at: not before then (Unix, seconds).
+            digest: of the plan, where no other plan of that name will do.
+
+        Raises:
+            WorkflowError: the inputs are no JSON, or too long.
+            StoreError: it can't be kept.
+        """
+        given = _plain(inputs or {})
+        key = f"{prefix_of(id)}.start"
+        if self.result(key) is not None or execution(self.store, id).plan:
+            return False
+        command = _new(key, "start", id, plan=plan, by=by, at=at, inputs=given, digest=digest)
+        if not self._put(command):
+            return False
+        known = self.result(key)  # by a worker that has just done with another one
+        return known is None or known.command.token == command.token
+
+    def wake(self, id: str, *, by: str = "", again: bool = False) -> str:  # noqa: A002
+        """Have another attempt made at an execution; the key of the command.
+
+        Raises:
+            StoreError: it can't be kept.
+        """
+        key = f"{prefix_of(id)}.wake.{uuid.uuid4().hex}"
+        self._put(_new(key, "wake", id, by=by, again=again))
+        return key
+
+    def wake_when(self, id: str, at: float, approvals: tuple[str, ...]) -> str:  # noqa: A002
+        """Have one made when a time comes, or somebody decides; the same command for the same.
+
+        Raises:
+            StoreError: it can't be kept.
+        """
+        what = hashlib.sha256(orjson.dumps([at, sorted(approvals)])).hexdigest()[:32]
+        key = f"{prefix_of(id)}.when.{what}"
+        self._put(_new(key, "wake", id, at=at, approvals=approvals))
+        return key
+
+    def pause(self, id: str, *, by: str, reason: str = "") -> Execution:  # noqa: A002
+        """Let no step of an execution begin until `resume`; what is in flight ends.
+
+        This needs no worker. One that is over stays as it is.
+
+        Raises:
+            WorkflowError: nobody has started it, or it is over.
+            StoreError: it can't be told.
+        """
+        found = self._known(id)
+        holds = Holds(self.store, id)
+        holds.put("paused", by=by, reason=reason)
+        return self._held(found, holds)
+
+    def resume(self, id: str, *, by: str, again: bool = False) -> str:  # noqa: A002
+        """End an execution's pause, if it is paused, and have the next attempt made.
+
+        Args:
+            id: of the execution.
+            by: in whose name.
+            again: run one that failed once more.
+
+        Returns:
+            The key of the command.
+
+        Raises:
+            WorkflowError: nobody has started it, or it is over.
+            StoreError: it can't be told.
+        """
+        found = self._known(id, again=again)
+        holds = Holds(self.store, id)
+        holds.lift()
+        holds.let_go(found.run)
+        return self.wake(id, by=by, again=again)
+
+    def cancel(
+        self,
+        id: str,  # noqa: A002
+        *,
+        by: str,
+        reason: str = "",
+        rollback: bool = False,
+    ) -> Execution:
+        """Let no further step of an execution begin, ever; with `rollback`, have it undone.
+
+        The first needs no worker, the second does. One that ends before it is told stays completed.
+
+        Raises:
+            WorkflowError: nobody has started it, or it is over.
+            StoreError: it can't be told.
+        """
+        found = self._known(id, rollback=rollback)
+        holds = Holds(self.store, id)
+        holds.put("cancelled", by=by, reason=reason, rollback=rollback)
+        now = self._held(found, holds)
+        if rollback and now.run:
+            key = f"{prefix_of(id)}.cancel.{uuid.uuid4().hex}"
+            self._put(_new(key, "cancel", id, by=by, reason=reason))
+        return now
+
+    def undo(self, run: str, *, by: str, to: int | None = None) -> str:
+        """Have a run undone by a worker that has its tools; the key of the command.
+
+        Raises:
+            RunNotFound: there is no such run.
+            StoreError: it can't be kept.
+        """
+        info = self.store.info(run)
+        key = f"{prefix_of(run)}.undo.{uuid.uuid4().hex}"
+        self._put(_new(key, "undo", info.name, by=by, run=run, to=to))
+        return key
+
+    # --- taking them -----------------------------------------------------------------------------
+
+    def open_keys(self) -> list[str]:
+        """The keys of all that are open; what that costs does not grow with those that are not."""
+        return list(self.store.keys(_OPEN))
+
+    def get(self, key: str) -> Command | None:
+        """An open command; None where it is done.
+
+        Raises:
+            CommandCorrupt: it is not as it was given.
+        """
+        data = self.store.get(_OPEN, key)
+        return None if data is None else _command(self._opened(key, data))
+
+    def result(self, key: str) -> Result | None:
+        """What became of a command; None where it is open, or nobody has given it by name.
+
+        Raises:
+            CommandCorrupt: it is not as it was written.
+        """
+        data = self.store.get(_RESULTS, key)
+        if data is None:
+            return None
+        said = self._opened(key, data)
+        outcome, detail, worker = (str(said[name]) for name in ("outcome", "detail", "worker"))
+        return Result(_command(said["command"]), outcome, detail, worker, int(said["time"]))
+
+    def done(self, command: Command, outcome: str, detail: str = "", *, worker: str = "") -> None:
+        """A command's effect is in the store: the first to say so writes its result."""
+        if command.by:
+            kept = dataclasses.asdict(command) | {"inputs": {}}
+            said: dict[str, Any] = {"command": kept, "outcome": outcome, "detail": detail[:10_000]}
+            said |= {"worker": worker, "time": time.time_ns() // 1000}
+            self.store.put_once(_RESULTS, command.key, self._sealed(command.key, said))
+        self.store.drop(_OPEN, command.key)
+
+    def drop(self, key: str) -> None:
+        """Take a command away that nobody can read."""
+        self.store.drop(_OPEN, key)
+
+    def started(self, id: str) -> Command | None:  # noqa: A002
+        """By what an execution was started; None where no command did that."""
+        key = f"{prefix_of(id)}.start"
+        known = self.result(key)
+        return self.get(key) if known is None else known.command
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _known(self, id: str, *, again: bool = False, rollback: bool = False) -> Execution:  # noqa: A002
+        found = execution(self.store, id)
+        if not found.plan and self.started(id) is None:
+            raise WorkflowError(f"there is no execution {id!r}; see: rollcage workflow list")
+        if found.is_over and not (again and found.status != "cancelled"):
+            if rollback and found.status == "cancelled":
+                return found
+            more = "; to run it once more: resume --again" if found.error else ""
+            raise WorkflowError(f"the execution {id!r} is over: it is {found.status}{more}")
+        return found
+
+    def _held(self, found: Execution, holds: Holds) -> Execution:
+        hold = holds.read()
+        if hold is not None:
+            holds.stop(execution(self.store, found.id).run, hold)
+        return execution(self.store, found.id)
+
+    def _put(self, command: Command) -> bool:
+        data = self._sealed(command.key, dataclasses.asdict(command))
+        if len(data) > _MOST_BYTES:
+            raise WorkflowError(f"{command.execution!r}: the inputs have over {_MOST_BYTES} bytes")
+        return self.store.put_once(_OPEN, command.key, data)
+
+    def _sealed(self, key: str, said: Mapping[str, Any]) -> bytes:
+        document = {"format": _FORMAT, "key": key, "said": said}
+        return orjson.dumps({**document, "mac": self._mac(document)})
+
+    def _mac(self, document: Mapping[str, Any]) -> str:
+        data = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
+        return hmac.new(self.store.secret_key(), b"rollcage command" + data, "sha256").hexdigest()
+
+    def _opened(self, key: str, data: bytes) -> dict[str, Any]:
+        try:
+            document = orjson.loads(data)
+            mac = str(document.pop("mac"))
+            whole = hmac.compare_digest(mac.encode(), self._mac(document).encode())
+            fine = whole and document["format"] == _FORMAT and document["key"] == key
+            said = cast("dict[str, Any]", document["said"])
+        except (ValueError, TypeError, LookupError, AttributeError):
+            fine, said = False, {}
+        if not fine:
+            raise CommandCorrupt(f"the command {key} was changed, or is incomplete")
+        return said
+
+
+def _new(key: str, do: Do, execution: str, **said: Any) -> Command:
+    now = time.time_ns() // 1000
+    return Command(key, do, execution, time=now, token=uuid.uuid4().hex, **said)
+
+
+def _command(said: Mapping[str, Any]) -> Command:
+    return Command(**{**said, "approvals": tuple(said["approvals"])})
+
+
+def _plain(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Inputs that are JSON as they are: nothing else is written down unasked."""
+    for name, each in inputs.items():
+        try:
+            orjson.dumps(each)
+        except TypeError as error:
+            raise WorkflowError(f"the input {name!r} is no JSON: {error}") from None
+        if not is_finite(each):
+            raise WorkflowError(f"the input {name!r} is no JSON: NaN and infinity are none")
+    return dict(inputs)
