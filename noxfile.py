@@ -58,7 +58,7 @@ ON_ANY_STORE = [
 CORE = "packages/core[idna,secrets,sql,yaml]"  # with all that a policy can use
 EVERYTHING = [CORE, "packages/cli[demo]", "packages/conformance", "packages/governance"]
 EVERYTHING += ["packages/otel[export]", "packages/policy", "packages/pytest", "packages/toolbox"]
-EVERYTHING += ["packages/mcp", "packages/workflow"]
+EVERYTHING += ["packages/mcp", "packages/workflow[engine]"]
 EVERYTHING += [PACKAGES[adapter][0] for adapter in ADAPTERS]
 
 

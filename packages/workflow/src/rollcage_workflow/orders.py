@@ -288,7 +288,7 @@ class Commands:
         found = execution(self.store, id)
         if not found.plan and self.started(id) is None:
             raise WorkflowError(f"there is no execution {id!r}; see: rollcage workflow list")
-        if found.is_over and not (again and found.status != "cancelled"):
+        if found.is_over and not (again and found.error):
             if rollback and found.status == "cancelled":
                 return found
             more = "; to run it once more: resume --again" if found.error else ""

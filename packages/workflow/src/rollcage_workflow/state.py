@@ -114,8 +114,8 @@ def execution(store: Store, id: str) -> Execution:  # noqa: A002 - what it is ca
     plan, ended = decode(told), decode(_args(store, run, ENDED.name))
     status = _status(store, newest, run, ended)
     if hold is not None and status not in _NOT_HELD:
-        whole = hold.rollback and _all_undone(run)
-        status = "rolled_back" if whole else hold.kind
+        is_undone = hold.kind == "cancelled" and _all_undone(run)
+        status = "rolled_back" if is_undone else hold.kind
     else:
         hold = None
     return Execution(
