@@ -41,6 +41,7 @@ PACKAGES = {
     "conformance": SUITES,
     "governance": ["packages/governance", "packages/cli", "packages/core"],
     "policy": ["packages/policy", "packages/cli", "packages/core", "packages/governance"],
+    "importing": ["packages/importing", "packages/cli", "packages/core", "packages/otel"],
     "mcp": ["packages/mcp", "packages/cli", *SUITES[1:]],
     "otel": ["packages/otel", "packages/cli", "packages/core"],
     "workflow": ["packages/workflow", "packages/cli", "packages/core"],
@@ -58,7 +59,7 @@ ON_ANY_STORE = [
 CORE = "packages/core[idna,secrets,sql,yaml]"  # with all that a policy can use
 EVERYTHING = [CORE, "packages/cli[demo]", "packages/conformance", "packages/governance"]
 EVERYTHING += ["packages/otel[export]", "packages/policy", "packages/pytest", "packages/toolbox"]
-EVERYTHING += ["packages/mcp", "packages/workflow[engine]"]
+EVERYTHING += ["packages/importing[protobuf]", "packages/mcp", "packages/workflow[engine]"]
 EVERYTHING += [PACKAGES[adapter][0] for adapter in ADAPTERS]
 
 

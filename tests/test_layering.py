@@ -65,6 +65,7 @@ BESIDE = {
     ("rollcage_conformance", "rollcage_policy"),
     ("rollcage_governance.commands", "rollcage_cli"),
     ("rollcage_governance.views", "rollcage_cli"),
+    ("rollcage_import.commands", "rollcage_cli"),
     ("rollcage_mcp.commands", "rollcage_cli"),
     ("rollcage_policy.commands", "rollcage_cli"),
     ("rollcage_workflow.commands", "rollcage_cli"),

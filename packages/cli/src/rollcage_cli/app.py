@@ -48,7 +48,11 @@ _COMMANDS: Final = {
     "respond": "rollcage_cli.approvals",
 }
 GROUP: Final = "rollcage.commands"
-_ELSEWHERE: Final = {"policy": "policy", "tools": "governance"}  # by the extra that brings them
+_ELSEWHERE: Final = {  # by the extra that brings them
+    "import": "import",
+    "policy": "policy",
+    "tools": "governance",
+}
 _EXIT_CODES: Final = (
     "Exit codes: 0 done, 1 a difference, 2 bad request or not found, 3 a trace is damaged, "
     "4 a run is in use, 5 anything else."

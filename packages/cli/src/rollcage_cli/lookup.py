@@ -75,8 +75,9 @@ def find(store: str, reference: str) -> Found:
 
 
 def _of_job(store: Store, name: str) -> RunInfo:
-    """The run that the job's next session would go on with, or look at."""
-    own = newest_run(store.runs(name=name), name)
+    """The run that the job's next session would go on with, or look at; else its newest replay."""
+    so_named = store.runs(name=name)
+    own = newest_run(so_named, name) or next(reversed(so_named), None)
     if own is not None:
         return own
     names = sorted({info.name for info in store.runs()})

@@ -1,0 +1,67 @@
+"""`rollcage import`: what others recorded, as runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rollcage_cli.errors import UsageError
+from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption
+from rollcage_cli.output import console, counted, print_json, visible
+from rollcage_cli.tools import contracts_of, load_tools
+
+from rollcage_import.files import FORMATS, Format
+from rollcage_import.recording import ImportedRun, import_file
+
+__all__ = ["import_"]
+
+
+def import_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False)],
+    format_: Annotated[
+        str | None,
+        typer.Option("--format", metavar="|".join(FORMATS), help="By default, its content shows."),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="JOB", help="The job's name; by default that of the agent."),
+    ] = None,
+    tools: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE[:NAME]",
+            help="Tools whose declarations say their effects, which no trace does (repeatable).",
+        ),
+    ] = None,
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = OFF,
+) -> None:
+    """Import runs that something else recorded: to look at, fork, backtest and replay offline.
+
+    FILE holds OpenTelemetry spans as OTLP (JSON, JSON lines or protobuf), or an export of Langfuse
+    or LangSmith (JSON, JSON lines). Each trace becomes a run. Nothing is known of what it did, so
+    that no session resumes it, and nothing of it can be undone. Credentials are taken out.
+    """
+    if format_ not in (None, *FORMATS):
+        raise UsageError(f"--format {visible(str(format_))} is none of {', '.join(FORMATS)}")
+    wanted: Format | None = next((each for each in FORMATS if each == format_), None)
+    declared = contracts_of(load_tools(tools))
+    found = import_file(file, format=wanted, name=name, store=store, tools=declared)
+    if as_json:
+        print_json(dataclasses.asdict(found))
+    else:
+        for run in found.runs:
+            _print(run)
+        for why, count in found.skipped.items():
+            console().print(f"skipped: {visible(why)}: {count}", markup=False)
+        new = sum(not run.there for run in found.runs)
+        console().print(f"{counted(new, 'run')} imported from {found.format}", markup=False)
+
+
+def _print(run: ImportedRun) -> None:
+    said = "was imported before" if run.there else counted(run.steps or 0, "step")
+    console().print(f"{run.run}  {visible(run.name)}: {said}", markup=False, soft_wrap=True)
+    for why, count in run.skipped.items():
+        console().print(f"  no step: {visible(why)}: {count}", markup=False, soft_wrap=True)

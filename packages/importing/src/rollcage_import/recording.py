@@ -1,0 +1,279 @@
+"""Writes the traces of others as runs of the mode `imported`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from rollcage import Clock, Contract, NotReplayableWarning, ReplayedError, open_store
+from rollcage.adapter import (
+    HALTED,
+    NOT_RECORDED,
+    REFUSED,
+    Answer,
+    ImportSession,
+    model_contract,
+    model_request,
+)
+from rollcage.errors import ContractError
+from rollcage.store import Store
+
+from rollcage_import.files import Format, Unreadable, read_spans
+from rollcage_import.spans import Span
+from rollcage_import.trees import Step, Tree, trees
+
+__all__ = ["ImportedRun", "Imports", "import_file"]
+
+_ANY: Final[Mapping[str, Any]] = {"type": "object"}
+_UNNAMED: Final = "imported"
+_LONGEST: Final = 200  # characters of a name
+_ERROR: Final = re.compile(r"[A-Za-z_][\w.]{0,150}", re.ASCII)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ImportedRun:
+    """A trace that is a run now, or was one before.
+
+    Attributes:
+        run: the run's id, the same whenever that trace is imported.
+        name: the job's.
+        trace: the id of the trace where it comes from.
+        steps: how many steps it has; None of one that was there.
+        skipped: how many of its spans became no step, by why.
+        there: it had been imported before, and was left as it is.
+    """
+
+    run: str
+    name: str
+    trace: str
+    steps: int | None
+    skipped: dict[str, int]
+    there: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Imports:
+    """What became of a file.
+
+    Attributes:
+        format: that it was read as.
+        runs: by when they began.
+        skipped: what is in no run, by why.
+    """
+
+    format: Format
+    runs: list[ImportedRun]
+    skipped: dict[str, int]
+
+
+def import_file(
+    path: str | os.PathLike[str],
+    *,
+    format: Format | None = None,  # noqa: A002 - what it is
+    name: str | None = None,
+    store: str | os.PathLike[str] | Store = "./.rollcage",
+    tools: Iterable[Contract] = (),
+) -> Imports:
+    """Import each trace of a file as a run. One that was imported before is left as it is.
+
+    The runs tell what their source says, and no more: nothing is known of effects, so that no
+    session resumes one and nothing is undone. They are for looks, offline replay, forks, backtests
+    and tests of policies.
+
+    Args:
+        path: OTLP (JSON or protobuf), or an export of Langfuse or LangSmith (JSON, JSON lines).
+        format: what it holds; by default what its content shows.
+        name: of the job; by default that of the agent in each trace.
+        store: where the runs go.
+        tools: contracts that say more of tools than a trace does: their effect, and how their
+            arguments are checked. A tool of none of these is a `write`, as every undeclared one.
+
+    Raises:
+        Unreadable: the file can't be read, is too large, or of no known format.
+        DetectorMissing: what keeps credentials off the disk is not installed.
+        StoreError: the store can't be written.
+    """
+    skipped: Counter[str] = Counter()
+    found, spans = read_spans(Path(path), format, skipped)
+    if not spans:
+        raise Unreadable(
+            f"{path} holds no span" + "".join(f"; {why}: {n}" for why, n in skipped.items())
+        )
+    declared = {each.name: _bodiless(each) for each in tools}
+    runs: list[ImportedRun] = []
+    kept = open_store(store)
+    for tree in trees(spans):
+        if tree.steps:
+            runs.append(_Recording(found, tree, kept, declared).write(name))
+        else:
+            skipped += tree.skipped
+            skipped["an agent that made no step"] += tree.top is not None
+    return Imports(found, runs, dict(skipped))
+
+
+class _Recording:
+    """One run, as it is written: time is what its spans say."""
+
+    def __init__(
+        self, format_: Format, tree: Tree, store: Store, declared: Mapping[str, Contract]
+    ) -> None:
+        self._format: Format = format_
+        self._tree = tree
+        self._store = store
+        self._declared = declared
+        self._contracts: dict[tuple[str, str], Contract] = {}
+        self._refused: Counter[str] = Counter()
+        self._now = tree.start
+
+    def write(self, name: str | None) -> ImportedRun:
+        """Write it, unless the store has it."""
+        tree = self._tree
+        named = _name(name or (tree.top.name if tree.top else "") or _UNNAMED)
+        session = self._session(named)
+        there = session.there()
+        if there is not None:
+            return ImportedRun(
+                there.run, there.name, tree.trace, None, dict(tree.skipped), there=True
+            )
+        error = None if tree.top is None else tree.top.error
+        with contextlib.suppress(ReplayedError), warnings.catch_warnings(), session:
+            warnings.simplefilter("ignore", NotReplayableWarning)  # its steps say so themselves
+            self._steps(session, tree.steps)
+            self._now = tree.end
+            if error is not None:
+                raise _raised(error)
+        skipped = dict(tree.skipped + self._refused)
+        return ImportedRun(session.run_id, session.name, tree.trace, session.stats.calls, skipped)
+
+    def _session(self, name: str) -> ImportSession:
+        tree, seed = self._tree, f"rollcage/1 import|{self._format}|{self._tree.trace}"
+        told = "\n".join(sorted(repr(dataclasses.astuple(s)) for s in _spans(tree.steps)))
+        return ImportSession(
+            name,
+            store=self._store,
+            format=self._format,
+            trace=tree.trace,
+            source=told.encode("utf-8", "surrogateescape"),
+            skipped=tree.skipped,
+            clock=Clock(
+                wall=lambda: self._now,
+                monotonic=lambda: self._now,
+                random=lambda size: sha256(seed.encode("utf-8", "replace")).digest()[:size],
+            ),
+        )
+
+    # --- steps -----------------------------------------------------------------------------------
+
+    def _steps(self, session: ImportSession, steps: list[Step]) -> None:
+        for step in steps:
+            span = step.span
+            self._now = span.start
+            where = session.place(
+                turn=step.turn, slot=step.slot, agent=span.agent[:_LONGEST],
+                call_id=span.call_id[:_LONGEST], conversation=span.conversation[:_LONGEST],
+            )  # fmt: skip
+            try:
+                with where:
+                    self._step(session, step)
+            except HALTED:
+                raise
+            except (*REFUSED, ContractError) as error:
+                self._refused[f"refused: {error.code}"] += 1
+            except ReplayedError:
+                pass  # its own; the agent went on, or its end says otherwise
+
+    def _step(self, session: ImportSession, step: Step) -> None:
+        span = step.span
+        contract = self._contract(span)
+        arguments = _arguments(span)
+        if span.refused:
+            code = _ERROR.match(span.refused)
+            told = code.group() if code else "refused"
+            session.refused(contract, arguments, reason=span.refused, code=told)
+            return
+
+        def body(**_: Any) -> Any:
+            self._steps(session, step.inside)
+            self._now = max(span.start, span.end or span.start)
+            if span.error is not None:
+                raise _raised(span.error)
+            if span.end is None:
+                raise ReplayedError("Unfinished", "the span has no end")
+            return _pieces(span) if span.kind == "model" else span.result
+
+        if span.kind == "model":
+            session.run(contract, arguments, body, kind="model", answer=_answer_of(span))
+        else:
+            session.run(contract, arguments, body)
+
+    def _contract(self, span: Span) -> Contract:
+        name = _name(span.name or span.kind)
+        declared = self._declared.get(name) if span.kind == "tool" else None
+        if declared is not None and _fits(declared, span):
+            return declared
+        made = self._contracts.get((span.kind, name))
+        if made is None:
+            if span.kind == "model":
+                made = model_contract(name, "")
+            else:
+                effect = "scope" if span.kind == "agent" else span.effect
+                made = Contract(name=name, parameters=_ANY, effect=effect)
+            self._contracts[span.kind, name] = made
+        return made
+
+
+def _fits(contract: Contract, span: Span) -> bool:
+    """Whether a declared tool takes the recorded arguments: another version of it may have run."""
+    return span.args is not NOT_RECORDED and not contract.takes.why_not(_arguments(span), str)
+
+
+def _arguments(span: Span) -> dict[str, Any]:
+    if span.kind == "model":
+        asked = [NOT_RECORDED] if span.args is NOT_RECORDED else span.args
+        return model_request(asked, options={})
+    if span.kind == "agent":
+        return {}
+    return span.args if isinstance(span.args, dict) else {"input": span.args}
+
+
+def _pieces(span: Span) -> Any:
+    """What stands for a model's answer where no framework's value is: its neutral form."""
+    return NOT_RECORDED if span.answer is None else [span.answer.as_data()]
+
+
+def _answer_of(span: Span) -> Callable[[Any], Answer]:
+    return lambda _: span.answer or Answer()
+
+
+def _bodiless(contract: Contract) -> Contract:
+    """A tool's contract without what would run: nothing of an import calls the application."""
+    return dataclasses.replace(
+        contract, undo=None, observe=None, probe=None, returns=None, json_output=False,
+        max_output=None, allow_empty=True, on_drift=None, function=None,
+    )  # fmt: skip
+
+
+def _raised(error: tuple[str, str]) -> ReplayedError:
+    kind = _ERROR.fullmatch(error[0])
+    return ReplayedError(kind.group() if kind else "Error", error[1])
+
+
+def _name(given: str) -> str:
+    """A name that may be written: one line of moderate length."""
+    return " ".join(given.encode("utf-8", "replace").decode().split())[:_LONGEST] or _UNNAMED
+
+
+def _spans(steps: Iterable[Step]) -> Iterable[Span]:
+    left = list(steps)
+    while left:
+        step = left.pop()
+        yield step.span
+        left += step.inside

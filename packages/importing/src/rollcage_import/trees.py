@@ -1,0 +1,193 @@
+"""The steps of a trace as a tree, out of spans that may come in any order, twice, or not at all."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from rollcage.adapter import NOT_RECORDED
+
+from rollcage_import.spans import Span
+
+__all__ = ["Step", "Tree", "trees"]
+
+_DEEPEST: Final = 24  # steps inside of one another: each takes its part of the stack
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Step:
+    """A span that becomes a step, and the steps inside of it.
+
+    Attributes:
+        span: what is told of it.
+        inside: the steps that its body made, by when they began.
+        turn: the message that asked for it, as something that is the same for its calls; None
+            where that is not known.
+        slot: its place in that message.
+    """
+
+    span: Span
+    inside: list[Step] = dataclasses.field(default_factory=list)
+    turn: object = None
+    slot: int | None = None
+
+    def __len__(self) -> int:
+        return 1 + sum(map(len, self.inside))
+
+
+@dataclasses.dataclass(slots=True)
+class Tree:
+    """What becomes a run.
+
+    Attributes:
+        trace: the trace's id.
+        top: the span around all others; None where there is none, or where it is a step itself.
+        start: when the first span began (Unix, ns).
+        end: when the last one ended.
+        steps: the outermost steps, by when they began.
+        skipped: spans that became no step, by why.
+    """
+
+    trace: str
+    top: Span | None
+    start: int
+    end: int
+    steps: list[Step]
+    skipped: Counter[str]
+
+
+def trees(spans: Iterable[Span]) -> list[Tree]:
+    """The traces that these spans are of, by when they began."""
+    by_trace: dict[str, list[Span]] = {}
+    for span in spans:
+        by_trace.setdefault(span.trace, []).append(span)
+    return sorted((_tree(trace, each) for trace, each in by_trace.items()), key=lambda t: t.start)
+
+
+def _tree(trace: str, told: list[Span]) -> Tree:
+    skipped: Counter[str] = Counter()
+    spans: dict[str, Span] = {}
+    for span in told:
+        before = spans.get(span.id)
+        if before is not None:
+            skipped["told twice: it has the id of another span"] += 1
+        if before is None or (before.end is None and span.end is not None):
+            spans[span.id] = span
+    ordered = sorted(spans.values(), key=lambda span: (span.start, span.end or span.start, span.id))
+    children: dict[str, list[Span]] = {}
+    roots: list[Span] = []
+    for span in ordered:
+        is_inside = span.parent in spans and span.parent != span.id
+        (children.setdefault(span.parent, []) if is_inside else roots).append(span)
+    reached = _reached(roots, children)
+    if len(reached) < len(spans):
+        skipped["its parents form a circle"] += len(spans) - len(reached)
+    agents = [each for each in roots if each.kind == "agent"]
+    top = agents[0] if len(agents) == 1 else None
+    start = min(span.start for span in told)
+    end = max(span.end or span.start for span in told)
+    steps = _Steps(children, skipped).of(roots, top)
+    return Tree(trace, top, start, max(start, end), steps, skipped)
+
+
+def _reached(roots: list[Span], children: dict[str, list[Span]]) -> set[str]:
+    found: set[str] = set()
+    left = list(roots)
+    while left:
+        span = left.pop()
+        found.add(span.id)
+        left += children.get(span.id, ())
+    return found
+
+
+class _Steps:
+    """Makes the steps of a trace out of its spans, without a call of its own for each level."""
+
+    def __init__(self, children: dict[str, list[Span]], skipped: Counter[str]) -> None:
+        self._children = children
+        self._skipped = skipped
+
+    def of(self, roots: list[Span], top: Span | None) -> list[Step]:
+        """The steps of these spans; what is inside of one that is none moves up."""
+        outermost: list[Step] = []
+        # each with the step around it, the list that it goes into, and how deep that is
+        left: list[tuple[Span, Step | None, list[Step], int]]
+        left = [(span, None, outermost, 0) for span in reversed(roots)]
+        lists = [outermost]
+        while left:
+            span, around, into, depth = left.pop()
+            inner = around, into, depth
+            why = "" if span is top else self._why_not(span, around, depth)
+            if why:
+                self._skipped[why] += 1
+            elif span is not top:
+                step = Step(span)
+                into.append(step)
+                if span.kind == "model":  # a model calls no tools: what is inside comes after it
+                    inner = step, into, depth
+                else:
+                    lists.append(step.inside)
+                    inner = step, step.inside, depth + 1
+            around, into, depth = inner
+            children = reversed(self._children.get(span.id, []))
+            left += [(each, around, into, depth) for each in children]
+        for steps in lists:
+            steps.sort(
+                key=lambda step: step.span.start
+            )  # stable: what began at once stays in order
+            _place(steps)
+        return outermost
+
+    def _why_not(self, span: Span, around: Step | None, depth: int) -> str:
+        if span.kind == "other":
+            return span.name
+        if depth >= _DEEPEST:
+            return f"inside of {_DEEPEST} steps"
+        if around is not None and _same_call(around.span, span):
+            _complete(around.span, span)
+            return "the same call as the span around it, told by another instrumentation"
+        return ""
+
+
+def _same_call(outer: Span, inner: Span) -> bool:
+    if outer.kind != inner.kind:
+        return False
+    if outer.kind == "model":
+        return True
+    told = [each.args for each in (outer, inner) if each.args is not NOT_RECORDED]
+    return outer.name == inner.name and (len(told) < 2 or told[0] == told[1])
+
+
+def _complete(span: Span, twin: Span) -> None:
+    """Take what only the other span of a call holds."""
+    for field in ("args", "result"):
+        if getattr(span, field) is NOT_RECORDED:
+            setattr(span, field, getattr(twin, field))
+    span.answer = span.answer or twin.answer
+    span.error = span.error or twin.error
+    for field in ("call_id", "agent", "conversation"):
+        setattr(span, field, getattr(span, field) or getattr(twin, field))
+
+
+def _place(steps: list[Step]) -> None:
+    """Say which calls one message asked for: by their ids, else because they overlap in time."""
+    asked: dict[str, int] = {}
+    model: Step | None = None
+    together: object = None
+    until = slot = -1
+    for step in steps:
+        span = step.span
+        if span.kind == "model":
+            calls = span.answer.tool_calls if span.answer is not None else ()
+            asked = {call.id: at for at, call in enumerate(calls) if call.id}
+            model, until = step, -1
+        elif span.call_id in asked and model is not None:
+            step.turn, step.slot = model, asked.pop(span.call_id)
+        else:
+            if span.start >= until:
+                together, slot = step, -1
+            slot += 1
+            step.turn, step.slot = together, slot
+            until = max(until, span.end or span.start)
