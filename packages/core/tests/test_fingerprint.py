@@ -15,6 +15,7 @@ from rollcage.fingerprint.identity import (
     fingerprint,
     idempotency_key,
     jcs,
+    jcs_of_scalars,
     key_digest,
     link,
     next_world,
@@ -48,6 +49,28 @@ anything = st.recursive(
 @example({"a": [1.0, -0.0, 1e-7, {"$rollcage": 5e-324}]})
 def test_canonical_bytes_are_those_of_the_reference_library(value: Any) -> None:
     assert jcs(value) == rfc8785.dumps(value)
+
+
+_SCALAR = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.text(),
+    st.integers(-(2**54), 2**54),
+    st.sampled_from([2**53 - 1, 2**53, -(2**53), 1.0, 0.5, "\ud800", b"", [], {}]),
+)
+
+
+@given(st.dictionaries(st.text(st.characters(codec="ascii")), _SCALAR, max_size=4))
+def test_the_short_way_for_scalars_gives_the_same_bytes_or_none(values: dict[str, Any]) -> None:
+    plain = jcs_of_scalars(values)
+    assert plain is None or plain == rfc8785.dumps(values)
+
+
+def test_the_short_way_is_for_scalars_that_need_no_detour() -> None:
+    plain = {"b": "é", "a": True, "d": None, "c": 2**53 - 1}
+    assert jcs_of_scalars(plain) == rfc8785.dumps(plain)
+    for odd in (2**53, 0.5, "\ud800", [], {}, b""):
+        assert jcs_of_scalars({"a": odd}) is None
 
 
 @settings(max_examples=5 * settings().max_examples)

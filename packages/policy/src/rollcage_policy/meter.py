@@ -23,6 +23,7 @@ __all__ = ["Meter", "Ticket"]
 
 _CACHED: Final = 4096  # kinds of calls of which it is remembered what concerns them
 _NANO: Final = 10**9
+_FREE: Final = Price(0, 0, 0)
 
 
 class _ClockFailed(Exception):
@@ -144,18 +145,20 @@ class Ticket:
 
     Attributes:
         verdict: what the limits say of the call; None: there is room for it.
+        paced: a limit says how many calls may begin within a span of time.
 
     The rest is the meter's, under its lock.
     """
 
-    __slots__ = ("_meter", "ended", "price", "seen", "start", "taken", "verdict", "view")
+    __slots__ = ("_meter", "ended", "paced", "price", "seen", "start", "taken", "verdict", "view")
 
     def __init__(self, meter: Meter, view: StepView, verdict: Verdict | None) -> None:
         self.verdict = verdict
         self._meter = meter
         self.view = view
         self.taken: list[tuple[_Bound, _Count]] = []
-        self.price = Price(0, 0, 0)
+        self.price = _FREE
+        self.paced = False
         self.seen: Seen | None = None
         self.start: int | None = None
         self.ended = False
@@ -336,6 +339,7 @@ class Meter:
         if seen is not None and self._circles is not None:
             self._circles.note(view, seen)
         ticket.taken, ticket.price, ticket.seen = taken, price, seen
+        ticket.paced = any(bound.rate is not None for bound, _ in taken) if taken else False
         return ticket
 
     def _pace(self, ticket: Ticket) -> Verdict | None:

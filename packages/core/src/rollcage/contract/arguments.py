@@ -14,7 +14,7 @@ import rfc8785
 from rollcage.contract.schema import as_schema_says, field_forms, is_signature
 from rollcage.contract.strict import coerced
 from rollcage.errors import ArgumentsInvalid, ContractError, Unencodable
-from rollcage.fingerprint.identity import jcs
+from rollcage.fingerprint.identity import jcs, jcs_of_scalars
 from rollcage.values.codec import FOREIGN, TAG, Hiding, Seal, encode, hidden, survey, tagged
 from rollcage.values.copies import own_copy
 
@@ -132,6 +132,9 @@ class Parameters:
         checks = {n: form for n, form in forms.items() if callable(form) and n not in wide}
         self._shared = wide | checks.keys()  # what a caller may still hold after it was validated
         self._checks: Mapping[str, Callable[[Any], Any]] = checks
+        # Arguments that are all scalars are then their own canonical form.
+        plain = bool(forms) and not self._shared and not self.accepts_more
+        self._dumps_plainly = plain and "".join(forms).isascii()
 
     def _passwords(self, schema: Mapping[str, Any]) -> set[str]:
         properties: Any = schema.get("properties", {})
@@ -238,6 +241,20 @@ class Parameters:
                 self._refuse_unknown(raw)
             for name in self._shared:
                 values[name] = own_copy(values[name])  # the caller's own may change meanwhile
+        if self._dumps_plainly and len(values) == len(self.names):
+            plain = jcs_of_scalars(values)
+            if plain is not None:
+                return Arguments(values, {**values}, plain)
+        return self._bind_any(schema, model, values, seal)
+
+    def _bind_any(
+        self,
+        schema: type[pydantic.BaseModel],
+        model: pydantic.BaseModel,
+        values: dict[str, Any],
+        seal: Seal,
+    ) -> Arguments:
+        """The arguments that a model holds, whatever they are."""
         wide = self._wide
         if self._checks:
             odd = [name for name, plain in self._checks.items() if not plain(values[name])]

@@ -100,18 +100,18 @@ class Promise:
         self._framework = framework
         self._on_type: OnDrift = on_type
         self._on_rest: OnDrift = on_rest
+        self._is_typed_only = allow_empty and shape is None and max_bytes is None  # most are
 
     def broken_by(self, value: Any, seal: Seal) -> Drift | None:
         """How this output breaks the promise; None where it keeps it."""
-        drift = self._beside_type(value, seal)
-        if drift is not None:
-            return drift._replace(reported=self._on_rest == "report")
+        if not self._is_typed_only:
+            drift = self._beside_type(value, seal)
+            if drift is not None:
+                return drift._replace(reported=self._on_rest == "report")
         drift = self._of_type(value, seal)
         return drift and drift._replace(reported=self._on_type == "report")
 
     def _beside_type(self, value: Any, seal: Seal) -> Drift | None:
-        if self._allow_empty and self._shape is None and self._max_bytes is None:
-            return None  # most contracts
         whole = value
         if self._streams and type(value) is list and all(isinstance(v, str) for v in value):
             whole = "".join(cast("list[str]", value))  # a stream of text is one text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from hashlib import sha256
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ __all__ = [
     "fingerprint",
     "idempotency_key",
     "jcs",
+    "jcs_of_scalars",
     "key_digest",
     "link",
     "next_world",
@@ -28,6 +29,8 @@ __all__ = [
 ]
 
 _SORT: Final = orjson.OPT_SORT_KEYS
+_SORT_STRICTLY: Final = _SORT | orjson.OPT_STRICT_INTEGER  # integers of 53 bits, as JCS has them
+_SCALARS: Final = frozenset({str, bool, type(None), int})
 _OCCURRENCE: Final = struct.Struct(">QQ").pack
 _OCCURRENCE_AGAIN: Final = struct.Struct(">QQQ").pack
 
@@ -50,6 +53,16 @@ def jcs(value: Any, level: int | None = None) -> bytes:
         return rfc8785.dumps(value)
     except UnicodeEncodeError:  # a key, while it sorts them
         raise rfc8785.CanonicalizationError("input contains non-UTF-8 codepoints") from None
+
+
+def jcs_of_scalars(values: dict[str, Any]) -> bytes | None:
+    """The `jcs` of texts, booleans, nulls and integers under ASCII names; None where one is not."""
+    if not _SCALARS.issuperset(map(type, values.values())):
+        return None
+    try:
+        return orjson.dumps(values, option=_SORT_STRICTLY)
+    except orjson.JSONEncodeError:  # a large integer, or a lone surrogate
+        return None
 
 
 def key_digest(kind: str, name: str, version: str, canonical_args: bytes) -> bytes:
@@ -114,8 +127,10 @@ def link(step_fingerprint: bytes, outcome_digest: bytes) -> bytes:
     return sha256(step_fingerprint + outcome_digest).digest()
 
 
-def next_world(world: bytes, links: Iterable[bytes]) -> bytes:
+def next_world(world: bytes, links: Sequence[bytes]) -> bytes:
     """The world after a batch of writes, whatever order they finished in."""
+    if len(links) == 1:
+        return sha256(world + links[0]).digest()
     return sha256(world + b"".join(sorted(links))).digest()
 
 

@@ -98,6 +98,11 @@ class TakenOfLimits(Protocol):
         """What the limits say of the call; None: there is room for it."""
         ...
 
+    @property
+    def paced(self) -> bool:
+        """Whether `pace` has to be asked: a limit says how many calls may begin."""
+        ...
+
     def over(self, verdict: Verdict) -> Verdict:
         """What a policy and the limits say together."""
         ...

@@ -27,6 +27,7 @@ FlowMode = Literal["value", "run"]
 MOST_KEPT: Final = 8_000_000
 """Characters and sixteenfold entries that are kept of labelled results in one run."""
 
+_NONE: Final[frozenset[str]] = frozenset()
 _MOST_SETS: Final = 64  # of labels that come together
 
 
@@ -164,10 +165,12 @@ class Labels:
         carried = self.declared(contract)
         if recorded:
             carried = carried.union(recorded)
-        return carried if kind == "model" else carried | found.labels
+        return carried | found.labels if found.labels and kind != "model" else carried
 
     def inside(self, number: int) -> frozenset[str]:
         """The labels that results had which the body of step `number` got from its own calls."""
+        if not self._inside:
+            return _NONE
         with self._lock:
             return frozenset(self._inside.get(number, ()))
 

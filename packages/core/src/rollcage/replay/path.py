@@ -208,6 +208,15 @@ class Path:
         queue = self._queues.get(key)
         if queue is None:
             return None
+        if len(queue) > 1:
+            return self._find_among(queue, key, start, slot, past)
+        entry = queue[0]
+        holds = not entry.used and start <= entry.end and entry.since <= self.position
+        return entry if holds and entry not in past else None
+
+    def _find_among(
+        self, queue: list[Entry], key: str, start: int, slot: int, past: Collection[Entry]
+    ) -> Entry | None:
         index = self._heads.get(key, 0)
         while index < len(queue) and queue[index].used:
             index += 1
@@ -262,12 +271,14 @@ class Path:
             self._fingerprints = {entry.fingerprint for entry in self.entries}
         return fingerprint in self._fingerprints
 
-    def take(self, entry: Entry) -> None:
-        """Use a step up, and move on over every batch that is now used up."""
+    def take(self, entry: Entry) -> bool:
+        """Use a step up; whether it moves the world on."""
         entry.used = True
-        if self.advances(entry):
+        advances = self.advances(entry)
+        if advances:
             self._remaining[entry.position] -= 1
             self.ahead -= entry.has_effect
+        return advances
 
     def exhausted(self) -> bool:
         """Whether the batch at the present position is used up (and there was one)."""

@@ -45,7 +45,8 @@ class Turn:
     def take_slot(self, wanted: int | None) -> int:
         """The slot of the next call."""
         slot = self.slots if wanted is None else wanted
-        self.slots = max(self.slots, slot + 1)
+        if slot >= self.slots:
+            self.slots = slot + 1
         return slot
 
     def before(self, slot: int) -> Future[None] | None:
@@ -136,8 +137,8 @@ class Branch:
         """Whether writes were issued here that are not folded into the world yet."""
         return self._in_flight > 0 or bool(self._links.get(self.position))
 
-    def place(self, turn: Turn, slot: int, key: bytes) -> Place:
-        """The place of a call that has arrived and is not replayed."""
+    def place(self, turn: Turn, slot: int, key: bytes, known: bytes | None = None) -> Place:
+        """The place of a call that has arrived; `known` is the fingerprint it was recorded with."""
         asked = self._asked.get(key)
         again = 0
         if asked is not None and asked[0] == turn.number:
@@ -154,10 +155,10 @@ class Branch:
         place.position = self.position
         started = turn.starts.get(self.name)
         place.since = self.position if started is None else started[0]
-        place.joined = self.open_batch
+        place.joined = self._in_flight > 0 or bool(self._links.get(self.position))
         place.rank = rank
         place.again = again
-        place.fingerprint = fingerprint(key, self.world, rank, slot, again)
+        place.fingerprint = known or fingerprint(key, self.world, rank, slot, again)
         return place
 
     def asked_as(self, turn: Turn, slot: int, key: bytes) -> bytes:

@@ -256,7 +256,8 @@ class Calls:
     ) -> Flow:
         scope = scope_of(self)
         gate, refused = self._deciding(scope), None
-        if gate.asks:
+        asks = gate.asks
+        if asks:
             self.driver.check_process()  # before a lock that another process may hold
             refused = gate.refuses(contract, body, kind=kind, undo=scope.undoes is not None)
         raw, framework = arguments, asked.get()
@@ -292,14 +293,15 @@ class Calls:
             _NOTHING_ELSE if instead is None and contract.framework else instead,
             arguments if contract.framework else None,
         )
-        self._check_names(call, raw, kind)
+        if call.agent or call.conversation or call.call_id:
+            self._check_names(call, raw, kind)
         if scope.inside is not None and (halted := scope.inside.driver.refuses(call)) is not None:
             raise halted
         progress = Progress(call, self.asked(scope))
         setting = self.setting
         if contract.captures and refused is None:
             self.means.tools.add(contract)
-        if gate.asks:
+        if asks:
             start = functools.partial(
                 run_step, body=body, setting=setting, read=answer, waits=waits
             )

@@ -103,7 +103,7 @@ def tool(function: Any = None, /, **declared: Any) -> Any:
 
 def _declare(function: Callable[..., Any], declared: dict[str, Any]) -> Callable[..., Any]:
     contract = Contract.of(function, **declared)
-    wrapper = guarded(function, contract, lambda: _session_here(contract))
+    wrapper = guarded(function, contract, functools.partial(_session_here, contract))
     written = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
     declared_tools.setdefault(contract.name, {})[written] = weakref.ref(wrapper)
     return wrapper
@@ -224,6 +224,6 @@ def _session_here(contract: Contract) -> Enclosing | None:
             f"are open in this process: it runs unguarded. Start the thread with "
             f"contextvars.copy_context().run, or call through the session",
             UnguardedCallWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
     return None

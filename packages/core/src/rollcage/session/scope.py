@@ -246,6 +246,9 @@ def scope_of(session: Enclosing) -> Scope:
     One that is made in a session inside of that stands where the inner one was entered, and the
     inner one has a say in it.
     """
+    scope = around.get()
+    if scope is not None and scope.calls is session and not session.nesting.left:
+        return scope
     scope, inside = here(), None
     if scope is not None and scope.calls is session:
         return scope

@@ -13,7 +13,16 @@ from rollcage.contract.arguments import Arguments
 from rollcage.contract.contract import Contract, Effect
 from rollcage.errors import CaptureFailed
 from rollcage.fingerprint.identity import key_digest
-from rollcage.gate import Approval, ApprovalRequest, Ask, Asked, Instead, Response, Verdict
+from rollcage.gate import (
+    Approval,
+    ApprovalRequest,
+    Ask,
+    Asked,
+    Instead,
+    Response,
+    StepView,
+    Verdict,
+)
 from rollcage.gate.labels import NO_LABELS, Found
 from rollcage.replay.ahead import Standing
 from rollcage.replay.finding import ProbeResult, StandIn
@@ -175,11 +184,12 @@ class Progress:
         prepared: what was found out before it may run.
         number: of its step, once it is admitted.
         stand_in: what stands for the tool, in a fork.
+        view: what was last shown of it: to which gate, as which call.
     """
 
     __slots__ = (
         "ask", "asked_key", "call", "compared", "consent", "found", "number", "pace", "prepared",
-        "shown", "stand_in",
+        "shown", "stand_in", "view",
     )  # fmt: skip
 
     def __init__(self, call: Call, ask: Ask | None = None) -> None:
@@ -194,6 +204,7 @@ class Progress:
         self.prepared = _NOTHING_PREPARED
         self.number = 0
         self.stand_in: StandIn | None = None
+        self.view: tuple[object, Call, StepView] | None = None
 
     @property
     def is_edited(self) -> bool:
@@ -318,9 +329,9 @@ class Arrival:
             fingerprint.hex(), run, self.branch.name, self.turn.number, self.slot, self.now
         )
 
-    def place(self) -> Place:
-        """Its place, where it is not answered from the recorded path."""
-        return self.branch.place(self.turn, self.slot, self.call.key)
+    def place(self, known: bytes | None = None) -> Place:
+        """Its place; `known` is the fingerprint of the recorded step that stands for it."""
+        return self.branch.place(self.turn, self.slot, self.call.key, known)
 
 
 class Step:

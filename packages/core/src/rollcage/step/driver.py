@@ -124,7 +124,7 @@ class Driver:
         self.store = store
         self._messages = MessagesWritten()
         self._source = source
-        self._clock = clock
+        self._wall, self._monotonic = clock.wall, clock.monotonic
         instruments = [each for each in observing.observers if isinstance(each, Instrument)]
         if instruments:
             surroundings = Surroundings(writer.run, instruments, enter, leave)
@@ -325,7 +325,7 @@ class Driver:
             case Stop(error=error):
                 return self._stop(error)
             case Note(event=event, name=name):
-                event.setdefault("time", self._clock.wall() // 1000)
+                event.setdefault("time", self._wall() // 1000)
                 with self.lock:
                     if self.closed:
                         raise SessionError("the session was left already; open another one")
@@ -366,19 +366,20 @@ class Driver:
                 assert_never(effect)
 
     def _admit(self, effect: Admit) -> Admission:
-        self.check_process()
+        if self.writer.forked:
+            self.check_process()
         with self.lock:
             if self.closed:
                 raise SessionError("the session was left already; open another one")
             self._look_for_stop(effect.progress.call)
             admission = self.ledger.admit(
-                effect.progress, effect.verdict, self._clock.wall() // 1000, effect.arrival
+                effect.progress, effect.verdict, self._wall() // 1000, effect.arrival
             )
             event, step = admission.event, admission.step
             if event is not None and (step is None or admission.entry is None):
                 self.append(event, event.get("outcome", _NOTHING))
         if step is not None:
-            step.began = self._clock.monotonic()
+            step.began = self._monotonic()
         return admission
 
     def _look_for_stop(self, call: Call, *, closely: bool = False) -> None:
@@ -398,7 +399,7 @@ class Driver:
             if order is not None:
                 run, store = order.run or driver.writer.run, store_option(driver.store)
                 self.ledger.halted = RunStopped(run, order.by, order.reason, store)
-                now = self._clock.wall() // 1000
+                now = self._wall() // 1000
                 self.append(
                     make.run_stopped(
                         time=now, run=run, by=order.by, reason=order.reason, ordered=order.time
@@ -416,7 +417,7 @@ class Driver:
     def _ended(self, effect: Consult) -> None:
         """Where a body has ended, looking at what it changed is no part of its duration."""
         if effect.after is not None:
-            effect.after.ended = self._clock.monotonic()
+            effect.after.ended = self._monotonic()
 
     def _recalled(self) -> Lineage | Raised:
         try:
@@ -428,15 +429,16 @@ class Driver:
         step = effect.step
         if step.withdrawn:
             return
-        ended = step.ended or self._clock.monotonic()
-        self.check_process()
+        ended = step.ended or self._monotonic()
+        if self.writer.forked:
+            self.check_process()
         with self.lock:
             event = self.ledger.settle(
                 step,
                 effect.outcome,
                 sha256(effect.encoded).digest(),
                 (ended - step.began) // 1000,
-                self._clock.wall() // 1000,
+                self._wall() // 1000,
             )
             event["outcome"] = orjson.Fragment(effect.encoded)
             if effect.marks:
@@ -461,7 +463,7 @@ class Driver:
 
     def _resolve(self, effect: Resolve) -> None:
         event = make.step_resolved(
-            time=self._clock.wall() // 1000,
+            time=self._wall() // 1000,
             step=effect.step.number,
             by="body",
             outcome=orjson.Fragment(effect.encoded),
@@ -485,7 +487,7 @@ class Driver:
         if self.hide is not None:
             event = self.hide(event)
         try:
-            if "kind" in event:
+            if event.get("kind") == "model":
                 self.writer.append(self._messages.shortened(event))
                 self._messages.written()
             else:

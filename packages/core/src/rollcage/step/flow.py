@@ -68,6 +68,7 @@ __all__ = ["Read", "happened", "kept", "late_end", "run_step"]
 _log: Final = logging.getLogger("rollcage")
 
 _UNKNOWN: Final = orjson.dumps(UNKNOWN)
+_THEMSELVES: Final = frozenset({str, int, float, bool, type(None)})  # decoded, they are the same
 _QUOTING: Final = ("value", "answer", "drift", "lossy")  # parts of an outcome: a tool's own words
 _NOT_STARTED: Final[dict[str, Any]] = {"status": "not_started"}
 
@@ -330,8 +331,8 @@ def _outcome(
     value, seal = answer.value, setting.seal
     outcome: dict[str, Any] = {"status": "ok", "value": value}
     encoded: bytes | None = None
-    if contract.promise is not None:
-        outcome |= _drift(contract, answer, seal)
+    if contract.promise is not None and (drift := _drift(contract, answer, seal)):
+        outcome |= drift
     if answer.cut:
         outcome["cut"] = True
     if read is not None:
@@ -439,25 +440,26 @@ def _failure(step: Step, raised: Raised, setting: Setting) -> Settle:
 
 def _recorded(contract: Contract, entry: Entry, setting: Setting) -> Flow:
     """Give back what a recorded step gave."""
-    types = setting.types_of(contract)
     try:
         if entry.undo is not None:
             yield from _keep_undo(entry.undo)
-        if entry.outcome["status"] == "error":
-            error = decode_exception(entry.outcome["error"], contract.known_errors, types)
-            return Raised(error)
         outcome = entry.outcome
-        drifted = _drifted(contract, outcome)
+        if outcome["status"] == "error":
+            types = setting.types_of(contract)
+            return Raised(decode_exception(outcome["error"], contract.known_errors, types))
+        drifted = _drifted(contract, outcome) if "drift" in outcome else None
         encoded = outcome["value"]
         if drifted is not None:
             yield from _keep_blobs([encoded])
             return drifted
+        if type(encoded) in _THEMSELVES:
+            return Returned(encoded, cut="cut" in outcome)
         if type(encoded) is dict and encoded.get("$rollcage") == "blob":
             blob: bytes | Raised = yield GetBlob(encoded["sha256"])
             if isinstance(blob, Raised):
                 raise ValueError(str(blob.error))
             encoded = orjson.loads(blob)
-        value = given_back(contract, outcome, encoded, types)
+        value = given_back(contract, outcome, encoded, setting.types_of(contract))
         return Returned(value, cut="cut" in outcome)
     except Exception as error:  # noqa: BLE001 - hostile data, and validators of the user's own
         # The recorded step is used up by now: whoever swallows this must not get to run it again.

@@ -127,6 +127,7 @@ class Gate:
         self.guards = guards_of(given)
         self.policy = policy = self.guards.policy
         self.facade: FacadeGuard | None = None
+        self._asks = bool(self.guards.names) or policy is not None
         self._above: Above | None = None
         self._inside: list[Gate] = []  # those of the sessions that are open in this one
         self._left = 0  # how many calls those made that were
@@ -150,8 +151,7 @@ class Gate:
     @property
     def asks(self) -> bool:
         """Whether there is anything to ask."""
-        own = bool(self.guards.names) or self.policy is not None or self.facade is not None
-        return own or (self._above is not None and self._above.gate.asks)
+        return self._asks or (self._above is not None and self._above.gate.asks)
 
     def nest(self, above: Above) -> None:
         """The session is entered inside of another: what that one says holds here as well.
@@ -183,6 +183,7 @@ class Gate:
     def open(self, run: str, facade: FacadeGuard | None) -> None:
         """The session is entered."""
         self.run_id, self.facade, self.opened = run, facade, self.clock()
+        self._asks = self._asks or facade is not None
         if self.policy is not None:
             self.meter = self.policy.metered(self.clock)
 
@@ -193,7 +194,9 @@ class Gate:
     def calls(self) -> int:
         """How many calls the run has placed, those of sessions inside of it included."""
         own = 0 if self._stats is None else self._stats.calls + self._stats.seen
-        return own + self._left + sum(each.calls() for each in [*self._inside])
+        if self._inside:
+            own += sum(each.calls() for each in [*self._inside])
+        return own + self._left
 
     def reload(self, policy: PolicyGuard | str | os.PathLike[str]) -> PolicyGuard:
         """Decide by another policy from now on; where it can't be used, everything is denied.
@@ -453,20 +456,25 @@ class Gate:
         return limited(progress, self._view(progress), ALLOWED, meter, anyway, run)
 
     def _view(self, progress: Progress) -> StepView:
-        call = progress.call
-        values: Mapping[str, Any] = MappingProxyType(call.arguments.values)
-        return StepView(
+        call, labels = progress.call, progress.found.labels
+        if progress.view is not None:
+            shown_to, shown, view = progress.view
+            if shown_to is self and shown is call and view.labels is labels:
+                return view
+        view = StepView(
             call.kind,
             call.contract,
-            values,
+            MappingProxyType(call.arguments.values),
             call.agent,
             call.branch,
             self.calls(),
             call.arguments.canonical,
             call.key.hex(),
             self._run,
-            progress.found.labels,
+            labels,
         )
+        progress.view = self, call, view
+        return view
 
 
 class Above(NamedTuple):

@@ -23,7 +23,7 @@ def started(number: int, arrival: Arrival, place: Place) -> Event:
         place.position,
         place.since,
         place.joined,
-        place.occurrence,
+        [place.rank, place.slot, place.again] if place.again else [place.rank, place.slot],
         place.fingerprint.hex(),
         verdict.as_data() if verdict.rule or verdict.shadow is not None else None,
     )

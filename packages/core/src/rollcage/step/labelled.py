@@ -30,6 +30,7 @@ def labelled(flow: Flow, progress: Progress, labels: Labels, *, streamed: bool =
     """
     recorded: tuple[str, ...] = ()
     answer: object = None
+    carried: frozenset[str] | None = None
     ended: Returned | Raised | None = None
     while ended is None:
         try:
@@ -37,25 +38,28 @@ def labelled(flow: Flow, progress: Progress, labels: Labels, *, streamed: bool =
         except StopIteration as stop:
             ended = stop.value
             continue
-        if isinstance(effect, Execute) and streamed:
+        if streamed and type(effect) is Execute:
             labels.begin(
                 progress.number, progress.call.contract.name, _carried(progress, labels, recorded)
             )
-        elif isinstance(effect, Settle):
+        elif type(effect) is Settle:
             carried = _carried(progress, labels, recorded)
             if carried:
                 effect.marks = {**(effect.marks or {}), "labels": sorted(carried)}
         answer = yield effect
-        if isinstance(answer, Admission) and answer.entry is not None:
+        if type(answer) is Admission and answer.entry is not None:
             recorded = answer.entry.labels
-    _note(progress, labels, _carried(progress, labels, recorded), ended, streamed=streamed)
+    if carried is None:
+        carried = _carried(progress, labels, recorded)
+    _note(progress, labels, carried, ended, streamed=streamed)
     return ended
 
 
 def _carried(progress: Progress, labels: Labels, recorded: tuple[str, ...]) -> frozenset[str]:
     """What a call's result carries: declared, recorded, of its arguments, of its own calls."""
     carried = labels.carried(progress.call.contract, progress.call.kind, progress.found, recorded)
-    return carried | labels.inside(progress.number)
+    inside = labels.inside(progress.number)
+    return carried | inside if inside else carried
 
 
 def _note(

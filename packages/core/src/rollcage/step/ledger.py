@@ -358,16 +358,14 @@ class Ledger:
 
     def settle(self, step: Step, outcome: Event, digest: bytes, duration: int, now: int) -> Event:
         """A step has ended; what is written of it. `duration` and `now` in µs."""
-        self.stats.errors += outcome["status"] == "error" or raised(outcome) is not None
+        status = outcome["status"]
+        if status == "error" or ("drift" in outcome and raised(outcome) is not None):
+            self.stats.errors += 1
         if step.advances:
             step.advances = False
-            ran = outcome["status"] != "not_started"
+            ran = status != "not_started"
             step.branch.end_write(step.link_at, link(step.fingerprint, digest) if ran else None)
-        if (
-            self._recording is not None
-            and outcome["status"] in ("ok", "error")
-            and self.forked is None
-        ):
+        if self._recording is not None and status in ("ok", "error") and self.forked is None:
             self._finder.body_ended(step.fingerprint)
         return journal.finished(step, outcome, digest, duration, now)
 

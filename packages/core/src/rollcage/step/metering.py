@@ -45,7 +45,8 @@ def limited(
     if asked is not None and ticket.verdict is not None and ticket.verdict.decision == "ask":
         asked()
     before = progress.pace
-    progress.pace = ticket.pace if before is None else lambda: before() or ticket.pace()
+    if ticket.paced:
+        progress.pace = ticket.pace if before is None else lambda: before() or ticket.pace()
     made = failed = False
     usage: Mapping[str, int] | None = None
     try:

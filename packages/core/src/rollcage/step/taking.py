@@ -152,15 +152,15 @@ class Taking:
         assert entry is not None
         assert given is not None
         branch, path = arrival.branch, arrival.branch.path
-        place = arrival.place()
+        known = bytes.fromhex(entry.fingerprint)
+        place = arrival.place(known)
         if entry.kind == "model":
             self._use_up(branch, entry)
         elif path is not None and arrival.placed:
             if branch.following:
                 place = union(place, entry)
-            path.take(entry)
-            if path.advances(entry):
-                made = link(bytes.fromhex(entry.fingerprint), bytes.fromhex(given.digest))
+            if path.take(entry):
+                made = link(known, bytes.fromhex(given.digest))
                 branch.replayed_write(arrival.turn, entry.position, made)
         if self._forking is not None:
             self._forking.gave(entry)
@@ -198,7 +198,6 @@ class Taking:
         if effect == "read" and path is not None and entry.end < path.length:
             event["drift"] = _NOT_COMPARABLE
         elif effect in ("pure", "read"):
-            place.fingerprint = bytes.fromhex(entry.fingerprint)  # its children go by it
             return Admission(event, Step(self._run, arrival, place), entry)
         return Admission(event, entry=entry)
 
@@ -206,8 +205,10 @@ class Taking:
         stats = self._stats
         stats.hits += 1
         stats.seconds_saved += entry.duration / 1e6
-        stats.errors += entry.status == "error" or raised(entry.outcome) is not None
-        usage = entry.outcome.get("usage")
+        outcome = entry.outcome
+        if entry.status == "error" or ("drift" in outcome and raised(outcome) is not None):
+            stats.errors += 1
+        usage = outcome.get("usage")
         if usage:
             stats.tokens_saved += sum(usage.values())
 
@@ -229,11 +230,10 @@ class Taking:
             marks |= self._acknowledged(orphans)
             if later and branch.leave_path(arrival.turn):
                 marks["leaves"] = True
-        place = arrival.place()
+        place = arrival.place(bytes.fromhex(entry.fingerprint))
         if branch.following:
             place = union(place, entry)
         path.take(entry)
-        place.fingerprint = bytes.fromhex(entry.fingerprint)
         return self._start(arrival, place, advances=path.advances(entry), marks=marks)
 
     def _enter_again(self, arrival: Arrival, entry: Entry) -> Admission:

@@ -75,10 +75,11 @@ class JsonlWriter:
         if event["event"] not in _UNCHECKED:
             self._check()
         line, head = seal_line(event, head)
-        self._next = (count + 1, size + len(line), head)
+        length = len(line)
+        self._next = count + 1, size + length, head
         try:
             written = system.files.write(self._descriptor, line)
-            if written != len(line):  # the rest, or the error that says why not
+            if written != length:  # the rest, or the error that says why not
                 disk.write(self._descriptor, line[written:])
         except OSError as error:
             self._take_back()

@@ -7,6 +7,7 @@ imported when they are first asked for: recording needs none of them.
 
 from __future__ import annotations
 
+from binascii import hexlify
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +27,7 @@ def seal_line(event: dict[str, Any], previous: bytes) -> tuple[bytes, bytes]:
     """An event's line, newline included, and its hash: the `previous` of the next line."""
     body = orjson.dumps(event)
     digest = sha256(previous + body).digest()
-    return b"".join((body[:-1], b',"hash":"', digest.hex().encode(), b'"}\n')), digest
+    return b'%b,"hash":"%b"}\n' % (body[:-1], hexlify(digest)), digest
 
 
 def event_adapter() -> TypeAdapter[Any]:
