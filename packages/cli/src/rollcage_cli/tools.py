@@ -7,8 +7,9 @@ import inspect
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from rollcage import Contract
 from rollcage.adapter import guarded_contract
@@ -22,9 +23,14 @@ __all__ = ["any_async", "contracts_of", "load_tools"]
 
 Source = Callable[..., Any] | Contract
 
+_FILES: Final = (".toml", ".json")  # that name MCP servers
+_GROUP: Final = "rollcage.tools"
+
 
 def load_tools(named: Sequence[str] | None) -> list[Source]:
     """The tools that are named as `module:attribute` or `module`, else those of the project.
+
+    A file that ends in `.toml` or `.json` names MCP servers, whose tools these are.
 
     The project's are in `tool.rollcage.tools` of the `pyproject.toml` in the working directory.
     Modules are looked for there, too.
@@ -69,6 +75,8 @@ def _setting(path: Path) -> list[str]:
 
 
 def _load(spec: str) -> list[Source]:
+    if Path(spec).suffix in _FILES:
+        return _from_file(spec)
     module_name, _, attribute = spec.partition(":")
     try:
         module: Any = importlib.import_module(module_name)
@@ -86,6 +94,17 @@ def _load(spec: str) -> list[Source]:
         said = f"{type(error).__name__}: {error}"
         raise ToolsUnusable(f"tools {visible(spec)!r} can't be loaded: {visible(said)}") from error
     return _several(spec, found)
+
+
+def _from_file(path: str) -> list[Source]:
+    """The tools of the servers that a file names, by the package that knows such files."""
+    brought = metadata.entry_points(group=_GROUP).select(name="servers")
+    if not brought:
+        raise ToolsUnusable(
+            f"tools {visible(path)!r}: a file that names MCP servers needs rollcage-mcp: "
+            f"pip install 'rollcage[mcp]'"
+        )
+    return _several(path, brought["servers"].load()(path))
 
 
 def _is_tool(each: object) -> bool:

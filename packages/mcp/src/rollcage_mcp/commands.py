@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from typing import Annotated, Any
+import uuid
+from pathlib import Path
+from typing import Annotated, Any, cast
 
 import typer
 from rollcage import QueueApprover, Session
@@ -14,8 +16,8 @@ from rollcage_cli.options import DEFAULT_STORE, OFF, StoreOption
 
 from rollcage_mcp.approving import ClientApprover
 from rollcage_mcp.conversation import Declared
+from rollcage_mcp.servers import Server, load_servers
 from rollcage_mcp.stdio import serve_stdio
-from rollcage_mcp.upstream import Connection, ServerProcess
 
 __all__ = ["mcp"]
 
@@ -35,63 +37,90 @@ def _group() -> None:
 @mcp.command()
 def run(
     command: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(metavar="COMMAND...", help="The server, after --.", show_default=False),
-    ],
+    ] = None,
+    servers: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A file that names servers: .toml, or a client's .json with mcpServers.",
+        ),
+    ] = None,
+    server: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which server of that file.")
+    ] = None,
     name: Annotated[
         str | None,
         typer.Option(
-            help="The job; the same name goes on with a job that was cut off. By default each "
-            "conversation is a job of its own."
+            help="The job: one that was cut off is gone on with. By default each conversation is "
+            "a job of its own.",
+            show_default=False,
         ),
     ] = None,
-    replay: Annotated[str, typer.Option(help="auto, off, resume, offline or continue.")] = "auto",
-    source: Annotated[str | None, typer.Option(metavar="RUN", help="What to replay.")] = None,
-    policy: Annotated[str | None, typer.Option(metavar="FILE")] = None,
+    replay: Annotated[
+        str, typer.Option(help="auto, continue, resume, off; offline: without the server.")
+    ] = "auto",
+    source: Annotated[
+        str | None, typer.Option(metavar="RUN", help="What to replay.", show_default=False)
+    ] = None,
+    policy: Annotated[
+        str | None, typer.Option(metavar="FILE", help="What decides on each call.")
+    ] = None,
+    pack: Annotated[
+        str | None,
+        typer.Option(help="What its tools do, and how that is undone: a file, or a known server."),
+    ] = None,
     trust: Annotated[
-        bool,
-        typer.Option("--trust-annotations", help="The server says which tools only read."),
+        bool, typer.Option("--trust-annotations", help="Believe it which tools only read.")
     ] = OFF,
-    wait: Annotated[
+    queue: Annotated[
         float | None,
         typer.Option(
-            help="Approvals: look for them in the store's queue for so many seconds, in place "
-            "of asking in the client's dialog."
+            "--queue",
+            metavar="SECONDS",
+            help="Wait so long for an approval in the store's queue, in place of the client's "
+            "dialog.",
+            show_default=False,
         ),
     ] = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Run a server behind a guard, for one client at standard input and output."""
     logging.basicConfig(stream=sys.stderr, format="rollcage: %(message)s")
+    wanted = _server(command, servers, server)
+    if pack is not None:
+        wanted = wanted.model_copy(update={"pack": pack})
+    declared = Declared(wanted.load_pack(), trust or wanted.trust_annotations)
     asks = ClientApprover()
-    settings: dict[str, Any] = {"approver": QueueApprover(store, wait=wait)} if wait else {}
     session = Session(
-        name or _own_name(command),
+        name or f"mcp {server or wanted.command[0]} {uuid.uuid4()}",
         store=store,
-        replay=replay,  # type: ignore[arg-type] # the session says what it can be
+        replay=cast("Any", replay),  # the session says what it can be
         source=source,
         policy=policy,
-        **{"approver": asks, **settings},
+        approver=asks if queue is None else QueueApprover(store, wait=queue),
     )
-
-    async def connect() -> Connection:
-        return await ServerProcess.start(command)
-
-    offline = replay == "offline"
-    asyncio.run(
-        serve_stdio(
-            session,
-            None if offline else connect,
-            declared=Declared(trust=trust),
-            met=asks.met,
-        )
-    )
+    connect = None if replay == "offline" else wanted.connect
+    asyncio.run(serve_stdio(session, connect, declared=declared, met=asks.met))
 
 
-def _own_name(command: list[str]) -> str:
-    """A name that no other conversation has."""
-    import uuid
+def _server(command: list[str] | None, file: Path | None, name: str | None) -> Server:
+    """The server that is meant.
 
-    if not command:
-        raise UsageError("name the server's command, after --")
-    return f"mcp {command[0]} {uuid.uuid4()}"
+    Raises:
+        UsageError: none is, or more than one.
+    """
+    if file is None:
+        if not command or name is not None:
+            raise UsageError("name the server's command after --, or a file with --servers")
+        return Server(command=tuple(command))
+    if command:
+        raise UsageError("name the server's command after --, or a file with --servers, not both")
+    found = load_servers(file)
+    if name is None and len(found) == 1:
+        return next(iter(found.values()))
+    if name not in found:
+        listed = ", ".join(sorted(found)) or "none"
+        raise UsageError(f"say which server of {file} with --server: it has {listed}")
+    return found[name]

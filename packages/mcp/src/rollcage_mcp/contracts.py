@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol, cast
 
 from rollcage import Contract
 from rollcage.adapter import Effect
 
 from rollcage_mcp.errors import ServerError
 
-__all__ = ["READS", "read_contract", "tool_contract"]
+__all__ = ["READS", "Calling", "read_contract", "text_of", "tool_contract", "tool_function"]
 
 READS: Final = frozenset(
     {
@@ -21,6 +21,7 @@ READS: Final = frozenset(
 )  # fmt: skip
 """The requests of a client that look at the server: each is a step, and replays."""
 
+_TOOL_FAILED: Final = -32000
 _SCHEMA_WORDS: Final = ("type", "properties", "$defs", "definitions")
 
 
@@ -65,6 +66,44 @@ def tool_contract(
         raises=(ServerError,),
         **{**said, **declared},
     )
+
+
+class Calling(Protocol):
+    """Whoever calls a server's tools past a client."""
+
+    async def look(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The result of a tool."""
+
+
+def tool_function(contract: Contract, name: str, server: Calling) -> Callable[..., Any]:
+    """A server's tool as a function that carries its contract, as an undo calls it.
+
+    Args:
+        contract: the tool's.
+        name: as the server has it.
+        server: calls it.
+    """
+
+    async def body(**arguments: Any) -> dict[str, Any]:
+        result = await server.look(name, arguments)
+        if result.get("isError") is True:
+            raise ServerError(_TOOL_FAILED, text_of(result) or f"{name} failed")
+        return {"result": result}
+
+    body.__name__ = name
+    vars(body)["__rollcage_contract__"] = contract
+    return body
+
+
+def text_of(result: Mapping[str, Any]) -> str | None:
+    """The texts of a tool's result, one after the other; None where there is none."""
+    content: Any = result.get("content")
+    parts = [
+        str(each["text"])
+        for each in (content if isinstance(content, list) else [])
+        if isinstance(each, dict) and "text" in each
+    ]
+    return "".join(parts) if parts else None
 
 
 def _annotated(annotations: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from rollcage import Contract, Session
 from rollcage.adapter import HALTED, REFUSED, Instead, exposes
 from rollcage.errors import RollcageError
 
-from rollcage_mcp.contracts import READS, read_contract, tool_contract
+from rollcage_mcp.contracts import READS, read_contract, tool_contract, tool_function
 from rollcage_mcp.errors import ServerError, ServerGone
 from rollcage_mcp.messages import (
     Id,
@@ -25,6 +25,7 @@ from rollcage_mcp.messages import (
     as_request,
     result_of,
 )
+from rollcage_mcp.pack import Pack
 from rollcage_mcp.upstream import Connection, Upstream
 
 __all__ = ["Conversation", "Declared"]
@@ -46,12 +47,12 @@ class Declared:
     """What is said of a server's tools beside what it says itself.
 
     Attributes:
-        tools: by a tool's name, fields of its contract.
+        pack: what somebody declares of them; it counts before all.
         trust: whether the server's own word about effects counts.
         prefix: comes before each tool's name.
     """
 
-    tools: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict[str, Any])
+    pack: Pack | None = None
     trust: bool = False
     prefix: str = ""
 
@@ -103,6 +104,8 @@ class Conversation:
         self._asked: dict[Id, asyncio.Future[Message]] = {}
         self._doubts: list[dict[str, Any]] = []
         self._tools: dict[str, Contract] | None = None
+        self._definitions: dict[str, Mapping[str, Any]] = {}  # as the server lists them
+        self._meta: dict[str, Any] = {}
         self._hello: Message | None = None
         self._is_greeted = False
         self._greeting = asyncio.Lock()
@@ -168,7 +171,7 @@ class Conversation:
     async def _from_server(self, message: Message) -> None:
         if message.kind == "notification":
             if message.method == "notifications/tools/list_changed":
-                self._tools = None
+                self._tools, self._definitions = None, {}
             served = self._about(message)
             if served is not None:
                 served.notes.append({"method": message.method, "params": message.params})
@@ -260,6 +263,8 @@ class Conversation:
         value = await self.session.arun(read_contract(message.method), params, self._body(served))
         if message.method == "tools/list":
             self._learn(value["result"])
+            if "nextCursor" not in value["result"]:
+                self._check_pack()
             return self._exposed(value)
         return value
 
@@ -268,7 +273,8 @@ class Conversation:
         name, given = message.params.get("name"), message.params.get("arguments")
         if not isinstance(name, str) or not isinstance(given, dict | None):
             raise ServerError(-32602, "tools/call wants a name, and arguments that are an object")
-        contract = await self._contract(name, message)
+        self._note_meta(message)
+        contract = await self._contract(name)
         served.is_write = contract.effect == "write"
         arguments = _arguments(message)
         if _call_of(message) in self._doubts:
@@ -330,34 +336,60 @@ class Conversation:
 
     # --- tools -----------------------------------------------------------------------------------
 
-    async def _contract(self, name: str, message: Message) -> Contract:
+    async def _contract(self, name: str) -> Contract:
         """The contract of a tool; the server is asked for its tools where the client did not."""
         if self._tools is None:
-            meta = {n: each for n, each in message.meta.items() if n != "progressToken"}
             cursor: Any = None
             for _ in range(_PAGES):
                 params: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
-                more = {"_meta": meta} if meta else {}
                 own = f"rollcage-{secrets.token_hex(8)}"
-                request = as_request(own, "tools/list", {**params, **more})
+                request = as_request(own, "tools/list", {**params, **self._meta})
                 contract, body = read_contract("tools/list"), self._body(_Served(request))
                 value = await self.session.arun(contract, params, body)
                 self._learn(value["result"])
                 cursor = value["result"].get("nextCursor")
                 if cursor is None:
                     break
+            self._check_pack()
         return (self._tools or {}).get(name) or self._contract_of({"name": name})
+
+    def _note_meta(self, message: Message) -> None:
+        """Ask the server by the client's own `_meta`; without a handshake, each request has one."""
+        meta = {name: each for name, each in message.meta.items() if name != "progressToken"}
+        self._meta = {"_meta": meta} if meta else {}
+
+    def _check_pack(self) -> None:
+        """Hold the pack against the server's list. Raises `PackInvalid`."""
+        if self._declared.pack is not None:
+            self._declared.pack.check(self._definitions)
 
     def _learn(self, listed: Mapping[str, Any]) -> None:
         """Make the contracts of the tools on a page of the server's list."""
         tools = self._tools = self._tools or {}
         for each in _definitions(listed):
+            self._definitions[each["name"]] = each
             tools[each["name"]] = self._contract_of(each)
 
     def _contract_of(self, tool: Mapping[str, Any]) -> Contract:
         said = self._declared
-        more = said.tools.get(tool["name"], {})
+        more = {} if said.pack is None else said.pack.declared(tool["name"], self)
         return tool_contract(tool, prefix=said.prefix, trust=said.trust, declared=more)
+
+    async def look(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The result of a tool that changes nothing, for a pack: no step.
+
+        Raises:
+            ServerError: the server answers with an error.
+            ServerGone: it can't be reached.
+        """
+        await self._go_live()
+        params = {"name": name, "arguments": dict(arguments), **self._meta}
+        request = as_request(f"rollcage-{secrets.token_hex(8)}", "tools/call", params)
+        return result_of(await self._upstream.request(request))
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """A tool as a function with its contract, for a compensation."""
+        return tool_function((self._tools or {})[name], name, self)
 
     def _exposed(self, value: dict[str, Any]) -> dict[str, Any]:
         """A page of the server's list with the tools that the session's facade gives."""

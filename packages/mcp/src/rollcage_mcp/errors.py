@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Self
 
 from rollcage.errors import RollcageError
 
-__all__ = ["MessageInvalid", "ServerError", "ServerGone"]
+__all__ = ["MessageInvalid", "PackInvalid", "ServerError", "ServerGone", "ServersInvalid"]
 
 
 class MessageInvalid(RollcageError):
@@ -37,3 +38,18 @@ class ServerGone(ConnectionError):
 
     It is a connection that broke: whether a write that was under way has happened is unknown.
     """
+
+
+class PackInvalid(RollcageError):
+    """A pack can't be used; the text names each place that is wrong."""
+
+    @classmethod
+    def several(cls, source: str, wrong: Iterable[str]) -> Self:
+        """The error that names all places of a pack that are wrong."""
+        listed = list(wrong)
+        rest = "".join(f"\n  {each}" for each in listed)
+        return cls(f"{source} can't be used:{rest}")
+
+
+class ServersInvalid(RollcageError):
+    """The file that names the servers can't be used; the text says why."""

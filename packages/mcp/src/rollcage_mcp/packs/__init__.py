@@ -1,0 +1,1 @@
+"""Packs that come with the package: one TOML file a server."""

@@ -1,0 +1,104 @@
+"""Which servers there are: a file that names them, and how each is reached."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import pydantic
+
+from rollcage_mcp.errors import ServersInvalid
+from rollcage_mcp.pack import Pack
+from rollcage_mcp.upstream import Connection, ServerProcess
+
+__all__ = ["Server", "load_servers"]
+
+
+class Server(pydantic.BaseModel):
+    """A server, and what is declared of it.
+
+    Attributes:
+        command: the program and its arguments, of one that is started.
+        env: variables beside those of this process.
+        cwd: its working directory.
+        pack: what is declared of its tools: the name of a pack that comes with the package, or a
+            file, looked for beside the file that names it.
+        trust_annotations: whether its own word about effects counts.
+    """
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    command: tuple[str, ...] = pydantic.Field(min_length=1)
+    env: dict[str, str] = {}
+    cwd: Path | None = None
+    pack: str = ""
+    trust_annotations: bool = False
+
+    async def connect(self) -> Connection:
+        """Start it. Raises `ServerGone`."""
+        return await ServerProcess.start(self.command, env=self.env, cwd=self.cwd)
+
+    def load_pack(self) -> Pack | None:
+        """Its pack; None where it has none. Raises `PackInvalid`."""
+        return Pack.load(self.pack) if self.pack else None
+
+
+def load_servers(path: str | Path) -> dict[str, Server]:
+    """The servers that a file names, each by its name.
+
+    A TOML file has a table `[servers.NAME]` with the fields of `Server` for each. A JSON file is
+    that of many clients: `{"mcpServers": {NAME: {"command": …, "args": […], "env": {…}}}}`.
+
+    Raises:
+        ServersInvalid: it can't be read, or used; names each place that is wrong.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+        data: Any = orjson.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (OSError, ValueError) as error:
+        raise ServersInvalid(f"{path} can't be read: {error}") from None
+    try:
+        servers = _File.model_validate(_as_toml(data) if path.suffix == ".json" else data).servers
+    except pydantic.ValidationError as error:
+        listed = "".join(
+            f"\n  {'.'.join(map(str, each['loc']))}: {each['msg']}"
+            for each in error.errors(include_url=False, include_input=False)
+        )
+        raise ServersInvalid(f"{path} can't be used:{listed}") from None
+    return {name: each.model_copy(update=_beside(each, path)) for name, each in servers.items()}
+
+
+class _File(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+    servers: dict[str, Server]
+
+
+_OF_CLIENTS: Final = ("command", "args", "env", "cwd")
+
+
+def _as_toml(data: Any) -> Any:
+    """A client's own file in the form of ours; what the client alone needs is left out."""
+    named = data.get("mcpServers") if isinstance(data, dict) else None
+    if not isinstance(named, dict):
+        return {"servers": data}
+    servers: dict[str, Any] = {}
+    for name, each in named.items():
+        if not isinstance(each, dict) or not isinstance(each.get("args", []), list):
+            servers[name] = each
+            continue
+        kept = {word: each[word] for word in _OF_CLIENTS if word in each}
+        command, more = kept.pop("command", None), kept.pop("args", [])
+        servers[name] = {**kept, "command": [command, *more]}
+    return {"servers": servers}
+
+
+def _beside(server: Server, path: Path) -> Mapping[str, Any]:
+    """What a server's fields are, seen from the file that names it."""
+    if server.pack and (path.parent / server.pack).is_file():
+        return {"pack": str(path.parent / server.pack)}
+    return {}

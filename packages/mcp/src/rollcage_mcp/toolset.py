@@ -1,0 +1,131 @@
+"""A server's tools as functions, without a client: for `rollcage undo`, in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import itertools
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from rollcage import Contract
+
+from rollcage_mcp.contracts import tool_contract, tool_function
+from rollcage_mcp.errors import ServerError
+from rollcage_mcp.messages import Message, as_failure, as_notification, as_request, result_of
+from rollcage_mcp.pack import Pack
+from rollcage_mcp.servers import Server, load_servers
+from rollcage_mcp.upstream import Upstream
+
+__all__ = ["ServerTools", "tools_of"]
+
+T = TypeVar("T")
+
+_HANDSHAKE: Final = "2025-11-25"  # the newest version that begins with a handshake
+_STATELESS: Final = "2026-07-28"
+_VERSION: Final = "io.modelcontextprotocol/protocolVersion"
+_INFO: Final = {"name": "rollcage", "version": "0.1.0"}
+_PAGES: Final = 1_000
+
+
+def tools_of(path: str | Path) -> list[Callable[..., Any]]:
+    """The tools of all servers that a file names, as functions: `--tools FILE.toml`.
+
+    Each server is started, asked for its tools, and ended with this process.
+
+    Raises:
+        ServersInvalid: the file can't be used.
+        PackInvalid: a pack does not fit its server.
+        ServerGone: a server can't be started.
+    """
+    found: list[Callable[..., Any]] = []
+    for server in load_servers(path).values():
+        tools = ServerTools(server)
+        found += [tools.function(name) for name in tools.start()]
+    return found
+
+
+class ServerTools:
+    """Starts a server, and calls its tools from any thread and event loop.
+
+    Args:
+        server: how it is started.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._pack: Pack | None = server.load_pack()
+        self._loop = asyncio.new_event_loop()
+        self._ids = itertools.count(1)
+        self._meta: dict[str, Any] = {}
+        self._contracts: dict[str, Contract] = {}
+        self._upstream = Upstream(server.connect, self._ignore)
+
+    def start(self) -> list[str]:
+        """Start the server; the names of its tools. Raises what `tools_of` does."""
+        threading.Thread(target=self._loop.run_forever, name="rollcage-mcp", daemon=True).start()
+        atexit.register(self.stop)
+        definitions = self._wait(self._listed())
+        if self._pack is not None:
+            self._pack.check(definitions)
+        for name, each in definitions.items():
+            more = {} if self._pack is None else self._pack.declared(name, self)
+            trust = self._server.trust_annotations
+            self._contracts[name] = tool_contract(each, trust=trust, declared=more)
+        return list(definitions)
+
+    def stop(self) -> None:
+        """End the server."""
+        atexit.unregister(self.stop)
+        if self._loop.is_running():
+            self._wait(self._upstream.close())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """A tool as a function with its contract."""
+        return tool_function(self._contracts[name], name, self)
+
+    async def look(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The result of a tool. Raises `ServerError` and `ServerGone`."""
+        asked = self._ask("tools/call", {"name": name, "arguments": dict(arguments)})
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, self._loop))
+
+    # --- in the thread ---------------------------------------------------------------------------
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _listed(self) -> dict[str, dict[str, Any]]:
+        """The definitions of its tools, by name."""
+        await self._upstream.start()
+        await self._greet()
+        found: dict[str, dict[str, Any]] = {}
+        cursor: Any = None
+        for _ in range(_PAGES):
+            page = await self._ask("tools/list", {} if cursor is None else {"cursor": cursor})
+            found |= {str(each["name"]): each for each in page.get("tools", ())}
+            cursor = page.get("nextCursor")
+            if cursor is None:
+                break
+        return found
+
+    async def _greet(self) -> None:
+        """Begin as this server wants it: with a handshake, or with a version in each request."""
+        hello = {"protocolVersion": _HANDSHAKE, "capabilities": {}, "clientInfo": _INFO}
+        try:
+            await self._ask("initialize", hello)
+        except ServerError:
+            self._meta = {"_meta": {_VERSION: _STATELESS}}
+        else:
+            await self._upstream.send(as_notification("notifications/initialized"))
+
+    async def _ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        request = as_request(next(self._ids), method, {**params, **self._meta})
+        return result_of(await self._upstream.request(request))
+
+    async def _ignore(self, message: Message) -> None:
+        if message.kind == "request":
+            refused = as_failure(message.id, -32601, "nobody is here to answer")
+            await self._upstream.send(refused)
