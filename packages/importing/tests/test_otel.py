@@ -282,6 +282,30 @@ def test_messages_in_events_are_read_too(tmp_path: Path) -> None:
     assert (run.steps[0].outcome or {})["answer"]["text"] == "two"
 
 
+def test_what_the_instrumentation_of_langchain_tells_is_put_together(tmp_path: Path) -> None:
+    """OpenInference tells one argument alone, and the message for the model as the result."""
+    top = span("1", name="shop", said={"openinference.span.kind": "CHAIN"})
+    asks = {**MODELS["OpenInference"], "gen_ai.request.model": "gpt"}
+    told = {"content": '{"euros": 2}', "type": "tool", "name": "price", "tool_call_id": "c1"}
+    said = {
+        "openinference.span.kind": "TOOL",
+        "tool.name": "price",
+        "input.value": "apple",
+        "output.value": orjson.dumps({"type": "tool", "data": told}).decode(),
+    }
+    chain = span("4", "1", 4, said={"openinference.span.kind": "CHAIN"})
+    found, run = take(
+        tmp_path, top, span("2", "1", 2, said=asks), chain, span("5", "4", 4, said=said)
+    )
+    step = run.steps[1]
+    assert (step.args, step.call_id, step.slot) == ({"item": "apple"}, "c1", 0)
+    assert (step.outcome or {})["value"] == {"euros": 2}
+    assert (found.runs[0].name, found.runs[0].skipped) == (
+        "shop",
+        {"openinference.span.kind CHAIN": 1},
+    )
+
+
 # --- what is left out, and what can't be trusted -------------------------------------------------
 
 

@@ -53,15 +53,10 @@ def _spans(given: list[Any], trace: dict[str, Any], skipped: Counter[str]) -> It
             spans.append(span)
     if trace and spans:  # what is around them: it is no observation itself
         first = min(each.start for each in spans)
+        own, name = f"trace {spans[0].trace}", str(trace.get("name") or "")
         start = moment(trace.get("timestamp"))
-        top = Span(
-            spans[0].trace,
-            f"trace {spans[0].trace}",
-            "",
-            "agent",
-            str(trace.get("name") or ""),
-            first if start is None else min(start, first),
-        )
+        begun = first if start is None else min(start, first)
+        top = Span(spans[0].trace, own, "", "agent", name, name, begun)
         ends = [each.end for each in spans]
         top.end = max((end for end in ends if end is not None), default=None)
         for each in spans:
@@ -84,7 +79,7 @@ def _span(given: dict[str, Any], trace: str) -> Span | None:
         name = str(given.get("model") or given.get("provided_model_name") or name)
     elif kind == "other":
         name = f"an observation of the type {kind_there or 'none'}"
-    span = Span(ids[0], ids[1], ids[2], kind, name, start, end)
+    span = Span(ids[0], ids[1], ids[2], kind, name, name, start, end)
     asked, gave = given.get("input"), given.get("output")
     if kind == "tool":
         span.args = NOT_RECORDED if asked is None else structured(asked)

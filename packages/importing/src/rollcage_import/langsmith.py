@@ -9,7 +9,7 @@ from typing import Any, Final
 from rollcage.adapter import NOT_RECORDED, Answer
 
 from rollcage_import.messages import answered, conversation
-from rollcage_import.spans import Kind, Span, data_of, moment, structured
+from rollcage_import.spans import Kind, Span, data_of, moment, structured, told_to_model
 
 __all__ = ["langsmith_spans"]
 
@@ -50,17 +50,17 @@ def _span(given: dict[str, Any], parent: str, trace: str) -> Span | None:
     kind_there = str(given.get("run_type") or "")
     kind: Kind = _KINDS.get(kind_there, "other")
     name = str(given.get("name") or "")
-    if kind == "other":  # the run that all others are in is the agent
-        kind, name = ("agent", name) if not around else (kind, f"a run of the type {kind_there}")
-    span = Span(str(given.get("trace_id") or trace or own), own, around, kind, name, start, end)
+    called = f"a run of the type {kind_there}" if kind == "other" else name
+    its_trace = str(given.get("trace_id") or trace or own)
+    span = Span(its_trace, own, around, kind, called, name, start, end)
     extra = data_of(given.get("extra"))
     about = data_of(extra.get("metadata"))
     span.conversation = str(about.get("thread_id") or about.get("session_id") or "")
     span.agent = str(about.get("lc_agent_name") or "") if kind in ("tool", "model") else ""
     if kind == "tool":
         span.args = _arguments(given.get("inputs"))
-        span.result = _result(given.get("outputs"))
-        span.call_id = str(extra.get("tool_call_id") or "")
+        span.result, call_id = _result(given.get("outputs"))
+        span.call_id = str(extra.get("tool_call_id") or call_id)
     if kind == "model":
         asked = given.get("inputs")
         span.name = _model(extra, about) or name
@@ -78,15 +78,11 @@ def _arguments(given: Any) -> Any:
     return alone if isinstance(alone, dict) else given  # a tool's arguments as one text
 
 
-def _result(given: Any) -> Any:
+def _result(given: Any) -> tuple[Any, str]:
     if not isinstance(given, dict) or not given:
-        return NOT_RECORDED
-    value = given["output"] if given.keys() == {"output"} else given
-    message = data_of(value)
-    fields = data_of(message.get("kwargs")) if "lc" in message else message
-    if fields.get("type") == "tool" and "content" in fields:  # as the model was told of it
-        value = fields["content"]
-    return structured(value)
+        return NOT_RECORDED, ""
+    value, call_id = told_to_model(given["output"] if given.keys() == {"output"} else given)
+    return structured(value), call_id
 
 
 def _answer(given: dict[str, Any]) -> Answer | None:

@@ -11,7 +11,7 @@ from rollcage.adapter import NOT_RECORDED, Answer, Effect
 
 from rollcage_import import names
 from rollcage_import.messages import answered, conversation
-from rollcage_import.spans import Kind, Span, structured
+from rollcage_import.spans import Kind, Span, structured, told_to_model
 
 __all__ = ["otel_spans"]
 
@@ -80,15 +80,18 @@ def _span(given: dict[str, Any], scope: str, *, base64_ids: bool) -> Span | None
     ]
     kind, other = _kind(said)
     named = str(given.get("name") or "")
-    span = Span(ids[0], ids[1], ids[2], kind, _called(said, kind, named) or other, start, end)
+    span = Span(
+        ids[0], ids[1], ids[2], kind, _called(said, kind, named) or other, named, start, end
+    )
     status = given.get("status")
     span.error = _error(said, events, status if isinstance(status, dict) else _NOTHING)
     span.conversation = str(_first(said, names.CONVERSATION, ""))
     ours = scope == _OURS
     if kind == "tool":
         span.args = structured(_first(said, names.ARGUMENTS), scalars=ours)
-        span.result = structured(_first(said, names.RESULT), scalars=ours)
-        span.call_id = str(_first(said, names.CALL_ID, ""))
+        gave = structured(_first(said, names.RESULT), scalars=ours)
+        span.result, call_id = told_to_model(gave)
+        span.call_id = str(_first(said, names.CALL_ID, call_id))
         span.effect = _EFFECTS.get(said.get("rollcage.step.effect", "") if ours else "", "write")
     if kind == "model":
         span.args, span.answer = _asked(said, events), _answer(said, events)

@@ -136,7 +136,7 @@ class _Recording:
     def write(self, name: str | None) -> ImportedRun:
         """Write it, unless the store has it."""
         tree = self._tree
-        named = _name(name or (tree.top.name if tree.top else "") or _UNNAMED)
+        named = _name(name or (_job(tree.top) if tree.top else "") or _UNNAMED)
         session = self._session(named)
         there = session.there()
         if there is not None:
@@ -264,6 +264,10 @@ def _bodiless(contract: Contract) -> Contract:
 def _raised(error: tuple[str, str]) -> ReplayedError:
     kind = _ERROR.fullmatch(error[0])
     return ReplayedError(kind.group() if kind else "Error", error[1])
+
+
+def _job(top: Span) -> str:
+    return top.name if top.kind == "agent" else top.title
 
 
 def _name(given: str) -> str:

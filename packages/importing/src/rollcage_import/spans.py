@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 import orjson
 from rollcage.adapter import NOT_RECORDED, Answer, Effect
 
-__all__ = ["Kind", "Span", "data_of", "moment", "structured"]
+__all__ = ["Kind", "Span", "data_of", "moment", "structured", "told_to_model"]
 
 Kind = Literal["agent", "model", "tool", "other"]
 _LATEST: Final = 2**62  # ns: the year 2116
@@ -27,6 +27,7 @@ class Span:
         parent: that of the span around it.
         kind: what it is about; an `other` is no step, and the steps inside of it move up.
         name: of the agent, the model or the tool; of an `other` span, what it is.
+        title: what the span itself is called.
         start: when it began (Unix, ns).
         end: when it ended; None where it has no end.
         args: of a tool, its arguments; of a model, its messages.
@@ -45,6 +46,7 @@ class Span:
     parent: str
     kind: Kind
     name: str
+    title: str
     start: int
     end: int | None = None
     args: Any = NOT_RECORDED
@@ -93,3 +95,13 @@ def data_of(value: Any) -> dict[str, Any]:
     """An object, also one in a text of JSON; an empty one for anything else."""
     found = structured(value)
     return found if isinstance(found, dict) else {}
+
+
+def told_to_model(value: Any) -> tuple[Any, str]:
+    """What a tool gave, and the id of its call, where LangChain's message for the model is told."""
+    message = data_of(value)
+    fields = data_of(message.get("kwargs" if "lc" in message else "data")) or message
+    kind = message.get("type") if "data" in message else fields.get("type")
+    if kind != "tool" or "content" not in fields:
+        return value, ""
+    return structured(fields["content"]), str(fields.get("tool_call_id") or "")

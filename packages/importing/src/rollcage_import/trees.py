@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from rollcage.adapter import NOT_RECORDED
+from rollcage.adapter import NOT_RECORDED, ToolRequest
 
-from rollcage_import.spans import Span
+from rollcage_import.spans import Span, data_of
 
 __all__ = ["Step", "Tree", "trees"]
 
@@ -43,7 +43,8 @@ class Tree:
 
     Attributes:
         trace: the trace's id.
-        top: the span around all others; None where there is none, or where it is a step itself.
+        top: the span that is the run itself, the agent's or the only one without a parent; None
+            where that is a step.
         start: when the first span began (Unix, ns).
         end: when the last one ended.
         steps: the outermost steps, by when they began.
@@ -84,8 +85,8 @@ def _tree(trace: str, told: list[Span]) -> Tree:
     reached = _reached(roots, children)
     if len(reached) < len(spans):
         skipped["its parents form a circle"] += len(spans) - len(reached)
-    agents = [each for each in roots if each.kind == "agent"]
-    top = agents[0] if len(agents) == 1 else None
+    around = [each for each in roots if each.kind == "agent"] or roots
+    top = around[0] if len(around) == 1 and around[0].kind in ("agent", "other") else None
     start = min(span.start for span in told)
     end = max(span.end or span.start for span in told)
     steps = _Steps(children, skipped).of(roots, top)
@@ -173,7 +174,7 @@ def _complete(span: Span, twin: Span) -> None:
 
 def _place(steps: list[Step]) -> None:
     """Say which calls one message asked for: by their ids, else because they overlap in time."""
-    asked: dict[str, int] = {}
+    asked: dict[str, tuple[int, ToolRequest]] = {}
     model: Step | None = None
     together: object = None
     until = slot = -1
@@ -181,10 +182,13 @@ def _place(steps: list[Step]) -> None:
         span = step.span
         if span.kind == "model":
             calls = span.answer.tool_calls if span.answer is not None else ()
-            asked = {call.id: at for at, call in enumerate(calls) if call.id}
+            asked = {call.id: (at, call) for at, call in enumerate(calls) if call.id}
             model, until = step, -1
         elif span.call_id in asked and model is not None:
-            step.turn, step.slot = model, asked.pop(span.call_id)
+            step.slot, request = asked.pop(span.call_id)
+            step.turn = model
+            if not isinstance(span.args, dict):  # some tell the one argument of a call alone
+                span.args = data_of(request.arguments) or span.args
         else:
             if span.start >= until:
                 together, slot = step, -1
