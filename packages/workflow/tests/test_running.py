@@ -2,6 +2,8 @@
 
 import asyncio
 import datetime as dt
+import gc
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -813,3 +815,27 @@ async def test_inputs_that_hold_a_secret_are_given_again(world: World) -> None:
     world.signal("go", 1)
     assert (await world.attempt(plan, {"token": token}, **how)).status == "completed"
     assert world.standing == {"40": 1, "b": 1}
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"q": put("q")}], ids=["one after the other", "with branches"]
+)
+async def test_what_a_loop_holds_does_not_grow_with_its_rounds(world: World, more: Any) -> None:
+    held: dict[int, int] = {}
+    rounds = 900
+
+    def told(path: str, state: str) -> None:
+        if state == "running" and path in ("r[301].p", f"r[{rounds}].p"):
+            gc.collect()
+            held[len(held)] = tracemalloc.get_traced_memory()[0]
+
+    inner = {"p": {"call": "look", "args": {"what": "same"}}, **more}
+    if more:
+        inner["q"] = {"call": "look", "args": {"what": "other"}}
+    plan = steps(r={"repeat": {"steps": inner, "until": f"=round >= {rounds}", "most": rounds}})
+    tracemalloc.start()
+    try:
+        await world.attempt(plan, told=told)
+    finally:
+        tracemalloc.stop()
+    assert held[1] - held[0] < (rounds - 301) * 700

@@ -8,10 +8,15 @@ from typing import Any, Final
 
 from rollcage import Contract
 
-__all__ = ["APPROVAL", "ENDED", "NOW", "PLAN", "PREFIX", "SIGNAL", "container"]
+__all__ = [
+    "APPROVAL", "ENDED", "NOW", "PLAN", "PREFIX", "SIGNAL", "UNTOLD", "container",
+]  # fmt: skip
 
 PREFIX: Final = "workflow."
 """How the names of all of these begin."""
+
+UNTOLD: Final = "~"
+"""How the names of branches begin that are no part of a step's path."""
 
 _OPEN: Final[Mapping[str, Any]] = {"type": "object", "additionalProperties": True}
 

@@ -13,7 +13,7 @@ from rollcage.store import RunInfo, Store, newest_run
 from rollcage.trace import TAG, Run, Step, decode, read_run
 
 from rollcage_workflow.holds import Holds
-from rollcage_workflow.records import ENDED, PLAN, PREFIX
+from rollcage_workflow.records import ENDED, PLAN, PREFIX, UNTOLD
 
 __all__ = ["Execution", "Status", "StepState", "execution", "executions"]
 
@@ -248,6 +248,7 @@ def _step_states(run: Run) -> tuple[StepState, ...]:
             path = "/".join(filter(None, (paths.get(step.parent, ""), path.partition("/")[2])))
         if step.parent is None or step.parent in blocks:  # a step of a plan, not of an agent
             path = "/".join(filter(None, (path, step.call_id)))
+        path = "/".join(part for part in path.split("/") if not part.startswith(UNTOLD))
         paths[step.step] = path
         if step.name.startswith(PREFIX):
             blocks.add(step.step)

@@ -104,7 +104,7 @@ class Branches:
         It begins behind what was done in those that it comes `after`: where one of these is not as
         it was recorded, nor is what comes after it.
         """
-        branch = self.by_name[parent]
+        branch = self.named(parent)
         turn = turn or self.new_turn()
         branch.arrive(turn)
         at = ("", "") if standing is None else (standing.conversation, standing.checkpoint)
@@ -117,12 +117,40 @@ class Branches:
         follows = branch.may_follow(turn)  # other calls of the turn may have left the path by now
         follows = follows and all(each.as_recorded for each in behind)
         fork = self.open(full, branch_world(branch.world, own, ended), follows=follows)
+        branch.inside.append(full)
         fork.forked_at, fork.forked_in, fork.behind = branch.position, turn, ended
         began = None if self._recording is None else self._recording.began(full)
         if branch.path is not None and began is not None:
             # It stood beside what came back to the other branch behind its own first step.
             fork.forked_at = min(fork.forked_at, branch.path.position_at(began))
         return Forked(full, parent, turn, at)
+
+    def named(self, name: str) -> Branch:
+        """The branch with this full name.
+
+        Raises:
+            SessionError: it was forked off one that has come back: see `came_back`.
+        """
+        branch = self.by_name.get(name)
+        if branch is None:
+            raise SessionError(
+                f"the branch {name!r} has ended, and so has the one that it was forked off: no "
+                f"call can be made in it any more"
+            )
+        return branch
+
+    def came_back(self, branch: Branch) -> None:
+        """A branch has ended: those that were forked off it are let go, for loops may have many.
+
+        In a resumed run they stay: what is recorded is compared with what was opened.
+        """
+        branch.joined = True
+        if self._recording is not None:
+            return
+        waiting, branch.inside = branch.inside, []
+        while waiting:
+            gone = self.by_name.pop(waiting.pop(), None)
+            waiting += [] if gone is None else gone.inside
 
     def _behind(self, name: str, parent: str, full: str) -> Branch:
         """A branch that another one comes after."""

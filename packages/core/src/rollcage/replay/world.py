@@ -90,6 +90,12 @@ class Branch:
     into the next world when a call of a later turn arrives and nothing of it is in flight.
     """
 
+    __slots__ = (
+        "_asked", "_batch_turn", "_in_flight", "_links", "behind", "closer", "following",
+        "forked_at", "forked_in", "forks", "inside", "joined", "name", "path", "position", "world",
+        "world_hex",
+    )  # fmt: skip
+
     def __init__(self, name: str, world: bytes, path: Path | None) -> None:
         self.name = name
         self.path = path
@@ -103,6 +109,7 @@ class Branch:
         self.world = world
         self.world_hex = world.hex()
         self.forks: dict[str, int] = {}
+        self.inside: list[str] = []  # the full names of those that were forked off it
         self._links: dict[int, list[bytes]] = {}
         self._in_flight = 0
         self._batch_turn = 0

@@ -152,8 +152,8 @@ class Ledger:
 
     def join(self, parent: str, name: str, turn: Turn | None, now: int) -> Event | None:
         """A branch comes back: what it wrote becomes one write of its parent."""
-        child, branch = self._by_name[name], self._by_name[parent]
-        child.joined = True
+        child, branch = self.branches.named(name), self.branches.named(parent)
+        self.branches.came_back(child)
         final = child.final_world()
         if final is None:
             return None
@@ -235,7 +235,7 @@ class Ledger:
         self.stats.calls += 1
         self.ahead.give(call.conversation, call.call_id)
         parent, name = call.parent, call.branch
-        branch = self._by_name[name if parent is None else self.branch_name(name, parent)]
+        branch = self.branches.named(name if parent is None else self.branch_name(name, parent))
         turn = call.turn or self.branches.implied_turn(branch, call.standing)
         return Arrival(progress, branch, turn, verdict, strict=self._strict, now=now)
 

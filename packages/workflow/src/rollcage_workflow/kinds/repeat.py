@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rollcage_workflow.errors import StepFailed
 from rollcage_workflow.expressions import fill, is_true
 from rollcage_workflow.graph import Graph
 from rollcage_workflow.plan import Repeat
-from rollcage_workflow.records import container
+from rollcage_workflow.records import UNTOLD, container
 from rollcage_workflow.schemas import ANY, Shape
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from rollcage_workflow.interpret import Interpreter
 
 __all__ = ["check", "run"]
+
+_TOGETHER: Final = 100
+"""So many rounds that fork branches are within one, which lets go of them when it ends."""
 
 
 def check(checking: Checking, node: Node, path: Path, around: Around) -> tuple[Node, Shape]:
@@ -50,25 +54,29 @@ async def _rounds(
     interpreter: Interpreter, repeat: Repeat, graph: Graph, place: Place, path: str
 ) -> Any:
     last: Any = None
-    in_row = interpreter.is_row(graph)
-    for number in range(1, repeat.most + 1):
-        place.flow.check()
-        here = place.with_(
-            {"round": number, "last": last},
-            suffix="",
-            path=f"{path}[{number}].",
-            after=(),
-            round=f"{number}/",
-        )
-        if in_row:
-            done = await interpreter.steps(graph, here)
-        else:
-            with interpreter.session.branch(str(number)):
+    with contextlib.ExitStack() as group:
+        for number in range(1, repeat.most + 1):
+            place.flow.check()
+            here = place.with_(
+                {"round": number, "last": last},
+                suffix="",
+                path=f"{path}[{number}].",
+                after=(),
+                round=f"{number}/",
+            )
+            if interpreter.is_row(graph):
                 done = await interpreter.steps(graph, here)
-        seen = {**here.variables, **done}
-        last = done[graph.last] if graph.result is None else fill(graph.result, seen)
-        if is_true(repeat.until, {**seen, "last": last}):
-            return last
+            else:
+                if number % _TOGETHER == 1:
+                    group.close()
+                    name = f"{UNTOLD}{number // _TOGETHER}"
+                    group.enter_context(interpreter.session.branch(name))
+                with interpreter.session.branch(str(number)):
+                    done = await interpreter.steps(graph, here)
+            seen = {**here.variables, **done}
+            last = done[graph.last] if graph.result is None else fill(graph.result, seen)
+            if is_true(repeat.until, {**seen, "last": last}):
+                return last
     if repeat.then == "go_on":
         return last
     raise StepFailed(f"{path}: {repeat.until} was not true behind any of {repeat.most} rounds")
