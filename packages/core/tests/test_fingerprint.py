@@ -67,9 +67,10 @@ def test_the_short_way_for_scalars_gives_the_same_bytes_or_none(values: dict[str
 
 
 def test_the_short_way_is_for_scalars_that_need_no_detour() -> None:
-    plain = {"b": "é", "a": True, "d": None, "c": 2**53 - 1}
+    plain: dict[str, Any] = {"b": "é", "a": True, "d": None, "c": 2**53 - 1}
     assert jcs_of_scalars(plain) == rfc8785.dumps(plain)
-    for odd in (2**53, 0.5, "\ud800", [], {}, b""):
+    others: list[Any] = [2**53, 0.5, "\ud800", [], {}, b""]
+    for odd in others:
         assert jcs_of_scalars({"a": odd}) is None
 
 

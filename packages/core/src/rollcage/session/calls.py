@@ -49,10 +49,11 @@ from rollcage.session.scope import (
 from rollcage.step.call import Call, Progress, Step, key_of
 from rollcage.step.capture import Setting, on_record
 from rollcage.step.driver import Driver
-from rollcage.step.flow import Read, late_end, run_step
+from rollcage.step.flow import run_step
 from rollcage.step.gating import Above, Gate, failed
 from rollcage.step.ledger import Ledger
 from rollcage.step.observing import Instrument, Observer
+from rollcage.step.outcomes import Read, late_end
 from rollcage.step.requests import Effect, Flow, Raised, Returned
 from rollcage.step.streams import astream, stream
 from rollcage.step.undoing import UndoRequest, take_back

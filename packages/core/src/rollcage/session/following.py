@@ -12,8 +12,8 @@ from rollcage.replay.path import Entry
 from rollcage.session.naming import Names
 from rollcage.session.scope import Scope
 from rollcage.step.driver import Clock, Driver
-from rollcage.step.flow import kept
 from rollcage.step.gating import Gate
+from rollcage.step.recorded import kept
 from rollcage.step.requests import Flow
 
 __all__ = ["Following"]

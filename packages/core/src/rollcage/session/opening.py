@@ -374,7 +374,7 @@ def _finish(calls: Calls, error: BaseException | None) -> str:
     if run.source is None:
         run.finish(driver, None, run.status_again)
         return ""
-    driver.withdraw()
+    driver.performing.withdraw()
     cut = [step for step in ledger.in_flight() if step.world_effect]
     if cut and error is None and ledger.halted is None:
         ledger.halted = cut_off(run.id, cut)

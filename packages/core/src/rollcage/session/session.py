@@ -52,10 +52,10 @@ from rollcage.session.transaction import Transaction
 from rollcage.session.undoing import undo_of
 from rollcage.step.call import Stats
 from rollcage.step.driver import Clock
-from rollcage.step.flow import Read
 from rollcage.step.gating import Gate
 from rollcage.step.ledger import OnDivergence
 from rollcage.step.observing import Observer
+from rollcage.step.outcomes import Read
 from rollcage.step.undoing import UndoRequest
 from rollcage.store.jobs import job_name
 from rollcage.store.protocol import Store

@@ -5,13 +5,12 @@ It is written once, as a coroutine. In a thread it is given what performs at onc
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from hashlib import sha256
 from typing import Any, Final, assert_never
 
@@ -32,6 +31,7 @@ from rollcage.step.bodies import Bodies
 from rollcage.step.call import Admission, Call, Progress, Step
 from rollcage.step.ledger import Ledger
 from rollcage.step.observing import Instrument, Observer, Observing, Surroundings
+from rollcage.step.performing import Perform, Performing
 from rollcage.step.requests import (
     Admit,
     BeginAsking,
@@ -57,18 +57,14 @@ from rollcage.step.requests import (
     TakenBack,
     Telling,
     Wait,
-    Waiting,
 )
-from rollcage.step.waiting import aconsult, awaited, caught, consult, stepped, unwrap, waited_for
+from rollcage.step.waiting import stepped, unwrap
 from rollcage.store.jobs import store_option
 from rollcage.store.protocol import Reader, Store, Writer
 from rollcage.trace import constructors as make
 from rollcage.trace.messages import MessagesWritten
 
-__all__ = ["Clock", "Driver", "Perform"]
-
-Perform = Callable[[Waiting], Awaitable[Returned | Raised]]
-"""Performs what may take its time."""
+__all__ = ["Clock", "Driver"]
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 
@@ -117,7 +113,6 @@ class Driver:
         observing = Observing(writer.run, observers)
         self.observing = observing if observing.observers else None
         self.lock = self.observing or threading.Lock()
-        self._waiting: dict[int, Step] = {}  # steps that begin when the store has their intents
         self.closed = False
         self.around: Driver | None = None  # that of the session around: its orders hold here
         self.hide: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # credentials in words
@@ -130,6 +125,14 @@ class Driver:
             surroundings = Surroundings(writer.run, instruments, enter, leave)
             enter, leave = surroundings.enter, surroundings.leave
         self.bodies = Bodies(enter, leave, self.refusal, self._late, lambda: self.closed)
+        self.performing = Performing(
+            self.bodies,
+            writer,
+            sync=self.sync,
+            settle=self._settle,
+            stop=self._stop,
+            looked=self._ended,
+        )
         self._recall = recall
         self._late_end = late_end
 
@@ -137,11 +140,12 @@ class Driver:
 
     def run(self, flow: Flow) -> Any:
         """Drive a flow to its end in this thread; the body's value, or its error raised."""
-        return unwrap(stepped(self._driven_through(flow, self.here)))
+        return unwrap(stepped(self._driven_through(flow, self.performing.here)))
 
     async def arun(self, flow: Flow, *, is_async: bool) -> Any:
         """Drive a flow to its end in this task; a sync body and the disk wait in a thread."""
-        return unwrap(await self._driven_through(flow, self.there if is_async else self.threaded))
+        wait = self.performing.there if is_async else self.performing.threaded
+        return unwrap(await self._driven_through(flow, wait))
 
     async def _driven_through(self, flow: Flow, wait: Perform) -> Returned | Raised:
         """Perform what a flow asks for, up to its end; `wait` performs what may take its time."""
@@ -168,82 +172,6 @@ class Driver:
         except BaseException:
             self._abandon(progress)
             raise
-
-    async def here(self, effect: Waiting) -> Returned | Raised:
-        """Perform in this thread what may take its time; this never suspends."""
-        match effect:
-            case Execute():
-                return self.bodies.execute(effect)
-            case Sync(before=step):
-                with self._at_barrier(step):
-                    return self._or_withdrawn(step, self.sync())
-            case Consult():
-                self._ended(effect)
-                return consult(effect)
-            case Wait(until=until):
-                return waited_for(until)
-            case _:
-                assert_never(effect)
-
-    async def there(self, effect: Waiting, *, is_async: bool = True) -> Returned | Raised:
-        """Perform in this task what may take its time; what would block the loop, in a thread."""
-        match effect:
-            case Execute():
-                said = effect.is_async
-                return await self.bodies.aexecute(
-                    effect, is_async=is_async if said is None else said
-                )
-            case Sync(before=step):
-                with self._at_barrier(step):
-                    return self._or_withdrawn(step, await self._async_synced())
-            case Consult():
-                self._ended(effect)
-                return await aconsult(effect)
-            case Wait(until=until):
-                return await caught(awaited(until))
-            case _:
-                assert_never(effect)
-
-    @contextlib.contextmanager
-    def _at_barrier(self, step: Step | None) -> Generator[None]:
-        """A step whose body begins as soon as the store says so."""
-        if step is not None:
-            self._waiting[step.number] = step
-        try:
-            yield
-        finally:
-            if step is not None:
-                self._waiting.pop(step.number, None)
-
-    def withdraw(self) -> None:
-        """Write of the steps whose bodies still wait for the store that they never began."""
-        outcome: dict[str, Any] = {"status": "not_started"}
-        while self._waiting:
-            step = self._waiting.popitem()[1]
-            self._settle(Settle(step, outcome, orjson.dumps(outcome)))
-            step.withdrawn = True
-
-    def _or_withdrawn(self, step: Step | None, answer: Returned | Raised) -> Returned | Raised:
-        """What came of waiting for the store, unless the session was left meanwhile."""
-        if step is None or self._waiting.pop(step.number, None) is not None:
-            return answer
-        return Raised(SessionError("the session was left before this call began"), began=False)
-
-    async def _async_synced(self) -> Returned | Raised:
-        try:
-            done = self.writer.synced()
-        except Halt as error:
-            return Raised(error)
-        if done is None:
-            return await caught(asyncio.to_thread(self.sync))
-        answer = await caught(awaited(done))
-        if isinstance(answer, Raised) and isinstance(answer.error, Halt):
-            self._stop(answer.error)
-        return answer
-
-    async def threaded(self, effect: Waiting) -> Returned | Raised:
-        """As `there`, where the body is a sync one."""
-        return await self.there(effect, is_async=False)
 
     def beyond_cut(self) -> NotReplayable:
         """Halt where a consumer reads on behind the end of a recorded stream that was cut."""

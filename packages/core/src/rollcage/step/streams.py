@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator, Iterator
 from typing import Any, Final, Protocol
 
 from rollcage.step.call import Step
-from rollcage.step.driver import Driver, Perform
+from rollcage.step.driver import Driver
+from rollcage.step.performing import Perform
 from rollcage.step.requests import (
     Admit,
     Consult,
@@ -33,7 +34,7 @@ def stream(driver: Driver, flow: Flow) -> Iterator[Any]:
     The step's value is the list of its chunks. A consumer that stops early cuts a write off;
     of anything else what it took is recorded, and no more of it can be replayed.
     """
-    chunks = _chunks(driver, flow, driver.here, _AtOnce)
+    chunks = _chunks(driver, flow, driver.performing.here, _AtOnce)
     while True:
         chunk: Any = stepped(anext(chunks, _END))
         if chunk is _END:
@@ -48,7 +49,7 @@ def stream(driver: Driver, flow: Flow) -> Iterator[Any]:
 
 def astream(driver: Driver, flow: Flow) -> AsyncGenerator[Any]:
     """`stream` for a body that gives an async iterator."""
-    return _chunks(driver, flow, driver.there, _Awaited)
+    return _chunks(driver, flow, driver.performing.there, _Awaited)
 
 
 class _Source(Protocol):

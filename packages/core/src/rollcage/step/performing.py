@@ -1,0 +1,138 @@
+"""What may take its time: performed in this thread, in a task, or in another thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, assert_never
+
+import orjson
+
+from rollcage.errors import Halt, SessionError
+from rollcage.step.bodies import Bodies
+from rollcage.step.call import Step
+from rollcage.step.requests import (
+    Consult,
+    Execute,
+    Raised,
+    Returned,
+    Settle,
+    Sync,
+    Wait,
+    Waiting,
+)
+from rollcage.step.waiting import aconsult, awaited, caught, consult, waited_for
+from rollcage.store.protocol import Writer
+
+__all__ = ["Perform", "Performing"]
+
+Perform = Callable[[Waiting], Awaitable[Returned | Raised]]
+"""Performs what may take its time."""
+
+
+class Performing:
+    """Performs what may take its time, for one run.
+
+    Args:
+        bodies: runs the bodies of its tools.
+        writer: of its trace.
+        sync: waits, in this thread, until that is on the disk.
+        settle: records how a step has ended.
+        stop: halts the session with an error.
+        looked: told of what is consulted, before it is called.
+    """
+
+    def __init__(
+        self,
+        bodies: Bodies,
+        writer: Writer,
+        *,
+        sync: Callable[[], Returned | Raised],
+        settle: Callable[[Settle], None],
+        stop: Callable[[Exception], None],
+        looked: Callable[[Consult], None],
+    ) -> None:
+        self._bodies = bodies
+        self._writer = writer
+        self._sync = sync
+        self._settle = settle
+        self._stop = stop
+        self._looked = looked
+        self._waiting: dict[int, Step] = {}  # steps that begin when the store has their intents
+
+    async def here(self, effect: Waiting) -> Returned | Raised:
+        """Perform in this thread what may take its time; this never suspends."""
+        match effect:
+            case Execute():
+                return self._bodies.execute(effect)
+            case Sync(before=step):
+                with self._at_barrier(step):
+                    return self._or_withdrawn(step, self._sync())
+            case Consult():
+                self._looked(effect)
+                return consult(effect)
+            case Wait(until=until):
+                return waited_for(until)
+            case _:
+                assert_never(effect)
+
+    async def there(self, effect: Waiting, *, is_async: bool = True) -> Returned | Raised:
+        """Perform in this task what may take its time; what would block the loop, in a thread."""
+        match effect:
+            case Execute():
+                said = effect.is_async
+                return await self._bodies.aexecute(
+                    effect, is_async=is_async if said is None else said
+                )
+            case Sync(before=step):
+                with self._at_barrier(step):
+                    return self._or_withdrawn(step, await self._async_synced())
+            case Consult():
+                self._looked(effect)
+                return await aconsult(effect)
+            case Wait(until=until):
+                return await caught(awaited(until))
+            case _:
+                assert_never(effect)
+
+    @contextlib.contextmanager
+    def _at_barrier(self, step: Step | None) -> Generator[None]:
+        """A step whose body begins as soon as the store says so."""
+        if step is not None:
+            self._waiting[step.number] = step
+        try:
+            yield
+        finally:
+            if step is not None:
+                self._waiting.pop(step.number, None)
+
+    def withdraw(self) -> None:
+        """Write of the steps whose bodies still wait for the store that they never began."""
+        outcome: dict[str, Any] = {"status": "not_started"}
+        while self._waiting:
+            step = self._waiting.popitem()[1]
+            self._settle(Settle(step, outcome, orjson.dumps(outcome)))
+            step.withdrawn = True
+
+    def _or_withdrawn(self, step: Step | None, answer: Returned | Raised) -> Returned | Raised:
+        """What came of waiting for the store, unless the session was left meanwhile."""
+        if step is None or self._waiting.pop(step.number, None) is not None:
+            return answer
+        return Raised(SessionError("the session was left before this call began"), began=False)
+
+    async def _async_synced(self) -> Returned | Raised:
+        try:
+            done = self._writer.synced()
+        except Halt as error:
+            return Raised(error)
+        if done is None:
+            return await caught(asyncio.to_thread(self._sync))
+        answer = await caught(awaited(done))
+        if isinstance(answer, Raised) and isinstance(answer.error, Halt):
+            self._stop(answer.error)
+        return answer
+
+    async def threaded(self, effect: Waiting) -> Returned | Raised:
+        """As `there`, where the body is a sync one."""
+        return await self.there(effect, is_async=False)
