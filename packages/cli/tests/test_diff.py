@@ -60,7 +60,13 @@ def test_changed_arguments_and_results(cli: Cli, store: Path, tools: Any) -> Non
     assert "+ — / 3  login" in result.out
     assert "4 steps compared, 4 differ" in result.out
     data = cli("diff", one, two, "--json").data
-    assert data.keys() == {"a", "b", "same", "compared", "steps", "standing"}
+    assert data.keys() == {
+        "a", "b", "same", "compared", "steps", "first_difference", "standing",
+    }  # fmt: skip
+    assert data["first_difference"] == data["steps"][0]
+    assert "~ 1 / 1  put  (the first difference)" in result.out
+    beside = cli("diff", one, two, "--side-by-side").out
+    assert [line[0] for line in beside.splitlines()[1:5]] == ["▶", "≠", "-", "+"]
     assert [s["relation"] for s in data["steps"]] == ["changed", "changed", "only_a", "only_b"]
     assert data["steps"][0]["changes"][0] == {"path": "args.text", "a": "x", "b": "yy"}
     assert (data["steps"][2]["a"], data["steps"][2]["b"]) == (3, None)

@@ -32,6 +32,7 @@ _COMMANDS: Final = {
     "show": "rollcage_cli.show",
     "verify": "rollcage_cli.verify",
     "diff": "rollcage_cli.diff",
+    "fork": "rollcage_cli.forks.command",
     "audit": "rollcage_cli.audit",
     "stop": "rollcage_cli.stop",
     "resolve": "rollcage_cli.resolve",

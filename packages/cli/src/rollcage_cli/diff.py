@@ -20,7 +20,7 @@ from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, St
 from rollcage_cli.output import console, counted, print_json, value_text, visible
 from rollcage_cli.values import items_of, mapping_of, tag_of
 
-__all__ = ["Change", "Pair", "align", "diff"]
+__all__ = ["Change", "Pair", "align", "diff", "first_difference", "in_order", "pair_data"]
 
 _CHANGES: Final = 20  # of one step that are told in text
 _VALUE: Final = 120  # characters of a value that are told in text
@@ -60,26 +60,37 @@ def diff(
     b: RunArgument,
     store: StoreOption = DEFAULT_STORE,
     all_steps: Annotated[bool, typer.Option("--all", help="Also list the steps that agree.")] = OFF,
+    beside: Annotated[
+        bool, typer.Option("--side-by-side", help="A column for each run, and every step.")
+    ] = OFF,
     as_json: JsonOption = OFF,
 ) -> None:
     """Compare two runs, step by step.
 
-    A step that ran and its replay are the same step. Exits with 1 if the runs differ.
+    A step that ran and its replay are the same step. The first difference is marked: what follows
+    may follow from it. Exits with 1 if the runs differ.
     """
     found = find(store, a), find(store, b)
     seen = [read_run(each.read()) for each in found]
-    pairs = align(*map(_rows, seen))
+    pairs = align(*map(in_order, seen))
     stands = [standing(lineage_of(each.reader, run)) for each, run in zip(found, seen, strict=True)]
+    first = first_difference(pairs)
     differing = sum(pair.relation != "same" for pair in pairs)
     if as_json:
-        shown = [_data(pair) for pair in pairs if all_steps or pair.relation != "same"]
+        shown = [pair_data(pair) for pair in pairs if all_steps or pair.relation != "same"]
         print_json(
             {"a": found[0].run, "b": found[1].run, "same": not differing,
              "compared": len(pairs), "steps": shown,
+             "first_difference": None if first is None else pair_data(first),
              "standing": {name: each.as_data() for name, each in zip("ab", stands, strict=True)}}
         )  # fmt: skip
     else:
-        _print(pairs, differing, all_steps=all_steps)
+        if beside:
+            from rollcage_cli.beside import print_beside
+
+            print_beside(console(), pairs, (found[0].run[-12:], found[1].run[-12:]))
+        else:
+            _print(pairs, differing, all_steps=all_steps)
         for each, run, stand in zip(found, seen, stands, strict=True):
             for said in words(stand, run.status, each.run, each.reader):
                 console().print(Text(said, style="yellow"), soft_wrap=True)
@@ -87,8 +98,14 @@ def diff(
         raise typer.Exit(DIFFERENT)
 
 
-def _rows(seen: Run) -> list[Step]:
+def in_order(seen: Run) -> list[Step]:
+    """The steps of a run, in the order in which they were asked for."""
     return sorted(seen.steps, key=lambda row: (row.turn, row.slot, row.step))
+
+
+def first_difference(pairs: Sequence[Pair]) -> Pair | None:
+    """The first steps that are not the same."""
+    return next((pair for pair in pairs if pair.relation != "same"), None)
 
 
 def align(a: Sequence[Step], b: Sequence[Step]) -> list[Pair]:
@@ -172,7 +189,7 @@ def _without_replayed_bodies(pairs: Sequence[Pair]) -> list[Pair]:
 def _pair(a: Step, b: Step) -> Pair:
     changes = [
         *_differences("version", a.version, b.version),
-        *_differences("effect", a.effect, b.effect),
+        *_differences("effect", a.simulated or a.effect, b.simulated or b.effect),
         *_differences("args", a.args, b.args),
         *_differences("outcome", _ended(a), _ended(b)),
     ]
@@ -213,7 +230,8 @@ def _insides(a: Any, b: Any) -> list[tuple[str, Any, Any]]:
 # --- telling it ----------------------------------------------------------------------------------
 
 
-def _data(pair: Pair) -> dict[str, Any]:
+def pair_data(pair: Pair) -> dict[str, Any]:
+    """For machines."""
     row = pair.a or pair.b
     assert row is not None
     return {
@@ -232,12 +250,14 @@ _STYLES: Final = {"same": "dim", "changed": "yellow", "only_a": "red", "only_b":
 
 def _print(pairs: Sequence[Pair], differing: int, *, all_steps: bool) -> None:
     out = console()
+    first = first_difference(pairs)
     for pair in pairs:
         row = pair.a or pair.b
         if row is None or (pair.relation == "same" and not all_steps):
             continue
         at = " / ".join("—" if each is None else str(each.step) for each in (pair.a, pair.b))
-        said = f"{_SIGNS[pair.relation]} {at}  {visible(row.name)}"
+        mark = "  (the first difference)" if pair is first and differing > 1 else ""
+        said = f"{_SIGNS[pair.relation]} {at}  {visible(row.name)}{mark}"
         out.print(Text(said, style=_STYLES[pair.relation]), soft_wrap=True)
         for change in pair.changes[:_CHANGES]:
             was, now = (value_text(each)[:_VALUE] for each in (change.a, change.b))

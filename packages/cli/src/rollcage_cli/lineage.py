@@ -61,7 +61,7 @@ def lineage_of(reader: Reader, seen: Run) -> list[Run]:
     """The run and those that it builds on, oldest first, as far as they are there."""
     runs = [seen]
     known = {seen.id}
-    source = seen.started.get("source")
+    source = None if _is_fork(seen) else seen.started.get("source")
     while source is not None and source not in known:
         known.add(source)
         try:
@@ -69,9 +69,14 @@ def lineage_of(reader: Reader, seen: Run) -> list[Run]:
         except RollcageError:
             break  # gone, or damaged: whoever asks for that one is told so
         runs.append(older)
-        source = older.started.get("source")
+        source = None if _is_fork(older) else older.started.get("source")
     runs.reverse()
     return runs
+
+
+def _is_fork(seen: Run) -> bool:
+    """Whether it only began as another one: it says itself all that it was given of that."""
+    return bool(seen.started["mode"] == "fork")
 
 
 def standing(runs: Sequence[Run]) -> Standing:
@@ -97,7 +102,7 @@ def standing(runs: Sequence[Run]) -> Standing:
     newest = runs[-1]
     if newest.started["mode"] == "imported":  # nobody goes on with it, and no effect is known
         return Standing([], [], [], [], [])
-    looks_back = newest.started["mode"] in ("offline", "verify")
+    looks_back = newest.started["mode"] in ("offline", "verify", "fork")
     asked = set(() if looks_back else _asked(runs))
     ahead = [
         at

@@ -54,16 +54,19 @@ def choices(store: Store, before: int, held: Iterable[str]) -> list[Choice]:
     """
     infos = store.runs()
     builds: dict[str, list[str]] = {}
+    forks: dict[str, list[str]] = {}
     for info in infos:
         if info.source is not None and info.mode in _WORKS:
             builds.setdefault(info.source, []).append(info.run)
+        elif info.source is not None and info.mode == "fork":
+            forks.setdefault(info.source, []).append(info.run)
     stay, hold = set[str](), set(held)
     told: list[Choice] = []
     for info in reversed(infos):  # what builds on a run comes behind it
         if info.pruned is not None:
             continue
         later = builds.get(info.run, [])
-        staying = [run for run in later if run in stay]
+        staying = [run for run in (*later, *forks.get(info.run, ())) if run in stay]
         if info.run in hold:
             choice = Choice(info, stays="held")
         elif staying:

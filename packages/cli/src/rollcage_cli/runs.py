@@ -22,7 +22,7 @@ __all__ = ["runs"]
 
 _STYLES = {
     "ok": "green", "error": "red", "halted": "yellow", "paused": "cyan", "partial": "yellow",
-    "unfinished": "yellow", "abandoned": "dim",
+    "unfinished": "yellow", "abandoned": "dim", "would_write": "magenta", "would_ask": "magenta",
 }  # fmt: skip
 
 

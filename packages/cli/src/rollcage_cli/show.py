@@ -28,8 +28,8 @@ from rollcage_cli.table import Table
 __all__ = ["outcome_text", "show", "state_text"]
 
 _STYLES: Final = {
-    "hit": "cyan", "seen": "blue", "ran": "green", "failed": "red", "blocked": "magenta",
-    "unknown": "bold yellow", "cut_off": "yellow", "not_started": "dim",
+    "hit": "cyan", "seen": "blue", "ran": "green", "simulated": "magenta", "failed": "red",
+    "blocked": "magenta", "unknown": "bold yellow", "cut_off": "yellow", "not_started": "dim",
 }  # fmt: skip
 _WIDTH: Final = 40  # columns of the timeline
 _FIXED: Final = 47  # columns of the table besides the call, its arguments and its outcome
@@ -117,10 +117,13 @@ def _print_head(out: Console, seen: Run, torn: int) -> None:
     out.print(
         Text(f"{visible(started['name'])}  ", style="bold").append(started["run"], style="dim")
     )
-    source = f", resumes {started['source']}" if started.get("source") else ""
+    what = "fork of" if started["mode"] == "fork" else "resumes"
+    source = f", {what} {started['source']}" if started.get("source") else ""
     out.print(f"{seen.status}, {started['mode']}{source}, started {time_text(started['time'])}")
     if started.get("imported"):
         out.print(Text(_imported_text(started["imported"]), style="yellow"), soft_wrap=True)
+    if started.get("fork"):
+        out.print(Text(_fork_text(started["fork"]), style="magenta"), soft_wrap=True)
     given = started.get("input")
     if given:
         shown = value_text(given["value"]) if "value" in given else f"<{given['digest'][:12]}…>"
@@ -137,6 +140,20 @@ def _print_head(out: Console, seen: Run, torn: int) -> None:
     if started.get("redacted"):
         out.print("An export: values were taken out.")
     out.print()
+
+
+def _fork_text(fork: dict[str, Any]) -> str:
+    """What a fork changes, and what of it really happened."""
+    where = f"from step {fork['step']} on" if fork.get("step") else "from the start"
+    named = f" {visible(fork['to'])}" if fork.get("to") else ""
+    if fork["change"] in ("result", "args", "error"):
+        said = f"a fork: step {fork['step']} has another {fork['change'].replace('args', 'call')}"
+    elif fork["change"] == "code":
+        said = f"a fork: the agent of another day, {where}"
+    else:
+        said = f"a fork: other {fork['change']}{named}, {where}"
+    wrote = "its new writes were made" if fork.get("live") else "it made no write"
+    return f"{said}; {wrote}, and what it was given of run {fork['run']} is not its own."
 
 
 def _imported_text(imported: dict[str, Any]) -> str:
@@ -164,6 +181,8 @@ def state_text(row: Step) -> Text:
         text.append(f" ({row.outcome['status']})", style="red")
     if row.undone in ("verified", "compensated"):
         text.append(", undone")
+    if row.assumed:
+        text.append(", assumed", style="yellow")
     return text
 
 
@@ -213,7 +232,7 @@ def _table(rows: Sequence[Step], width: int) -> Table:
             str(row.step),
             str(row.turn),
             _cell(name, call),
-            row.effect,
+            row.simulated or row.effect,
             state_text(row),
             _cell(arguments_text(row.args), arguments),
             _cell(outcome_text(row), left - arguments),

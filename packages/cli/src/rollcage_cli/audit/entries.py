@@ -130,7 +130,7 @@ class Head:
         run: its id.
         job: its name.
         status: `ok`, `error`, `halted`, `paused`, `partial` or `unfinished`.
-        mode: `record`, `resume`, `offline`, `verify` or `imported`.
+        mode: `record`, `resume`, `offline`, `verify`, `imported` or `fork`.
         source: the run that it replayed; empty where none.
         time: when it started (Unix, µs).
         torn: how many bytes of a cut-off last line are left out.

@@ -1,0 +1,8 @@
+"""`rollcage fork`: a recorded run once more, with one thing changed."""
+
+from __future__ import annotations
+
+from rollcage_cli.forks.asking import Asked, asked_fork
+from rollcage_cli.forks.running import Forked, Program, run_fork
+
+__all__ = ["Asked", "Forked", "Program", "asked_fork", "run_fork"]

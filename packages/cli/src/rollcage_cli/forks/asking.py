@@ -1,0 +1,115 @@
+"""What is asked of a fork, as the file that a program is told of."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from rollcage import Fork
+from rollcage.errors import SessionError
+from rollcage.trace import Run, read_run
+
+from rollcage_cli.errors import StepNotFound, UsageError
+from rollcage_cli.lookup import Found
+from rollcage_cli.output import counted, visible
+
+__all__ = ["Asked", "asked_fork"]
+
+_LEFT_OUT: Final[tuple[object, ...]] = (None, [], {}, False)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Asked:
+    """A fork that is asked for.
+
+    Attributes:
+        found: the run, and where it lies.
+        origin: the run, as its trace tells.
+        data: as `rollcage.Fork.load` reads it.
+    """
+
+    found: Found
+    origin: Run
+    data: dict[str, Any]
+
+    def write(self, path: Path) -> None:
+        """Write it where a program finds it, for this user only."""
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(self.data, indent=2) + "\n", encoding="utf-8")
+
+
+def asked_fork(
+    found: Found,
+    *,
+    at: int | None = None,
+    result: str | None = None,
+    args: str | None = None,
+    error: str | None = None,
+    model: str | None = None,
+    policy: Path | None = None,
+    tools: Sequence[str] = (),
+    answers: Sequence[str] = (),
+    live: bool = False,
+) -> Asked:
+    """The fork that options of a command line ask for; nothing is run or written.
+
+    Raises:
+        UsageError: they contradict, or are not what they should be.
+        StepNotFound: the run has no such step.
+    """
+    origin = read_run(found.read())
+    if at is not None and origin.step(at) is None:
+        raise StepNotFound(
+            f"run {found.run} has no step {at}; it has {counted(len(origin.steps), 'step')}"
+        )
+    changed: dict[str, Any] = {"at": at, "error": error, "model": model, "live": live}
+    if args is not None:
+        changed["args"] = _object("--args", args)
+    if policy is not None:
+        if not policy.is_file():
+            raise UsageError(f"--policy {policy}: there is no such file")
+        changed["policy"] = str(policy.absolute())
+    if answers:
+        changed["answers"] = dict(map(_answer, answers))
+    said = {name: each for name, each in changed.items() if each not in _LEFT_OUT}
+    if result is not None:
+        said["result"] = _json("--result", result)
+    try:  # tools are loaded where the program is
+        fork = Fork(found.run, **said)
+    except SessionError as wrong:
+        raise UsageError(str(wrong)) from None
+    if tools and fork.change != "code":
+        raise UsageError("a fork changes one thing: leave --tools out, or the other change")
+    where = str(getattr(found.reader, "url", ""))
+    data = {"store": _absolute(where), "run": found.run, "name": origin.started["name"], **said}
+    return Asked(found, origin, {**data, "tools": [*tools]} if tools else data)
+
+
+def _absolute(url: str) -> str:
+    return url if "://" in url or url.startswith("sqlite:") else str(Path(url).absolute())
+
+
+def _json(option: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise UsageError(
+            f"{option} {visible(text)!r} is no JSON ({error}); a text is written '\"like this\"'"
+        ) from None
+
+
+def _object(option: str, text: str) -> dict[str, Any]:
+    value = _json(option, text)
+    if not isinstance(value, dict):
+        raise UsageError(f'{option} wants the arguments by name, as {{"city": "Rome"}}')
+    return value
+
+
+def _answer(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"--answer {visible(text)!r} is not TOOL=JSON")
+    return name, _json(f"--answer {name}=", value)

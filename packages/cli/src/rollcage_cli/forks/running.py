@@ -1,0 +1,123 @@
+"""Runs a program whose session becomes a fork, and finds what that has left."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from rollcage.errors import RollcageError
+from rollcage.store import Store, open_store
+from rollcage.trace import Run, read_run
+
+from rollcage_cli.errors import UsageError
+from rollcage_cli.forks.asking import Asked
+from rollcage_cli.output import visible
+
+__all__ = ["ENDED", "Forked", "NotForked", "Program", "run_fork"]
+
+ENDED: Final = ("would_write", "would_ask")
+"""How a fork ends that came to what is not for it: as it should."""
+
+_LAST: Final = 2000  # characters of what a program said that are quoted
+
+
+class NotForked(RollcageError):
+    """The program opened no session of the job, or that could not be a fork."""
+
+    code = "not_forked"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Program:
+    """What is run.
+
+    Attributes:
+        command: with its arguments.
+    """
+
+    command: tuple[str, ...]
+
+    @classmethod
+    def of(cls, command: Sequence[str], function: str | None) -> Program:
+        """A command, or a function as `module:function`.
+
+        Raises:
+            UsageError: there is neither, or both.
+        """
+        if bool(command) == bool(function):
+            raise UsageError(
+                "say what makes the run again: rollcage fork RUN … -- python my_agent.py, or "
+                "--run MODULE:FUNCTION"
+            )
+        if function is not None:
+            command = (sys.executable, "-m", "rollcage_cli.forks.calling", function)
+        return cls(tuple(command))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Forked:
+    """What a program has left.
+
+    Attributes:
+        run: the fork, as its trace tells.
+        code: with what the program ended.
+        said: what it wrote to stderr.
+    """
+
+    run: Run
+    code: int
+    said: str
+
+    @property
+    def failed(self) -> bool:
+        """Whether the program failed, and not because its fork ended before a write."""
+        return self.code != 0 and self.run.status not in ENDED
+
+
+def run_fork(asked: Asked, program: Program, *, quiet: bool = False) -> Forked:
+    """Run a program; its session of the job is the fork. Its output goes on, unless `quiet`.
+
+    Raises:
+        NotForked: there was none; says what the program wrote.
+        UsageError: there is no such program.
+    """
+    store = open_store(asked.data["store"])
+    known = {info.run for info in store.runs(source=asked.found.run)}
+    with tempfile.TemporaryDirectory(prefix="rollcage-fork-") as folder:
+        file = Path(folder) / "fork.json"
+        asked.write(file)
+        try:
+            ended = subprocess.run(  # noqa: S603 - what the user asks to be run
+                program.command,
+                env={**os.environ, "ROLLCAGE_FORK": str(file)},
+                stdout=subprocess.DEVNULL if quiet else sys.stderr,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                check=False,
+            )
+        except OSError as error:
+            raise UsageError(f"{visible(program.command[0])} can't be run: {error}") from None
+    new = [run for run in _forks(store, asked.found.run) if run not in known]
+    if not new:
+        raise NotForked(
+            f"the program opened no session of {visible(asked.origin.started['name'])!r} in "
+            f"{visible(store.url)}, so nothing was forked. It ended with {ended.returncode}"
+            f"{_quoted(ended.stderr)}"
+        )
+    return Forked(read_run(store.read(new[-1])), ended.returncode, ended.stderr)
+
+
+def _forks(store: Store, run: str) -> list[str]:
+    return [info.run for info in store.runs(source=run) if info.mode == "fork"]
+
+
+def _quoted(said: str) -> str:
+    lines = visible(said[-_LAST:].replace("\n", "\x00")).replace("\\x00", "\n").strip()
+    return f":\n{lines}" if lines else ""
