@@ -17,6 +17,7 @@ from rollcage.errors import (
     Blocked,
     Halt,
     NotReplayable,
+    SessionError,
     SessionHalted,
     TraceUnwritable,
 )
@@ -209,7 +210,10 @@ class Ledger:
             error.__cause__ = self.halted
             return Admission(None, error=error)
         if arrival is None:
-            arrival = self._arrive(progress, verdict, now)
+            try:
+                arrival = self._arrive(progress, verdict, now)
+            except SessionError as error:  # its branch is gone
+                return Admission(None, error=error)
         else:
             arrival.verdict, arrival.now = verdict, now
             arrival.look()
