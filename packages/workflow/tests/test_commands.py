@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rollcage import open_store
 from rollcage_workflow.commands import workflow
 from typer.testing import CliRunner
 
@@ -34,8 +35,9 @@ def test_the_example_waits_is_signalled_and_ends(shop: Path) -> None:
     assert code == 0
     assert "waits for the signal approved" in said
     assert json.loads((shop / "stock.json").read_text()) == {"apple": 7, "pear": 9}
-    assert rollcage("signal", "first", "approved", "--data", "true", "--by", "ann")[0] == 0
-    assert rollcage("signal", "first", "approved", "--data", "false", "--by", "bob")[0] == 1
+    sent = ("signal", "first", "approved", "--data", "true", "--by", "ann", "--once", "mail 7")
+    assert rollcage(*sent)[0] == 0
+    assert rollcage(*sent)[0] == 1
     code, said = rollcage("run", "orders.yaml", "first", "--json", *TOOLS)
     found = json.loads(said)
     assert (found["status"], found["attempts"]) == ("completed", 2)
@@ -81,5 +83,5 @@ def test_a_copied_execution_has_the_signals_that_were_sent_to_it(shop: Path, url
         assert {run["what"] for run in json.loads(done.stdout)["runs"]} == {said}
     code, said = rollcage("run", "orders.yaml", "first", "--json", "--store", url, *TOOLS)
     assert (code, json.loads(said)["status"]) == (0, "completed")
-    other = ("signal", "first", "approved", "--data", "false", "--by", "bob", "--store", url)
-    assert rollcage(*other)[0] == 1
+    copied = {key.split(".", 1)[1] for key in open_store(url).keys("signals")}
+    assert copied == {"approved.00000001", "approved.00000001.taken"}

@@ -92,6 +92,31 @@ def chain(**steps: Any) -> dict[str, Any]:
     return {"repeat": {"steps": steps, "until": "=true", "most": 1}}
 
 
+QUEUED: dict[str, Any] = {
+    "name": "queued signals",
+    "steps": {
+        "rounds": {
+            "repeat": {
+                "steps": {
+                    "go": {"wait": {"signal": "next"}},
+                    "p": put("='p' + string(go)", after=["go"]),
+                },
+                "until": "=round >= 3",
+                "most": 3,
+            }
+        },
+        "both": {
+            "repeat": {
+                "steps": {"x": put("='x' + string(round)"), "y": put("='y' + string(round)")},
+                "until": "=round >= 2",
+                "most": 3,
+            },
+            "after": ["rounds"],
+        },
+        "end": {"value": "=rounds", "after": ["both"]},
+    },
+}
+
 RACE: dict[str, Any] = {
     "name": "race",
     "steps": {
@@ -130,7 +155,7 @@ WAITING: dict[str, Any] = {
 
 async def through(world: World, plan: dict[str, Any]) -> str:
     """Attempts, until no more is done by itself; how it ended."""
-    for _ in range(5):
+    for attempt in range(8):
         try:
             found = await world.attempt(plan)
         except ValueError:
@@ -143,10 +168,13 @@ async def through(world: World, plan: dict[str, Any]) -> str:
             return str(found.status)
         if found.status == "waiting":
             world.signal("go-a", True)
+            world.signal("next", attempt)
     raise AssertionError("it never ends")
 
 
-@pytest.mark.parametrize("plan", [BRANCHING, LOOPING, TEAM, FAILING], ids=lambda plan: plan["name"])
+@pytest.mark.parametrize(
+    "plan", [BRANCHING, LOOPING, TEAM, FAILING, QUEUED], ids=lambda plan: plan["name"]
+)
 async def test_it_goes_on_to_the_same_end(plan: dict[str, Any], tmp_path: Path) -> None:
     chance = random.Random(plan["name"])  # noqa: S311 - reproducible
     whole = World(tmp_path / "whole")

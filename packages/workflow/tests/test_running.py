@@ -524,7 +524,6 @@ async def test_it_runs_in_a_store_in_a_database(world: World, tmp_path: Path) ->
     }
     assert (await run(plan, **how)).status == "waiting"
     assert Signals(open_store(how["store"]), "x").send("go", 1, by="me")
-    assert not Signals(open_store(how["store"]), "x").send("go", 2, by="me")
     found = await run(plan, **how)
     assert (found.status, found.output) == ("completed", 3)
 
@@ -839,3 +838,62 @@ async def test_what_a_loop_holds_does_not_grow_with_its_rounds(world: World, mor
     finally:
         tracemalloc.stop()
     assert held[1] - held[0] < (rounds - 301) * 700
+
+
+ROUNDS: dict[str, Any] = {
+    "repeat": {
+        "steps": {
+            "go": {"wait": {"signal": "go"}},
+            "p": put("='p' + string(go)", after=["go"]),
+        },
+        "until": "=round >= 3",
+        "most": 3,
+    }
+}
+
+
+async def test_each_round_takes_the_next_signal(world: World) -> None:
+    plan = steps(r=ROUNDS, end={"value": "=r"})
+    world.signal("go", 1)  # before anybody waits
+    world.signal("go", 2)
+    assert (await world.attempt(plan)).status == "waiting"
+    assert world.standing == {"p1": 1, "p2": 1}
+    world.signal("go", 3)
+    assert (await world.attempt(plan)).status == "completed"
+    assert world.standing == {"p1": 1, "p2": 1, "p3": 1}
+
+
+async def test_a_signal_is_sent_once_under_one_key(world: World) -> None:
+    signals = Signals(open_store(world.store), "job")
+    sent = [signals.send("go", n, by="me", once=f"mail {n}") for n in (1, 1, 2, 1, 2)]
+    assert sent == [True, False, True, False, False]
+    assert (await world.attempt(steps(r=ROUNDS))).status == "waiting"
+    assert world.standing == {"p1": 1, "p2": 1}
+
+
+async def test_many_that_send_at_once_leave_no_gap(world: World) -> None:
+    await world.attempt(steps(r=ROUNDS))
+    one_store = open_store(world.store)
+
+    def send(n: int) -> bool:
+        return Signals(one_store, "job").send("go", n, by="me")
+
+    assert all(await asyncio.gather(*(asyncio.to_thread(send, n) for n in range(20))))
+    signals = Signals(one_store, "job")
+    found = [signals.take("go", f"place {n}") for n in range(21)]
+    assert found[20] is None
+    assert sorted(each["data"] for each in found if each) == list(range(20))
+    again = Signals(one_store, "job")
+    assert [again.take("go", f"place {n}") for n in range(20)] == found[:20]
+
+
+async def test_waits_at_once_take_each_their_own(world: World) -> None:
+    inner = {"go": {"wait": {"signal": "go"}}, "p": put("='p' + string(go)", after=["go"])}
+    plan = steps(e={"each": {"over": "=[1, 2, 3]", "steps": inner}})
+    world.signal("go", 1)
+    world.signal("go", 2)
+    assert (await world.attempt(plan)).status == "waiting"
+    assert world.standing == {"p1": 1, "p2": 1}
+    world.signal("go", 3)
+    assert (await world.attempt(plan)).status == "completed"
+    assert world.standing == {"p1": 1, "p2": 1, "p3": 1}

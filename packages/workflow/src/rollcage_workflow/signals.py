@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from typing import Any, Final
 
@@ -22,7 +23,10 @@ _MOST_BYTES: Final = 1_000_000
 
 
 class Signals:
-    """The signals of an execution. Each name is sent once: what came first stands.
+    """The signals of an execution: by name a queue, of which each wait takes the next one.
+
+    What a wait has taken is its own: it is kept with the wait's place in the plan, and given to it
+    again when an attempt that was cut off is made anew.
 
     Args:
         store: where the execution's runs are kept.
@@ -33,12 +37,23 @@ class Signals:
         self._store = store
         self._execution = execution
         self._prefix = prefix_of(execution)
+        self._lock = threading.Lock()
+        self._taken: dict[str, dict[str, int]] = {}  # by name: by place, the number that it took
+        self._next: dict[str, int] = {}  # by name, the first number that nobody has taken
 
-    def send(self, name: str, data: Any, *, by: str) -> bool:
-        """Send one; False where one of this name was sent before, which stands.
+    def send(self, name: str, data: Any, *, by: str, once: str = "") -> bool:
+        """Send one, behind those of its name that were sent before.
 
-        Workers, where there are any, are told to go on with the execution, either way: who sends it
-        once more, because it is not known whether it was sent, is heard.
+        Workers, where there are any, are told to go on with the execution.
+
+        Args:
+            name: the signal's.
+            data: what it brings: JSON.
+            by: who sends it.
+            once: names this sending: who is not sure that it was sent says the same once more.
+
+        Returns:
+            Whether it was sent; False where that was done under the same `once` before.
 
         Raises:
             WorkflowError: it has no such form.
@@ -48,38 +63,109 @@ class Signals:
             raise WorkflowError(f"{name!r} can't name a signal: letters, digits, - and _, up to 64")
         if not is_finite(data):
             raise WorkflowError(f"the data of signal {name} is no JSON: NaN and infinity are none")
+        said = {"execution": self._execution, "name": name, "data": data, "by": by}
+        said |= {"time": time.time_ns() // 1000} | ({"once": once} if once else {})
         try:
-            said = orjson.dumps(
-                {"execution": self._execution, "name": name, "data": data, "by": by,
-                 "time": time.time_ns() // 1000}
-            )  # fmt: skip
+            written = orjson.dumps(said)
         except TypeError as error:
             raise WorkflowError(f"the data of signal {name} is no JSON: {error}") from None
-        if len(said) > _MOST_BYTES:
+        if len(written) > _MOST_BYTES:
             raise WorkflowError(f"the data of signal {name} is longer than {_MOST_BYTES} bytes")
-        is_new = self._store.put_once(_KIND, self._key(name), said)
+        is_new = self._put(name, written, once)
         Commands(self._store).wake(self._execution)
         return is_new
 
-    def read(self, name: str) -> dict[str, Any] | None:
-        """What was sent: `data`, `by`, `time` (Unix, µs); None where nothing was.
+    def take(self, name: str, place: str) -> dict[str, Any] | None:
+        """What a wait is given: `data`, `by`, `time` (Unix, µs), `number`; None: nothing yet.
+
+        Args:
+            name: the signal's.
+            place: the wait's in the plan, with its round.
 
         Raises:
             WorkflowError: what is there is no signal of this execution.
             StoreError: nobody can tell.
         """
-        held = self._store.get(_KIND, self._key(name))
-        if held is None:
+        with self._lock:
+            taken = self._taken_by(name)
+            number = taken.get(place) or self._take_next(name, place)
+        if number is None:
             return None
-        try:
-            sent = orjson.loads(held)
-            fine = sent["execution"] == self._execution and sent["name"] == name
-            found = {"data": sent["data"], "by": str(sent["by"]), "time": int(sent["time"])}
-        except (ValueError, TypeError, LookupError):
-            fine, found = False, {}
-        if not fine:
-            raise WorkflowError(f"what is kept as signal {name} of {self._execution!r} is none")
-        return found
+        sent = self._read(name, number)
+        if sent is None:
+            raise self._broken(name, number)
+        return {"data": sent["data"], "by": str(sent["by"]), "time": int(sent["time"]),
+                "number": number}  # fmt: skip
 
-    def _key(self, name: str) -> str:
-        return f"{self._prefix}.{name}"
+    def _put(self, name: str, written: bytes, once: str) -> bool:
+        number = 1 if once else self._end(name)
+        while True:
+            if once and self._is_once(name, number, once):
+                return False
+            if self._store.put_once(_KIND, self._key(name, number), written):
+                return True
+            if once and self._is_once(name, number, once):
+                return False
+            number += 1
+
+    def _is_once(self, name: str, number: int, once: str) -> bool:
+        sent = self._read(name, number)
+        return sent is not None and sent.get("once") == once
+
+    def _end(self, name: str) -> int:
+        """The first number that was not sent: they have no gaps."""
+        known, free = 0, 1
+        while self._store.get(_KIND, self._key(name, free)) is not None:
+            known, free = free, free * 2
+        while free - known > 1:
+            middle = (known + free) // 2
+            if self._store.get(_KIND, self._key(name, middle)) is None:
+                free = middle
+            else:
+                known = middle
+        return free
+
+    def _taken_by(self, name: str) -> dict[str, int]:
+        """By place, what was taken. It is looked up once: one attempt goes on at a time."""
+        known = self._taken.get(name)
+        if known is None:
+            known, number = {}, 1
+            while (held := self._store.get(_KIND, self._claim(name, number))) is not None:
+                known[self._of_this(name, number, held)["place"]] = number
+                number += 1
+            self._taken[name], self._next[name] = known, number
+        return known
+
+    def _take_next(self, name: str, place: str) -> int | None:
+        number = self._next[name]
+        if self._store.get(_KIND, self._key(name, number)) is None:
+            return None
+        said = orjson.dumps({"execution": self._execution, "name": name, "place": place})
+        if not self._store.put_once(_KIND, self._claim(name, number), said):
+            raise WorkflowError(f"somebody else takes the signals of {self._execution!r} right now")
+        self._taken[name][place] = number
+        self._next[name] = number + 1
+        return number
+
+    def _read(self, name: str, number: int) -> dict[str, Any] | None:
+        held = self._store.get(_KIND, self._key(name, number))
+        return None if held is None else self._of_this(name, number, held)
+
+    def _of_this(self, name: str, number: int, held: bytes) -> dict[str, Any]:
+        try:
+            said: dict[str, Any] = orjson.loads(held)
+            if said["execution"] == self._execution and said["name"] == name:
+                return said
+        except (ValueError, TypeError, LookupError):
+            pass
+        raise self._broken(name, number)
+
+    def _broken(self, name: str, number: int) -> WorkflowError:
+        said = f"what is kept as signal {name}, number {number}, of {self._execution!r} is none"
+        return WorkflowError(said)
+
+    def _key(self, name: str, number: int) -> str:
+        return f"{self._prefix}.{name}.{number:08d}"
+
+    def _claim(self, name: str, number: int) -> str:
+        return f"{self._key(name, number)}.taken"

@@ -155,18 +155,25 @@ def signal(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Of the signal.")],
     data: Annotated[str, typer.Option(metavar="JSON", help="What it brings.")] = "null",
     by: Annotated[str | None, typer.Option(metavar="NAME", help="Who sends it.")] = None,
+    once: Annotated[
+        str, typer.Option(metavar="KEY", help="Not where it was sent with this key before.")
+    ] = "",
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Send an execution a signal. Each name is sent once. Exits with 1 where it was sent before."""
+    """Send an execution a signal: each wait takes the next one of its name.
+
+    Exits with 1 where it was sent under the same --once before.
+    """
     _found(store, id)
-    sent = Signals(open_store(store), id).send(name, given_json(data, "--data"), by=who(by))
+    value, sender = given_json(data, "--data"), who(by)
+    sent = Signals(open_store(store), id).send(name, value, by=sender, once=once)
     if as_json:
         print_json({"id": id, "signal": name, "sent": sent})
     elif sent:
         console().print(f"sent; go on with it: rollcage workflow run PLAN {visible(id)}")
     else:
-        console().print(f"{visible(name)} was sent before, and that stands")
+        console().print(f"{visible(name)} was sent as {visible(once)} before, and that stands")
     if not sent:
         raise typer.Exit(DIFFERENT)
 

@@ -58,7 +58,7 @@ async def run(interpreter: Interpreter, node: Node, place: Place) -> Any:
     wait = node.step.wait
     assert wait is not None
     if wait.signal is not None:
-        return await _signal(interpreter, wait)
+        return await _signal(interpreter, wait, f"{place.path}{node.name}{place.suffix}")
     if wait.approval is not None:
         return await _approval(interpreter, node, place)
     if wait.seconds is not None:
@@ -74,16 +74,16 @@ async def run(interpreter: Interpreter, node: Node, place: Place) -> Any:
     return utc(int(until * 1e9))
 
 
-async def _signal(interpreter: Interpreter, wait: Wait) -> Any:
+async def _signal(interpreter: Interpreter, wait: Wait, step: str) -> Any:
     name = str(wait.signal)
-    there = await asyncio.to_thread(interpreter.signals.read, name)
+    there = await asyncio.to_thread(interpreter.signals.take, name, step)
     if there is None:  # nothing goes on record: a wait in a race may be undone, and begin again
         raise Waits([f"waits for the signal {name}"])
 
     async def taken(**_: object) -> Any:
         return there
 
-    sent = await interpreter.session.arun(SIGNAL, {"name": name}, taken)
+    sent = await interpreter.session.arun(SIGNAL, {"name": name, "step": step}, taken)
     why = None if wait.accepts is None else invalid(sent["data"], Shape.of(wait.accepts))
     if why is not None:
         raise StepFailed(f"the signal {name} brought what the plan does not accept: {why}")
