@@ -125,6 +125,9 @@ class ServerWriter:
         self._number += len(self._waiting)
         self._waiting.clear()
 
+    def queue(self) -> None:
+        """All lines do."""
+
     def synced(self) -> None:
         """Only a thread can wait for it."""
 

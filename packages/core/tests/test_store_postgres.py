@@ -291,7 +291,9 @@ def test_an_order_to_stop_is_seen_by_a_call_that_writes_nothing(
         look(1)
         elsewhere = PostgresStore(f"{url}&application_name=other")
         elsewhere.stop(StopOrder(session.run_id, "ann", "enough", 1))
-        until(session._calls.driver.writer.stop_order)
+        calls = session._calls
+        assert calls is not None
+        until(calls.driver.writer.stop_order)
         look(2)
     with pytest.raises(RunStopped), Session("job", store=store):
         look(1)

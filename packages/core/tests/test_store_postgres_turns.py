@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from postgres import Network, new_store
 from rollcage import Session, UnknownOutcome, open_store, tool
-from rollcage.store import check_attested, postgres_runs
+from rollcage.store import check_attested, postgres_lines, postgres_runs
 from rollcage.store.postgres import PostgresStore
 from rollcage.trace import check_events
 
@@ -65,7 +65,7 @@ def network(url: str) -> Iterator[Network]:
 def adding(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The threads that have added lines, one a statement."""
     threads: list[int] = []
-    add_lines = postgres_runs.add_lines
+    add_lines = postgres_lines.add_lines
 
     def noted(*given: Any) -> Any:
         threads.append(threading.get_ident())
@@ -182,7 +182,11 @@ def alarm() -> Iterator[Callable[[float], None]]:
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, pressed)
-    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds) and None
+
+    def press(seconds: float) -> None:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+    yield press
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
 

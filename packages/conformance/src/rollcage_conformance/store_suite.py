@@ -61,13 +61,12 @@ from rollcage_governance import Registry
 __all__ = ["StoreSuite"]
 
 _JOB: Final = """
-import os, signal, sys
+import asyncio, os, signal, sys
 from rollcage import Session, UnknownOutcome, tool
 
-url, world, at, when = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+url, world, at, when, how = sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:]
 
-@tool(effect="write", name="store_suite.add")
-def add(number: int) -> int:
+def put(number):
     if number == at and when == "before":
         os.kill(os.getpid(), signal.SIGKILL)
     with open(world, "a") as file:
@@ -76,11 +75,31 @@ def add(number: int) -> int:
         os.kill(os.getpid(), signal.SIGKILL)
     return number
 
-with Session("job", store=url) as session:
+def ended(number):
+    if number == at and when == "between":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+async def tasks():
+    @tool(effect="write", name="store_suite.add")
+    async def add(number: int) -> int:
+        return put(number)
+
+    async with Session("job", store=url):
+        for number in range(5):
+            await add(number)
+            ended(number)
+
+if how == "tasks":
+    asyncio.run(tasks())
+
+@tool(effect="write", name="store_suite.add")
+def add(number: int) -> int:
+    return put(number)
+
+with Session("job", store=url):
     for number in range(5):
         add(number)
-        if number == at and when == "between":
-            os.kill(os.getpid(), signal.SIGKILL)
+        ended(number)
 """
 _HOLD: Final = """
 import sys
@@ -335,13 +354,13 @@ class StoreSuite:
     # --- crashes ---------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("when", ["before", "after", "between"])
-    @pytest.mark.parametrize("at", [0, 2, 4])
+    @pytest.mark.parametrize(("at", "how"), [(0, "thread"), (2, "tasks"), (4, "thread")])
     def test_a_killed_process_loses_and_doubles_nothing(
-        self, store: Store, url: str, tmp_path: Path, start: Any, at: int, when: str
+        self, store: Store, url: str, tmp_path: Path, start: Any, at: int, how: str, when: str
     ) -> None:
         world = tmp_path / "world"
         world.write_text("")
-        process = start(_JOB, str(world), str(at), when)
+        process = start(_JOB, str(world), str(at), when, how)
         assert process.wait(60) == -9, process.communicate()
 
         @tool(effect="write", name="store_suite.add")

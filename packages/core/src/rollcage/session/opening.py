@@ -77,6 +77,7 @@ class Opening:
         clock: time and randomness.
         lent: what the session around gives, where there is one.
         session: whose calls they will be.
+        is_async: whether tasks make them.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Opening:
     clock: Clock
     lent: Lent | None
     session: object
+    is_async: bool
 
     def open(self, check: Callable[[], None] = lambda: None) -> tuple[Calls, tuple[Entry, ...]]:
         """The calls of a new run, and the steps of its source whose undo was cut off.
@@ -152,6 +154,8 @@ class Opening:
             means = self._means(seal)
             ledger = self.ledger(run.id, source.mode, None if half_undone else recording)
             writer = run.writer = kept.create(self._started(run, source.mode, given, means))
+            if self.is_async:
+                writer.queue()
             calls = Calls(self.name, run, writer, ledger, source.reader, means)
             self.gate.open(run.id, self.facade)
         except BaseException:

@@ -248,7 +248,7 @@ class Session:
     # --- entering and leaving --------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        opening = self._opening()
+        opening = self._opening(is_async=False)
         try:
             calls, half_undone = opening.open()
         except BaseException:
@@ -266,7 +266,7 @@ class Session:
         return self
 
     async def __aenter__(self) -> Self:
-        opening = self._opening()
+        opening = self._opening(is_async=True)
         try:
             calls, half_undone = await in_thread(opening.open, give_up)
         except Exception:
@@ -283,7 +283,7 @@ class Session:
                 raise
         return self
 
-    def _opening(self) -> Opening:
+    def _opening(self, *, is_async: bool) -> Opening:
         """What its run is opened with, from here: inside of another session, with what that lends.
 
         Raises:
@@ -312,6 +312,7 @@ class Session:
             clock=self._clock,
             lent=lent,
             session=self,
+            is_async=is_async,
         )
 
     def _check_inside(self, lent: Lent | None) -> None:

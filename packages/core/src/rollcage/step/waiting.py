@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 from collections.abc import Awaitable
@@ -67,8 +68,22 @@ def waited_for(until: Future[None]) -> Returned | Raised:
 
 
 async def awaited(until: Future[None]) -> Returned:
-    """Wait in this task."""
-    return Returned(await asyncio.shield(asyncio.wrap_future(until)))
+    """Wait in this task; that it is cancelled changes nothing about what it waits for."""
+    if not until.done():
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[None] = loop.create_future()
+
+        def wake() -> None:
+            if not over.done():
+                over.set_result(None)
+
+        def tell(_: Future[None]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits
+                loop.call_soon_threadsafe(wake)
+
+        until.add_done_callback(tell)
+        await over
+    return Returned(until.result())
 
 
 def stepped(coroutine: Awaitable[T]) -> T:

@@ -25,7 +25,7 @@ from rollcage.errors import StoreError, StoreInvalid, StoreReadOnly, TraceUnwrit
 from rollcage.store import disk, layout
 from rollcage.store.layout import APPLICATION
 
-__all__ = ["Database", "RunLock", "failed", "unwritable"]
+__all__ = ["Database", "RunLock", "failed", "identity", "unwritable"]
 
 VERSION: Final = 1
 WAIT: Final = 30.0  # seconds for another process that writes just now
@@ -371,3 +371,12 @@ def unwritable(run: str, error: sqlite3.Error | OSError) -> TraceUnwritable:
     """The error of a line that is not in a trace."""
     said = disk.said(error) if isinstance(error, OSError) else _said(error)
     return TraceUnwritable(f"the trace of run {run} can't be written: {said}")
+
+
+def identity(database: Database) -> tuple[int, int] | None:
+    """Which file has the store's name now; None where there is none."""
+    try:
+        found = os.stat(database.path)  # noqa: PTH116 - on the hot path
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

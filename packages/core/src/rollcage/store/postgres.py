@@ -14,9 +14,9 @@ from collections.abc import Generator
 from typing import Any, ClassVar, Final
 
 from rollcage.errors import StoreError
+from rollcage.store.held import Held, Row
 from rollcage.store.postgres_committer import Committer, tries
 from rollcage.store.postgres_database import Address, Connection, Database, lock_key, parse
-from rollcage.store.postgres_held import Held, Row
 from rollcage.store.postgres_writer import PostgresLock, PostgresWriter
 from rollcage.store.protocol import Repair
 from rollcage.store.sql import SqlStore, fields_of

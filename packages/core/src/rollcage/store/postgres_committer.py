@@ -30,8 +30,8 @@ from typing import Any, Final, TypeVar
 import psycopg
 
 from rollcage.errors import RollcageError, StoreError, TraceUnwritable
+from rollcage.store.held import Held, Row
 from rollcage.store.postgres_database import Address, Connection, Server, failed, lock_key
-from rollcage.store.postgres_held import Held, Row
 from rollcage.store.postgres_lines import prepare
 from rollcage.store.postgres_runs import Runs
 from rollcage.store.sql import ATTEST, BEGIN

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import psycopg
 
+from rollcage.store.held import Held, Row
 from rollcage.store.postgres_database import Address, Connection, said
-from rollcage.store.postgres_held import Held, Row
 from rollcage.store.postgres_lines import add_lines
 from rollcage.store.protocol import StopOrder
 from rollcage.store.sql import ATTEST

@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from rollcage.errors import Forked, StoreError, TraceUnwritable
+from rollcage.store.held import Held, Row
 from rollcage.store.postgres_committer import Committer
-from rollcage.store.postgres_held import Held, Row
 from rollcage.store.protocol import StopOrder
 from rollcage.trace.events import seal_line
 
@@ -54,6 +54,9 @@ class PostgresWriter:
         self._held.check()
         if self._closed:
             raise TraceUnwritable(f"the trace of run {self.run} can't be written: it is closed")
+
+    def queue(self) -> None:
+        """All lines do."""
 
     def append(self, event: dict[str, Any]) -> None:
         self._check()

@@ -80,6 +80,14 @@ class Writer(Protocol):
         """Whether this is a forked child, which must not write."""
         ...
 
+    def queue(self) -> None:
+        """Wait for nobody in `append` from now on: be `buffered`, where that would be needed.
+
+        Asked for where tasks make the calls: their event loop must go on. It may wait for what
+        never takes long, as a write to a file of one's own.
+        """
+        ...
+
     def append(self, event: dict[str, Any]) -> None:
         """Add an event; when this returns, a killed process loses nothing of it.
 

@@ -82,9 +82,10 @@ class SqliteStore(SqlStore):
                 if lock is None:
                     raise RunInUse(f"the place of run {run} in {self.url} is taken")
                 db.execute("INSERT INTO lines VALUES (?, 1, ?)", (place, line))
-            if started.get("durability") == "disk":
+            durable = started.get("durability") == "disk"
+            if durable:
                 self._database.sync()
-            return SqliteWriter(self._database, run, place, lock, (1, head))
+            return SqliteWriter(self._database, run, place, lock, (1, head), durable=durable)
         except BaseException as error:
             if lock is not None:
                 lock.release()

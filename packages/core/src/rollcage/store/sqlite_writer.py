@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sqlite3
 import weakref
+from concurrent.futures import Future
 from typing import Any, Final
 
 from rollcage.errors import ControlLost, Forked, TraceUnwritable
-from rollcage.store.database import Database, RunLock, unwritable
+from rollcage.store.database import Database, RunLock, identity, unwritable
+from rollcage.store.held import Held, Row
 from rollcage.store.protocol import StopOrder
 from rollcage.store.sql import ATTEST, order_of
+from rollcage.store.sqlite_committer import APPEND, Committer, changed, committer_of
 from rollcage.trace.events import seal_line
 
 __all__ = ["SqliteWriter"]
 
-# A line is added behind the one that this writer wrote last, or not at all.
-_APPEND: Final = (
-    "INSERT INTO lines SELECT ?1, ?2, ?3"
-    " WHERE ?2 = 1 + (SELECT max(number) FROM lines WHERE place = ?1)"
-)
+_log: Final = logging.getLogger("rollcage")
 _writers: weakref.WeakSet[SqliteWriter] = weakref.WeakSet()
 
 
@@ -34,22 +34,34 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 class SqliteWriter:
-    """Adds lines to one run, whose lock it holds, each in a transaction of its own."""
+    """Adds lines to one run, whose lock it holds, each in a transaction of its own.
 
-    buffered = False
+    Those of a task `queue`, and are committed together with those of others (see the committer).
+    """
 
     def __init__(
-        self, database: Database, run: str, place: int, lock: RunLock, end: tuple[int, bytes]
+        self,
+        database: Database,
+        run: str,
+        place: int,
+        lock: RunLock,
+        end: tuple[int, bytes],
+        *,
+        durable: bool = False,
     ) -> None:
         self.run = run
         self.forked = False
+        self.buffered = False
+        self._durable = durable
+        self._held: Held | None = None  # where its lines queue
+        self._committer: Committer | None = None
         self._database = database
         self._place = place
         self._lock = lock
         # Lines and head; set in one go, for Ctrl-C may come between any two instructions.
         self._end = self._next = end
         self._seen = -1  # the version of the data in which no order to stop was
-        self._file = _identity(database)
+        self._file = identity(database)
         self._connection: sqlite3.Connection | None = database.borrow()
         _writers.add(self)
 
@@ -63,18 +75,34 @@ class SqliteWriter:
             return Forked(f"run {self.run} belongs to the parent process; open a session here")
         return TraceUnwritable(f"the trace of run {self.run} can't be written: it is closed")
 
+    def queue(self) -> None:
+        committer = committer_of(self._database)
+        count, head = self._end
+        self._held, self._committer = (
+            Held(self.run, self._place, Row(count, b"", head), 0),
+            committer,
+        )
+        self.buffered = True
+        committer.take(self._held)
+
     def append(self, event: dict[str, Any]) -> None:
+        if self._held is not None and self._committer is not None:
+            self._db()
+            self._held.check()
+            count, _, head = self._held.last
+            self._committer.add(self._held, Row(count + 1, *seal_line(event, head)))
+            return
         if self._next is not self._end:
             self._recover()
         count, head = self._end
         line, head = seal_line(event, head)
         self._next = (count + 1, head)
         try:
-            added = self._db().execute(_APPEND, (self._place, count + 1, line)).rowcount
+            added = self._db().execute(APPEND, (self._place, count + 1, line)).rowcount
         except sqlite3.Error as error:
             self._next = self._end
             raise unwritable(self.run, error) from error
-        if added != 1 or _identity(self._database) != self._file:
+        if added != 1 or identity(self._database) != self._file:
             raise self._lost()
         self._end = self._next
 
@@ -95,24 +123,36 @@ class SqliteWriter:
         with contextlib.suppress(sqlite3.Error):
             self._db().execute(ATTEST, ("halted", count, head.hex(), self._place))
         return TraceUnwritable(
-            f"the trace of run {self.run} is not what was written to it: somebody else changed it "
-            f"while the run was live ({self._database.url}). Nothing more runs in it; bring it "
-            f"back as it was, with {count} lines, to resume it"
+            f"the trace of run {self.run} is not what was written to it: "
+            f"{changed(self._database, count)}"
         )
 
     def sync(self) -> None:
+        self._flush()
+        if self.buffered and not self._durable:
+            return
         try:
             self._database.sync()
         except OSError as error:
             raise unwritable(self.run, error) from error
 
-    def synced(self) -> None:
-        """Nobody else could say so: who wants to know, waits in a thread."""
+    def _flush(self) -> None:
+        """Have all that is queued in the store."""
+        if self._held is not None and self._committer is not None:
+            self._db()
+            self._committer.sync(self._held)
+            self._end = self._next = self._held.end.number, self._held.end.head
+
+    def synced(self) -> Future[None] | None:
+        if self._held is None or self._committer is None or self._durable:
+            return None
+        self._db()
+        return self._committer.synced(self._held)
 
     def stop_order(self, *, closely: bool = False) -> StopOrder | None:
         if self._connection is None:  # closed: nothing runs in it any more
             return None
-        if closely and _identity(self._database) != self._file:
+        if closely and identity(self._database) != self._file:
             raise ControlLost(self.run, f"its store {self._database.url} was moved or removed")
         try:
             version = self._connection.execute("PRAGMA data_version").fetchone()[0]
@@ -125,13 +165,14 @@ class SqliteWriter:
         return order
 
     def attest(self, status: str) -> None:
+        self._flush()
         if self._next is not self._end:
             self._recover()
         count, head = self._end
         own = "SELECT max(number) FROM lines WHERE place = ?"
         try:
             there = self._db().execute(own, (self._place,)).fetchone()[0]
-            if there != count or _identity(self._database) != self._file:
+            if there != count or identity(self._database) != self._file:
                 raise self._lost()
             self._db().execute(ATTEST, (status, count, head.hex(), self._place))
         except sqlite3.Error as error:
@@ -139,6 +180,14 @@ class SqliteWriter:
 
     def close(self) -> None:
         _writers.discard(self)
+        if self._held is not None and self._committer is not None and not self.forked:
+            try:
+                if self._connection is not None and self._held.queue and not self._held.lost:
+                    self._committer.sync(self._held)
+            except TraceUnwritable as error:
+                _log.warning("%s", error)
+            finally:
+                self._committer.leave(self._held)
         connection, self._connection = self._connection, None
         if connection is not None and not self.forked:
             self._database.give_back(connection)
@@ -150,12 +199,3 @@ class SqliteWriter:
         """In a forked child: the run, its lock and its connection stay the parent's."""
         self.forked = True
         self.close()
-
-
-def _identity(database: Database) -> tuple[int, int] | None:
-    """Which file has the store's name now; None where there is none."""
-    try:
-        found = os.stat(database.path)  # noqa: PTH116 - on the hot path
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino

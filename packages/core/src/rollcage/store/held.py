@@ -1,4 +1,4 @@
-"""The runs of a PostgreSQL store that this process has locked: what is to be added to each."""
+"""A run that this process has locked, where its lines queue before they are in the store."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Row(NamedTuple):
 class Held:
     """A run that this process has locked.
 
-    Its session adds to the queue. Whoever has the connection (see `Committer`) takes from it; what
-    that changes here can be broken off between any two instructions, and done again.
+    Its session adds to the queue. Whoever has the connection (see the committers) takes from it;
+    what that changes here can be broken off between any two instructions, and done again.
 
     Attributes:
         run: its id.
@@ -93,6 +93,15 @@ class Held:
         """Nothing can be added any more."""
         self.lost = f"the trace of run {self.run} is not written any more: {reason}"
         self._tell()
+
+    def fail(self, error: TraceUnwritable) -> None:
+        """What is queued can't be added now; who waits for it is told so, and it stays queued."""
+        with self._guard:
+            while self.waits:
+                done = self.waits[0][1]
+                if not done.done():
+                    done.set_exception(error)
+                self.waits.popleft()
 
     def _tell(self) -> None:
         """Let those know who wait for what is in the store, or can't come there."""
