@@ -45,9 +45,18 @@ def _node(random: Random, depth: int) -> Node:
         together = (_beside(random, depth) for _ in range(random.randint(1, 3)))
         return Turn(tuple(together))
     if kind == "branches":
-        lines = (_some(random, depth - 1, 0) for _ in range(random.randint(1, 3)))
-        return Branches(tuple(lines))
+        lines = [_some(random, depth - 1, 0) for _ in range(random.randint(1, 3))]
+        return Branches(tuple(lines), _after(random, len(lines)))
     return Block(_some(random, depth - 1), random.random() < 0.5)
+
+
+def _after(random: Random, lines: int) -> tuple[frozenset[int], ...]:
+    """By line, the earlier ones that it comes after; nothing where all begin at once."""
+    if random.random() < 0.5:
+        return ()
+    return tuple(
+        frozenset(each for each in range(line) if random.random() < 0.5) for line in range(lines)
+    )
 
 
 def _beside(random: Random, depth: int) -> Node:

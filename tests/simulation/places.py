@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, cast
 
-from rollcage.store import JsonlStore, Store, system
+from rollcage.store import JsonlStore, RunInfo, Store, check_attested, system
 
 from tests.simulation.client import ServerStore
 from tests.simulation.database import Server
 from tests.simulation.machine import Machine, View
-from tests.simulation.scheduler import Process
+from tests.simulation.scheduler import Process, Violation
 
 if TYPE_CHECKING:
     from tests.simulation.universe import Universe
@@ -23,6 +23,7 @@ class Place(ABC):
     """A store, what keeps it, and what may befall that."""
 
     durability: Literal["os", "disk"] = "os"
+    prunes = False  # whether runs are pruned and copied here
 
     def __init__(self, universe: Universe) -> None:
         self.universe = universe
@@ -61,12 +62,22 @@ class Place(ABC):
         """The runs that have begun, by what lies there."""
 
     @abstractmethod
+    def copy(self, store: Store, info: RunInfo) -> None:
+        """Copy a run to somewhere else, as it is now."""
+
+    @abstractmethod
+    def look_at_copies(self) -> None:
+        """Whether each of them is what was there once."""
+
+    @abstractmethod
     def passes(self) -> None:
         """A little time has passed."""
 
 
 class OnDisk(Place):
     """The directory store, on the disk of one machine with all processes."""
+
+    prunes = True
 
     def __init__(self, universe: Universe) -> None:
         super().__init__(universe)
@@ -80,6 +91,7 @@ class OnDisk(Place):
         self._kinds = random.sample(kinds, random.randint(1, len(kinds)))
         self._rots_once = random.random() < 0.1
         self._until = 0  # the disk is full
+        self._copied: dict[str, list[bytes]] = {}
 
     def enter(self) -> None:
         self._views: dict[Process | None, View] = {}
@@ -158,6 +170,25 @@ class OnDisk(Place):
 
     def buried(self, process: Process) -> None:
         self.machine.release(process)
+
+    # --- copies ----------------------------------------------------------------------------------
+
+    def copy(self, store: Store, info: RunInfo) -> None:
+        """Into another folder; of a live run, as far as it has come."""
+        if info.run in self.universe.pruned or info.run in self.damaged:
+            return
+        trace = store.read(info.run)
+        check_attested(trace)
+        self.universe.scheduler.note(f"{info.run} is copied")
+        self._copied.setdefault(info.run, []).append(trace.data)
+        JsonlStore("/copies").restore(trace)
+
+    def look_at_copies(self) -> None:
+        copies = JsonlStore("/copies")
+        copies.repair()
+        for info in copies.runs():
+            if (data := copies.read(info.run).data) not in self._copied[info.run]:
+                raise Violation(f"the copy of {info.run} is {data!r}")
 
     # --- what is there ---------------------------------------------------------------------------
 
@@ -240,6 +271,14 @@ class OnServer(Place):
 
     def buried(self, process: Process) -> None:
         self.server.buried(process)
+
+    # --- copies ----------------------------------------------------------------------------------
+
+    def copy(self, store: Store, info: RunInfo) -> None:
+        """A simulated server's runs are copied nowhere."""
+
+    def look_at_copies(self) -> None:
+        """There are none."""
 
     # --- what is there ---------------------------------------------------------------------------
 

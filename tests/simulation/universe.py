@@ -6,15 +6,27 @@ and the workers bring all jobs to their end. Then what is left is held against w
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from random import Random
 from typing import Any
 
 import orjson
-from rollcage import RollcageError, RunStopped, UnknownOutcome
+from rollcage import (
+    Approval,
+    ApprovalRequired,
+    Blocked,
+    QueueApprover,
+    RollcageError,
+    RunPruned,
+    RunStopped,
+    StepView,
+    UnknownOutcome,
+    Verdict,
+)
 from rollcage.errors import (
     ControlLost,
     RunInUse,
@@ -23,8 +35,9 @@ from rollcage.errors import (
     TraceUnwritable,
     UndoIncomplete,
 )
+from rollcage.gate import ApprovalQueue
 from rollcage.step.driver import Clock
-from rollcage.store import StopOrder, Store, check_attested, system
+from rollcage.store import RunInfo, StopOrder, Store, check_attested, system
 from rollcage.trace import Worlds, check_events
 
 from tests.simulation import chance
@@ -35,7 +48,10 @@ from tests.simulation.scheduler import Process, Scheduler, Violation
 __all__ = ["Universe", "replay"]
 
 # What a session, or an operator, may meet: somebody else, an order, or a store that is not there.
-EXPECTED = {ControlLost, RunInUse, RunStopped, StoreError, TraceUnwritable, UnknownOutcome}
+EXPECTED = {
+    ApprovalRequired, ControlLost, RunInUse, RunPruned, RunStopped, StoreError, TraceUnwritable,
+    UnknownOutcome,
+}  # fmt: skip
 HOUR = 3_600 * 10**9  # ns
 
 
@@ -60,10 +76,14 @@ class Universe(Outside):
         self.stops_left = random.randint(0, 3)
         self.rate = random.choice((0.002, 0.01, 0.03))
         self.jumps = random.random() < 0.3  # clocks do
+        self.asks = not self.jumps and random.random() < 0.3  # for leave to do some calls
+        self.prunes_left = random.randint(0, 2)
+        self.copies_left = random.randint(0, 2)
         self.scheduler.switches = random.choice((0.02, 0.1, 0.4))
         self.scheduler.nature = self._nature
         self.scheduler.buried = self._buried
         self._names = 0
+        self.pruned: set[str] = set()  # runs whose traces may be gone
         self._ordered: set[str] = set()  # runs that were told to stop, and that nobody let go on
 
     def _job(self, number: int, *, flat: bool) -> Job:
@@ -137,8 +157,12 @@ class Universe(Outside):
         """A worker: it does what is left to be done."""
         while left := [job for job in self.jobs if not job.is_over]:
             job = self.random.choice(left)
+            gate = {"rules": [_asks], "approver": QueueApprover(worker.store)} if self.asks else {}
             try:
-                run = worker.do(job, replay="continue", durability=self.place.durability)
+                run = worker.do(job, replay="continue", durability=self.place.durability, **gate)
+            except RunPruned as error:  # by whoever saw that it is done
+                self.scheduler.note(f"{job.name} was done: {_line(error)}")
+                job.done = job.done or "pruned"
             except UnknownOutcome as unknown:
                 self.scheduler.note(f"{job.name} does not know of step {unknown.step}")
                 worker.wait_for_others(job)
@@ -161,14 +185,47 @@ class Universe(Outside):
             self._lifts(worker, run)
         while not self.is_done:
             self.scheduler.sleep(2 * self.random.random() ** 4)
-            what = self.random.choice(("runs", "repair", "stop", "stop", "stop"))
+            self._approves(worker)
+            what = self.random.choice(("repair", "prune", "copy", "stop", "stop", "stop"))
             if what == "repair":
                 self._attempt(worker.store.repair)
                 continue
             runs = self._attempt(worker.store.runs) or []
+            if what == "prune" and runs and self.prunes_left:
+                self.prunes_left -= 1
+                self._prunes(worker, self.random.choice(runs))
+            if what == "copy" and runs and self.copies_left:
+                self.copies_left -= 1
+                self._attempt(self.place.copy, worker.store, self.random.choice(runs))
             if what == "stop" and runs and self.stops_left:
                 self.stops_left -= 1
                 self._stops(worker, self.random.choice((*runs, *[runs[-1]] * len(runs))).run)
+
+    def _approves(self, worker: Worker) -> None:
+        """Whatever is asked for may be done, once."""
+        queue = ApprovalQueue(worker.store)
+        for approval in self._attempt(queue.ids) or () if self.asks else ():
+            queued = self._attempt(queue.get, approval)
+            if queued is not None and queued.decision is None and not queued.use:
+                self.scheduler.note(f"{approval} is approved")
+                decide = functools.partial(queue.decide, now=queued.request.at)
+                self._attempt(decide, approval, Approval(True, by="operator"))
+
+    def _prunes(self, worker: Worker, info: RunInfo) -> None:
+        """The trace of a run that has done its job goes, whoever may be about to go on with it."""
+        if info.status != "ok" or not self.place.prunes:
+            return
+        run: str | None = info.run
+        while run is not None:  # and those that it builds on, each if it may go
+            self.scheduler.note(f"{run} is to be pruned")
+            self.pruned.add(run)  # from now on, it may be gone
+            try:
+                worker.store.prune(run, by="operator", time=1)
+                run = worker.store.info(run).source
+            except RollcageError as error:
+                self._expected(error)
+                self.scheduler.note(f"{run} stays: {_line(error)}")
+                return
 
     def _stops(self, worker: Worker, run: str) -> None:
         order = StopOrder(run, "operator", "by chance", self.scheduler.now // 1000)
@@ -210,7 +267,8 @@ class Universe(Outside):
         reason = _reason(error)
         if self.place.damaged and isinstance(reason, TraceCorrupt | UndoIncomplete):
             return
-        if type(reason) not in EXPECTED:
+        unheard = isinstance(error, Blocked) and "approver failed: StoreError" in str(error)
+        if type(reason) not in EXPECTED and not unheard:
             self._violated(f"{type(error).__name__}: {error}")
 
     def _violated(self, what: str) -> None:
@@ -267,25 +325,36 @@ class Universe(Outside):
             if not self.place.damaged:
                 raise
             return  # nobody can tell which job it is of: that is told, and nothing is done
-        if not self.place.traces() - self.place.damaged <= set(listed) <= self.place.traces():
-            self._violated(f"listed: {sorted(listed)}, there: {sorted(self.place.traces())}")
-        for run in listed:
-            self._verify(store, run)
+        self._look_at_runs(store, listed)
+        self.place.look_at_copies()
+        whole = [] if self.place.damaged else self.jobs
+        for job in whole:
+            last = listed[job.finished[-1]] if job.finished else None
+            if last is not None and last.pruned is None:
+                worker.do(job, replay="offline", source=(store, last.run))
+                if worker.given != job.given:
+                    self._violated(f"{job.name} gave {job.given}, and offline {worker.given}")
+        for job in whole:  # last: elsewhere
+            expected = self._reference(job)
+            if job.world.effects != expected:
+                self._violated(f"{job.name}: {job.world.effects} is not {expected}")
+
+    def _look_at_runs(self, store: Store, listed: Mapping[str, RunInfo]) -> None:
+        """Whether all that began are listed, as they ended, and each trace is whole."""
+        there = self.place.traces() | {run for run in listed if listed[run].pruned is not None}
+        if not there - self.place.damaged <= set(listed) <= there:
+            self._violated(f"listed: {sorted(listed)}, there: {sorted(there)}")
+        for run, info in listed.items():
+            if info.pruned is None:
+                self._verify(store, run)
+            elif run not in self.pruned:
+                self._violated(f"{run} is listed as pruned, and nobody has pruned it")
         for job in self.jobs:
             for run in job.finished:
                 if run not in self.place.damaged and (
                     run not in listed or listed[run].status != "ok"
                 ):
                     self._violated(f"{run} has finished, and is not listed so")
-        whole = [] if self.place.damaged else self.jobs
-        for job in whole:
-            worker.do(job, replay="offline", source=(store, job.finished[-1]))
-            if worker.given != job.given:
-                self._violated(f"{job.name} gave {job.given}, and offline {worker.given}")
-        for job in whole:  # last: elsewhere
-            expected = self._reference(job)
-            if job.world.effects != expected:
-                self._violated(f"{job.name}: {job.world.effects} is not {expected}")
 
     def _verify(self, store: Store, run: str) -> None:
         """Whether a trace verifies, and whether one that has rotted does not."""
@@ -317,6 +386,11 @@ class Universe(Outside):
             else:
                 return alone.world.effects
         raise AssertionError(job.name)
+
+
+def _asks(step: StepView) -> Verdict | None:
+    """Whether a call needs leave."""
+    return Verdict.ask("is that so?") if step.name == "plain" else None
 
 
 def _labels(given: list[str]) -> list[str]:

@@ -657,6 +657,26 @@ class StoreSuite:
             keep(2)
         assert (afresh.stats.hits, afresh.root) == (0, afresh.run_id)
 
+    def test_a_run_that_another_one_builds_on_is_not_pruned(self, store: Store, url: str) -> None:
+        with Session("job", store=url) as first:
+            keep(1)
+        with Session("job", store=url, replay="continue") as later:
+            keep(1)
+        with Session("job", store=url, replay="verify", source=first.run_id) as looks_back:
+            pass
+        with pytest.raises(StoreError, match=later.run_id):
+            store.prune(first.run_id, by="ann", time=5)
+        assert store.info(first.run_id).pruned is None
+        store.prune(later.run_id, by="ann", time=5)
+        store.prune(first.run_id, by="ann", time=5)
+        with pytest.raises(RunPruned, match=later.run_id):  # it was done: nobody does it again
+            Session("job", store=url, replay="continue").__enter__()
+        assert store.info(looks_back.run_id).pruned is None
+        with pytest.raises(RunPruned):
+            store.stop(StopOrder(first.run_id, "ann", "", 1))
+        with pytest.raises(RunPruned):
+            store.lift(first.run_id)
+
     def test_what_has_not_ended_is_not_pruned(self, store: Store, url: str, start: Any) -> None:
         holder = start(_HOLD, "auto")
         run = holder.stdout.readline().strip()

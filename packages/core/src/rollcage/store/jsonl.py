@@ -232,6 +232,7 @@ class JsonlStore(TraceFile):
 
     def stop(self, order: StopOrder) -> None:
         path = self._path(order.run)
+        self._check_pruned(order.run)
         if not disk.exists(path):
             raise RunNotFound(f"there is no run {order.run} in {self._folder}")
         give_order(path.with_suffix(".control"), order)  # first: whoever opens now, sees it
@@ -243,6 +244,7 @@ class JsonlStore(TraceFile):
 
     def lift(self, run: str) -> bool:
         path = self._path(run)
+        self._check_pruned(run)
         if not disk.exists(path):
             raise RunNotFound(f"there is no run {run} in {self._folder}")
         lifted = lift_order(path.with_suffix(".control"), run)
@@ -306,7 +308,10 @@ class JsonlStore(TraceFile):
             info = self.info(run)
             if info.pruned is not None:
                 return
-            left = self._pruned(run) or stubs.pruned_of(info, by, time)  # or it goes on with that
+            left = self._pruned(run)  # it goes on with that
+            if left is None:
+                left = stubs.pruned_of(info, by, time)
+                stubs.check_unneeded(run, self.runs(source=run))
             descriptor = open_locked(path)
             try:
                 alone = self._index.begins()

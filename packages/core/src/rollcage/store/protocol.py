@@ -411,7 +411,8 @@ class Store(Reader, Protocol):
         Raises:
             RunInUse: it is being written or resumed.
             RunNotFound: there is no such run.
-            StoreError: it has not ended with its end attested, or it can't be removed.
+            StoreError: it has not ended with its end attested, a run that is not pruned builds on
+                it, or it can't be removed.
         """
         ...
 

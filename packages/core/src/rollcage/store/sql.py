@@ -231,6 +231,7 @@ class SqlStore(SqlDocuments):
         self._check_there(order.run)
         by, reason = _writable(order.by), _writable(order.reason)
         with self._sql.changing() as db:  # first: whoever opens now, sees it
+            self._check_pruned(db, order.run)
             place = self._place(db, order.run)
             db.execute(_ORDER, (place, order.run, by, reason, order.time))
             self._tell(db)
@@ -245,6 +246,7 @@ class SqlStore(SqlDocuments):
     def lift(self, run: str) -> bool:
         self._check_there(run)
         with self._sql.changing() as db:
+            self._check_pruned(db, run)
             own = (self._place(db, run), run)
             found = db.execute("DELETE FROM orders WHERE place = ? AND run = ?", own).rowcount
         with self.opening(), self._sql.changing() as db:
@@ -302,9 +304,14 @@ class SqlStore(SqlDocuments):
     def prune(self, run: str, *, by: str, time: int, skeleton: bytes = b"") -> None:
         if self.info(run).pruned is not None:
             return
+        with self.opening():  # nobody begins to build on it meanwhile
+            self._prune(run, by, time, skeleton)
+
+    def _prune(self, run: str, by: str, time: int, skeleton: bytes) -> None:
         lock = self.lock(run)
         try:
             left = stubs.pruned_of(self.info(run), by, time)
+            stubs.check_unneeded(run, self.runs(source=run))
             with self._sql.changing() as db:
                 place = self._place(db, run)
                 stub = (stubs.KIND, run, stubs.stub_of(left))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+from collections.abc import Iterable
 from typing import Any, Final
 
 import orjson
@@ -16,9 +17,19 @@ from rollcage.errors import RunConflict, RunPruned, StoreError
 from rollcage.store.protocol import Pruned, RunInfo, RunTrace
 from rollcage.trace.reader import split_tail, tail_of
 
-__all__ = ["KIND", "check_there", "goes_on", "gone", "info_in", "pruned_of", "stub_of"]
+__all__ = [
+    "KIND",
+    "check_there",
+    "check_unneeded",
+    "goes_on",
+    "gone",
+    "info_in",
+    "pruned_of",
+    "stub_of",
+]
 
 KIND: Final = "pruned"  # of documents
+_WORKS: Final = ("record", "resume")  # the modes of runs that go on from another one
 _TOLD: Final = ("run", "name", "mode", "source", "time", "status", "input")
 
 
@@ -35,6 +46,20 @@ def pruned_of(info: RunInfo, by: str, time: int) -> RunInfo:
         )
     pruned = Pruned(time, by, info.count, info.head)
     return dataclasses.replace(info, pruned=pruned, count=None, head=None)
+
+
+def check_unneeded(run: str, later: Iterable[RunInfo]) -> None:
+    """Refuse to remove a run that others go on from: `later` are those that name it.
+
+    Raises:
+        StoreError: one of them is there.
+    """
+    for info in later:
+        if info.mode in _WORKS and info.pruned is None:
+            raise StoreError(
+                f"run {run} stays: run {info.run} of {info.name!r} builds on it, and has to be "
+                f"pruned first"
+            )
 
 
 def stub_of(info: RunInfo) -> bytes:
