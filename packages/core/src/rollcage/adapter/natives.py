@@ -8,7 +8,7 @@ from typing import Any
 import pydantic
 
 from rollcage.adapter.shapes import is_object
-from rollcage.values.codec import register_native
+from rollcage.values.natives import register_native
 
 __all__ = ["Parts", "register_parts"]
 

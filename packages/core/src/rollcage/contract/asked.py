@@ -9,7 +9,8 @@ import orjson
 
 from rollcage.contract.contract import Contract
 from rollcage.fingerprint.identity import jcs
-from rollcage.values.codec import TAG, Seal, encode_result, hidden, tagged
+from rollcage.values.codec import TAG, encode_result, tagged
+from rollcage.values.hiding import Seal, hidden
 
 __all__ = ["as_asked", "secret_names"]
 

@@ -16,7 +16,7 @@ from rollcage.contract.drift import OnDrift, Promise, type_of
 from rollcage.contract.permissions import grants_of
 from rollcage.contract.schema import signature_model
 from rollcage.errors import ContractError
-from rollcage.values.codec import Seal
+from rollcage.values.hiding import Seal
 from rollcage.values.registered import Types, named_in
 
 __all__ = ["Contract", "Effect", "OnMiss", "Source"]

@@ -21,7 +21,8 @@ import orjson
 import pydantic
 
 from rollcage.errors import OutputDrift
-from rollcage.values.codec import TAG, Seal, encode_result, same_encoding, survey_safely
+from rollcage.values.codec import TAG, encode_result, same_encoding, survey_safely
+from rollcage.values.hiding import Seal
 
 __all__ = ["Drift", "DriftCode", "OnDrift", "Promise", "as_error", "flaw_of", "raised", "type_of"]
 

@@ -10,8 +10,9 @@ from typing import Any, Final, cast
 from rollcage.gate.quotes import DECLARED, Quotes, texts_of
 from rollcage.gate.secrets import detect, hide_secrets, names_secret
 from rollcage.gate.verdict import Verdict
-from rollcage.values.codec import STAND_IN, TAG, Hidden, Hiding, Seal, stand_in, tagged
+from rollcage.values.codec import TAG, tagged
 from rollcage.values.decoding import decode
+from rollcage.values.hiding import STAND_IN, Hidden, Hiding, Seal, stand_in
 
 __all__ = ["Detecting", "Sealing"]
 

@@ -15,7 +15,8 @@ from rollcage.replay.fork import Fork
 from rollcage.store.jobs import store_option
 from rollcage.store.protocol import RunInfo, Store
 from rollcage.store.url import RunSource
-from rollcage.values.codec import Seal, encode, hidden
+from rollcage.values.codec import encode
+from rollcage.values.hiding import Seal, hidden
 
 __all__ = ["Job", "Replay", "encode_input", "microseconds"]
 

@@ -30,8 +30,8 @@ from rollcage.replay.path import Entry
 from rollcage.replay.world import Branch, Place, Turn
 from rollcage.step.watch import Watch
 from rollcage.undo.compensation import Captured
-from rollcage.values.codec import Seal
 from rollcage.values.copies import own_copy
+from rollcage.values.hiding import Seal
 
 __all__ = [
     "Admission", "Arrival", "Call", "Consent", "Precondition", "Prepared", "Progress", "Stats",

@@ -43,9 +43,10 @@ from rollcage.undo.compensation import (
     plan_from,
     states_of,
 )
-from rollcage.values.codec import TAG, Seal, tagged
+from rollcage.values.codec import TAG, tagged
 from rollcage.values.decoding import decode
 from rollcage.values.exceptions import told_of
+from rollcage.values.hiding import Seal
 from rollcage.values.registered import REGISTERED, Types
 
 __all__ = [

@@ -46,9 +46,9 @@ from rollcage.step.labelled import labelled
 from rollcage.step.metering import Start, limited
 from rollcage.step.requests import Flow
 from rollcage.step.settling import seen, settling
-from rollcage.values.codec import Seal
 from rollcage.values.decoding import decode
 from rollcage.values.exceptions import decode_exception
+from rollcage.values.hiding import Seal
 
 __all__ = ["Above", "Gate", "failed"]
 

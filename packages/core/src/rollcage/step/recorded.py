@@ -25,8 +25,9 @@ from rollcage.step.requests import (
     Stop,
 )
 from rollcage.step.results import given_back
-from rollcage.values.codec import Seal, encode_result, same_encoding
+from rollcage.values.codec import encode_result, same_encoding
 from rollcage.values.exceptions import decode_exception, encode_exception
+from rollcage.values.hiding import Seal
 from rollcage.values.registered import Types
 
 __all__ = ["compared", "give_back", "kept"]

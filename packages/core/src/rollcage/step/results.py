@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from rollcage.contract.contract import Contract
 from rollcage.errors import NotReplayableWarning
-from rollcage.values.codec import TAG, Seal, encode_result, same_encoding
+from rollcage.values.codec import TAG, encode_result, same_encoding
 from rollcage.values.decoding import Strange, decode, decode_result
+from rollcage.values.hiding import Seal
 from rollcage.values.registered import Types
 
 __all__ = ["given_back", "recorded", "warn_of"]

@@ -21,9 +21,11 @@ from rollcage.trace.runs import (
     read_run,
 )
 from rollcage.trace.worlds import Worlds
-from rollcage.values.codec import STAND_IN, TAG, Native, encode, encode_result, register_native
+from rollcage.values.codec import TAG, encode, encode_result
 from rollcage.values.decoding import decode
 from rollcage.values.exceptions import decode_exception, encode_exception
+from rollcage.values.hiding import STAND_IN
+from rollcage.values.natives import Native, register_native
 
 __all__ = [
     "CHAIN_START",

@@ -17,8 +17,9 @@ import orjson
 from rollcage.contract.contract import Contract
 from rollcage.errors import ContractError, ToolMissing, Unencodable
 from rollcage.fingerprint.identity import jcs
-from rollcage.values.codec import STAND_IN, TAG, Seal, encode, hidden
+from rollcage.values.codec import TAG, encode
 from rollcage.values.decoding import decode
+from rollcage.values.hiding import STAND_IN, Seal, hidden
 
 __all__ = [
     "Captured",

@@ -10,9 +10,8 @@ import dataclasses
 import datetime as dt
 import enum
 import math
-import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import Any, Final, NamedTuple, Protocol
@@ -24,8 +23,10 @@ import pydantic_core
 
 from rollcage.errors import Unencodable
 from rollcage.values.forms import Form, Unfit
+from rollcage.values.hiding import Seal
 from rollcage.values.libraries import form_of
 from rollcage.values.making import fields_of, state_of
+from rollcage.values.natives import native_of
 
 __all__ = [
     "BASES",
@@ -33,21 +34,11 @@ __all__ = [
     "FOREIGN",
     "NOT_RECORDED",
     "PLAIN",
-    "STAND_IN",
     "TAG",
-    "Hidden",
     "Known",
-    "Native",
-    "Seal",
     "encode",
     "encode_result",
-    "hidden",
-    "is_native",
-    "native_called",
-    "native_of",
-    "register_native",
     "same_encoding",
-    "stand_in",
     "survey",
     "tagged",
 ]
@@ -69,54 +60,6 @@ NOT_RECORDED: Final = _NotRecorded()
 FOREIGN: Final = 0  # holds something that plain JSON, as the trace uses it, does not
 PLAIN: Final = 1  # is its own encoding, but orjson's bytes may differ from JCS
 CANONICAL: Final = 2  # is its own encoding, and orjson's sorted bytes are its JCS
-
-Seal = Callable[[str], str]
-"""Turns a secret into its HMAC under the store's key (hex).
-
-A `Hiding` one also looks for secrets in what is encoded; see `hidden`.
-"""
-
-STAND_IN: Final = re.compile(r"<secret [0-9a-f]{32}>")
-"""What stands, in a text, for a secret that was found in it."""
-
-
-def stand_in(digest: str) -> str:
-    """What stands in a text for the secret of this HMAC."""
-    return f"<secret {digest[:32]}>"
-
-
-class Hidden(NamedTuple):
-    """An encoded value without the secrets that were found in it, and where which were."""
-
-    value: Any
-    found: list[str]
-
-
-class Hiding:
-    """A seal that looks for secrets in what is encoded."""
-
-    def __call__(self, secret: str) -> str:
-        """See `Seal`."""
-        raise NotImplementedError
-
-    @property
-    def idle(self) -> bool:
-        """Whether there is nothing to look for, so that nobody has to ask."""
-        raise NotImplementedError
-
-    def hide(self, encoded: Any, names: Collection[str] = ()) -> Hidden:
-        """An encoded value without the secrets in it. `names` are those of declared parameters."""
-        raise NotImplementedError
-
-
-def hidden(encoded: Any, seal: Seal, names: Collection[str] = ()) -> Hidden:
-    """What may reach the disk of an encoded value: all of it, unless the seal finds secrets.
-
-    `names` are those of its members that were declared: they are no secrets.
-    """
-    if isinstance(seal, Hiding) and not seal.idle:
-        return seal.hide(encoded, names)
-    return Hidden(encoded, [])
 
 
 def survey(value: Any, reserved: str | None = TAG) -> int:  # noqa: C901, PLR0912 - each value of each call goes through here: fewer calls, more branches
@@ -160,60 +103,6 @@ def survey(value: Any, reserved: str | None = TAG) -> int:  # noqa: C901, PLR091
                 level = found
         return level
     return FOREIGN
-
-
-# --- values of a framework -----------------------------------------------------------------------
-
-
-class Native(Protocol):
-    """How an adapter carries a value of its framework: neutral data that brings it back.
-
-    `project` gives data that any reader can use. Under a key that is the framework's name stands
-    what only that framework knows; all other readers get the data without it. `revive` makes the
-    native value from the data again and must take them as hostile input.
-
-    Attributes:
-        name: "<framework>.<kind>".
-        portable: whether the data are of use elsewhere; in another framework, a step whose value is
-            not portable can't be replayed.
-    """
-
-    name: str
-    portable: bool
-
-    def project(self, value: Any) -> Any:
-        """Data for a native value."""
-        ...
-
-    def revive(self, data: Any) -> Any:
-        """The native value for these data; raises ValueError where they are none of ours."""
-        ...
-
-
-_natives_by_type: dict[type, Native] = {}
-_natives_by_name: dict[str, Native] = {}
-
-
-def native_called(name: Any) -> Native | None:
-    """The registered `Native` of that name."""
-    return _natives_by_name.get(name) if isinstance(name, str) else None
-
-
-def native_of(kind: type) -> Native | None:
-    """The `Native` that is registered for values of this class."""
-    return _natives_by_type.get(kind)
-
-
-def is_native(kind: type) -> bool:
-    """Whether values of this type are a framework's, which carries them itself."""
-    return kind in _natives_by_type
-
-
-def register_native(types: Iterable[type], native: Native) -> None:
-    """Teach the codec a framework's types (exact types, not their subclasses)."""
-    _natives_by_name[native.name] = native
-    for each in types:
-        _natives_by_type[each] = native
 
 
 class Known(Protocol):
@@ -356,7 +245,7 @@ class _Encoder:
         flavour = _PATHS.get(kind)
         if flavour is not None:
             return {TAG: flavour[0], "type": flavour[1], "value": self.text(str(value))}
-        native = _natives_by_type.get(kind)
+        native = native_of(kind)
         if native is not None:
             inner = self.encode(native.project(value), path, depth + 1)
             encoded = {TAG: "native", "type": native.name, "value": inner}

@@ -9,7 +9,7 @@ from pathlib import PosixPath, PurePosixPath, PureWindowsPath
 from typing import Any, Final
 from uuid import UUID
 
-from rollcage.values.codec import is_native
+from rollcage.values.natives import is_native
 
 __all__ = ["own_copy"]
 

@@ -13,10 +13,11 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, Final
 from uuid import UUID
 
-from rollcage.values.codec import TAG, native_called
+from rollcage.values.codec import TAG
 from rollcage.values.forms import Form
 from rollcage.values.libraries import FORMS
 from rollcage.values.making import made
+from rollcage.values.natives import native_called
 from rollcage.values.registered import Types
 
 __all__ = ["Strange", "decode", "decode_result"]

@@ -11,8 +11,9 @@ from typing import Any, Final, cast
 import orjson
 
 from rollcage.errors import ReplayedError, RollcageError
-from rollcage.values.codec import Seal, encode_result, hidden
+from rollcage.values.codec import encode_result
 from rollcage.values.decoding import Strange, decode, decode_result
+from rollcage.values.hiding import Seal, hidden
 from rollcage.values.registered import Types
 
 __all__ = ["decode_exception", "encode_exception", "told_of"]

@@ -15,7 +15,8 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin
 import pydantic
 
 from rollcage.errors import ContractError
-from rollcage.values.codec import BASES, native_of
+from rollcage.values.codec import BASES
+from rollcage.values.natives import native_of
 
 __all__ = ["REGISTERED", "Types", "named_in", "register"]
 

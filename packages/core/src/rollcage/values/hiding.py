@@ -1,0 +1,57 @@
+"""How what is encoded is sealed, and how secrets are looked for in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from typing import Any, Final, NamedTuple
+
+__all__ = ["STAND_IN", "Hidden", "Hiding", "Seal", "hidden", "stand_in"]
+
+Seal = Callable[[str], str]
+"""Turns a secret into its HMAC under the store's key (hex).
+
+A `Hiding` one also looks for secrets in what is encoded; see `hidden`.
+"""
+
+STAND_IN: Final = re.compile(r"<secret [0-9a-f]{32}>")
+"""What stands, in a text, for a secret that was found in it."""
+
+
+def stand_in(digest: str) -> str:
+    """What stands in a text for the secret of this HMAC."""
+    return f"<secret {digest[:32]}>"
+
+
+class Hidden(NamedTuple):
+    """An encoded value without the secrets that were found in it, and where which were."""
+
+    value: Any
+    found: list[str]
+
+
+class Hiding:
+    """A seal that looks for secrets in what is encoded."""
+
+    def __call__(self, secret: str) -> str:
+        """See `Seal`."""
+        raise NotImplementedError
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to look for, so that nobody has to ask."""
+        raise NotImplementedError
+
+    def hide(self, encoded: Any, names: Collection[str] = ()) -> Hidden:
+        """An encoded value without the secrets in it. `names` are those of declared parameters."""
+        raise NotImplementedError
+
+
+def hidden(encoded: Any, seal: Seal, names: Collection[str] = ()) -> Hidden:
+    """What may reach the disk of an encoded value: all of it, unless the seal finds secrets.
+
+    `names` are those of its members that were declared: they are no secrets.
+    """
+    if isinstance(seal, Hiding) and not seal.idle:
+        return seal.hide(encoded, names)
+    return Hidden(encoded, [])

@@ -1,0 +1,59 @@
+"""Values of frameworks, which their adapters carry themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+__all__ = ["Native", "is_native", "native_called", "native_of", "register_native"]
+
+
+class Native(Protocol):
+    """How an adapter carries a value of its framework: neutral data that brings it back.
+
+    `project` gives data that any reader can use. Under a key that is the framework's name stands
+    what only that framework knows; all other readers get the data without it. `revive` makes the
+    native value from the data again and must take them as hostile input.
+
+    Attributes:
+        name: "<framework>.<kind>".
+        portable: whether the data are of use elsewhere; in another framework, a step whose value is
+            not portable can't be replayed.
+    """
+
+    name: str
+    portable: bool
+
+    def project(self, value: Any) -> Any:
+        """Data for a native value."""
+        ...
+
+    def revive(self, data: Any) -> Any:
+        """The native value for these data; raises ValueError where they are none of ours."""
+        ...
+
+
+_natives_by_type: dict[type, Native] = {}
+_natives_by_name: dict[str, Native] = {}
+
+
+def native_called(name: Any) -> Native | None:
+    """The registered `Native` of that name."""
+    return _natives_by_name.get(name) if isinstance(name, str) else None
+
+
+def native_of(kind: type) -> Native | None:
+    """The `Native` that is registered for values of this class."""
+    return _natives_by_type.get(kind)
+
+
+def is_native(kind: type) -> bool:
+    """Whether values of this type are a framework's, which carries them itself."""
+    return kind in _natives_by_type
+
+
+def register_native(types: Iterable[type], native: Native) -> None:
+    """Teach the codec a framework's types (exact types, not their subclasses)."""
+    _natives_by_name[native.name] = native
+    for each in types:
+        _natives_by_type[each] = native
