@@ -1,5 +1,6 @@
 """Workflows over Rollcage: a plan that is checked before it runs, and survives crashes."""
 
+from rollcage_workflow.builder import PlanBuilder, literal, steps
 from rollcage_workflow.check import check
 from rollcage_workflow.errors import Finding, PlanInvalid
 from rollcage_workflow.graph import Checked
@@ -12,10 +13,13 @@ __all__ = [
     "Execution",
     "Finding",
     "Plan",
+    "PlanBuilder",
     "PlanInvalid",
     "check",
     "execution",
     "executions",
+    "literal",
     "run",
     "run_sync",
+    "steps",
 ]
