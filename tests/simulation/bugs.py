@@ -79,9 +79,9 @@ def _fences_nobody(self: Server, _: Connection, run: str) -> int:
 
 
 def _too_early(self: Server, connection: Connection, what: str, *given: Any) -> Any:
-    """Lines are acknowledged, and added only when their connection asks for something else."""
+    """Lines are acknowledged, and added only when their connection adds or reads others."""
     late: dict[int, tuple[Any, ...]] = self.__dict__.setdefault("late", {})
-    before = late.pop(connection.number, None)
+    before = None if what == "order" else late.pop(connection.number, None)
     if before is not None and connection in self.connections:
         self.insert(connection, *before)
     if what == "insert" and connection in self.connections:
