@@ -1,4 +1,4 @@
-"""Tests of one agent in three frameworks: recorded, then failing where the agent is changed."""
+"""Tests of one agent, with a framework and without: recorded, then failing where it is changed."""
 
 import contextlib
 import io
@@ -31,16 +31,16 @@ def main() -> None:
         shutil.copy(Path(__file__).with_name("test_newsletter.py"), folder)
         (Path(folder) / "pytest.ini").write_text(INI, encoding="utf-8")
         said = run_tests(folder, "once")
-        assert "6 passed" in said, said
+        assert "8 passed" in said, said
         print("recorded, with the (scripted) models:")
         for path in sorted(Path(folder).rglob("*.jsonl")):
             print(" ", path.relative_to(folder))
 
-        print("\nreplayed, but three of the agents are asked to do something else:")
+        print("\nreplayed, but four of the agents are asked to do something else:")
         os.environ["QUESTION"] = "Send everybody the news."
         said = run_tests(folder, "none")
-        assert "3 failed, 3 passed" in said, said
-        for framework in ("langchain", "autogen", "crewai"):
+        assert "4 failed, 4 passed" in said, said
+        for framework in ("plain", "langchain", "autogen", "crewai"):
             command = f"pytest test_newsletter.py::test_{framework}_sends --rollcage-record=rewrite"
             assert f"If the new behaviour is right: {command}" in said, said
             print(f"  test_{framework}_sends fails. {command}")

@@ -1,7 +1,9 @@
-"""Tests of an agent in three frameworks. Its models are scripted, so that recording is offline."""
+"""Tests of an agent in three frameworks, and in plain Python. The models are scripted: offline."""
 
+import itertools
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 from rollcage import Session, tool
@@ -31,7 +33,24 @@ def plan(question: str) -> list[tuple[str, dict[str, str]]]:
     return [news, ("send", {"text": "the news from Lima"})] if "Send" in question else [news]
 
 
+@tool(effect="read")
+def ask_model(question: str, turn: int) -> list[tuple[str, dict[str, str]]]:
+    """What stands for a model in plain Python: the calls that it asks for."""
+    return plan(question)[turn : turn + 1]
+
+
 # --- the agents, as anybody would write them -----------------------------------------------------
+
+
+def plain(question: str) -> str:
+    tools: dict[str, Callable[..., str]] = {"look_up": look_up, "send": send}
+    for turn in itertools.count():
+        calls = ask_model(question, turn)
+        if not calls:
+            break
+        for name, arguments in calls:
+            tools[name](**arguments)
+    return "done"
 
 
 def langchain(session: Session, question: str) -> str:
@@ -140,6 +159,19 @@ def crewai(session: Session, question: str) -> str:
 
 
 # --- the tests -----------------------------------------------------------------------------------
+
+
+def test_plain_looks_up(cassette: Cassette) -> None:
+    with cassette.session():
+        assert plain("What is new?") == "done"
+    assert_no_writes_outside(cassette, [])
+    assert_cost(cassette, calls=3)
+
+
+def test_plain_sends(cassette: Cassette) -> None:
+    with cassette.session():
+        assert plain(task()) == "done"
+    assert_no_writes_outside(cassette, ["send"])
 
 
 def test_langchain_looks_up(cassette: Cassette) -> None:

@@ -128,7 +128,11 @@ def steps(run: Run) -> list[object]:
             {
                 **(step.outcome or {}),
                 "value": (step.outcome or {}).get("value") if step.kind == "tool" else None,
-                "error": ((step.outcome or {}).get("error") or {}).get("type"),
+                "error": {
+                    part: text
+                    for part, text in ((step.outcome or {}).get("error") or {}).items()
+                    if part in ("type", "message")
+                },
             },
         )
         for step in run.steps

@@ -14,6 +14,8 @@ from rollcage_otel import names
 __all__ = [
     "Attributes",
     "captures_content",
+    "content",
+    "error_message",
     "gen_ai",
     "operation",
     "outcome",
@@ -116,6 +118,12 @@ def content(event: StepEvent) -> Attributes:
     elif "value" in ended:
         said[names.RESULT] = _json(ended["value"])
     return said
+
+
+def error_message(event: StepEvent) -> str:
+    """What the error of a call says, which is content too."""
+    error = (event.data().get("outcome") or {}).get("error") or {}
+    return str(error.get("message", ""))
 
 
 def _message(given: Any) -> dict[str, Any]:

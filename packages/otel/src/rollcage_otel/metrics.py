@@ -11,15 +11,12 @@ from rollcage_otel import names
 
 __all__ = ["Metrics", "is_sdk"]
 
-
 _API: Final = ("opentelemetry.trace", "opentelemetry.metrics")
 
 
 def is_sdk(provider: object) -> bool:
     """Whether a provider keeps anything: those of the API alone are there until one is set up."""
-    return not type(provider).__module__.startswith(
-        ("opentelemetry.trace", "opentelemetry.metrics")
-    )
+    return not type(provider).__module__.startswith(_API)
 
 
 class Metrics:

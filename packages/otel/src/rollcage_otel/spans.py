@@ -65,8 +65,9 @@ class Spans(Instrument):
     Args:
         tracer_provider: gets the spans; by default the global one.
         meter_provider: gets the metrics; by default the global one.
-        content: whether arguments and results are attributes, as the trace holds them: secrets are
-            sealed. By default `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` says so.
+        content: whether arguments, results and the messages of errors are in spans, as the trace
+            holds them: secrets are sealed. By default,
+            `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` says so.
     """
 
     def __init__(
@@ -211,18 +212,20 @@ class Spans(Instrument):
             self._open[key] = opened
         if opened.span.is_recording():
             opened.said |= attributes.outcome(event)
+            message = ""
             if self._content:
                 opened.said |= attributes.content(event)
-            self._end(opened, event.time, state, error=event.error or state)
+                message = attributes.error_message(event)
+            self._end(opened, event.time, state, error=event.error or state, message=message)
 
-    def _end(self, opened: _Open, time: int, state: str, *, error: str) -> None:
+    def _end(self, opened: _Open, time: int, state: str, *, error: str, message: str = "") -> None:
         """End a span, with all that is known by now."""
         opened.span.set_attribute(names.STATE, state)
         if opened.twin:
             opened.span.update_name(f"step {getattr(opened.about, 'name', '')}")
         elif not opened.theirs:
             opened.span.set_attributes(opened.said)
-        _fail(opened.span, "" if state in _HARMLESS else error)
+        _fail(opened.span, "" if state in _HARMLESS else error, message)
         opened.end(time)
 
     def _decided(self, event: StepEvent) -> None:
@@ -327,10 +330,10 @@ def _with(span: Span, context: Context) -> Context:
     return contexts.set_value(_OURS, span, set_span_in_context(span, context))
 
 
-def _fail(span: Span, error: str) -> None:
+def _fail(span: Span, error: str, message: str = "") -> None:
     if error:
         span.set_attribute(names.ERROR_TYPE, error)
-        span.set_status(Status(StatusCode.ERROR))
+        span.set_status(Status(StatusCode.ERROR, message or None))
 
 
 def _state(event: StepEvent) -> str:
