@@ -6,6 +6,7 @@ each version is the one that constraints.txt says (only `floor` leaves it aside)
 
 import os
 import re
+import shutil
 from pathlib import Path
 
 import nox
@@ -18,6 +19,7 @@ nox.options.sessions = [
     "docs",
     "tests",
     "cross",
+    "mcp",
     "stores(sqlite)",  # on PostgreSQL: `nox -s stores`; its own suite and faults are in `tests`
     "coverage",
     "floor",
@@ -56,6 +58,15 @@ ON_ANY_STORE = [
     "approval_queue", "bends", "cancellation", "ending", "job", "nested_gate", "seen", "session",
     "threads", "transaction", "undo", "unknown",
 ]  # fmt: skip
+# The two lines of MCP's library, which can't be in one environment, and servers that stand on them.
+MCP_LINES = {
+    "old": ["mcp==1.30.*", "mcp-server-git", "mcp-server-sqlite", "mcp-server-time"],
+    "new": ["mcp==2.3.*"],
+}
+MCP_NODE = [
+    f"@modelcontextprotocol/server-{name}"
+    for name in ("everything", "filesystem", "memory", "sequential-thinking")
+]
 CORE = "packages/core[idna,secrets,sql,yaml]"  # with all that a policy can use
 EVERYTHING = [CORE, "packages/cli[demo]", "packages/conformance", "packages/governance"]
 EVERYTHING += ["packages/otel[export]", "packages/policy", "packages/pytest", "packages/toolbox"]
@@ -185,6 +196,27 @@ def phoenix(session: nox.Session) -> None:
         "uv", "pip", "install", "--quiet", "--python", python, "arize-phoenix>=20", external=True
     )
     session.run("python", "-m", "tests.phoenix", str(there / "bin" / "phoenix"))
+
+
+@nox.session
+def mcp(session: nox.Session) -> None:
+    """Real MCP servers and clients, each line in an environment of its own, through the proxy."""
+    if shutil.which("npm") is None:
+        if os.geteuid() != 0:
+            session.error("npm is needed: apt-get install nodejs npm")
+        session.run("apt-get", "install", "--yes", "-qq", "nodejs", "npm", external=True)
+    session.install(
+        *editable("packages/core", "packages/cli", "packages/mcp"), *groups("test"), *CONSTRAINTS
+    )
+    there = Path(session.create_tmp()).resolve() / "servers"
+    for line, packages in MCP_LINES.items():
+        session.run("uv", "venv", "--quiet", "--clear", str(there / line), external=True)
+        python = str(there / line / "bin" / "python")
+        session.run("uv", "pip", "install", "--quiet", "--python", python, *packages, external=True)
+    session.run(
+        "npm", "install", "--silent", "--prefix", str(there / "npm"), *MCP_NODE, external=True
+    )
+    session.run(*PYTEST, "tests/servers", *session.posargs, env={"ROLLCAGE_MCP_LAB": str(there)})
 
 
 @nox.session

@@ -34,7 +34,8 @@ class Drawer:
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
         self.server = Server(get=self.get, put=self.put, drop=self.drop)
-        key, both = {"key": {"type": "string"}}, {"key": {}, "value": {}}
+        key: Any = {"key": {"type": "string"}}
+        both: Any = {"key": {}, "value": {}}
         for name, properties in (("get", key), ("put", both), ("drop", key)):
             schema = {"type": "object", "properties": properties, "required": [*properties]}
             self.server.said[name] = {"inputSchema": schema}

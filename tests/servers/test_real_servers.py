@@ -1,0 +1,189 @@
+"""Real servers by real clients: seen the same through the proxy, and offline without the server."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+PARTIES = Path(__file__).parent / "parties"
+LAB = Path(os.environ.get("ROLLCAGE_MCP_LAB", ""))  # with the environments of clients and servers
+ROLLCAGE = [sys.executable, "-m", "rollcage"]
+
+if not LAB.name:
+    pytest.skip("nox -s mcp makes the environments", allow_module_level=True)
+
+
+class Case(NamedTuple):
+    command: Callable[[Path], list[str]]
+    story: Callable[[Path], list[Any]]
+    prepare: Callable[[Path], object] = lambda folder: None
+
+
+def node(name: str, *more: str) -> list[str]:
+    return [str(LAB / "npm" / "node_modules" / ".bin" / f"mcp-server-{name}"), *more]
+
+
+def python(line: str, name: str, *more: str) -> list[str]:
+    return [str(LAB / line / "bin" / name), *more]
+
+
+def repository(folder: Path) -> None:
+    for arguments in (
+        ["init", "-q", "-b", "main"],
+        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "one"],
+    ):
+        subprocess.run(["git", *arguments], cwd=folder, check=True)
+    (folder / "new.txt").write_text("new")
+
+
+ENTITY = {"name": "Ann", "entityType": "person", "observations": ["likes tea"]}
+
+CASES = {
+    "filesystem": Case(
+        lambda folder: node("filesystem", str(folder)),
+        lambda folder: [
+            ["list_tools"],
+            ["call_tool", "write_file", {"path": f"{folder}/a.txt", "content": "one"}],
+            ["call_tool", "read_text_file", {"path": f"{folder}/a.txt"}],
+            ["call_tool", "write_file", {"path": f"{folder}/a.txt"}],  # refused by the server
+            ["call_tool", "read_text_file", {"path": "/etc/passwd"}],
+            ["call_tool", "no_such_tool", {}],
+        ],
+    ),
+    "everything": Case(
+        lambda folder: node("everything"),
+        lambda folder: [
+            ["list_tools"],
+            ["call_tool", "echo", {"message": "<b>\x1b[31m"}],
+            ["call_tool", "get-sum", {"a": 1, "b": 2.5}],
+            ["call_tool", "get-structured-content", {"location": "Chicago"}],
+            ["call_tool", "trigger-long-running-operation", {"duration": 1, "steps": 3}],
+            ["call_tool", "trigger-sampling-request", {"prompt": "x", "maxTokens": 10}],
+            ["call_tool", "get-tiny-image", {}],
+            ["list_resources"],
+            ["list_resource_templates"],
+            ["read_resource", "demo://resource/dynamic/text/1"],
+            ["list_prompts"],
+            ["get_prompt", "simple-prompt"],
+            ["get_prompt", "args-prompt", {"city": "Paris"}],
+            ["send_ping"],
+        ],
+    ),
+    "memory": Case(
+        lambda folder: node("memory"),
+        lambda folder: [
+            ["list_tools"],
+            ["call_tool", "create_entities", {"entities": [ENTITY]}],
+            ["call_tool", "read_graph", {}],
+        ],
+    ),
+    "sequential-thinking": Case(
+        lambda folder: node("sequential-thinking"),
+        lambda folder: [
+            ["list_tools"],
+            [
+                "call_tool",
+                "sequentialthinking",
+                {"thought": "t", "nextThoughtNeeded": False, "thoughtNumber": 1, "totalThoughts": 1},
+            ],
+        ],
+    ),
+    "git": Case(
+        lambda folder: python("old", "mcp-server-git", "--repository", str(folder)),
+        lambda folder: [
+            ["list_tools"],
+            ["call_tool", "git_status", {"repo_path": str(folder)}],
+            ["call_tool", "git_add", {"repo_path": str(folder), "files": ["new.txt"]}],
+            ["call_tool", "git_diff_staged", {"repo_path": str(folder)}],
+        ],
+        repository,
+    ),
+    "sqlite": Case(
+        lambda folder: python("old", "mcp-server-sqlite", "--db-path", str(folder / "x.db")),
+        lambda folder: [
+            ["list_tools"],
+            ["call_tool", "create_table", {"query": "CREATE TABLE t (a int)"}],
+            ["call_tool", "write_query", {"query": "INSERT INTO t VALUES (1)"}],
+            ["call_tool", "read_query", {"query": "SELECT * FROM t"}],
+            ["call_tool", "read_query", {"query": "SELECT * FROM nowhere"}],
+        ],
+    ),
+    "time": Case(
+        lambda folder: python("old", "mcp-server-time"),
+        lambda folder: [
+            ["list_tools"],
+            ["call_tool", "convert_time", {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Mars/One"}],
+            ["call_tool", "get_current_time", {"timezone": "UTC"}],
+        ],
+    ),
+    "of line 2.x": Case(
+        lambda folder: python("new", "python", str(PARTIES / "new_server.py")),
+        lambda folder: [
+            ["list_tools"],
+            ["call_tool", "add", {"a": 1, "b": 2}],
+            ["call_tool", "work", {"steps": 3}],
+            ["call_tool", "fail", {}],
+            ["call_tool", "add", {"a": "x", "b": 2}],
+            ["list_prompts"],
+            ["get_prompt", "ask", {"what": "this"}],
+            ["read_resource", "note://one"],
+        ],
+    ),
+}  # fmt: skip
+CLIENTS = ["old", "new legacy", "new auto", "new 2026-07-28"]
+BOTH = [  # each server by the client of its line, one of each line by all
+    *((server, "old") for server in CASES),
+    *(("of line 2.x", client) for client in CLIENTS[1:]),
+    *((server, "new auto") for server in ("filesystem", "everything", "git")),
+]
+TELL_THE_TIME = {"time", "everything"}  # one answer of each: the same offline alone
+
+
+def play(client: str, story: list[Any], command: list[str], **env: str) -> Any:
+    """Have a client tell its story to a server: what it saw."""
+    name, *era = client.split()
+    python = LAB / name / "bin" / "python"
+    script = str(PARTIES / f"{name}_client.py")
+    done = subprocess.run(
+        [str(python), script, json.dumps(story), *era, "--", *command],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, **env},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(("server", "client"), BOTH, ids=[" by ".join(each) for each in BOTH])
+def test_a_client_sees_the_same_through_the_proxy_and_offline(
+    tmp_path: Path, server: str, client: str
+) -> None:
+    case = CASES[server]
+    seen = []
+    for folder in (tmp_path / "work", tmp_path / "again"):
+        folder.mkdir()
+        case.prepare(folder)
+    # The same folder for both, since its name is in the answers: made anew in between.
+    work, store = tmp_path / "work", str(tmp_path / "store")
+    story, command = case.story(work), case.command(work)
+    env = {"MEMORY_FILE_PATH": str(work / "memory.json"), "ROLLCAGE_STORE": store}
+    seen.append(play(client, story, command, **env))
+    work.rename(tmp_path / "direct")
+    (tmp_path / "again").rename(work)
+    proxy = [*ROLLCAGE, "mcp", "run", "--name", "story"]
+    seen.append(play(client, story, [*proxy, "--", *command], **env))
+    work.rename(tmp_path / "guarded")
+    seen.append(
+        play(client, story, [*proxy, "--replay", "offline", "--", "/no/such/server"], **env)
+    )
+    assert seen[2] == seen[1]
+    told = [each for each in zip(*seen[:2], strict=True) if each[0] != each[1]]
+    assert len(told) == (server in TELL_THE_TIME), told
+    assert len(seen[0]) >= len(story)
