@@ -42,6 +42,8 @@ def repository(folder: Path) -> None:
 
 
 ENTITY = {"name": "Ann", "entityType": "person", "observations": ["likes tea"]}
+THOUGHT = {"thought": "t", "nextThoughtNeeded": False, "thoughtNumber": 1, "totalThoughts": 1}
+NOWHERE = {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Mars/One"}
 
 CASES = {
     "filesystem": Case(
@@ -89,7 +91,7 @@ CASES = {
             [
                 "call_tool",
                 "sequentialthinking",
-                {"thought": "t", "nextThoughtNeeded": False, "thoughtNumber": 1, "totalThoughts": 1},
+                THOUGHT,
             ],
         ],
     ),
@@ -117,7 +119,7 @@ CASES = {
         lambda folder: python("old", "mcp-server-time"),
         lambda folder: [
             ["list_tools"],
-            ["call_tool", "convert_time", {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Mars/One"}],
+            ["call_tool", "convert_time", NOWHERE],
             ["call_tool", "get_current_time", {"timezone": "UTC"}],
         ],
     ),

@@ -1,6 +1,6 @@
 """The same by the official client of the line 2.x, in a given era of the protocol.
 
-`python new_client.py STORY.json ERA -- COMMAND…`
+`python new_client.py STORY ERA -- COMMAND…`
 """
 
 import asyncio

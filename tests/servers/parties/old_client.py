@@ -1,7 +1,7 @@
 """A story told to a server by the official client of the line 1.x: prints what it saw as JSON.
 
-Run in an environment of its own: `python old_client.py STORY.json -- COMMAND…`. A story is a list of
-`[method, argument…]`, as `STEPS` has them.
+Run in an environment of its own: `python old_client.py STORY -- COMMAND…`. A story is a list of
+`[method, argument…]`, as JSON.
 """
 
 import asyncio
@@ -42,10 +42,9 @@ async def main(story: list[list[Any]], command: list[str]) -> None:
     ):
         seen.append((await session.initialize()).model_dump(mode="json"))
         for method, *arguments in story:
-            if method == "call_tool":
-                arguments = [*arguments, None, progressed]
+            more = {"progress_callback": progressed} if method == "call_tool" else {}
             try:
-                answer = await getattr(session, method)(*arguments)
+                answer = await getattr(session, method)(*arguments, **more)
                 seen.append(answer.model_dump(mode="json"))
             except Exception as error:  # noqa: BLE001 - what a client shows of it is compared
                 seen.append([type(error).__name__, str(error)])
