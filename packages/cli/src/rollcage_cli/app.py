@@ -51,6 +51,7 @@ _COMMANDS: Final = {
 GROUP: Final = "rollcage.commands"
 _ELSEWHERE: Final = {  # by the extra that brings them
     "import": "import",
+    "backtest": "policy",
     "policy": "policy",
     "tools": "governance",
 }

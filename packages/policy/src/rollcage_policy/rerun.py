@@ -14,7 +14,16 @@ from typing import Any, Final
 import orjson
 from rollcage import Contract
 from rollcage.errors import StoreError
-from rollcage.gate import NO_LABELS, Found, Labels, Resolver, StepView, Verdict, holds_secret
+from rollcage.gate import (
+    NO_LABELS,
+    Found,
+    Labels,
+    Resolver,
+    Spent,
+    StepView,
+    Verdict,
+    holds_secret,
+)
 from rollcage.trace import TAG, AskedApproval, Run, Step, decode, decode_exception
 
 from rollcage_policy.meter import Meter, Ticket
@@ -94,6 +103,7 @@ class Rerun:
         self._resolver = resolver
         self._trial = Trial(policy, said=said, resolver=resolver)
         self._contracts = Contracts(tools)
+        self.spent: Spent | None = None  # in the run that was looked at last, by its end
 
     def over(
         self,
@@ -130,6 +140,7 @@ class Rerun:
                 replayed.end(ends[line])
             else:
                 yield replayed.asked(asked[line])
+        self.spent = replayed.spent
 
 
 def _pending(run: Run, decided: Collection[str]) -> Iterator[AskedApproval]:
@@ -190,6 +201,11 @@ class _Replayed:
         self._records_labels = bool(self._started.get("rules") or self._started.get("policy"))
         calls = [step for step in run.steps if step.kind != "branch"]
         self._effects = {(step.name, step.version): step.effect for step in calls}
+
+    @property
+    def spent(self) -> Spent:
+        """What the calls have used up by now."""
+        return self._meter.spent
 
     # --- a call ----------------------------------------------------------------------------------
 

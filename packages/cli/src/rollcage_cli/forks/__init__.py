@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from rollcage_cli.forks.asking import Asked, asked_fork
-from rollcage_cli.forks.running import Forked, Program, run_fork
+from rollcage_cli.forks.running import Forked, Program, run_fork, would_have
 
-__all__ = ["Asked", "Forked", "Program", "asked_fork", "run_fork"]
+__all__ = ["Asked", "Forked", "Program", "asked_fork", "run_fork", "would_have"]

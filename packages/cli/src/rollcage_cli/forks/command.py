@@ -11,13 +11,13 @@ import typer
 from rich.console import Console
 from rich.text import Text
 from rollcage.store import store_option
-from rollcage.trace import Run, Step
+from rollcage.trace import Run
 
 from rollcage_cli.beside import print_beside
 from rollcage_cli.diff import Pair, align, first_difference, in_order, pair_data
 from rollcage_cli.errors import FAILED, UsageError
 from rollcage_cli.forks.asking import Asked, asked_fork
-from rollcage_cli.forks.running import Forked, Program, run_fork
+from rollcage_cli.forks.running import Forked, Program, run_fork, would_have
 from rollcage_cli.lookup import find
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
 from rollcage_cli.output import arguments_text, console, counted, print_json, value_text, visible
@@ -123,20 +123,6 @@ def fork(
     if made.failed:
         sys.stderr.write(made.said)
         raise typer.Exit(FAILED)
-
-
-def would_have(run: Run) -> list[Step]:
-    """The writes that a fork would have made: answered for, or the one that it ended before.
-
-    Not the one that was made, and is only told otherwise.
-    """
-    of_step = run.started["fork"]["change"] in ("result", "error")
-    return [
-        step
-        for step in run.steps
-        if (step.simulated in ("write", "scope") and not (step.changed and of_step))
-        or (step.state == "blocked" and (step.verdict or {}).get("code") == "fork_ended")
-    ]
 
 
 # --- for people ----------------------------------------------------------------------------------

@@ -13,13 +13,13 @@ from typing import Final
 
 from rollcage.errors import RollcageError
 from rollcage.store import Store, open_store
-from rollcage.trace import Run, read_run
+from rollcage.trace import Run, Step, read_run
 
 from rollcage_cli.errors import UsageError
 from rollcage_cli.forks.asking import Asked
 from rollcage_cli.output import visible
 
-__all__ = ["ENDED", "Forked", "NotForked", "Program", "run_fork"]
+__all__ = ["ENDED", "Forked", "NotForked", "Program", "run_fork", "would_have"]
 
 ENDED: Final = ("would_write", "would_ask")
 """How a fork ends that came to what is not for it: as it should."""
@@ -112,6 +112,20 @@ def run_fork(asked: Asked, program: Program, *, quiet: bool = False) -> Forked:
             f"{_quoted(ended.stderr)}"
         )
     return Forked(read_run(store.read(new[-1])), ended.returncode, ended.stderr)
+
+
+def would_have(run: Run) -> list[Step]:
+    """The writes that a fork would have made: answered for, or the one that it ended before.
+
+    Not the one that was made, and is only told otherwise.
+    """
+    of_step = run.started["fork"]["change"] in ("result", "error")
+    return [
+        step
+        for step in run.steps
+        if (step.simulated in ("write", "scope") and not (step.changed and of_step))
+        or (step.state == "blocked" and (step.verdict or {}).get("code") == "fork_ended")
+    ]
 
 
 def _forks(store: Store, run: str) -> list[str]:

@@ -112,6 +112,8 @@ def replay(
     loaded = Policy.load(policy)
     rerun = Rerun(loaded, tools=contracts, said=said, resolver=resolve)
     meant, _ = runs_of(store, runs or (), name or (), None)
+    if not runs:  # what a fork was given is no evidence
+        meant = [each for each in meant if each.info is None or each.info.mode != "fork"]
     summary, out = _Summary(), console()
     shown = is_terminal(sys.stderr) and not is_terminal(sys.stdout)
     followed = track(

@@ -1,0 +1,183 @@
+"""`rollcage backtest`: what a change would have done in many recorded runs."""
+
+from __future__ import annotations
+
+import functools
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rollcage.store import RunInfo, Store, open_store
+from rollcage.trace import Run
+from rollcage_cli.errors import CORRUPT, DIFFERENT, UsageError
+from rollcage_cli.forks import Program, asked_fork
+from rollcage_cli.lookup import Found, find
+from rollcage_cli.moments import moment
+from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption
+from rollcage_cli.output import console, print_json
+from rollcage_cli.tools import contracts_of, load_tools
+
+from rollcage_policy import Policy, Rerun
+from rollcage_policy.commands.backtest.rows import (
+    Row,
+    forked_row,
+    judged_row,
+    over,
+    worth_testing,
+)
+from rollcage_policy.commands.backtest.telling import as_data, as_html, print_table, totals
+from rollcage_policy.commands.options import ResolveOption, SaidOption
+
+__all__ = ["backtest"]
+
+_NEWEST: Final = 50
+
+
+def backtest(
+    program: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[-- PROGRAM]...",
+            help="The program that made the runs; not for --policy, which runs nothing.",
+            show_default=False,
+        ),
+    ] = None,
+    policy: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What would this policy have decided?")
+    ] = None,
+    tools: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE[:TOOL]",
+            help="What, with these tools? With --policy: the contracts of today's tools.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What, with this model?")
+    ] = None,
+    run: Annotated[
+        list[str] | None, typer.Option("--only", metavar="RUN", help="Only this run (repeatable).")
+    ] = None,
+    name: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="Only runs of these jobs.")
+    ] = None,
+    status: Annotated[
+        str | None, typer.Option(metavar="STATUS", help="Only runs that ended so.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only runs since then: 7d, or a date.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Only the newest; 0 takes all.")] = _NEWEST,
+    answer: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOOL=JSON", help="What stands for a new call of this tool."),
+    ] = None,
+    function: Annotated[
+        str | None,
+        typer.Option(
+            "--run", metavar="MODULE:FUNCTION", help="A function in place of the program."
+        ),
+    ] = None,
+    said: SaidOption = None,
+    resolve: ResolveOption = OFF,
+    max_blocked: Annotated[
+        int | None, typer.Option(min=0, help="Fail above so many newly blocked calls.")
+    ] = None,
+    max_asked: Annotated[
+        int | None, typer.Option(min=0, help="Fail above so many new approvals.")
+    ] = None,
+    max_newly_allowed: Annotated[
+        int | None, typer.Option(min=0, help="Fail above so many newly allowed calls.")
+    ] = None,
+    max_writes: Annotated[
+        int | None, typer.Option(min=0, help="Fail above so many new writes.")
+    ] = None,
+    max_failed: Annotated[
+        int | None, typer.Option(min=0, help="Fail above so many runs that fail.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a report, one HTML file.")
+    ] = None,
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = OFF,
+) -> None:
+    """Tell what a change would have done in recorded runs: a policy, tools, a model, or the code.
+
+    A policy is held against what is recorded: nothing runs. For anything else the program runs once
+    for each run, as a fork of it (see `rollcage fork`): no new write is made. Forks, replays and
+    runs that were resumed since are left out. Exits with 1 where a --max-… is exceeded, with 3
+    where a run can't be tested.
+    """
+    limits = {
+        "blocked": max_blocked, "asked": max_asked, "newly_allowed": max_newly_allowed,
+        "writes": max_writes, "failed": max_failed,
+    }  # fmt: skip
+    own = open_store(store)
+    chosen = _chosen(own, store, run or (), name or (), status, since)
+    chosen = chosen[-limit:] if limit else chosen
+    if policy is not None:
+        if program or function or model or answer:
+            raise UsageError("--policy runs nothing: leave the program and --model out")
+        contracts = contracts_of(load_tools(tools))
+        rerun = Rerun(Policy.load(policy), tools=contracts, said=said, resolver=resolve)
+        rows = over(own, chosen, functools.partial(judged_row, rerun=rerun, get_blob=own.get_blob))
+        change = f"policy {rerun.policy.name or policy.name}"
+    else:
+        made_by = Program.of(program or (), function)
+
+        def fork(row: Row, seen: Run) -> None:
+            found = Found(own, row.run)
+            asked = asked_fork(found, model=model, tools=tools or (), answers=answer or ())
+            forked_row(row, seen, asked, made_by)
+
+        rows = over(own, chosen, fork)
+        change = f"model {model}" if model else f"tools {', '.join(tools)}" if tools else "code"
+    _tell([*rows], change, limits, report, as_json=as_json)
+
+
+def _chosen(
+    own: Store,
+    store: str,
+    references: list[str] | tuple[str, ...],
+    names: list[str] | tuple[str, ...],
+    status: str | None,
+    since: str | None,
+) -> list[RunInfo]:
+    """The runs that are meant, oldest first."""
+    if references:
+        return [own.info(find(store, each).run) for each in references]
+    from_then = None if since is None else moment(since, datetime.now(UTC))
+    found = worth_testing(own.runs())
+    return [
+        info
+        for info in found
+        if (status is None or (info.status or "unfinished") == status)
+        and (from_then is None or info.time >= from_then)
+        and (not names or any(fnmatchcase(info.name, glob) for glob in names))
+    ]
+
+
+def _tell(
+    rows: list[Row],
+    change: str,
+    limits: dict[str, int | None],
+    report: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    sums = totals(rows)
+    over_limit = {
+        what: most for what, most in limits.items() if most is not None and sums[what] > most
+    }
+    if report is not None:
+        report.write_text(as_html(rows, change, over_limit), encoding="utf-8")
+    if as_json:
+        print_json(as_data(rows, change, over_limit))
+    else:
+        print_table(console(), rows, change, over_limit)
+    if any(row.error for row in rows):
+        raise typer.Exit(CORRUPT)
+    if over_limit:
+        raise typer.Exit(DIFFERENT)
