@@ -248,6 +248,8 @@ class Universe(Outside):
                 worker.store.lift(run)
             except RollcageError as error:
                 self._expected(error)
+                if isinstance(error, TraceCorrupt):  # nobody can go on with it, stopped or not
+                    return
                 self.scheduler.sleep(1)
             else:
                 self._ordered.discard(run)
