@@ -94,8 +94,17 @@ FOUND: list[Program] = [  # by a search
     (undone(Branches(((W(), undone(W(arg=1)), Branches(((Op("read"),),))),))),),
 ]
 
+ASKED = W("wait")
+PAUSED: list[Program] = [  # while an operator is asked, in all that a run can be in the midst of
+    (undone(W(), ASKED, W()), W()),
+    (kept(ASKED, undone(W(), Op("write", 1, "refuse"))), Op("scope", does="wait", inner=(W(),))),
+    (undone(Op("scope", inner=(W(), ASKED)), Op("outer", inner=(ASKED, W()))),),
+    (Branches(((undone(W(), ASKED),), (W(), kept(W("refuse"), ASKED)))), W()),
+    (Turn((undone(ASKED, W("lose after")), Op("scope", inner=(undone(W(), ASKED),)), ASKED)),),
+]
 
-@pytest.mark.parametrize("program", FOUND)
+
+@pytest.mark.parametrize("program", [*FOUND, *PAUSED])
 def test_8_at_every_cut_of_what_a_search_has_found(program: Program) -> None:
     chance = random.Random(0)  # noqa: S311 - reproducible moments
     with folder() as root:
@@ -155,7 +164,7 @@ def test_9_an_undo_finishes_what_it_finds_half_undone() -> None:
         for run, line, world in moments(lab, lab.runs()):
             to, last = 1, 1
             while to <= last:
-                cut = lab.back(run, line, root / "cut", world)
+                cut = lab.back(run, line, root / "cut", world.at(world.deeds))
                 cut.resolve_all()
                 last = last_step(cut, cut.runs()[-1])
                 assert_undone(cut, HALF, lab.world.effects, to)
@@ -182,7 +191,7 @@ def test_9_an_undo_of_what_a_search_has_found(program: Program) -> None:
         (whole,) = lab.worlds(first, 1)
         to, last = 1, 1
         while to <= last:
-            cut = lab.back(first, 1, root / "cut", World((), whole.lost, whole.results))
+            cut = lab.back(first, 1, root / "cut", whole.at(()))
             cut.through(program)
             cut.resolve_all()
             last = last_step(cut, cut.runs()[-1])

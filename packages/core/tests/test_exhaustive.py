@@ -88,7 +88,7 @@ def test_every_small_program_with_every_cut_and_every_undo(part: int) -> None:
                 steps = max((event.get("step", 0) for event in cut.events(run)), default=0)
                 assert_through(cut, program, effects)
                 for to in range(1, steps + 1):
-                    there = World(deeds, world.lost, world.results)
+                    there = world.at(deeds)
                     again = lab.back(run, line, root / "undone", there)
                     again.resolve_all()
                     undone(again, to)

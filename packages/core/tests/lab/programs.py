@@ -24,16 +24,23 @@ from typing import Any
 
 import orjson
 from rollcage import (
+    Approval,
+    ApprovalRequest,
+    ApprovalRequired,
+    Blocked,
     DidNotHappen,
     Halt,
     Happened,
     Session,
     SessionHalted,
+    StepView,
     UnknownOutcome,
+    Verdict,
     compensate,
     current_step,
     tool,
 )
+from rollcage.gate import Pending
 from rollcage.session.scope import Branch, TurnHandle
 from rollcage.step.driver import Clock
 from rollcage.store import JsonlStore, Store
@@ -44,7 +51,11 @@ LOST = 20  # calls of a program that get lost at most: two blocks could take tur
 
 @dataclasses.dataclass(frozen=True)
 class Op:
-    """One call. `does`: work, fail, or get lost once, before its effect or after it."""
+    """One call.
+
+    `does`: work, fail, or get lost once, before its effect or after it; or wait for an operator,
+    who is asked in one session and answers in the next, with a yes (`wait`) or a no (`refuse`).
+    """
 
     tool: str  # write, plain (no probe), read, pure, model, outer, scope
     arg: int = 0
@@ -110,10 +121,16 @@ class World:
         deeds: Iterable[Deed] = (),
         lost: Iterable[str] = (),
         results: Mapping[str, str] | None = None,
+        asked: Iterable[str] = (),
     ) -> None:
         self.deeds = list(deeds)
         self.lost = set(lost)  # the idempotency keys of calls that got lost once
         self.results = dict(results or {})  # what each call gave, by its idempotency key
+        self.asked = set(asked)  # the ones that the operator has heard of
+
+    def at(self, deeds: Iterable[Deed]) -> World:
+        """The same world, at the moment at which only these deeds were done."""
+        return World(deeds, self.lost, self.results, self.asked)
 
     @property
     def effects(self) -> Counter[str]:
@@ -236,6 +253,11 @@ class Tools:
 
         named: tuple[Any, ...] = (write, plain, read, pure, outer, scope, take_back)
         return {each.__rollcage_contract__.name: each for each in named}
+
+
+def asks(step: StepView) -> Verdict | None:
+    """A rule that has the operator asked."""
+    return Verdict.ask("may it?") if step.args.get("does") in ("wait", "refuse") else None
 
 
 @contextmanager
@@ -366,7 +388,7 @@ class Lab:
             arguments["inner"] = name
         try:
             given = await self.tools.by_name[op.tool](**arguments)
-        except ValueError:
+        except (ValueError, Blocked):
             return
         if op.tool in ("write", "plain", "outer", "scope"):
             _given.get().append(given)
@@ -380,6 +402,7 @@ class Lab:
             tools = self.tools.by_name.values()  # not those of other tests that have these names
             if self.clock is not None:
                 how["clock"] = self.clock()
+            how.update(rules=[asks], approver=self.decides)
             self.session = session = Session(self.job, store=self.store, tools=tools, **how)
             self.given = []
             try:
@@ -406,7 +429,19 @@ class Lab:
                 return self.once(program, **how)
             except UnknownOutcome as unknown:
                 self.resolve(unknown.run, unknown.step)
+            except ApprovalRequired:
+                continue
         raise AssertionError("the program is resumed for ever")
+
+    def decides(self, request: ApprovalRequest) -> Approval | Pending:
+        """The operator, who hears of a call and answers when it is asked for again."""
+        key, asked = request.idempotency_key, self.world.asked
+        if key not in asked:
+            asked.add(key)
+            return Pending("ann is asked")
+        if request.args["does"] == "refuse":
+            return Approval.reject(by="ann")
+        return Approval(True, by="ann")
 
     def resolve(self, run: str, step: int) -> None:
         """Say what became of a step of unknown outcome."""
@@ -455,7 +490,7 @@ class Lab:
         ]
         flying = [d for d in self.world.deeds if d.run == run and d.line == line]
         for count in range(len(flying) + 1):
-            yield World([*done, *flying[:count]], self.world.lost, self.world.results)
+            yield self.world.at([*done, *flying[:count]])
 
     def kept(self, run: str, to: int) -> Counter[str]:
         """What an undo of the newest run to one of its steps leaves standing: the obvious way.

@@ -7,7 +7,7 @@ ops: st.SearchStrategy[Op] = st.builds(
     Op,
     tool=st.sampled_from(["write", "write", "plain", "read", "pure"]),
     arg=st.integers(0, 1),  # few, so that many calls are identical
-    does=st.sampled_from(["work"] * 5 + ["fail", "lose before", "lose after"]),
+    does=st.sampled_from(["work"] * 5 + ["fail", "lose before", "lose after", "wait", "refuse"]),
 )
 still: st.SearchStrategy[Op] = st.builds(  # what changes nothing
     Op, tool=st.sampled_from(["read", "pure"]), arg=st.integers(0, 1)
@@ -23,7 +23,11 @@ AFTER: st.SearchStrategy[tuple[frozenset[int], ...]] = st.tuples(  # by line, so
 def _deeper(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
     some = st.lists(inner, min_size=1, max_size=3).map(tuple)
     nested = st.builds(
-        Op, tool=st.sampled_from(["outer", "scope"]), arg=st.integers(0, 1), inner=some
+        Op,
+        tool=st.sampled_from(["outer", "scope"]),
+        arg=st.integers(0, 1),
+        does=st.sampled_from(["work"] * 5 + ["wait", "refuse"]),
+        inner=some,
     )
     block = st.builds(Block, some, st.booleans())
     together = st.lists(st.one_of(ops, nested, block), min_size=1, max_size=3).map(tuple)
