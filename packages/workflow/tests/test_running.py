@@ -897,3 +897,28 @@ async def test_waits_at_once_take_each_their_own(world: World) -> None:
     world.signal("go", 3)
     assert (await world.attempt(plan)).status == "completed"
     assert world.standing == {"p1": 1, "p2": 1, "p3": 1}
+
+
+async def test_the_newest_executions_are_listed_without_a_look_at_older_ones(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(6):
+        async with Session(f"plain {number}", store=world.store):
+            pass
+        await world.attempt(steps(a={"call": "look"}), id=f"job {number}")
+    await world.attempt(steps(a={"call": "look"}, g={"wait": {"signal": "go"}}), id="job 0a")
+    store = open_store(world.store)
+    looked: list[str] = []
+    read = store.read
+
+    def reading(run: str) -> Any:
+        looked.append(run)
+        return read(run)
+
+    monkeypatch.setattr(type(store), "read", lambda _, run: reading(run))
+    found = executions(store, limit=3)
+    assert [each.id for each in found] == ["job 4", "job 5", "job 0a"]
+    assert [each.status for each in found] == ["completed", "completed", "waiting"]
+    assert len(looked) <= 5
+    assert [step.path for step in found[0].steps] == ["a"]
+    assert len(executions(store)) == 7

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, cast
 
 import orjson
-from rollcage import RollcageError
+from rollcage import RollcageError, TraceCorrupt
 from rollcage.store import RunInfo, Store, newest_run
-from rollcage.trace import TAG, Run, Step, decode, read_run
+from rollcage.trace import TAG, Run, Step, Traced, decode, fold, read_run
 
 from rollcage_workflow.holds import Holds
 from rollcage_workflow.records import ENDED, PLAN, PREFIX, UNTOLD
@@ -71,7 +72,6 @@ class Execution:
         attempts: how many there were.
         began: when the first attempt did (Unix, µs).
         ended: when the newest attempt last wrote something (Unix, µs).
-        steps: what became of its steps, in the order in which they began.
     """
 
     id: str
@@ -90,7 +90,18 @@ class Execution:
     attempts: int = 0
     began: int | None = None
     ended: int | None = None
-    steps: tuple[StepState, ...] = ()
+    _steps: Callable[[], tuple[StepState, ...]] = dataclasses.field(
+        default=tuple["StepState", ...], repr=False, compare=False
+    )
+
+    @property
+    def steps(self) -> tuple[StepState, ...]:
+        """What became of its steps, in the order in which they began; read when it is asked for.
+
+        Raises:
+            StoreError: the newest run can't be read.
+        """
+        return self._steps()
 
     @property
     def is_over(self) -> bool:
@@ -135,15 +146,31 @@ def execution(store: Store, id: str) -> Execution:  # noqa: A002 - what it is ca
         attempts=sum(each.input == newest.input and each.mode in _ATTEMPTS for each in runs),
         began=min(each.time for each in runs if each.input == newest.input),
         ended=run.last_time,
-        steps=_step_states(run),
+        _steps=functools.cache(functools.partial(_steps_of, store, newest.run)),
     )
 
 
-def executions(store: Store) -> list[Execution]:
-    """All executions that the store knows, the newest attempt last."""
-    names = dict.fromkeys(info.name for info in store.runs())
-    found = (_readable(store, name) for name in names)
-    return [each for each in found if each.plan]
+def executions(store: Store, *, limit: int | None = None) -> list[Execution]:
+    """The executions that the store knows, the newest attempt last.
+
+    Args:
+        store: where their runs are kept.
+        limit: only so many, of which the newest attempts are the newest; the older ones cost
+            nothing then.
+    """
+    seen: set[str] = set()
+    found: list[Execution] = []
+    many = None if limit is None else 2 * limit
+    while True:
+        runs = store.runs(limit=many)
+        for name in dict.fromkeys(info.name for info in reversed(runs)):
+            if name not in seen and (limit is None or len(found) < limit):
+                seen.add(name)
+                each = _readable(store, name)
+                found += [each] if each.plan else []
+        if many is None or limit is None or len(runs) < many or len(found) >= limit:
+            return found[::-1]
+        many *= 4
 
 
 def _readable(store: Store, name: str) -> Execution:
@@ -154,6 +181,7 @@ def _readable(store: Store, name: str) -> Execution:
         return Execution(name, status="halted", plan="?", waits=str(error))
 
 
+_OWN: Final = f'"name":"{PREFIX}'.encode()  # in a line of what an execution puts on record
 _ATTEMPTS: Final = ("record", "resume")
 _SECRET: Final = re.compile(r'<secret [0-9a-f]{32}>|"\$rollcage":"(?:secret|redacted)"')
 
@@ -168,10 +196,42 @@ def _newest_attempt(store: Store, runs: Sequence[RunInfo], name: str) -> tuple[R
         info = newest_run(runs, name, of=each)
         if info is None:
             continue
-        run = read_run(store.read(info.run), schema=False)
+        run = _outline(store.read(info.run))
         if any(step.name == PLAN.name and not step.branch for step in run.steps):
             return info, run
     return None
+
+
+def _outline(trace: Traced) -> Run:
+    """A run with those lines alone that tell of the execution as a whole: its steps cost nothing.
+
+    The chain of the lines is not checked: the next attempt does so, and `rollcage verify`.
+
+    Raises:
+        TraceCorrupt: one of these lines is none.
+    """
+    lines = trace.data.splitlines()
+    told = [(n, line) for n, line in enumerate(lines, 1) if n == len(lines) or _tells(line)]
+    at = 0
+    try:
+        events: list[tuple[int, dict[str, Any]]] = []
+        for at, line in told:
+            events.append((at, orjson.loads(line)))
+        return fold(events)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        said = f"not an event of this format: {error!r}"
+        raise TraceCorrupt(trace.where, at, said) from None
+
+
+def _tells(line: bytes) -> bool:
+    """Whether a line tells of the execution as a whole."""
+    if line.startswith((b'{"event":"step.finished"', b'{"event":"branch.')):
+        return False
+    return not line.startswith(b'{"event":"step.') or _OWN in line[:200]
+
+
+def _steps_of(store: Store, run: str) -> tuple[StepState, ...]:
+    return _step_states(read_run(store.read(run), schema=False))
 
 
 def _args(store: Store, run: Run, name: str) -> dict[str, Any]:
@@ -248,7 +308,8 @@ def _step_states(run: Run) -> tuple[StepState, ...]:
             path = "/".join(filter(None, (paths.get(step.parent, ""), path.partition("/")[2])))
         if step.parent is None or step.parent in blocks:  # a step of a plan, not of an agent
             path = "/".join(filter(None, (path, step.call_id)))
-        path = "/".join(part for part in path.split("/") if not part.startswith(UNTOLD))
+        if UNTOLD in path:
+            path = "/".join(part for part in path.split("/") if not part.startswith(UNTOLD))
         paths[step.step] = path
         if step.name.startswith(PREFIX):
             blocks.add(step.step)

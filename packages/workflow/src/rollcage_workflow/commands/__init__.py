@@ -129,10 +129,14 @@ def run(
 
 
 @workflow.command(name="list")
-def list_(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> None:
-    """List the executions, each with how it stands."""
+def list_(
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="The newest so many.")] = 50,
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = OFF,
+) -> None:
+    """List the newest executions, each with how it stands."""
     own = open_store(store)
-    found = executions(own) if own.exists() else []
+    found = executions(own, limit=limit) if own.exists() else []
     if as_json:
         print_json({"executions": [_data(each, steps=False) for each in found]})
         return
@@ -235,9 +239,9 @@ def _show(found: Execution, *, as_json: bool) -> None:
 
 
 def _data(found: Execution, *, steps: bool) -> dict[str, Any]:
-    data = dataclasses.asdict(found)
-    if not steps:
-        del data["steps"]
+    data = {name: each for name, each in dataclasses.asdict(found).items() if name != "_steps"}
+    if steps:
+        data["steps"] = [dataclasses.asdict(step) for step in found.steps]
     return data
 
 
