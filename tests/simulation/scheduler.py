@@ -16,7 +16,7 @@ from typing import NoReturn
 
 __all__ = ["Killed", "Process", "Scheduler", "Violation"]
 
-MOST = 15_000  # points of one universe: whoever needs more is going round in circles
+MOST = 25_000  # points of one universe: whoever needs more is going round in circles
 
 
 class Killed(BaseException):
