@@ -272,6 +272,18 @@ def faults(session: nox.Session) -> None:
 
 
 @nox.session
+def workers(session: nox.Session) -> None:
+    """Workers of workflows killed at any moment, on each store (a few are in `tests`).
+
+    In a row: `-- --seeds 3 --workflows 50 --kills 12`; one store: `-- --only sqlite`.
+    """
+    folders = [*PACKAGES["workflow"][1:], "packages/workflow[engine]"]
+    session.install(*editable(*folders), *groups("test-workflow"), *CONSTRAINTS)
+    lab = {"PYTHONPATH": "packages/workflow/tests/lab:packages/core/tests/lab"}
+    session.run("python", "-m", "fleet", *session.posargs, env=lab)
+
+
+@nox.session
 def simulate(session: nox.Session) -> None:
     """Thousands of universes of workers on failing disks and networks (a few are in `cross`).
 

@@ -201,7 +201,7 @@ async def test_a_signal_that_comes_while_an_attempt_ends_is_not_lost(
         world.signal("go", 1)
         return await waits(*given)
 
-    crew.worker._waits = and_then  # type: ignore[method-assign]
+    monkeypatch.setattr(crew.worker, "_waits", and_then)
     await crew.worker.take(key)
     assert crew.job().status == "waiting"
     await crew.work()

@@ -37,6 +37,7 @@ _QUEUE: Final = "rollcage"
 _UNFINISHED: Final = ["ENQUEUED", "DELAYED", "PENDING"]
 _KEPT: Final = 3600.0  # seconds for which what has ended stays in the database
 _BATCH: Final = 1000
+_SURE: Final = 10  # looks in a row, at each of which a worker did not have the lock
 
 _serving: Transact | None = None
 
@@ -103,7 +104,7 @@ class Transact:
         self._schedules = Schedules(worker.store)
         self._applied: dict[str, Schedule] = {}
         self._executor = uuid.uuid4().hex
-        self._suspects: frozenset[tuple[str, str | None]] = frozenset()
+        self._suspects: dict[tuple[str, str | None], int] = {}
         self._swept = 0.0
 
     def serve(self, stop: threading.Event, *, grace: float) -> None:
@@ -131,7 +132,7 @@ class Transact:
                 "application_version": _VERSION,
                 "executor_id": self._executor,
                 "serializer": _Json(),
-                "log_level": "ERROR",
+                "log_level": "CRITICAL",
                 "scheduler_polling_interval_sec": max(self._every, 1.0),
             }
         )
@@ -177,13 +178,14 @@ class Transact:
     def _take_over(self, unfinished: Iterable[dbos.WorkflowStatus]) -> set[str]:
         """Give back what is pending at a worker that does not have the run's lock.
 
-        Twice in a row: between taking a command and opening the run there is a moment.
+        Not at once: between taking a command and having the lock there is a moment. Where that was
+        a long one, and the worker lives, one of the two finds the run in use.
 
         Returns:
             The keys of the commands that are somebody's.
         """
         flying: set[str] = set()
-        suspects: set[tuple[str, str | None]] = set()
+        suspects: dict[tuple[str, str | None], int] = {}
         for each in unfinished:
             key = each.workflow_id.rpartition(":")[0]
             mark = (each.workflow_id, each.executor_id)
@@ -192,12 +194,12 @@ class Transact:
                 continue
             command = self.worker.commands.get(key)
             if command is None or not is_live(self.worker.store, command.execution):
-                if mark in self._suspects:
+                if self._suspects.get(mark, 0) == _SURE:
                     DBOS.cancel_workflow(each.workflow_id)
                     continue
-                suspects.add(mark)
+                suspects[mark] = self._suspects.get(mark, 0) + 1
             flying.add(key)
-        self._suspects = frozenset(suspects)
+        self._suspects = suspects
         return flying
 
     def _enqueue(self, command: Command) -> None:

@@ -1,0 +1,242 @@
+"""Workers that are killed at any moment: `python -m fleet` (`nox -s workers`), and a few in tests.
+
+What is asked each time: is anything lost, is anything done twice, is what failed rolled back whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import random
+import signal
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import fleet_plans
+from postgres import server
+from rollcage import open_store
+from rollcage.store import Store
+from rollcage_workflow import Execution, execution
+from rollcage_workflow.engine import Engine, board, transact
+from rollcage_workflow.orders import Commands
+
+LIMIT = 600.0  # seconds, after which something hangs
+_LINE = 69  # bytes of a line in the world: a sign, a key and a name
+
+
+def _serve(
+    world: Path, store: str, engine: str | None, concurrency: int, is_reckless: bool
+) -> None:
+    """A worker; in a process that has all that it imports by now.
+
+    One that is reckless takes whatever another worker is at, though that has the run's lock.
+    """
+    if is_reckless:
+        transact._SURE = 0  # type: ignore[misc]
+        transact.is_live = board.is_live = lambda *_: False  # type: ignore[attr-defined]
+    fleet_plans.WORLD = world
+    plans = (fleet_plans.kills, fleet_plans.blinds, fleet_plans.chaos)
+    tools: list[Any] = [
+        fleet_plans.mark,
+        fleet_plans.blind,
+        fleet_plans.breaks,
+        fleet_plans.take_back,
+    ]
+    made = Engine(engine, store=store, plans=plans, tools=tools, every=0.1, concurrency=concurrency)
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    made.serve(stop, grace=20.0)
+
+
+class Fleet:
+    """Workers of one store, each a process.
+
+    Args:
+        folder: of the world.
+        store: its URL.
+        engine: the URL of the scheduler's database; None: without one.
+        seed: of when they are killed.
+        is_reckless: whether each takes what others are at.
+    """
+
+    def __init__(
+        self, folder: Path, store: str, engine: str | None, seed: int, *, is_reckless: bool
+    ) -> None:
+        self.world = folder / "world"
+        self.world.mkdir(parents=True)
+        self.url = store
+        self.store: Store = open_store(store)
+        self.commands = Commands(self.store)
+        self.engine = engine
+        self.is_reckless = is_reckless
+        self.chance = random.Random(seed)  # noqa: S311 - reproducible moments
+        self.workers: list[BaseProcess] = []
+        self.kills = 0
+
+    def worker(self) -> BaseProcess:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["fleet_plans", "rollcage_workflow.engine.transact"])
+        given = (self.world, self.url, self.engine, 10, self.is_reckless)
+        started = context.Process(target=_serve, args=given)
+        started.start()
+        self.workers.append(started)
+        return started
+
+    def done(self) -> int:
+        """How many lines stand in the world, by their bytes."""
+        return sum(path.stat().st_size for path in self.world.iterdir()) // _LINE
+
+    def start(self, plan: str, count: int, **inputs: object) -> list[str]:
+        ids = [f"{plan}-{n}" for n in range(count)]
+        for n, each in enumerate(ids):
+            given = {name: value(n) if callable(value) else value for name, value in inputs.items()}
+            self.commands.start(plan, {"where": each, **given}, id=each, by="carl")
+        return ids
+
+    def kill_until_done(self, *, kills: int, every: int) -> None:
+        """SIGKILL a worker after about so many effects, a new one for each, until all is over."""
+        began, wanted, next_ = time.monotonic(), len(self.workers), self.chance.randint(1, every)
+        while self.commands.open_keys():
+            assert time.monotonic() - began < LIMIT, f"these hang: {self.commands.open_keys()}"
+            time.sleep(0.01)
+            if self.kills < kills and self.done() >= next_:
+                victim = self.workers.pop(self.chance.randrange(len(self.workers)))
+                victim.kill()
+                victim.join()
+                self.kills += 1
+                next_ = self.done() + self.chance.randint(1, 2 * every)
+            while len(self.workers) < wanted:
+                self.worker()
+
+    def job(self, id_: str) -> Execution:
+        return execution(self.store, id_)
+
+    def close(self) -> None:
+        for each in self.workers:
+            each.terminate()
+        for each in self.workers:
+            each.join(60)
+            if each.is_alive():
+                each.kill()
+                each.join()
+
+    def standing(self, where: str) -> Counter[str]:
+        """What stands in the world of an execution, by what it is, and how often."""
+        path = self.world / where
+        found = Counter[str]()
+        for line in path.read_text().splitlines() if path.exists() else ():
+            found[line.rpartition(":")[2]] += 1 if line[0] == "+" else -1
+        return found
+
+
+@contextmanager
+def fleet(
+    folder: Path, *, seed: int, workers: int, postgres: str | None, is_reckless: bool = False
+) -> Iterator[Fleet]:
+    """Workers in a folder, on SQLite, or on a PostgreSQL server (its URL)."""
+    name = f"fleet_{seed}_{os.getpid()}"
+    join = "&" if postgres and "?" in postgres else "?"
+    store = f"sqlite:///{folder}/runs.db" if postgres is None else f"{postgres}{join}schema={name}"
+    url = f"sqlite:///{folder}/engine.db"
+    if postgres is not None:
+        url = f"{postgres}{join}schema={name}_engine"
+    made = Fleet(folder, store, url, seed, is_reckless=is_reckless)
+    try:
+        for _ in range(workers):
+            made.worker()
+        yield made
+    finally:
+        made.close()
+
+
+def check_kills(made: Fleet, ids: list[str], steps: int) -> int:
+    """Each step's effect stands once; how many there are."""
+    effects = 0
+    for each in ids:
+        assert made.job(each).status == "completed", made.job(each)
+        standing = made.standing(each)
+        assert standing == {f"s{n}": 1 for n in range(steps)}, (each, standing)
+        effects += standing.total()
+    return effects
+
+
+def check_blinds(made: Fleet, ids: list[str]) -> tuple[int, int]:
+    """Nothing stands twice; how many effects there are, and how many executions halted."""
+    halted = 0
+    effects = 0
+    for each in ids:
+        found = made.job(each)
+        assert found.status in ("completed", "halted"), found
+        halted += found.status == "halted"
+        standing = made.standing(each)
+        assert max(standing.values(), default=0) <= 1, (each, standing)
+        effects += standing.total()
+    return effects, halted
+
+
+def check_chaos(made: Fleet, ids: list[str], steps: int) -> int:
+    """Each that failed is rolled back whole, every other one is whole; how many failed."""
+    failed = 0
+    for n, each in enumerate(ids):
+        found, standing = made.job(each), +made.standing(each)
+        if n % 2:
+            failed += 1
+            assert found.status == "rolled_back", found
+            assert not standing, (each, standing)
+        else:
+            assert found.status == "completed", found
+            assert standing == {f"s{n}": 1 for n in range(steps)}, (each, standing)
+    return failed
+
+
+def _one(what: str, made: Fleet, count: int, kills: int, every: int) -> str:
+    """One kind of plan, with kills, and what came of it."""
+    more = {"fails": lambda n: bool(n % 2)} if what == "chaos" else {}
+    ids = made.start(what, count, **more)
+    made.kill_until_done(kills=kills, every=every)
+    if what == "kills":
+        return f"{check_kills(made, ids, fleet_plans.STEPS)} effects, 0 lost, 0 doubled"
+    if what == "chaos":
+        failed = check_chaos(made, ids, fleet_plans.STEPS)
+        return f"{failed} of {count} rolled back whole, the others whole"
+    done, halted = check_blinds(made, ids)
+    return f"{done} effects, 0 doubled, {halted} of {count} halted as unknown"
+
+
+def main() -> None:
+    """All of it, on SQLite and on PostgreSQL."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--workflows", type=int, default=50)
+    parser.add_argument("--kills", type=int, default=12, help="in each")
+    parser.add_argument("--every", type=int, default=60, help="effects between two kills")
+    parser.add_argument("--only", choices=["sqlite", "postgres"])
+    given = parser.parse_args()
+    counts = {"kills": given.workflows, "blinds": max(given.workflows // 4, 1), "chaos": 100}
+    for place in ("sqlite", "postgres"):
+        if given.only not in (None, place):
+            continue
+        url = None if place == "sqlite" else server()
+        for seed in range(given.seeds):
+            for number, (what, count) in enumerate(counts.items()):
+                began = time.monotonic()
+                at = seed * 10 + number
+                with (
+                    tempfile.TemporaryDirectory() as folder,
+                    fleet(Path(folder), seed=at, workers=3, postgres=url) as made,
+                ):
+                    said = _one(what, made, count, given.kills, given.every)
+                    took = f"{made.kills} kills, {time.monotonic() - began:.0f} s"
+                    print(f"{place}, seed {seed}, {what}: {said}; {took}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

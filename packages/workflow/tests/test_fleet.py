@@ -1,0 +1,38 @@
+"""Workers that are killed at any moment, a few of what `nox -s workers` does."""
+
+from pathlib import Path
+
+import pytest
+from fleet import check_blinds, check_chaos, check_kills, fleet
+from fleet_plans import STEPS
+from postgres import server
+
+
+@pytest.mark.parametrize("place", ["sqlite", "postgres"])
+def test_nothing_is_lost_and_nothing_done_twice(place: str, tmp_path: Path) -> None:
+    url = server() if place == "postgres" else None
+    with fleet(tmp_path, seed=1, workers=2, postgres=url) as made:
+        ids = made.start("kills", 6)
+        made.kill_until_done(kills=2, every=30)
+        assert check_kills(made, ids, STEPS) == 6 * STEPS
+
+
+def test_where_nobody_can_tell_it_halts(tmp_path: Path) -> None:
+    with fleet(tmp_path, seed=2, workers=2, postgres=None) as made:
+        ids = made.start("blinds", 4)
+        made.kill_until_done(kills=2, every=15)
+        check_blinds(made, ids)
+
+
+def test_what_fails_is_rolled_back_whole_and_nothing_else(tmp_path: Path) -> None:
+    with fleet(tmp_path, seed=3, workers=2, postgres=None) as made:
+        ids = made.start("chaos", 8, fails=lambda n: bool(n % 2))
+        made.kill_until_done(kills=2, every=40)
+        assert check_chaos(made, ids, STEPS) == 4
+
+
+def test_workers_that_live_and_are_taken_for_dead_do_nothing_twice(tmp_path: Path) -> None:
+    with fleet(tmp_path, seed=4, workers=2, postgres=None, is_reckless=True) as made:
+        ids = made.start("kills", 8)
+        made.kill_until_done(kills=0, every=1)
+        assert check_kills(made, ids, STEPS) == 8 * STEPS
