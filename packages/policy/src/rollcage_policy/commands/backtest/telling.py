@@ -61,7 +61,7 @@ def print_table(out: Console, rows: Sequence[Row], change: str, over: Mapping[st
             out.print(shown, soft_wrap=True)
     out.print(_sums(rows, change), soft_wrap=True)
     for what, limit in over.items():
-        said = f"over the limit: {totals(rows)[what]} {_word(what)}, at most {limit} allowed"
+        said = f"over the limit: {_counted(totals(rows)[what], what)}, at most {limit} allowed"
         out.print(Text(said, style="bold red"), soft_wrap=True)
 
 
@@ -71,13 +71,16 @@ def _columns(rows: Sequence[Row]) -> Sequence[str]:
     return [each for each in found if each == "calls" or any(row.count(each) for row in rows)]
 
 
-def _word(what: str) -> str:
-    return {"newly_allowed": "newly allowed", "writes": "new writes"}.get(what, what)
+def _counted(count: int, what: str) -> str:
+    """`1 new write`, `3 blocked`."""
+    if what == "writes":
+        return counted(count, "new write")
+    return f"{count} {what.replace('_', ' ')}"
 
 
 def _sums(rows: Sequence[Row], change: str) -> str:
     sums = totals(rows)
-    told = [f"{sums[what]} {_word(what)}" for what in (*LIMITS, "unknown") if sums[what]]
+    told = [_counted(sums[what], what) for what in (*LIMITS, "unknown") if sums[what]]
     unread = sum(bool(row.error) for row in rows)
     told += [f"{counted(unread, 'run')} can't be tested"] if unread else []
     head = f"{change}: {counted(len(rows), 'run')}, {counted(sums['calls'], 'call')}"
@@ -101,7 +104,7 @@ def as_html(rows: Sequence[Row], change: str, over: Mapping[str, int]) -> str:
     head = "".join(f"<th>{_text(title)}</th>" for title in titles)
     body = "\n".join(_html_row(row, columns) for row in rows)
     broken = "".join(
-        f'<p class="limits bad">{_text(_word(what))}: {totals(rows)[what]}, at most {limit}</p>'
+        f'<p class="limits bad">{_text(_counted(totals(rows)[what], what))}, at most {limit}</p>'
         for what, limit in over.items()
     )
     return (
