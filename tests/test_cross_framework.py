@@ -8,9 +8,9 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 import pytest
-from rollcage import NotReplayable
+from rollcage import Fork, ForkEnded, NotReplayable
 from rollcage_conformance import Harness, Performance, Result, Scenario, Stage, ToolSpec
-from rollcage_conformance.crossing import CASES, Case, Crossing, Matrix, Party
+from rollcage_conformance.crossing import CASES, Case, Crossing, Matrix, Party, grouped
 from rollcage_conformance.reference import ReferenceHarness
 from rollcage_conformance.stage import Played
 
@@ -59,6 +59,42 @@ def test_what_one_records_the_other_replays(
     assert found.reasons == ()
     assert found.bodies == 0
     assert found.keys == found.calls > 0
+
+
+# --- what if? ---
+
+
+def forked(replayer: Party, recorded: tuple[Path, Played], fork: dict[str, Any]) -> Played:
+    """What the framework makes of a recorded run with one thing changed: "a", "x" and "b"."""
+    store, played = recorded
+    stage = Stage(replayer.harness, store)
+    asked = Fork(played.run, **fork)
+    return stage.play(grouped("a", "x", "b")([]), replayer.mode("sync"), fork=asked)
+
+
+@pytest.mark.parametrize("replayer", PARTIES)
+@pytest.mark.parametrize("recorder", PARTIES)
+def test_what_one_records_the_other_forks(
+    cast: Mapping[str, Party | str], tmp_path: Path, recorder: str, replayer: str
+) -> None:
+    there, here = the(recorder, cast), the(replayer, cast)
+    played = Stage(there.harness, tmp_path).play(grouped("a", "x", "b")([]), there.mode("sync"))
+    recorded = tmp_path, played
+    read = forked(here, recorded, {"at": 2, "result": "fog"})
+    assert read.error is None
+    assert read.ran == ()
+    assert "fog" in read.seen[1][0]
+    assert [step["how"] for step in read.steps] == ["replayed", "ran", "replayed"]
+    assert [event["simulated"] for event in read.events if "simulated" in event] == ["read"]
+    assert not any(event.get("assumed") for event in read.events)
+    write = forked(here, recorded, {"at": 1, "result": "lost"})
+    assert write.ran == ()
+    assert "lost" in write.seen[0][0]
+    assert [bool(event.get("assumed")) for event in write.events if "origin" in event] == [True] * 2
+    args = forked(here, recorded, {"at": 3, "args": {"text": "other"}})
+    assert isinstance(args.error, ForkEnded)
+    assert args.ran == ()
+    assert args.events[-1]["status"] == "would_write"
 
 
 # --- what only one framework understands ---------------------------------------------------------

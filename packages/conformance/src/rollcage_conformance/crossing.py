@@ -28,7 +28,7 @@ from rollcage_conformance.tools import (
     polling,
 )
 
-__all__ = ["CASES", "Case", "Crossing", "Matrix", "Party", "Plot"]
+__all__ = ["CASES", "Case", "Crossing", "Matrix", "Party", "Plot", "grouped"]
 
 Making = Callable[[list[str]], Scenario]
 """Makes a scenario. Tools that its tools call note each execution in the list."""
