@@ -6,6 +6,8 @@ sets no number of its own; one whose cases cost next to nothing takes a multiple
 `@settings(max_examples=20 * settings().max_examples)`.
 """
 
+import gc
+import itertools
 import os
 from collections.abc import Generator
 from typing import Any
@@ -27,6 +29,15 @@ def pytest_configure() -> None:
         from postgres import server
 
         server()  # from now on, ROLLCAGE_TEST_POSTGRES says where it is
+
+
+_ended = itertools.count(1)
+
+
+def pytest_runtest_teardown() -> None:
+    """Now and then, close the connections of stores that no test has any more: they are few."""
+    if os.environ.get("ROLLCAGE_TEST_STORE") == "postgres" and next(_ended) % 20 == 0:
+        gc.collect()
 
 
 @pytest.hookimpl(wrapper=True)
