@@ -206,7 +206,9 @@ def mcp(session: nox.Session) -> None:
             session.error("npm is needed: apt-get install nodejs npm")
         session.run("apt-get", "install", "--yes", "-qq", "nodejs", "npm", external=True)
     session.install(
-        *editable("packages/core", "packages/cli", "packages/mcp"), *groups("test"), *CONSTRAINTS
+        *editable("packages/core", "packages/cli", "packages/mcp[http]"),
+        *groups("test"),
+        *CONSTRAINTS,
     )
     there = Path(session.create_tmp()).resolve() / "servers"
     for line, packages in MCP_LINES.items():

@@ -41,7 +41,7 @@ class Drawer:
             self.server.said[name] = {"inputSchema": schema}
 
     async def get(self, server: Server, key: str) -> str:
-        return f"is {self.values[key]}" if key in self.values else "is not there: "[:3] + "n't"
+        return f"is {self.values[key]}" if key in self.values else "nothing"
 
     async def put(self, server: Server, key: str, value: str) -> str:
         self.values[key] = value

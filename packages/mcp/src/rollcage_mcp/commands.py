@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
+import functools
 import logging
 import sys
 import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -15,9 +19,10 @@ from rollcage_cli.errors import UsageError
 from rollcage_cli.options import DEFAULT_STORE, OFF, StoreOption
 
 from rollcage_mcp.approving import ClientApprover
-from rollcage_mcp.conversation import Declared
+from rollcage_mcp.conversation import GRACE, Conversation, Declared, Send
 from rollcage_mcp.servers import Server, load_servers
 from rollcage_mcp.stdio import serve_stdio
+from rollcage_mcp.upstream import Connection
 
 __all__ = ["mcp"]
 
@@ -34,93 +39,203 @@ def _group() -> None:
     """Hold the commands."""
 
 
+CommandArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="COMMAND...", help="The server, after --.", show_default=False),
+]
+UpstreamOption = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="A server that is reached by HTTP.", show_default=False),
+]
+ServersOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="A file that names servers: .toml, or a client's .json with mcpServers.",
+        show_default=False,
+    ),
+]
+ServerOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Which server of that file.", show_default=False),
+]
+NameOption = Annotated[
+    str | None,
+    typer.Option(
+        help="The job: one that was cut off is gone on with. By default each conversation is a job "
+        "of its own.",
+        show_default=False,
+    ),
+]
+ReplayOption = Annotated[
+    str, typer.Option(help="auto, continue, resume, off; offline: without the server.")
+]
+SourceOption = Annotated[
+    str | None, typer.Option(metavar="RUN", help="What to replay.", show_default=False)
+]
+PolicyOption = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="What decides on each call.", show_default=False),
+]
+PackOption = Annotated[
+    str | None,
+    typer.Option(
+        help="What its tools do, and how that is undone: a file, or filesystem, git, memory, "
+        "sqlite.",
+        show_default=False,
+    ),
+]
+TrustOption = Annotated[
+    bool, typer.Option("--trust-annotations", help="Believe it which tools only read.")
+]
+QueueOption = Annotated[
+    float | None,
+    typer.Option(
+        "--queue",
+        metavar="SECONDS",
+        help="Wait so long for an approval in the store's queue, in place of the client's dialog.",
+        show_default=False,
+    ),
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Guard:
+    """How the conversations with a server are guarded."""
+
+    server: Server
+    label: str
+    name: str | None
+    replay: str
+    source: str | None
+    policy: str | None
+    trust: bool
+    queue: float | None
+    store: str
+
+    @property
+    def connect(self) -> Callable[[], Awaitable[Connection]] | None:
+        """Reaches the server; None where it is not needed."""
+        return None if self.replay == "offline" else self.server.connect
+
+    @functools.cached_property
+    def declared(self) -> Declared:
+        """What is declared of its tools."""
+        return Declared(self.server.load_pack(), self.trust or self.server.trust_annotations)
+
+    def session(self, asks: ClientApprover) -> Session:
+        """The session of one conversation."""
+        queue = None if self.queue is None else QueueApprover(self.store, wait=self.queue)
+        return Session(
+            self.name or f"mcp {self.label} {uuid.uuid4()}",
+            store=self.store,
+            replay=cast("Any", self.replay),  # the session says what it can be
+            source=self.source,
+            policy=self.policy,
+            approver=asks if queue is None else queue,
+        )
+
+
 @mcp.command()
 def run(
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="COMMAND...", help="The server, after --.", show_default=False),
-    ] = None,
-    servers: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="A file that names servers: .toml, or a client's .json with mcpServers.",
-        ),
-    ] = None,
-    server: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which server of that file.")
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            help="The job: one that was cut off is gone on with. By default each conversation is "
-            "a job of its own.",
-            show_default=False,
-        ),
-    ] = None,
-    replay: Annotated[
-        str, typer.Option(help="auto, continue, resume, off; offline: without the server.")
-    ] = "auto",
-    source: Annotated[
-        str | None, typer.Option(metavar="RUN", help="What to replay.", show_default=False)
-    ] = None,
-    policy: Annotated[
-        str | None, typer.Option(metavar="FILE", help="What decides on each call.")
-    ] = None,
-    pack: Annotated[
-        str | None,
-        typer.Option(help="What its tools do, and how that is undone: a file, or a known server."),
-    ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust-annotations", help="Believe it which tools only read.")
-    ] = OFF,
-    queue: Annotated[
-        float | None,
-        typer.Option(
-            "--queue",
-            metavar="SECONDS",
-            help="Wait so long for an approval in the store's queue, in place of the client's "
-            "dialog.",
-            show_default=False,
-        ),
-    ] = None,
+    command: CommandArgument = None,
+    upstream: UpstreamOption = None,
+    servers: ServersOption = None,
+    server: ServerOption = None,
+    name: NameOption = None,
+    replay: ReplayOption = "auto",
+    source: SourceOption = None,
+    policy: PolicyOption = None,
+    pack: PackOption = None,
+    trust: TrustOption = OFF,
+    queue: QueueOption = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Run a server behind a guard, for one client at standard input and output."""
     logging.basicConfig(stream=sys.stderr, format="rollcage: %(message)s")
-    wanted = _server(command, servers, server)
-    if pack is not None:
-        wanted = wanted.model_copy(update={"pack": pack})
-    declared = Declared(wanted.load_pack(), trust or wanted.trust_annotations)
+    found, label = _server(command, upstream, servers, server, pack)
+    guard = _Guard(found, label, name, replay, source, policy, trust, queue, store)
     asks = ClientApprover()
-    session = Session(
-        name or f"mcp {server or wanted.command[0]} {uuid.uuid4()}",
-        store=store,
-        replay=cast("Any", replay),  # the session says what it can be
-        source=source,
-        policy=policy,
-        approver=asks if queue is None else QueueApprover(store, wait=queue),
+    asyncio.run(
+        serve_stdio(guard.session(asks), guard.connect, declared=guard.declared, met=asks.met)
     )
-    connect = None if replay == "offline" else wanted.connect
-    asyncio.run(serve_stdio(session, connect, declared=declared, met=asks.met))
 
 
-def _server(command: list[str] | None, file: Path | None, name: str | None) -> Server:
-    """The server that is meant.
+@mcp.command()
+def serve(
+    command: CommandArgument = None,
+    upstream: UpstreamOption = None,
+    servers: ServersOption = None,
+    server: ServerOption = None,
+    replay: ReplayOption = "auto",
+    source: SourceOption = None,
+    policy: PolicyOption = None,
+    pack: PackOption = None,
+    trust: TrustOption = OFF,
+    queue: QueueOption = None,
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 8321,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Holds what clients send as a bearer token.", show_default=False
+        ),
+    ] = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Guard a server for clients that come by HTTP, on loopback: http://127.0.0.1:PORT/mcp."""
+    logging.basicConfig(stream=sys.stderr, format="rollcage: %(message)s")
+    try:
+        from rollcage_mcp.http_proxy import serve_http
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"rollcage mcp serve needs {error.name}: pip install 'rollcage-mcp[http]'"
+        ) from None
+    found, label = _server(command, upstream, servers, server, pack)
+    guard = _Guard(found, label, None, replay, source, policy, trust, queue, store)
+
+    @contextlib.asynccontextmanager
+    async def talk(send: Send) -> AsyncIterator[Conversation]:
+        asks = ClientApprover()
+        async with guard.session(asks) as session:
+            conversation = Conversation(session, guard.connect, send, declared=guard.declared)
+            asks.met(conversation)
+            try:
+                yield conversation
+            finally:
+                await conversation.close(GRACE)
+
+    token = None if token_file is None else token_file.read_text(encoding="utf-8").strip()
+    asyncio.run(serve_http(talk, port=port, token=token))
+
+
+def _server(
+    command: list[str] | None,
+    upstream: str | None,
+    file: Path | None,
+    name: str | None,
+    pack: str | None,
+) -> tuple[Server, str]:
+    """The server that is meant, and what it is called.
 
     Raises:
         UsageError: none is, or more than one.
     """
-    if file is None:
-        if not command or name is not None:
-            raise UsageError("name the server's command after --, or a file with --servers")
-        return Server(command=tuple(command))
+    if [command or None, upstream, file].count(None) != 2:
+        raise UsageError(
+            "name one server: its command after --, its URL with --upstream, or a file with "
+            "--servers"
+        )
+    more = {} if pack is None else {"pack": pack}
+    if file is None and name is not None:
+        raise UsageError("--server names a server of the file that --servers names")
     if command:
-        raise UsageError("name the server's command after --, or a file with --servers, not both")
+        return Server(command=tuple(command)).model_copy(update=more), command[0]
+    if upstream is not None:
+        return Server(url=upstream).model_copy(update=more), upstream
+    assert file is not None
     found = load_servers(file)
-    if name is None and len(found) == 1:
-        return next(iter(found.values()))
-    if name not in found:
+    chosen = next(iter(found)) if name is None and len(found) == 1 else name
+    if chosen is None or chosen not in found:
         listed = ", ".join(sorted(found)) or "none"
         raise UsageError(f"say which server of {file} with --server: it has {listed}")
-    return found[name]
+    return found[chosen].model_copy(update=more), chosen

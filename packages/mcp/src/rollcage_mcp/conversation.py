@@ -28,11 +28,15 @@ from rollcage_mcp.messages import (
 from rollcage_mcp.pack import Pack
 from rollcage_mcp.upstream import Connection, Upstream
 
-__all__ = ["Conversation", "Declared"]
+__all__ = ["GRACE", "Conversation", "Declared", "Send"]
 
 _log: Final = logging.getLogger("rollcage.mcp")
 
 Send = Callable[[Message], Awaitable[None]]
+"""Takes what goes to the client."""
+
+GRACE: Final = 10.0
+"""Seconds that a call may go on when the client is gone."""
 
 _FAILED: Final = -32000  # of JSON-RPC: an error of the implementation
 _GONE: Final = -32001

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from string import Template
+from typing import Any, Final, Self
 
 import orjson
 import pydantic
@@ -22,6 +24,9 @@ class Server(pydantic.BaseModel):
 
     Attributes:
         command: the program and its arguments, of one that is started.
+        url: the endpoint of one that is reached by HTTP, in its place.
+        headers: what is sent with each request to it; `${NAME}` stands for a variable of this
+            process's environment, so that no token has to be in the file.
         env: variables beside those of this process.
         cwd: its working directory.
         pack: what is declared of its tools: the name of a pack that comes with the package, or a
@@ -31,15 +36,45 @@ class Server(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
-    command: tuple[str, ...] = pydantic.Field(min_length=1)
+    command: tuple[str, ...] = ()
+    url: str = ""
+    headers: dict[str, str] = {}
     env: dict[str, str] = {}
     cwd: Path | None = None
     pack: str = ""
     trust_annotations: bool = False
 
+    @pydantic.model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if bool(self.command) is bool(self.url):
+            raise ValueError("say either its command or its url")
+        return self
+
     async def connect(self) -> Connection:
-        """Start it. Raises `ServerGone`."""
+        """Start it, or connect to it.
+
+        Raises:
+            ServerGone: it can't be started.
+            ServersInvalid: a variable of its headers is not set, or what speaks HTTP is missing.
+        """
+        if self.url:
+            return self._by_http()
         return await ServerProcess.start(self.command, env=self.env, cwd=self.cwd)
+
+    def _by_http(self) -> Connection:
+        try:
+            from rollcage_mcp.http_upstream import HttpServer
+        except ModuleNotFoundError:
+            raise ServersInvalid(
+                "a server that is reached by HTTP needs pip install 'rollcage-mcp[http]'"
+            ) from None
+        try:
+            headers = {n: Template(v).substitute(os.environ) for n, v in self.headers.items()}
+        except (KeyError, ValueError) as error:
+            raise ServersInvalid(
+                f"{self.url}: the variable {error} that its headers name is not set"
+            ) from None
+        return HttpServer(self.url, headers)
 
     def load_pack(self) -> Pack | None:
         """Its pack; None where it has none. Raises `PackInvalid`."""
@@ -78,7 +113,7 @@ class _File(pydantic.BaseModel):
     servers: dict[str, Server]
 
 
-_OF_CLIENTS: Final = ("command", "args", "env", "cwd")
+_OF_CLIENTS: Final = ("command", "args", "env", "cwd", "url", "headers")
 
 
 def _as_toml(data: Any) -> Any:
@@ -92,8 +127,10 @@ def _as_toml(data: Any) -> Any:
             servers[name] = each
             continue
         kept = {word: each[word] for word in _OF_CLIENTS if word in each}
-        command, more = kept.pop("command", None), kept.pop("args", [])
-        servers[name] = {**kept, "command": [command, *more]}
+        more = kept.pop("args", [])
+        if "command" in kept:
+            kept["command"] = [kept["command"], *more]
+        servers[name] = kept
     return {"servers": servers}
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from rollcage import Session
 
-from rollcage_mcp.conversation import Conversation, Declared
+from rollcage_mcp.conversation import GRACE, Conversation, Declared
 from rollcage_mcp.errors import MessageInvalid
 from rollcage_mcp.lines import lines, reader_of, writer_of
 from rollcage_mcp.messages import Message, as_failure, parse
@@ -21,8 +21,6 @@ from rollcage_mcp.upstream import Connection
 __all__ = ["serve_stdio"]
 
 _log: Final = logging.getLogger("rollcage.mcp")
-
-_GRACE: Final = 10.0  # seconds that a call may go on when the client is gone
 
 
 async def serve_stdio(
@@ -62,7 +60,7 @@ async def serve_stdio(
         try:
             await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            closing = asyncio.create_task(conversation.close(0 if stopped.is_set() else _GRACE))
+            closing = asyncio.create_task(conversation.close(0 if stopped.is_set() else GRACE))
             await asyncio.wait({closing, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not closing.done():  # told to stop while it waited
                 await conversation.close()

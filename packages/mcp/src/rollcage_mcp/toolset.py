@@ -26,6 +26,7 @@ T = TypeVar("T")
 _HANDSHAKE: Final = "2025-11-25"  # the newest version that begins with a handshake
 _STATELESS: Final = "2026-07-28"
 _VERSION: Final = "io.modelcontextprotocol/protocolVersion"
+_CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
 _INFO: Final = {"name": "rollcage", "version": "0.1.0"}
 _PAGES: Final = 1_000
 
@@ -117,7 +118,7 @@ class ServerTools:
         try:
             await self._ask("initialize", hello)
         except ServerError:
-            self._meta = {"_meta": {_VERSION: _STATELESS}}
+            self._meta = {"_meta": {_VERSION: _STATELESS, _CAPABILITIES: {}}}
         else:
             await self._upstream.send(as_notification("notifications/initialized"))
 
