@@ -8,12 +8,12 @@ import orjson
 import pytest
 from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]  # it has none
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from rollcage import Session, tool
+from rollcage import ReplayedError, Session, Verdict, tool
 from rollcage.adapter import Answer, ToolRequest, model_contract
 from rollcage.errors import RollcageError
 from rollcage.store import JsonlStore
 from rollcage.trace import Run, read_run
-from rollcage_import import Imports, import_file
+from rollcage_import import Imports, import_file, recording
 from rollcage_otel.export import spans_of
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -156,6 +156,37 @@ def test_importing_again_changes_nothing(tmp_path: Path) -> None:
     (again,) = import_file(tmp_path / "spans.pb", store=tmp_path / "after", name="other").runs
     assert (again.run, again.name, again.there) == (first.run, "shopping", True)
     assert JsonlStore(tmp_path / "after").read(first.run).data == trace
+
+
+def test_an_import_that_was_cut_off_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shopping(tmp_path)
+    said = recording._raised
+
+    def interrupted(_: object) -> ReplayedError:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(recording, "_raised", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        import_file(tmp_path / "spans.json", store=tmp_path / "after")
+    monkeypatch.setattr(recording, "_raised", said)
+    (whole,) = import_file(tmp_path / "spans.json", store=tmp_path / "after").runs
+    assert not whole.there
+    (again,) = import_file(tmp_path / "spans.json", store=tmp_path / "after").runs
+    assert (again.there, again.run) == (True, whole.run)
+    assert len(JsonlStore(tmp_path / "after").runs()) == 2
+
+
+def test_a_session_around_it_has_no_part_in_it(tmp_path: Path) -> None:
+    def deny(_: object) -> Verdict:
+        return Verdict("deny", "no", code="no")
+
+    told: list[object] = []
+    with Session("outer", store=tmp_path / "outer", rules=[deny], observers=[told.append]) as outer:
+        _, run = take(tmp_path, AGENT, tool_span("2"))
+    assert (len(run.steps), told, outer.stats.calls) == (1, [], 0)
+    assert "within" not in run.started
 
 
 # --- the names of others -------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
 import os
 import re
@@ -24,7 +25,8 @@ from rollcage.adapter import (
     model_request,
 )
 from rollcage.errors import ContractError
-from rollcage.store import Store
+from rollcage.store import RunInfo, Store
+from rollcage.trace import read_run
 
 from rollcage_import.files import Format, Unreadable, read_spans
 from rollcage_import.spans import Span
@@ -99,7 +101,7 @@ def import_file(
     Raises:
         Unreadable: the file can't be read, is too large, or of no known format.
         DetectorMissing: what keeps credentials off the disk is not installed.
-        StoreError: the store can't be written.
+        StoreError: the store can't be written; RunInUse where another process imports the same.
     """
     skipped: Counter[str] = Counter()
     found, spans = read_spans(Path(path), format, skipped)
@@ -112,7 +114,9 @@ def import_file(
     kept = open_store(store)
     for tree in trees(spans):
         if tree.steps:
-            runs.append(_Recording(found, tree, kept, declared).write(name))
+            recording = _Recording(found, tree, kept, declared)
+            # A session around this neither decides on what was called elsewhere nor hears of it.
+            runs.append(contextvars.Context().run(recording.write, name))
         else:
             skipped += tree.skipped
             skipped["an agent that made no step"] += tree.top is not None
@@ -132,13 +136,22 @@ class _Recording:
         self._contracts: dict[tuple[str, str], Contract] = {}
         self._refused: Counter[str] = Counter()
         self._now = tree.start
+        self._attempt = 0
 
     def write(self, name: str | None) -> ImportedRun:
-        """Write it, unless the store has it."""
+        """Write it, unless the store has it whole.
+
+        Raises:
+            RunInUse: another process is importing it.
+        """
         tree = self._tree
         named = _name(name or (_job(tree.top) if tree.top else "") or _UNNAMED)
         session = self._session(named)
         there = session.there()
+        while there is not None and not self._is_whole(there):
+            self._attempt += 1
+            session = self._session(named)
+            there = session.there()
         if there is not None:
             return ImportedRun(
                 there.run, there.name, tree.trace, None, dict(tree.skipped), there=True
@@ -153,8 +166,20 @@ class _Recording:
         skipped = dict(tree.skipped + self._refused)
         return ImportedRun(session.run_id, session.name, tree.trace, session.stats.calls, skipped)
 
+    def _is_whole(self, there: RunInfo) -> bool:
+        """Whether an import that was there before had come to its end; a killed one had not."""
+        if there.pruned is not None:
+            return True
+        if there.status is None:
+            self._store.lock(there.run).release()
+        ended = read_run(self._store.read(there.run)).finished
+        top = self._tree.top
+        expected = None if top is None or top.error is None else _raised(top.error).type_name
+        return ended is not None and (ended.get("error") or {}).get("type") == expected
+
     def _session(self, name: str) -> ImportSession:
-        tree, seed = self._tree, f"rollcage/1 import|{self._format}|{self._tree.trace}"
+        tree = self._tree
+        seed = f"rollcage/1 import|{self._format}|{tree.trace}|{self._attempt}"
         told = "\n".join(sorted(repr(dataclasses.astuple(s)) for s in _spans(tree.steps)))
         return ImportSession(
             name,
