@@ -121,7 +121,11 @@ def test_what_is_found_is_not_taken(store: JsonlStore) -> None:
 
     def state() -> list[Any]:
         path = recording.paths[""]
-        return [path.ahead, path.position, *((e.used, e.status) for e in recording.entries)]
+        return [
+            path.ahead,
+            path.position,
+            *((e in recording.taken.used, e.status) for e in recording.entries),
+        ]
 
     def find(contract: Contract, **arguments: Any) -> Match:
         return finder.find(arrival(branches, contract, arguments), 0)

@@ -22,6 +22,9 @@ from rollcage import (
     compensate,
     tool,
 )
+from rollcage.replay.path import Entry
+from rollcage.replay.recording import Recording, recording_of
+from rollcage.session import lineage
 from rollcage.store import JsonlStore
 
 Events = Callable[[str], list[dict[str, Any]]]
@@ -591,6 +594,38 @@ def test_a_new_write_takes_back_what_it_leaves_behind(
     with Session("job", store=store, replay="offline") as session:
         files.put_file(path=str(disk / "a"), text="a")
         files.put_file(path=str(disk / "B"), text="reworded")
+
+
+def test_a_session_changes_nothing_of_the_steps_that_it_replays(
+    store: JsonlStore, files: Any, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[Entry] = []
+
+    def keeping(*given: Any, **how: Any) -> Recording:
+        recording = recording_of(*given, **how)
+        loaded.extend(recording.entries)
+        before.extend(map(fields, recording.entries))
+        return recording
+
+    def fields(entry: Entry) -> dict[str, Any]:
+        return {
+            name: getattr(entry, name)
+            for name in Entry.__annotations__
+            if name not in ("row", "rows")
+        }
+
+    before: list[dict[str, Any]] = []
+    with pytest.raises(KeyError), Session("job", store=store):
+        for name in "abc":
+            files.put_file(path=str(disk / name), text=name)
+        raise KeyError
+    monkeypatch.setattr(lineage, "recording_of", keeping)
+    with Session("job", store=store, on_divergence="undo") as session:
+        files.put_file(path=str(disk / "a"), text="a")
+        files.put_file(path=str(disk / "B"), text="reworded")
+        assert session.stats.hits == 1
+    assert len(loaded) == 3
+    assert [*map(fields, loaded)] == before
 
 
 def test_a_divergence_that_can_not_be_undone_halts(

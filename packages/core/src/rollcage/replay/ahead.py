@@ -98,6 +98,7 @@ class Ahead:
 
     def __init__(self, recording: Recording | None) -> None:
         self._recording = recording  # until it was looked through
+        self._used: set[Entry] = set() if recording is None else recording.taken.used
         self._left: list[Entry] = []
         self._unknown: list[Entry] = []  # no memory tells of these, but where they stand counts
         self._first = 0
@@ -120,7 +121,7 @@ class Ahead:
         self._left = [
             entry
             for entry in recording.entries
-            if id(entry) in held and entry.status in ("ok", "error") and not entry.used
+            if id(entry) in held and entry.status in ("ok", "error") and entry not in self._used
         ]
         self._unknown = [
             entry
@@ -146,20 +147,20 @@ class Ahead:
         """Whether there is anything."""
         self._look()
         left = self._left
-        while self._first < len(left) and left[self._first].used:
+        while self._first < len(left) and left[self._first] in self._used:
             self._first += 1
         return self._first < len(left)
 
     @property
     def has_places(self) -> bool:
         """Whether `places` has any, of whichever body."""
-        return bool(self) or any(not entry.used for entry in self._unknown)
+        return bool(self) or any(entry not in self._used for entry in self._unknown)
 
     def left(self) -> Iterator[Entry]:
         """What is left that was asked for in no other step's body, in the recorded order."""
         self._look()
         for entry in itertools.islice(self._left, self._first, None):
-            if not entry.used and entry.kind != "branch" and not family(entry.branch):
+            if entry not in self._used and entry.kind != "branch" and not family(entry.branch):
                 yield entry
 
     def give(self, conversation: str, call_id: str) -> None:
@@ -175,7 +176,7 @@ class Ahead:
         """
         self._look()
         last: Place = ("", "")
-        unknown = (e for e in self._unknown if not e.used and family(e.branch) == inside)
+        unknown = (e for e in self._unknown if e not in self._used and family(e.branch) == inside)
         for entry in itertools.chain(self._of(inside), unknown):
             place = entry.conversation, entry.checkpoint
             if entry.checkpoint and place != last:
@@ -220,7 +221,7 @@ class Ahead:
             elif ids[entry.call_id] > self._given[call]:
                 along = entry.branch, entry.conversation
                 yield from (e for e in before if (e.branch, e.conversation) == along)
-                before = [e for e in before if not e.used]
+                before = [e for e in before if e not in self._used]
                 yield entry
             elif entry.call_id and entry.call_id not in ids:
                 del shown[entry.conversation]  # a history has no holes
@@ -243,5 +244,5 @@ class Ahead:
             return
         for at in range(self._first, len(self._left)):
             entry = self._left[at]
-            if not entry.used and family(entry.branch) == inside:
+            if entry not in self._used and family(entry.branch) == inside:
                 yield entry

@@ -68,7 +68,9 @@ class Branches:
         """Open a branch that starts in a world; `follows`: along what is recorded of it."""
         path = self._undo_paths.get(name)
         if self._recording is not None and path is None:
-            path = self._recording.paths.get(name) or Path([], strict=self.strict)
+            path = self._recording.paths.get(name) or Path(
+                [], self._recording.taken, strict=self.strict
+            )
             first = next((each for each in path.entries if each.position == 0), None)
             if name and follows and first is not None:
                 # Where it was forked inside a batch, the recorded world says how much was done.

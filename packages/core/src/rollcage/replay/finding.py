@@ -361,7 +361,7 @@ class Finder:
 
     def _in_ended_bodies(self) -> list[Entry]:
         """The recorded effects in bodies that were entered again, and no longer did them."""
-        return [each for path in self._ended_bodies for each in path.left() if not each.undone]
+        return [each for path in self._ended_bodies for each in path.left()]
 
     def came_back_with(self, joins: Collection[Entry]) -> list[Entry]:
         """The recorded effects in branches whose joins these are, and below."""

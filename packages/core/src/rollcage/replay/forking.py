@@ -7,13 +7,13 @@ not recorded runs where it changes nothing. Nothing is changed by finding it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from rollcage.errors import SessionError
 from rollcage.replay.finding import Finder, Match, Sought, StandIn
 from rollcage.replay.fork import Fork
-from rollcage.replay.path import Entry
+from rollcage.replay.path import Entry, Path
 from rollcage.replay.recording import Recording
 from rollcage.replay.steps import around
 from rollcage.replay.world import Branch
@@ -183,14 +183,15 @@ class Forking(Finder):
         """
         recorded, paths = branch.path, self._recorded.paths
         if recorded is not None and recorded.entries:
-            return _first(recorded.entries, key)
+            return _first(recorded, key)
         own = branch.name.startswith("#")
         same = (paths[name] for name in paths if name and name.startswith("#") == own)
-        return next((e for path in same if (e := _first(path.entries, key)) is not None), None)
+        return next((e for path in same if (e := _first(path, key)) is not None), None)
 
 
-def _first(entries: Iterable[Entry], key: str) -> Entry | None:
-    usable = (e for e in entries if not e.used and e.key == key and e.kind != "branch")
+def _first(path: Path, key: str) -> Entry | None:
+    used = path.taken.used
+    usable = (e for e in path.entries if e not in used and e.key == key and e.kind != "branch")
     return next((e for e in usable if e.status in ("ok", "error") and e.flaw is None), None)
 
 

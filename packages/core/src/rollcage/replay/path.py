@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from rollcage.values.codec import TAG
 
-__all__ = ["DECIDED", "LAZY", "Entry", "Path", "Rows", "Status", "described", "nearest"]
+__all__ = ["DECIDED", "LAZY", "Entry", "Path", "Rows", "Status", "Taken", "described", "nearest"]
 
 Status = Literal["ok", "error", "unknown", "not_started", "blocked"]
 UNKNOWN: Final[dict[str, Any]] = {"status": "unknown"}
@@ -49,7 +49,11 @@ class Rows(Protocol):
 
 
 class Entry:
-    """A recorded step, as a candidate. `run`, `step` and `turn` say where it first ran."""
+    """A recorded step, as a candidate. `run`, `step` and `turn` say where it first ran.
+
+    Reading the traces of a lineage makes it, and loading that says what of it holds; from then on
+    it stays as it is. What a session makes of it stands in `Taken`.
+    """
 
     __slots__ = (  # noqa: RUF023 - in order, but for what is no field
         "row", "rows",
@@ -57,7 +61,7 @@ class Entry:
         "decided", "digest", "duration", "effect", "end", "era", "fingerprint", "flaw", "frontier",
         "generation", "group", "joined", "key", "kind", "labels", "name", "number", "outcome",
         "past", "position", "probed", "resolved", "run", "seat", "since", "slot", "status", "step",
-        "turn", "undo", "undoes", "undone", "used", "version", "world",
+        "turn", "undo", "undoes", "undone", "version", "world",
     )  # fmt: skip
 
     run: str
@@ -93,7 +97,6 @@ class Entry:
     duration: int  # µs
     flaw: str | None  # why its value can't be given back
     frontier: bool  # no later tool call in its branch, but for other slots of its turn
-    used: bool
     abandoned: bool  # a later run of the lineage left the path before it: an orphan, no candidate
     accepted: tuple[str, int] | None  # the write (run, step) that was let leave it behind, for good
     number: int  # its own in the trace where it was read last
@@ -138,6 +141,21 @@ class Entry:
         return self.status == "error" and self.undo is not None and not self.undone
 
 
+class Taken:
+    """What a session has made of the recorded steps.
+
+    Attributes:
+        used: those that stood for a call, or were left behind: they stand for no other one.
+        undone: those whose effects it has undone.
+    """
+
+    __slots__ = ("undone", "used")
+
+    def __init__(self) -> None:
+        self.used: set[Entry] = set()
+        self.undone: set[Entry] = set()
+
+
 class Path:
     """What is recorded of one branch, and what of it is still to be taken.
 
@@ -145,8 +163,12 @@ class Path:
     back as they were, though none of their effects is there: only that, nothing new.
     """
 
-    def __init__(self, entries: list[Entry], *, strict: bool, taken_back: bool = False) -> None:
+    def __init__(
+        self, entries: list[Entry], taken: Taken, *, strict: bool, taken_back: bool = False
+    ) -> None:
         self.entries = entries
+        self.taken = taken
+        self._used = taken.used
         self.taken_back = taken_back
         self.position = 0
         self.ahead = 0  # recorded effects not taken yet
@@ -160,7 +182,7 @@ class Path:
         queues, remaining = self._queues, self._remaining
         for entry in entries:  # a hundred thousand of them, maybe
             if entry.past or (entry.undone and not taken_back):
-                entry.used = True
+                taken.used.add(entry)
                 continue
             if entry.abandoned and not taken_back:
                 self.ahead += entry.has_effect
@@ -191,7 +213,8 @@ class Path:
 
     def tells(self, entry: Entry) -> bool:
         """Whether anything of this step holds: it was not undone, or is told as it was."""
-        return not entry.past and (self.taken_back or not entry.undone)
+        undone = entry.undone or entry in self.taken.undone
+        return not entry.past and (self.taken_back or not undone)
 
     def advances(self, entry: Entry) -> bool:
         """Whether this step moves the world on."""
@@ -211,14 +234,14 @@ class Path:
         if len(queue) > 1:
             return self._find_among(queue, key, start, slot, past)
         entry = queue[0]
-        holds = not entry.used and start <= entry.end and entry.since <= self.position
+        holds = entry not in self._used and start <= entry.end and entry.since <= self.position
         return entry if holds and entry not in past else None
 
     def _find_among(
         self, queue: list[Entry], key: str, start: int, slot: int, past: Collection[Entry]
     ) -> Entry | None:
         index = self._heads.get(key, 0)
-        while index < len(queue) and queue[index].used:
+        while index < len(queue) and queue[index] in self._used:
             index += 1
         self._heads[key] = index
         lowest = self._lowest.get(key)
@@ -227,7 +250,7 @@ class Path:
             if lowest is not None and lowest[index] > self.position:
                 return None
             entry = queue[index]
-            if not entry.used and start <= entry.end and entry.since <= self.position:
+            if entry not in self._used and start <= entry.end and entry.since <= self.position:
                 first = None if entry in past else entry
             index += 1
         if first is None or first.slot == slot:
@@ -236,7 +259,7 @@ class Path:
         for entry in islice(queue, index, None):
             if entry.group != first.group or entry.since > self.position:
                 break
-            if entry.used or entry in past:
+            if entry in self._used or entry in past:
                 continue
             if entry.slot == slot:
                 return entry
@@ -252,7 +275,11 @@ class Path:
         """
         if not checkpoint:
             return None
-        same = (e for e in self._queues.get(key, ()) if not e.used and e.checkpoint == checkpoint)
+        same = (
+            e
+            for e in self._queues.get(key, ())
+            if e not in self._used and e.checkpoint == checkpoint
+        )
         return next((each for each in same if each not in past), None)
 
     def position_at(self, era: int) -> int:
@@ -273,7 +300,7 @@ class Path:
 
     def take(self, entry: Entry) -> bool:
         """Use a step up; whether it moves the world on."""
-        entry.used = True
+        self._used.add(entry)
         advances = self.advances(entry)
         if advances:
             self._remaining[entry.position] -= 1
@@ -286,28 +313,32 @@ class Path:
 
     def effect_of(self, key: str) -> Entry | None:
         """A recorded effect of this very call that nobody has asked for."""
-        return next((e for e in self._queues.get(key, ()) if e.has_effect and not e.used), None)
+        return next(
+            (e for e in self._queues.get(key, ()) if e.has_effect and e not in self._used), None
+        )
 
     def left(self) -> list[Entry]:
         """The recorded effects that nobody has asked for."""
-        return [e for e in self.entries if not e.used and e.has_effect and self.advances(e)]
+        return [
+            e for e in self.entries if e not in self._used and e.has_effect and self.advances(e)
+        ]
 
     def later(self, entry: Entry) -> list[Entry]:
         """What was recorded in later turns than this step, and not taken yet."""
-        return [e for e in self.entries if not e.used and e.group > entry.group]
+        return [e for e in self.entries if e not in self._used and e.group > entry.group]
 
     def acknowledge(self, orphan: Entry) -> None:
         """Stop listing an effect that is left behind; it holds no longer."""
-        orphan.used = True
+        self._used.add(orphan)
         self.ahead -= 1
 
     def take_back(self, run: str, step: int) -> None:
         """An effect that lies ahead, or was left behind, was undone."""
         for entry in self.entries:
             if entry.run == run and entry.step == step:
-                entry.undone = True
-                if not entry.used and self.advances(entry):
-                    entry.used = True
+                self.taken.undone.add(entry)
+                if entry not in self._used and self.advances(entry):
+                    self._used.add(entry)
                     self.ahead -= 1
                 return
 
@@ -322,7 +353,7 @@ class Path:
         """A recorded write, not taken, of the same call under another contract version."""
         for entry in self.entries:
             if (
-                not entry.used
+                entry not in self._used
                 and entry.name == name
                 and entry.version != version
                 and entry.has_effect
@@ -336,7 +367,7 @@ class Path:
 
 
 def nearest(
-    entries: Iterable[Entry], name: str, version: str, args: Mapping[str, Any]
+    entries: Iterable[Entry], name: str, version: str, args: Mapping[str, Any], used: set[Entry]
 ) -> tuple[Entry, str] | None:
     """The recorded call most like a given one, and the field in which it differs."""
     best: tuple[tuple[int, int, int], Entry, list[_Differing]] | None = None
@@ -344,13 +375,13 @@ def nearest(
         if entry.kind == "branch":
             continue
         differing = list(_differing(entry, name, version, args))
-        score = (entry.name == name, -len(differing), not entry.used)
+        score = (entry.name == name, -len(differing), entry not in used)
         if best is None or score > best[0]:
             best = (score, entry, differing)
     if best is None:
         return None
     _, entry, differing = best
-    state = "already replayed" if entry.used else "recorded in another world"
+    state = "already replayed" if entry in used else "recorded in another world"
     place = f"its place only: the same call is {state}"
     return entry, "; ".join(map(_told, differing)) or place
 

@@ -56,7 +56,7 @@ def began(event: dict[str, Any], *, run: str, generation: int) -> Entry:
     entry.digest = UNKNOWN_DIGEST
     entry.duration = 0
     entry.flaw = None
-    entry.frontier = entry.used = entry.abandoned = entry.undone = entry.probed = False
+    entry.frontier = entry.abandoned = entry.undone = entry.probed = False
     entry.past = False
     entry.resolved = None
     entry.labels = ()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from rollcage.errors import TraceCorrupt
 from rollcage.replay.generation import Generation
-from rollcage.replay.path import Entry, Path
+from rollcage.replay.path import Entry, Path, Taken
 from rollcage.replay.undone import Undone
 from rollcage.trace.reader import read_events
 
@@ -23,6 +23,7 @@ class Recording:
 
     Attributes:
         paths: by branch.
+        taken: what the session has made of the steps.
         entries: all of them, in their order.
         forks: by branch, the branches that were forked off it.
         opened: the branches of which a trace says that they were, whatever was done in them; each
@@ -37,6 +38,7 @@ class Recording:
 
     def __init__(self) -> None:
         self.paths: dict[str, Path] = {}
+        self.taken = Taken()
         self.entries: list[Entry] = []
         self.forks: dict[str, list[str]] = {}
         self.opened: dict[str, tuple[str, str]] = {}
@@ -64,7 +66,7 @@ class Recording:
     def next_answer(self, key: str, past: Collection[Entry] = ()) -> Entry | None:
         """The next recorded step of a model call, but for those that are past; None: no more."""
         for entry in self.models.get(key, ()):
-            if entry.used:
+            if entry in self.taken.used:
                 return None
             if entry not in past:
                 return entry
@@ -75,7 +77,7 @@ class Recording:
         queue = self.models[entry.key]
         queue.remove(entry)
         queue.append(entry)
-        entry.used = True
+        self.taken.used.add(entry)
 
 
 # --- loading -------------------------------------------------------------------------------------
@@ -189,6 +191,7 @@ def recording_of(whole: Lineage, *, offline: bool, retry_failed: bool | None) ->
                 and (strict or not _is_pure(entry))
                 and _holds(entry, offline=offline)
             ],
+            recording.taken,
             strict=strict,
             taken_back=branch in told,
         )
@@ -288,9 +291,11 @@ def undo_paths(entries: Iterable[Entry]) -> dict[str, Path]:
             branches.setdefault(entry.branch, []).append(entry)
     for steps in branches.values():
         _mark_frontier(steps, retry_failed=None)
+    taken = Taken()
     return {
         branch: Path(
             [e for e in _with_ends(steps) if e.kind != "model" and _holds(e, offline=False)],
+            taken,
             strict=False,
         )
         for branch, steps in branches.items()

@@ -267,6 +267,6 @@ def _entries(columns: Mapping[str, Any], count: int, rows: Rows) -> list[Entry]:
         entry.undoes = undoing
         entry.accepted = accepting
         entry.decided = decided
-        entry.used = entry.frontier = False
+        entry.frontier = False
         add(entry)
     return entries

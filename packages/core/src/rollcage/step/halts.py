@@ -66,11 +66,12 @@ def diverged(
     contract, args = arrival.contract, arrival.args
     path = arrival.branch.path
     recorded = () if path is None else path.entries
+    used = set[Entry]() if path is None else path.taken.used
     listed = ", ".join(f"step {e.step} ({e.name})" for e in orphans[:5])
     more = f" and {len(orphans) - 5} more" if len(orphans) > 5 else ""
-    near = nearest(orphans, contract.name, contract.version, args)
+    near = nearest(orphans, contract.name, contract.version, args, used)
     if near is None or near[0].name != contract.name:
-        near = nearest([*orphans, *recorded], contract.name, contract.version, args)
+        near = nearest([*orphans, *recorded], contract.name, contract.version, args, used)
     like = ""
     if near is not None:
         entry, differs = near
@@ -127,7 +128,7 @@ def missing(arrival: Arrival, recording: Recording) -> ReplayMiss:
     entries += recording.pure.values()
     for queue in recording.models.values():
         entries += queue
-    near = nearest(entries, contract.name, contract.version, arrival.args)
+    near = nearest(entries, contract.name, contract.version, arrival.args, recording.taken.used)
     said = "nothing is recorded at this place"
     if near is not None:
         entry, differs = near

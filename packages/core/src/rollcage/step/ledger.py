@@ -352,10 +352,11 @@ class Ledger:
         """Whether this branch is replayed up to here, and came back when it ran."""
         if self._recording is None or not self._by_name[branch].following:
             return False
+        undone = self._recording.taken.undone
         return any(
             entry.kind == "branch" and entry.name == branch
             for entry in self._recording.entries
-            if not (entry.undone or entry.abandoned or entry.past)
+            if not (entry.undone or entry.abandoned or entry.past or entry in undone)
         )
 
     # --- a step ends -----------------------------------------------------------------------------

@@ -38,6 +38,7 @@ class Seeing:
         number: Callable[[], int],
     ) -> None:
         self._recording = recording
+        self._used: set[Entry] = set() if recording is None else recording.taken.used
         self._branches = branches
         self._ahead = ahead
         self._stats = stats
@@ -92,7 +93,7 @@ class Seeing:
                 branch.replayed_write(turn, entry.position, made)
         elif entry.kind == "model" and self._recording is not None:
             self._recording.use_answer(entry)
-        entry.used = True
+        self._used.add(entry)
         if entry.kind == "branch":
             return journal.joined_again(self._number(), branch, place, entry, now)
         self._count(entry)
