@@ -140,7 +140,7 @@ def test_turns_are_told_from_each_other_in_any_form_of_state(lab: Any, form: str
             results: list[Any] = []
 
             def play(_: Any, node: Any = node, results: list[Any] = results) -> dict[str, Any]:
-                ids = (None, None, "given")  # messages without ids are told apart, too
+                ids = (None, None, "given")  # messages without ids are distinguished, too
                 messages = [make([calls("poll", "poll", id=each)]) for each in ids]
                 results.extend(node.invoke(each) for each in messages)
                 return {}

@@ -30,7 +30,7 @@ M = TypeVar("M", bound=ChatCompletionClient)
 def guard_model(client: M, session: Session) -> M:
     """A model client of the same type, whose calls go through the session.
 
-    A call is told from others by what is asked: messages, tools and other options. A recorded
+    A call is identified by what is asked: messages, tools and other options. A recorded
     answer comes back whole (content, thought, usage, finish reason), and in the pieces in which it
     came; one that was streamed also answers a call that is not, and the other way round. Each
     answer says where the calls that it asks for stand; and once the session is halted, the next

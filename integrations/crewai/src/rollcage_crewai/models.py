@@ -36,7 +36,7 @@ def guard_model(llm: str, session: Session) -> BaseLLM: ...
 def guard_model(llm: BaseLLM | str, session: Session) -> BaseLLM:
     """A model of the same type, whose calls go through the session.
 
-    A call is told from others by what is asked: messages, tools, the model of a structured answer,
+    A call is identified by what is asked: messages, tools, the model of a structured answer,
     stop words. A recorded answer comes back whole (text, tool calls, structured output), with the
     events and the usage of the live call; one that was streamed, in the pieces in which it came.
     The original stays as it is. A model that this session guards already is given back.

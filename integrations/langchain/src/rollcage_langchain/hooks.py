@@ -109,7 +109,7 @@ class Hook:
     @contextlib.contextmanager
     def asked(self, messages: Iterable[Any]) -> Generator[None]:
         """Around a call of the model, which is shown these messages."""
-        self._checkpoints.here()  # its thread may come to be interrupted behind this
+        self._checkpoints.here()  # its thread may come to be interrupted after this
         with self.ending(""):
             self.session.seen({"": answered_in(messages)})
             with self.session.place(agent=agent_name()):

@@ -261,7 +261,7 @@ class _Place:
                 ahead.add(thread)
             elif recorded[0].checkpoint != self._at[0].checkpoint:
                 yield from self._look_for(recorded[0])
-                return  # of a superstep that is still to come, and so is all that was behind it
+                return  # of a superstep that is still to come, and so is all that was after it
 
     def _is_done(self, thread: str, recorded: Sequence[_Level]) -> Looking:
         here = self._at if thread == self.conversation else ()

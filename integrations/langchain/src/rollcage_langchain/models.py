@@ -32,7 +32,7 @@ _NATIVE_STREAMS: Final = ("_stream_chat_model_events", "_astream_chat_model_even
 def guard_model(model: M, session: Session) -> M:
     """A chat model of the same type, whose calls go through the session.
 
-    A call is told from others by what is asked: messages, tools and other options, stop words.
+    A call is identified by what is asked: messages, tools and other options, stop words.
     A recorded answer comes back whole (text, tool calls, usage, metadata, id), and in the pieces
     in which it came; one that was streamed also answers a call that is not, and the other way
     round. LangChain's own cache is not asked. The original stays as it is. A model that this

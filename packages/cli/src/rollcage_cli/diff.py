@@ -24,7 +24,7 @@ __all__ = ["Change", "Pair", "align", "diff", "first_difference", "in_order", "p
 
 _CHANGES: Final = 20  # of one step that are told in text
 _VALUE: Final = 120  # characters of a value that are told in text
-_DEEPEST: Final = 100  # levels of a value that are told apart
+_DEEPEST: Final = 100  # levels of a value that are distinguished
 _ABSENT: Final = object()
 
 

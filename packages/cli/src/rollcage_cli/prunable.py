@@ -62,7 +62,7 @@ def choices(store: Store, before: int, held: Iterable[str]) -> list[Choice]:
             forks.setdefault(info.source, []).append(info.run)
     stay, hold = set[str](), set(held)
     told: list[Choice] = []
-    for info in reversed(infos):  # what builds on a run comes behind it
+    for info in reversed(infos):  # what builds on a run comes after it
         if info.pruned is not None:
             continue
         later = builds.get(info.run, [])

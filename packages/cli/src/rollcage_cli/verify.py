@@ -42,7 +42,7 @@ _NO_STEPS: Final = frozenset(
     }
 )
 _UNDO: Final = ("undo.started", "undo.finished", "run.rewound")
-_BEHIND: Final = ("step.resolved", "run.abandoned")  # what may come behind the end of a run
+_BEHIND: Final = ("step.resolved", "run.abandoned")  # what may come after the end of a run
 _WORDS: Final = tuple(f'{{"event":"{kind}"'.encode() for kind in _BEHIND)
 _MAX_64: Final = 2**64 - 1  # a hostile count must not raise
 
@@ -191,14 +191,14 @@ class _Check:
         self._blobs: dict[str, bytes | None] = {}
         self._started: dict[str, Any] = {}
         self._finished: dict[str, Any] | None = None
-        self._undoing = False  # the run was undone behind its end
+        self._undoing = False  # the run was undone after its end
 
     def found(self, code: str, message: str) -> None:
         """Note what is wrong with the present line."""
         self.findings.append(Finding(self.line, code, message))
 
     def event(self, event: dict[str, Any]) -> bool:
-        """Check one event; False where nothing behind it can be."""
+        """Check one event; False where nothing after it can be."""
         try:
             self._validate(orjson.dumps(event))
         except pydantic.ValidationError as error:

@@ -158,7 +158,7 @@ class FacadeSnapshot(FacadeGuard):
             contract: the tool's.
             body: the function that would be called, where the caller knows it.
             kind: `tool` or `model`.
-            undo: it takes something back: whatever was approved once may do that, for what it had
+            undo: it undoes something: whatever was approved once may do that, for what it had
                 done has to be undone even where the tool was frozen or changed since.
         """
         seen = self._seen.get((kind, id(contract)))

@@ -241,7 +241,7 @@ class Registry:
     def _write(
         self, event: str, by: str, why: str, make: Callable[[Lifecycle], dict[str, Any]]
     ) -> Lifecycle:
-        """Write one transition, where it is allowed as things stand; the state behind it."""
+        """Write one transition, where it is allowed as things stand; the state after it."""
         said: dict[str, Any] = {"by": _person(by), "why": _text("why", why)}
         state = Lifecycle()
 

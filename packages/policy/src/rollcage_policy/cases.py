@@ -222,7 +222,7 @@ def _run(case: Case, policy: Policy) -> CaseResult:
 
 
 def _decided(case: Case, policy: Policy) -> Verdict:
-    """What the policy, its limits included, says of the call behind those before it.
+    """What the policy, its limits included, says of the call after those before it.
 
     Raises:
         ArgumentsInvalid: a tool does not take the arguments.

@@ -174,7 +174,7 @@ class _Resolving:
     def _take(
         self, document: Document, path: FilePath | None, around: tuple[FilePath, ...]
     ) -> None:
-        """Take in a file, behind all that it includes."""
+        """Take in a file, after all that it includes."""
         try:
             file = PolicyFile.model_validate(document.data)
         except pydantic.ValidationError as error:

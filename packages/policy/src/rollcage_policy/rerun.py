@@ -118,7 +118,7 @@ class Rerun:
         Args:
             run: as its trace tells (`rollcage.trace.read_run`).
             get_blob: gives a large value; StoreError where it can't.
-            explain: the number of a step of which it is told what becomes of each rule.
+            explain: the number of a step for which it says what each rule came to.
             decided: the ids of requests for approval that were decided in other runs, which are
                 looked at as well: their calls are counted there.
 
@@ -242,7 +242,7 @@ class _Replayed:
         tried = how(view, unknown)
         verdict = None if tried.verdict is None else found.explain(tried.verdict)
         ticket: Ticket | None = None
-        if step.undoes is None:  # what takes a step back is under no limit
+        if step.undoes is None:  # what undoes a step is under no limit
             ticket, verdict = self._limited(step, view, verdict, made=made)
         if made:
             opened = _Open(view.contract, view.kind, found, ticket, step.parent or 0)

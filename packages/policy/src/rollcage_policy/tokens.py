@@ -36,7 +36,7 @@ class Token(NamedTuple):
 
 
 END: Final = Token("end", "", -1)
-"""What stands before the first token, and behind the last."""
+"""What stands before the first token, and after the last."""
 
 
 def tokens(source: str) -> list[Token]:

@@ -128,7 +128,7 @@ def audited(
         later: runs that may have undone, or gone on with, what these did.
         wanted: which of their entries.
         summary: counts.
-        advance: called behind each run that was read.
+        advance: called after each run that was read.
     """
     screen = Screen()
     summary.credentials = screen.found

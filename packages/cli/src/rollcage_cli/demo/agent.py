@@ -3,7 +3,7 @@
 Run as `python -m rollcage_cli.demo.agent FOLDER`. It imports LangChain, which takes long, and then
 forks a process for each line on stdin: `ACT...`, played one after the other. On stdout that says
 `turn` whenever its model is asked, so that whoever started it looks at the trace, and at the end of
-each act `end` with the agent's answer; behind it stands `exit`, with its code.
+each act `end` with the agent's answer; after it stands `exit`, with its code.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def fork(
 ) -> None:
     """Ask "what if?": run an agent again with one thing changed in a recorded run.
 
-    The record answers up to the step, and behind it wherever the same call is made. Reads and
+    The record answers up to the step, and after it wherever the same call is made. Reads and
     models that are not recorded run. A new write is never made without --live: --answer stands for
     it, or the fork ends there. The fork is a run of its own, which no session of the job resumes.
     """

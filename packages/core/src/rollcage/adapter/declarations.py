@@ -1,4 +1,4 @@
-"""What is declared of a framework's tools, and how that is told from what they say themselves."""
+"""What is declared of a framework's tools, kept apart from what they say themselves."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def declare_tool(
     Args:
         tool: has a `name` and a `description`.
         body: what it calls.
-        parameters: gives the schema of the arguments that a model writes, told the contract that
+        parameters: gives the schema of the arguments that a model writes, from the contract that
             `@rollcage.tool` made of the body, if it did.
         framework: see `declare`, and so the others.
         effect: the same.

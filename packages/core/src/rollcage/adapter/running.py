@@ -29,7 +29,7 @@ def refuses_unguarded() -> Session | None:
     """The session that lets no tool run unguarded in this context; None where one may.
 
     It is one around this context, or, in a thread or task that knows no session, any that is open.
-    What the body of a guarded tool does is its own deed, unless that acts through guarded calls
+    What the body of a guarded tool does is its own doing, unless that acts through guarded calls
     only (`effect="scope"`: an agent as a tool).
     """
     scope = here()
@@ -66,7 +66,7 @@ class Running:
 
     Args:
         around: gives an object that the framework sets anew for each call, so that a body which
-            calls its tool anew through the framework (an agent as a tool, say) is told from one
+            calls its tool anew through the framework (an agent as a tool, say) is not taken for one
             that goes on; without it, whatever a body does to its own tool belongs to its step.
     """
 

@@ -287,7 +287,7 @@ class Parameters:
         except pydantic.ValidationError as error:
             raise ArgumentsInvalid(self._explain(error)) from None
         except Exception as error:  # noqa: BLE001 - a validator may raise anything
-            # A validator of the user's own. Its words may hold a secret: only its type is told.
+            # A validator of the user's own. Its words may hold a secret: only its type is shown.
             failed = type(error).__name__
             raise ArgumentsInvalid(f"{self._tool}: its schema's own code raised {failed}") from None
         return model

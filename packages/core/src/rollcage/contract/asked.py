@@ -20,7 +20,7 @@ def as_asked(
 ) -> dict[str, Any]:
     """Arguments that nothing has validated, in tagged form.
 
-    A secret one is its HMAC; what has no encoding is told by its type alone.
+    A secret one is its HMAC; what has no encoding is shown by its type alone.
     """
     try:
         shown: Any = {name: _shown(each, seal, name in secret) for name, each in arguments.items()}

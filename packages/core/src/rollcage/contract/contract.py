@@ -66,7 +66,7 @@ class Contract:
         undo: gives the compensating calls of a call (see `rollcage.compensate`), or None where it
             can't be undone. It is called with those of `args`, `before` and `result` that its
             signature names; without `result` it is planned before the effect.
-        observe: told the arguments, gives by resource the state that the tool changes; sync or
+        observe: from the arguments, gives by resource the state that the tool changes; sync or
             async. It is called before and after the effect, and around its undo.
         probe: asked whether a call of unknown outcome happened: gives `rollcage.Happened`,
             `rollcage.DidNotHappen`, or None where it can't tell; sync or async. It is called with

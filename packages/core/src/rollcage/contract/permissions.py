@@ -108,7 +108,7 @@ class Grants:
 
 
 def _below(root: str) -> str:
-    """A root in the form that paths are compared in: with a separator behind it."""
+    """A root in the form that paths are compared in: with a separator after it."""
     real = os.path.normcase(os.path.realpath(root))
     return real if real.endswith(os.sep) else real + os.sep
 

@@ -37,7 +37,7 @@ def coerced(
     Args:
         schema: the Pydantic model of the tool's arguments, or their JSON Schema.
         raw: the arguments, as they were asked for.
-        secret: names whose values are not told; what they are made of is.
+        secret: names whose values are not shown; what they are made of is.
     """
     if isinstance(schema, Mapping):
         return _by_json_schema(schema, raw)

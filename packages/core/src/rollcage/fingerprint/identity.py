@@ -107,7 +107,7 @@ def child_world(parent_fingerprint: bytes) -> bytes:
 
 
 def undo_world(undone_fingerprint: bytes, attempt: int) -> bytes:
-    """The world in which the calls start that take a step back, at the n-th attempt (from 0)."""
+    """The world in which the calls start that undo a step, at the n-th attempt (from 0)."""
     return sha256(b"rollcage/1 undo" + undone_fingerprint + attempt.to_bytes(8, "big")).digest()
 
 

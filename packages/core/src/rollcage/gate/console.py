@@ -38,7 +38,7 @@ class ConsoleApprover:
         shown: where the call is shown; by default the standard error output.
 
     Raises:
-        ApprovalInvalid: nobody is named, or by no name that could be told from another.
+        ApprovalInvalid: nobody is named, or by no name that could be distinguished from another.
     """
 
     def __init__(

@@ -67,7 +67,7 @@ def recorded_facade(store: Store, data: Mapping[str, Any]) -> FacadeGuard:
     """The facade that a run was given, by its trace.
 
     Raises:
-        PackageMissing: nothing says here what was approved, so nothing can be taken back.
+        PackageMissing: nothing says here what was approved, so nothing can be undone.
     """
     try:
         from rollcage_governance import Registry

@@ -1,7 +1,7 @@
 """What stands before and behind a call: guards, and what a session asks of a policy and a facade.
 
 A guard is a rule, or an object with one or more of three methods: `screen` looks at what is to be
-called before its arguments are bound, `decide` at the call, `settled` is told how it ended. What
+called before its arguments are bound, `decide` at the call, `settled` when it has ended. What
 they say is combined in `verdict`: deny over ask over allow. One that fails denies.
 """
 
@@ -28,7 +28,7 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settled:
-    """How a call ended that was decided on; what a guard's `settled` is told.
+    """How a call ended that was decided on; what a guard's `settled` receives.
 
     Attributes:
         view: the call, as `decide` was shown it.
@@ -68,7 +68,7 @@ class Decides(Protocol):
 
 @runtime_checkable
 class Settles(Protocol):
-    """Is told how each call ended that was decided on."""
+    """Is notified how each call ended that was decided on."""
 
     def settled(self, details: Settled) -> None:
         """Where this raises, the guard has lost count: every later call is denied."""
@@ -199,7 +199,7 @@ class FacadeGuard(ABC):
             contract: the tool's.
             body: the function that would be called, where the caller knows it.
             kind: `tool` or `model`.
-            undo: it takes something back: whatever was approved once may do that.
+            undo: it undoes something: whatever was approved once may do that.
         """
 
     @abstractmethod
@@ -234,7 +234,7 @@ class NamedFacade(ABC):
 _FAILED: Final = "rule_error"
 
 said_here: Final[ContextVar[tuple[str, ...] | None]] = ContextVar("rollcage.said", default=None)
-"""The user's own words while guards decide, as `Session(said=…)` was told them; else None."""
+"""The user's own words while guards decide, as `Session(said=…)` got them; else None."""
 
 
 Given = Guard | PolicyGuard | NamedFacade
@@ -249,7 +249,7 @@ class Guards(NamedTuple):
         facade: the one among them.
         screens: those that screen.
         decides: those that decide, as rules; None stands for the policy.
-        settles: those that are told how calls ended.
+        settles: those that are notified how calls ended.
         names: those of all but policy and facade, for the trace.
     """
 

@@ -80,7 +80,7 @@ def normal(text: str) -> str:
 
 
 def number(value: float | Decimal) -> str:
-    """A number's digits; empty where it has too few to be told from any other."""
+    """A number's digits; empty where it has too few to be distinguished from any other."""
     if isinstance(value, int):
         # Python bounds how long a decimal text may be.
         return _digits(str(abs(value)) if value.bit_length() < 4096 else hex(abs(value)))

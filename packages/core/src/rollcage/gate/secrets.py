@@ -3,7 +3,7 @@
 The patterns are those of `detect-secrets` (extra `rollcage[secrets]`), of which only the compiled
 expressions are used: nothing is verified over the network, nothing is configured, no file is read.
 Around them stands what a scanner of source code does not need and a recorder does: the whole
-credential counts, not its beginning; the place of each is told; a hostile text can't make an
+credential counts, not its beginning; the place of each is reported; a hostile text can't make an
 expression run away; kinds that came up since its last release are added.
 
 What looks merely random (hashes, ids, compressed data) is no finding: a trace is full of those.
@@ -49,7 +49,7 @@ class _Pattern(NamedTuple):
 _SHORTEST: Final = 7  # characters: "pwd=abc"
 _WINDOW: Final = 8192  # characters that an expression which may run away is given at once,
 _OVERLAP: Final = 2048  # and how many of them again, so that nothing hides on an edge
-_LONG: Final = 256  # characters of a value that are told apart by an expression
+_LONG: Final = 256  # characters of a value that are distinguished by an expression
 _GAP: Final = re.compile(r"\s{16,}")  # several of their expressions are cubic in blanks
 _RIGHT: Final = re.compile(r"[A-Za-z0-9_\-+/=]*")
 _VALUE: Final = re.compile(r"[^\s\"'`,;&(){}\[\]<>]*")

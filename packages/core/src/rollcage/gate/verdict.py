@@ -35,7 +35,7 @@ class Verdict:
         reason: short and factual; a model reads it to go on.
         code: machine-readable.
         rule: the id of the rule; the rule's own name where it is left empty.
-        remedy: what may be done instead; it is said behind the reason.
+        remedy: what may be done instead; it is said after the reason.
         shadow: what a policy says that is only tried out; it decides nothing.
     """
 
@@ -63,7 +63,7 @@ class Verdict:
 
     @property
     def message(self) -> str:
-        """What a model is told: the reason, and what may be done instead."""
+        """What a model receives: the reason, and what may be done instead."""
         return f"{self.reason.rstrip('.')}. {self.remedy}" if self.remedy else self.reason
 
     @property
@@ -92,7 +92,7 @@ class Verdict:
 
 
 class RunView(Protocol):
-    """What a rule is told of the run so far; read when it is looked at."""
+    """What a rule sees of the run so far; read when it is looked at."""
 
     @property
     def id(self) -> str:
@@ -127,7 +127,7 @@ class RunView(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepView:
-    """What a rule is told of a call, before anything of it happens.
+    """What a rule sees of a call, before anything of it happens.
 
     Attributes:
         kind: `tool` or `model`.

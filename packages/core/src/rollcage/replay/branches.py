@@ -103,7 +103,7 @@ class Branches:
     ) -> Forked:
         """Start a branch off another one.
 
-        It begins behind what was done in those that it comes `after`: where one of these is not as
+        It begins after what was done in those that it comes `after`: where one of these is not as
         it was recorded, nor is what comes after it.
         """
         branch = self.named(parent)
@@ -123,7 +123,7 @@ class Branches:
         fork.forked_at, fork.forked_in, fork.behind = branch.position, turn, ended
         began = None if self._recording is None else self._recording.began(full)
         if branch.path is not None and began is not None:
-            # It stood beside what came back to the other branch behind its own first step.
+            # It stood beside what came back to the other branch after its own first step.
             fork.forked_at = min(fork.forked_at, branch.path.position_at(began))
         return Forked(full, parent, turn, at)
 

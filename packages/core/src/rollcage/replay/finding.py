@@ -95,7 +95,7 @@ class Sought(Protocol):
 
     @property
     def compensates(self) -> bool:
-        """Whether it takes a step back."""
+        """Whether it undoes a step."""
         ...
 
     @property
@@ -405,7 +405,7 @@ class Finder:
 
 
 def _behind_failure(sought: Sought, entry: Entry) -> Iterable[Entry]:
-    """The recorded effects behind an earlier failure that is run again."""
+    """The recorded effects after an earlier failure that is run again."""
     path = sought.branch.path
     if path is None or sought.compensates or entry.kind != "tool" or entry.status != "error":
         return ()

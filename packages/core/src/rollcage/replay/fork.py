@@ -52,7 +52,7 @@ class Replacement(NamedTuple):
 class Fork:
     """A recorded run with one thing changed, from a step on: see `Session(fork=...)`.
 
-    What is recorded answers up to the step, and behind it wherever the same call is made. Of what
+    What is recorded answers up to the step, and after it wherever the same call is made. Of what
     is not recorded, reads and models run; a write is answered by `answers`, or ends the fork.
 
     Args:

@@ -45,7 +45,7 @@ class Forking(Finder):
         self._replaced = fork.replaced
         self.at = None if fork.at is None else _step_of(recording, fork.at, run)
         self.entered: tuple[Entry, ...] = ()
-        self.passed = self.at is None  # what comes now is behind the change
+        self.passed = self.at is None  # what comes now is after the change
         self._before = 0  # of a pure step: how many of its kind are asked for before it
         if self.at is not None:
             bodies = {entry.fingerprint: entry for entry in recording.entries}
@@ -74,7 +74,7 @@ class Forking(Finder):
 
     def find(self, sought: Sought, start: int) -> Match:
         """See `Finder.find`."""
-        if sought.compensates:  # what the fork did itself is taken back
+        if sought.compensates:  # what the fork did itself is undone
             return super().find(sought, start)
         if sought.asked_key != sought.key and self._is_changed(sought):
             return self._unrecorded(sought, self.at)
@@ -112,7 +112,7 @@ class Forking(Finder):
     def _behind_change(
         self, sought: Sought, entry: Entry | None, *, assumed: bool, passed: bool
     ) -> Match:
-        """What becomes of a call; `passed`: it is behind the change."""
+        """What becomes of a call; `passed`: it is after the change."""
         contract = sought.contract
         if passed and sought.kind == "tool" and contract.name in self._replaced:
             replaced = self._replaced[contract.name]

@@ -1,7 +1,7 @@
 """One trace of a lineage, read over what the older ones left.
 
 A step stands where it last ran or was replayed; what was undone holds no longer, nor does what
-came behind it. Nothing here does I/O.
+came after it. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Generation:
         self._replaced: set[int] = set()  # own steps, by number, that own ones stand in place of
         # Branches that have left the older path: at which position, in which turn and step.
         self._left: dict[str, tuple[int, int, int]] = {}
-        self._off: set[str] = set()  # branches that were forked behind that, and those below them
+        self._off: set[str] = set()  # branches that were forked after that, and those below them
         # Reads, pure and model calls that just run again: the new ones stand in their places.
         self._unfinished: dict[tuple[str, str], deque[Origin]] = {}
         self._of_branch: dict[str, list[Entry]] = {}  # older ones, until it is written to
@@ -108,12 +108,14 @@ class Generation:
             link(entry, event["linked"])
         put_undo(entry, event)
         origin = entry.run, entry.step
-        known = self._steps.older.get(origin)  # it is told as it was, though what it did is gone
+        known = self._steps.older.get(
+            origin
+        )  # it is given back as it was, though what it did is gone
         elsewhere = known is not None and known.branch != entry.branch and holds_anywhere(entry)
         gone = known is not None and known.undone and not elsewhere
         entry.undone = origin in self._undone.done or gone
         self._steps.replays[origin] = entry
-        self._replace(entry, origin, undone=True)  # of a branch that is told as it was
+        self._replace(entry, origin, undone=True)  # of a branch that is given back as it was
 
     def _branch(self, event: dict[str, Any]) -> None:
         if event["event"] == "branch.forked":
@@ -203,7 +205,7 @@ class Generation:
                 each.abandoned, each.accepted = True, by
 
     def _begun_anew(self, branch: str) -> None:
-        """A branch is run again from where it was undone: what that was is told no longer.
+        """A branch is run again from where it was undone: what that was no longer counts.
 
         With all that was undone in one with it.
         """

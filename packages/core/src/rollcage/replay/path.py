@@ -202,7 +202,7 @@ class Path:
                 self.ahead += entry.has_effect
         self.length = max(remaining, default=-1) + 1
         gone = {e.position for e in entries if (e.undone or e.abandoned) and not taken_back}
-        while self.position in gone and self.exhausted():  # what the run did began behind an undo
+        while self.position in gone and self.exhausted():  # what the run did began after an undo
             self.position += 1
         # From here on in a queue, the earliest position that any entry holds at.
         self._lowest = {
@@ -212,7 +212,7 @@ class Path:
         }
 
     def tells(self, entry: Entry) -> bool:
-        """Whether anything of this step holds: it was not undone, or is told as it was."""
+        """Whether anything of this step holds: it was not undone, or is given back as it was."""
         undone = entry.undone or entry in self.taken.undone
         return not entry.past and (self.taken_back or not undone)
 

@@ -77,7 +77,7 @@ def branches_below(branch: str, entries: Iterable[Entry]) -> set[str] | None:
     if not branch:
         return None
     names = {branch}
-    for entry in entries:  # in order: what a body calls comes behind its step
+    for entry in entries:  # in order: what a body calls comes after its step
         at = entry.branch
         inside = at.startswith("#") and at.partition("/")[0] in names
         if at in names or inside or at.startswith(f"{branch}/"):

@@ -1,6 +1,6 @@
-"""What was undone, or taken back whole, and what holds no longer since.
+"""What was undone, one step or a whole branch, and what holds no longer since.
 
-A step that was undone holds no longer, nor does what came behind it in its branch. An effect of
+A step that was undone holds no longer, nor does what came after it in its branch. An effect of
 that is left behind, an orphan; anything else is as if it had been undone. Nothing here does I/O.
 """
 
@@ -62,7 +62,7 @@ class UndoneSteps:
         self._rolled: set[str] = set()  # branches that were undone whole in this very trace
 
     def take_back(self, origin: Origin) -> None:
-        """A step was undone: it holds no longer, nor does what came behind it in its branch."""
+        """A step was undone: it holds no longer, nor does what came after it in its branch."""
         entry = self._steps.find(origin)
         if entry is None or entry.undone:  # None: of a run that is not read
             return
@@ -83,14 +83,14 @@ class UndoneSteps:
         """Let go what was recorded so far behind the steps that were undone.
 
         `whole`: their undo came to its end; else it was cut off, and the blocks that were undone
-        behind them before that are told no longer.
+        after them before that no longer count.
         """
         if not self._cuts:
             return
         cuts, self._cuts = self._cuts, {}
         seats, self._seats = self._seats, {}
         forgotten = set[str]() if whole else self._forgotten(seats)
-        came_back: set[str] = set()  # behind what was undone: not what had been forked before that
+        came_back: set[str] = set()  # after what was undone: not what had been forked before that
         for join in self._steps.joins.values():
             at = cuts.get(join.branch)
             if at is not None and join.since > at:
@@ -114,9 +114,9 @@ class UndoneSteps:
         self._reopened.clear()
 
     def rewind(self, to: int, branch: str, *, again: bool = False) -> None:
-        """What was recorded so far behind step `to`, or in a branch, holds no longer.
+        """What was recorded so far after step `to`, or in a branch, holds no longer.
 
-        `again`: the run was stopped in the midst of that branch, so nothing is told of it.
+        `again`: the run was stopped in the midst of that branch, so none of it counts.
         """
         self.cut(whole=True)
         steps = self._steps
@@ -137,7 +137,7 @@ class UndoneSteps:
                 return False
             return not any(outer.fingerprint in kept for outer in around(entry, bodies))
 
-        # What this run never came to lies behind all that it did.
+        # What this run never came to lies after all that it did.
         own = [entry for entry in steps.own if entry.number > to and behind(entry)]
         rest = [entry for entry in steps.older.values() if behind(entry)]
         self._let_go(lambda _: True, own, rest)
@@ -146,7 +146,7 @@ class UndoneSteps:
                 entry.past = entry.past or (entry.undone and entry.undoes is None)
 
     def begun_anew(self, names: set[str]) -> None:
-        """Branches are run again: what was undone of them before that is told no longer."""
+        """Branches are run again: what was undone of them before that no longer counts."""
         self._undone.rolled -= names - self._rolled
 
     def take_back_calls(self) -> None:
@@ -183,7 +183,7 @@ class UndoneSteps:
         return (entry.run, entry.step) in self._undone.done
 
     def _forgotten(self, seats: Mapping[str, Seat]) -> set[str]:
-        """The branches in which nothing stands that were begun behind what was undone around them.
+        """The branches in which nothing stands that were begun after what was undone around them.
 
         `seats` say, by branch, where the first step stands that was undone there.
         """
@@ -206,7 +206,7 @@ class UndoneSteps:
         return names
 
     def _forget_blocks(self, to: int) -> None:
-        """What was undone whole behind step `to` is told no longer: the run stops before it."""
+        """What was undone whole after step `to` no longer counts: the run stops before it."""
         steps = self._steps
         own = {entry.branch for entry in steps.own}
         behind = {entry.branch for entry in steps.own if entry.number > to}
@@ -247,7 +247,7 @@ def holds_anywhere(entry: Entry) -> bool:
 def _recorded(entry: Entry) -> Seat:
     """Where a step stands in the order of what was recorded last.
 
-    What the newest trace did not come to again lies behind all that it did.
+    What the newest trace did not come to again lies after all that it did.
     """
     return -entry.generation, entry.group
 

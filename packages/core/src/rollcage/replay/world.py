@@ -222,7 +222,7 @@ class Branch:
             started = turn.starts.get(self.name)
             whole = started is None or started[0] == self.position
             self._fold()
-            if whole:  # the turn started behind that part of the batch, not in front of it
+            if whole:  # the turn started after that part of the batch, not in front of it
                 turn.starts[self.name] = self.position, self.path.position if self.path else 0
         return True
 

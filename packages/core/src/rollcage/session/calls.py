@@ -400,7 +400,7 @@ class Calls:
         return self._terms() if inside is None else inside.above.terms()
 
     def allow(self, tool: Tool) -> None:
-        """Refuse a tool that takes something back, and was never approved.
+        """Refuse a tool that undoes something, and was never approved.
 
         Raises:
             ToolRefused: there is a facade, and that gives no such tool.
@@ -442,7 +442,7 @@ class Calls:
 
 
 def _observers(means: Means) -> tuple[Observer, ...]:
-    """Who is told of each step: the session's own observers, and those of the one around."""
+    """Who is notified of each step: the session's own observers, and those of the one around."""
     around_it = None if means.lent is None else means.lent.driver.observing
     theirs = () if around_it is None else around_it.observers
     both = means.observers + tuple(
@@ -452,7 +452,7 @@ def _observers(means: Means) -> tuple[Observer, ...]:
 
 
 def check_approved(facade: FacadeGuard | None, tool: Tool) -> None:
-    """Refuse a tool that takes something back, and was never approved.
+    """Refuse a tool that undoes something, and was never approved.
 
     Raises:
         ToolRefused: there is a facade, and that gives no such tool.

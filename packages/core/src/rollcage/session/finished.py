@@ -69,7 +69,7 @@ class UndoOptions(PlanOptions, total=False):
 
 
 def undo_run(store: Where, run: str, **options: Unpack[UndoOptions]) -> UndoReport:
-    """Undo what a run did behind step `to`, and all of its source that it had not come to.
+    """Undo what a run did after step `to`, and all of its source that it had not come to.
 
     The undo is appended to the run's trace; one that was cut off goes on where it was. Afterwards,
     the next session of this name replays up to `to`, and runs on.
@@ -79,7 +79,7 @@ def undo_run(store: Where, run: str, **options: Unpack[UndoOptions]) -> UndoRepo
         run: its id.
         **options: all of them can be left out:
 
-            * `to`: the last of its steps that stays; None takes everything back.
+            * `to`: the last of its steps that stays; None undoes everything.
             * `tools`: the tools that are called and that observe: functions declared with
               `@rollcage.tool`, contracts, or a mapping of them; None: all that this process
               declared.
@@ -89,7 +89,7 @@ def undo_run(store: Where, run: str, **options: Unpack[UndoOptions]) -> UndoRepo
             * `policy`: a policy, or the file that it is in; as the first of `gate`.
             * `rules`: rules, as the last of `gate`.
             * `approver`: decides where a rule asks.
-            * `observers`: each is told what becomes of each step, as in `Session`.
+            * `observers`: each is notified of what becomes of each step, as in `Session`.
             * `durability`: as in `Session`.
 
     Raises:
@@ -197,7 +197,7 @@ def _recorded(
 ) -> tuple[Sealing, FacadeGuard | None]:
     """What stands for secrets in a run, and what was approved for it.
 
-    What was approved then, or is now, may take back what it has done.
+    What was approved then, or is now, may undo what it has done.
     """
     settings = lineage.settings
     given = settings.get("facade")

@@ -370,6 +370,6 @@ def _check_settings(started: Mapping[str, Any], run: str, settings: Mapping[str,
 
 
 def _ended_well(trace: RunTrace) -> bool:
-    """Whether the session was left as it should be; an undo may have come behind that."""
+    """Whether the session was left as it should be; an undo may have come after that."""
     start = trace.data.rfind(b'\n{"event":"run.finished"') + 1
     return start > 0 and b'"status":"ok"' in trace.data[start : trace.data.find(b"\n", start)]

@@ -34,7 +34,7 @@ class Means:
         enforce: what becomes of a body that goes beyond its permissions.
         unguarded: what becomes of a tool that is called past every session.
         durable: wait for the disk before a write runs, and before its outcome counts.
-        observers: are told what becomes of each step.
+        observers: are notified of what becomes of each step.
         clock: time and randomness.
         lent: what the session around gives, where there is one.
         session: whose calls they are; None: of the undo of a finished run.

@@ -67,13 +67,13 @@ class Opening:
         store: where its runs are.
         key: of the store.
         seal: of the session by itself; what it is inside of may demand more.
-        options: what the session was told.
+        options: what the session was given.
         gate: decides on its calls.
         ask: who is asked to approve one.
         tools: those that plans can name.
         types: that recorded values come back as.
         facade: what the agent gets of the registry, here.
-        observers: are told what becomes of each step.
+        observers: are notified of what becomes of each step.
         clock: time and randomness.
         lent: what the session around gives, where there is one.
         session: whose calls they will be.
@@ -234,7 +234,7 @@ class Opening:
         recording: Recording | None,
         counted: tuple[int, int] = (0, 0),
     ) -> Ledger:
-        """The state of the run, as it begins, or goes on behind an undo."""
+        """The state of the run, as it begins, or goes on after an undo."""
         steps, turns = counted
         return Ledger(
             run=run,
@@ -264,7 +264,7 @@ class Opening:
         return undo_steps(request, calls.setting, calls)
 
     def finished_undo(self, calls: Calls, report: UndoReport) -> None:
-        """Follow what is recorded as it holds behind that undo."""
+        """Follow what is recorded as it holds after that undo."""
         run, driver = calls.opened, calls.driver
         assert run.source is not None
         if not report.complete:

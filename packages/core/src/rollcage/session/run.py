@@ -165,7 +165,7 @@ class Run:
     def finish(self, driver: Driver, event: dict[str, Any] | None, status: str) -> None:
         """Write its last line, if any, and attest how it has ended."""
         with driver.lock:
-            driver.closed = True  # first: nothing comes behind this line, from whichever thread
+            driver.closed = True  # first: nothing comes after this line, from whichever thread
             if event is not None:
                 driver.writer.append(event if driver.hide is None else driver.hide(event))
             driver.writer.sync()

@@ -308,7 +308,7 @@ def step_here() -> tuple[str, int] | None:
 
 
 def call_id_here() -> str:
-    """The framework's id of the call that stands here, as `Session.place` was told; else empty."""
+    """The framework's id of the call that stands here, as given to `Session.place`; else empty."""
     scope = around.get()
     return "" if scope is None else scope.call_id
 
@@ -338,7 +338,7 @@ def _watched() -> Watch | None:
     """The watch of the body whose context this is; inside of another tool's, it is that one's."""
     scope = around.get()
     while scope is not None and scope.step is None:
-        scope = scope.calls.nesting.outer  # a session that a body has entered is its deed
+        scope = scope.calls.nesting.outer  # a session that a body has entered counts as its own
     return None if scope is None or scope.step is None else scope.step.watch
 
 

@@ -106,8 +106,8 @@ class Session:
             `rollcage.Rule`) and guards (see `rollcage.Guard`), in any order.
         policy: a policy, or the file (TOML or YAML) that it is in; as the first of `gate`.
         rules: rules, as the last of `gate`.
-        observers: each is told what becomes of each step, after it was written: see
-            `rollcage.StepEvent`. Those of a session around this one are told as well.
+        observers: each is notified of what becomes of each step, after it was written: see
+            `rollcage.StepEvent`. Those of a session around this one are notified as well.
         said: what the user said, for conditions that ask whether they `named` something; it is
             recorded, so that such a decision can be checked again.
         approver: see `rollcage.Approver`; decides where a rule asks. Without one, the session
@@ -550,11 +550,11 @@ class Session:
         return self._placing().branch(name, after)
 
     def transaction(self, name: str = "transaction") -> Transaction:
-        """A block that takes back what was done in it when it raises; `with` or `async with`.
+        """A block that undoes what was done in it when it raises; `with` or `async with`.
 
         It is a branch: its calls have a world of their own, which comes back when the block ends
-        well. Nested ones are taken back with the one around them. Where not everything can be taken
-        back, the error says so in a note, and the session halts with `UndoIncomplete`.
+        well. Nested ones are undone with the one around them. Where not everything can be undone,
+        the error says so in a note, and the session halts with `UndoIncomplete`.
         """
         return Transaction(self, name, self._came_back)
 
@@ -617,7 +617,7 @@ class Session:
         tell whether it happened) halts the session.
 
         Args:
-            histories: by conversation, as `place` was told it, the ids of the calls that have a
+            histories: by conversation, as `place` was given it, the ids of the calls that have a
                 result in its history, in any order, each as often.
         """
         self._entered().following.seen(histories)
@@ -636,13 +636,13 @@ class Session:
     # --- undo ------------------------------------------------------------------------------------
 
     def undo(self, to: int | None = None, *, in_doubt: InDoubt = "list") -> UndoReport:
-        """Undo what this run did behind step `to`, the newest effect first.
+        """Undo what this run did after step `to`, the newest effect first.
 
         Effects of its source are included, whether they were replayed by now or not. Everything is
         looked at before anything is changed: where somebody else changed a state since, nothing is.
 
         Args:
-            to: the last step that stays; None takes everything back.
+            to: the last step that stays; None undoes everything.
             in_doubt: what is done with a step whose outcome is unknown:
                 `"list"` it, or `"restore"` what was before, where its plan was made by then.
 
@@ -755,7 +755,7 @@ class Session:
 
     @property
     def paused(self) -> str | None:
-        """What the run waits for, as `pause` was told; None while it does not.
+        """What the run waits for, as `pause` was given it; None while it does not.
 
         One that goes on with a paused run waits for the same until a call is made.
         """

@@ -1,9 +1,9 @@
 """A block whose effects are undone when it raises.
 
-A session that was halted takes nothing back: a resume goes on in the middle of the block, and what
-raised there comes out as `SessionHalted`, as it does where not everything could be taken back. One
-that was told to stop, or may have been, does take back: whoever stops a run wants no half of a
-transaction. A block that had ended well before, and is but replayed, is none: what came behind it
+A session that was halted undoes nothing: a resume goes on in the middle of the block, and what
+raised there comes out as `SessionHalted`, as it does where not everything could be undone. One
+that was told to stop, or may have been, does undo: whoever stops a run wants no half of a
+transaction. A block that had ended well before, and is but replayed, is none: what came after it
 builds on it.
 """
 
@@ -159,6 +159,6 @@ class Transaction:
 
     @staticmethod
     def _stop(error: BaseException, said: str, halted: BaseException | None) -> None:
-        """Whoever swallows the block's own error must not take it for taken back, and go on."""
+        """Whoever swallows the block's own error must not take it for undone, and go on."""
         if isinstance(error, Exception) and not isinstance(error, Halt | SessionHalted):
             raise SessionHalted(said) from halted

@@ -87,7 +87,7 @@ class Call(NamedTuple):
         conversation: of the framework's own memory.
         standing: where the framework stands in that.
         parent: the step whose body makes it.
-        undoes: the step (run, step) that it takes back.
+        undoes: the step (run, step) that it undoes.
         instead: what else an approver may make of it.
         raw: the arguments that a framework holds on to, and runs its body with.
     """
@@ -122,7 +122,7 @@ class Call(NamedTuple):
 
     @property
     def passed(self) -> dict[str, Any]:
-        """The arguments for the body; its own, where somebody looks at them behind it."""
+        """The arguments for the body; its own, where somebody looks at them after it."""
         values = self.arguments.values
         if not self.contract.captures:
             return values

@@ -1,7 +1,7 @@
 """What is kept of a write for its undo, and how is found out what became of it: parts of flows.
 
 The user's own functions (`observe`, `undo`, `probe`) are called here, between the ledger's word and
-the body. What goes wrong before the effect refuses the call; behind it, it is logged.
+the body. What goes wrong before the effect refuses the call; after it, it is logged.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Setting:
             them and whether it can await; it gives what is left of them, in words, or nothing.
         decide: what the gate says of a call: asked again for each that an approver let through.
         terms: under which approvals count, by now.
-        allow: refuses a tool that was not approved to take something back: it raises.
+        allow: refuses a tool that was not approved to undo something: it raises.
         types: that recorded values come back as, of any tool.
         at: what a command line needs to find the store.
         run: the session's own.
@@ -262,7 +262,7 @@ def _plan(contract: Contract, told: dict[str, Any], setting: Setting) -> list[Pl
     return plan_from(contract.undo(**words), setting.tools, setting.seal, setting.allow)
 
 
-# --- behind it -----------------------------------------------------------------------------------
+# --- after it -----------------------------------------------------------------------------------
 
 
 def settled_marks(

@@ -92,7 +92,7 @@ class Driver:
     `enter` and `leave` are called around a body, in its own context: the one with its step, the
     other with what that gave. `recall` reads
     what the session's run and its lineage hold. `late_end` makes the flow that records the end of a
-    body which outlived its cancelled call. `observers` are told of what is written.
+    body which outlived its cancelled call. `observers` are notified of what is written.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class Driver:
             raise
 
     def beyond_cut(self) -> NotReplayable:
-        """Halt where a consumer reads on behind the end of a recorded stream that was cut."""
+        """Halt where a consumer reads on after the end of a recorded stream that was cut."""
         error = NotReplayable("the recorded stream was not read any further than this")
         self._stop(error)
         return error
@@ -313,7 +313,7 @@ class Driver:
     def _look_for_stop(self, call: Call, *, closely: bool = False) -> None:
         """Halt the session where somebody has told the run to stop, or nobody could any more.
 
-        The caller has the lock. What takes a step back goes on: that is what is left to do.
+        The caller has the lock. What undoes a step goes on: that is what is left to do.
         """
         if self.ledger.halted is not None or call.undoes is not None:
             return

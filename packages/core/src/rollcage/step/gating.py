@@ -364,7 +364,7 @@ class Gate:
 
     @property
     def is_settling(self) -> bool:
-        """Whether a guard is told how calls end, here or around."""
+        """Whether a guard is notified how calls end, here or around."""
         own = bool(self.guards.settles)
         return own or (self._above is not None and self._above.gate.is_settling)
 

@@ -47,7 +47,7 @@ class Ledger:
     Attributes:
         stats: what the session has done so far.
         halted: the error that halted it; None while it may go on.
-        paused: what the run waits for, as the session was told.
+        paused: what the run waits for, as the session was given it.
         branches: those that are open, and the turns.
         ahead: what is recorded and nobody has asked for.
         forked: of a fork, what it was asked to be.
@@ -137,7 +137,7 @@ class Ledger:
     ) -> tuple[str, Event]:
         """Start a branch off another one: its full name, and what is written of it.
 
-        It begins behind what was done in those that it comes `after`.
+        It begins after what was done in those that it comes `after`.
         """
         forked = self.branches.fork(parent, name, turn, standing, after)
         conversation, checkpoint = forked.at

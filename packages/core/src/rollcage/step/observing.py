@@ -1,6 +1,6 @@
-"""What observers are told: each thing that became of a step, after it was written.
+"""What observers receive: each thing that became of a step, after it was written.
 
-They are told outside of the session's lock, by the thread or task that wrote it. What an observer
+They are called outside of the session's lock, by the thread or task that wrote it. What an observer
 does changes nothing of the run: an error of its own is logged, and that observer misses that event.
 """
 
@@ -43,7 +43,7 @@ _HAPPENINGS: Final[Mapping[str, Happening]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepEvent:
-    """What an observer is told: one thing that became of one step.
+    """What an observer receives: one thing that became of one step.
 
     Attributes:
         what: see `Happening`.
@@ -105,12 +105,12 @@ class StepEvent:
 Surrounding = contextlib.AbstractContextManager[object]
 
 Observer = Callable[[StepEvent], object]
-"""Is told of what becomes of each step. Quick, sync, from any thread; what it gives is ignored."""
+"""Called with what becomes of each step. Quick, sync, from any thread; its result is ignored."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunEvent:
-    """What an instrument is told of a run: that it was opened, and closed.
+    """What an instrument receives of a run: that it was opened, and closed.
 
     Attributes:
         what: `opened` or `closed`.
@@ -242,7 +242,7 @@ class Happenings:
     def told(
         self, what: Happening, event: Mapping[str, Any], outcome: Mapping[str, Any], name: str
     ) -> StepEvent:
-        """What observers are told of an event; see `Observing.note`."""
+        """What observers receive of an event; see `Observing.note`."""
         about, step = self._about(what, event, outcome, name)
         undone = what == "undone"
         origin, undoes = event.get("of" if undone else "origin"), event.get("undoes")
@@ -284,11 +284,11 @@ class Happenings:
 
 
 class Observing:
-    """The lock of a run with observers, who are told when it is given back.
+    """The lock of a run with observers, who are notified when it is given back.
 
     Args:
         run: the run's id.
-        observers: in the order in which they are told.
+        observers: in the order in which they are notified.
     """
 
     __slots__ = ("_happenings", "_lock", "_noted", "observers")

@@ -173,7 +173,7 @@ def answer_on_record(
         return answer
     drifted = refused_output(contract, outcome) if "drift" in outcome else None
     if drifted is not None or "lossy" not in outcome or call.undoes is not None:
-        return drifted or answer  # of what takes a step back, nobody asks for the value
+        return drifted or answer  # of what undoes a step, nobody asks for the value
     warning = warn_of(contract, outcome)
     return answer if warning is None else Raised(warning)
 

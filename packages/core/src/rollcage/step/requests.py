@@ -178,7 +178,7 @@ class Note:
 class Sync:
     """Wait for the store. Answered by `Returned` or `Raised`.
 
-    The body of the step, if one is given, begins only behind that.
+    The body of the step, if one is given, begins only after that.
     """
 
     before: Step | None = None

@@ -59,7 +59,7 @@ def warn_of(contract: Contract, outcome: Mapping[str, Any]) -> NotReplayableWarn
     """Say of a write that is on record that its result can't be given back.
 
     The warning itself is given back where the program's filters make errors of warnings: it is
-    raised behind the step's end then, and never in place of it.
+    raised after the step's end then, and never in place of it.
     """
     if contract.effect not in ("write", "scope"):
         return None  # it just runs again

@@ -65,7 +65,7 @@ class Seeing:
         for entry in entries:
             event = self._see(entry, parent, now)
             if event is None:
-                return  # it can't be told as done, nor what came behind it
+                return  # it can't be taken as done, nor what came after it
             self._ahead.give(entry.conversation, entry.call_id)
             yield event, entry
 

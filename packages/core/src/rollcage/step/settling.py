@@ -1,4 +1,4 @@
-"""What guards are told of a call's end: around its flow, wherever that ends or is broken off."""
+"""What guards receive of a call's end: around its flow, wherever that ends or is broken off."""
 
 from __future__ import annotations
 

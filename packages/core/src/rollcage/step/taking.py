@@ -239,7 +239,7 @@ class Taking:
     def _enter_again(self, arrival: Arrival, entry: Entry) -> Admission:
         """Run a recorded body again, for a call in it is the one that a fork changes.
 
-        What that gives is known at its end only: nothing behind it is sure to hold.
+        What that gives is known at its end only: nothing after it is sure to hold.
         """
         path = arrival.branch.path
         advances = arrival.placed and path is not None and path.advances(entry)

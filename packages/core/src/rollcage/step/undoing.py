@@ -81,7 +81,7 @@ class UndoRequest:
 
     Attributes:
         run: whose effects; `to` is one of its steps.
-        to: the last of its steps that stays; None: everything is taken back.
+        to: the last of its steps that stays; None: everything is undone.
         branch: only what is in it, and below; empty: all.
         only: these effects, and what is below them; None: all.
         in_doubt: see `InDoubt`.
@@ -287,7 +287,7 @@ def _asked(
     entry, contract = task.entry, task.contract
     assert contract is not None
     if contract.probe is None:
-        return None  # what is observed is assessed with all that came behind it
+        return None  # what is observed is assessed with all that came after it
     key = _key(entry, lineage)
     said = yield from probed(contract, task.values, key, entry.undo, setting.seal)
     if isinstance(said, BaseException):
@@ -322,7 +322,7 @@ def _key(entry: Entry, lineage: Lineage) -> str:
 def _planned_of_failed(
     task: Task, lineage: Lineage, setting: Setting
 ) -> Generator[Effect, Any, list[dict[str, Any]] | None]:
-    """Plan a step that failed behind its effect: its probe knows the result that it had."""
+    """Plan a step that failed after its effect: its probe knows the result that it had."""
     entry, contract = task.entry, task.contract
     task.reason = "it failed, and its undo needs its result"
     if contract is None or contract.probe is None:

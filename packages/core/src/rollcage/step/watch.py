@@ -29,7 +29,7 @@ __all__ = ["Watch", "calls_body", "install"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_MOST: Final = 64  # different things that are told of one step
+_MOST: Final = 64  # different things that are reported of one step
 _HARMLESS: Final = frozenset({os.devnull, "/dev/random", "/dev/urandom", "/dev/zero"})
 _IMPORTER: Final = "<frozen importlib._bootstrap_external>"
 _bodies: Final[set[types.CodeType]] = set()  # of the functions that call bodies
@@ -50,7 +50,7 @@ def calls_body(function: F) -> F:
 
 
 class _Local(threading.local):
-    looking = False  # what is done to find something out is no deed of the body
+    looking = False  # what is done to find something out is not the body's doing
     directory: tuple[Watch, int] | None = None  # see `_announced`
 
 
@@ -119,7 +119,7 @@ class Watch:
         kind = flags & _ACCESS
         writes = kind in (os.O_WRONLY, os.O_RDWR) or bool(flags & _CREATES)
         if not writes and flags & _HANDLE_ONLY:
-            return  # a directory, to go on from; listing it is told apart
+            return  # a directory, to go on from; listing it is distinguished
         accesses: list[Access] = []
         if kind in (os.O_RDONLY, os.O_RDWR):
             accesses.append("read")
@@ -446,7 +446,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     return getattr(address, "ipv4_mapped", None) or address
 
 
-# --- whose deed it is ----------------------------------------------------------------------------
+# --- whose doing it is ---------------------------------------------------------------------------
 
 
 def _is_none_of_its_own() -> bool:

@@ -1,7 +1,7 @@
 """The control page of a run: a file beside its trace, by which other processes tell it to stop.
 
 It is one byte long, 0, while there is no order. With one, its first byte is 1, and the order stands
-behind that as JSON. Whoever changes it holds its OS lock, and writes the order before the byte. Who
+after that as JSON. Whoever changes it holds its OS lock, and writes the order before the byte. Who
 writes the run has it open, and looks at it before each call. It is read and not mapped, so that who
 cuts it off can't kill the interpreter. It belongs on a local disk, as the trace's lock does.
 """

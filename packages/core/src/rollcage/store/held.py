@@ -35,7 +35,7 @@ class Held:
         place: where it stands among all.
         end: the last row that is known to be in the store, and ours.
         fences: how many rows up to there are no lines.
-        queue: what is to be added behind it.
+        queue: what is to be added after it.
         waits: who waits for a row to be in the store.
         order: the order to stop it.
         lost: why nothing can be added to it any more.

@@ -147,7 +147,7 @@ class IndexReader:
         return parse(lines_with(data, run))[0].get(run) or Known()
 
     def info(self, run: str, found: Known, trace: bytes) -> RunInfo | None:
-        """What is known of one run, whose whole lines are `trace`, read behind those here."""
+        """What is known of one run, whose whole lines are `trace`, read after those here."""
         if found.started is None:
             try:
                 found.started = first_of(trace, str(self._trace(run)))

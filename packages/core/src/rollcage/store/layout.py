@@ -1,4 +1,4 @@
-"""How a store is told from any other directory or file, by what is in it."""
+"""How a store is distinguished from any other directory or file, by what is in it."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ class Committer:
         return done
 
     def add(self, held: Held, row: Row) -> None:
-        """Add a row behind the last one; it is in the store when `sync` or `synced` says so."""
+        """Add a row after the last one; it is in the store when `sync` or `synced` says so."""
         held.queue.append(row)
         self._ring(soon=True)
 

@@ -37,7 +37,7 @@ _int8: Final = struct.Struct("!iq").pack  # with its size before it
 _int4: Final = struct.Struct("!ii").pack
 
 Ends = Sequence[tuple[int, int]]
-"""By the places of runs, the numbers of the rows behind which lines are added."""
+"""By the places of runs, the numbers of the rows after which lines are added."""
 
 
 # Each row is found by its key, however few there were when the server made its plan: that plan is

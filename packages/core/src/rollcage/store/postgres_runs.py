@@ -110,7 +110,7 @@ class Runs:
             self.examine(connection, batch[0][0])
 
     def examine(self, connection: Connection, held: Held) -> None:
-        """See what stands behind what was written to a run, and whose it is."""
+        """See what stands after what was written to a run, and whose it is."""
         held.settle(())  # if an interrupt kept somebody from that
         stands = self.execute(connection, _STANDS, (held.place, held.end.number)).fetchall()
         own = [held.end, *held.queue]

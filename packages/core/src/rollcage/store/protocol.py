@@ -384,7 +384,7 @@ class Store(Reader, Protocol):
         """Keep a run that is not live as it lies in another store: all of it, or nothing.
 
         What is here of the same run and goes less far is continued. `trace.info` tells what is
-        attested of it, and whether it was pruned. It stands behind all runs that are here.
+        attested of it, and whether it was pruned. It stands after all runs that are here.
 
         Returns:
             False where nothing was to be done: it is here, or what is here goes farther.

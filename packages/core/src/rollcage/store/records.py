@@ -97,7 +97,7 @@ class RunTrace:
         run: its id.
         where: a name for it in messages.
         data: its whole lines.
-        torn: what stands behind them, of a line whose writing was cut off; not part of the trace.
+        torn: what stands after them, of a line whose writing was cut off; not part of the trace.
         info: what the index says, where the run is in one; None where only the end was read.
         after: how many lines stand before `data` that were not read.
     """
@@ -138,7 +138,7 @@ def check_attested(trace: RunTrace) -> None:
     """Hold a finished run's trace against the count and head in the store's index.
 
     Behind that head, `step.resolved`, `run.abandoned` and an undo may stand: whoever says what
-    became of a step, sets the run aside or takes steps back, may be killed before the index is
+    became of a step, sets the run aside or undoes steps, may be killed before the index is
     written.
 
     Raises:

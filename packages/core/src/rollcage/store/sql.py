@@ -22,7 +22,7 @@ from rollcage.trace.reader import ended, tail_of
 __all__ = ["ATTEST", "BEGIN", "SqlStore", "fields_of", "order_of"]
 
 BEGIN: Final = "INSERT INTO runs (run, name, mode, source, time, input) VALUES (?, ?, ?, ?, ?, ?)"
-"""Puts a run behind all others."""
+"""Puts a run after all others."""
 
 ATTEST: Final = "UPDATE runs SET status = ?, count = ?, head = ? WHERE place = ?"
 """Notes how a run ended: status, count and head, and its place."""
@@ -223,7 +223,7 @@ class SqlStore(SqlDocuments):
         return RunInfo(**{name: started[name] for name in _STARTED}, input=given)
 
     def _insert(self, db: Any, info: RunInfo) -> int:
-        """Put a run behind all others; its place."""
+        """Put a run after all others; its place."""
         db.execute(BEGIN, fields_of(info))
         return self._place(db, info.run)
 
@@ -329,7 +329,7 @@ class SqlStore(SqlDocuments):
 
     @staticmethod
     def _write(db: Any, place: int, data: bytes) -> None:
-        """Add lines behind those that are there; nobody else writes the run."""
+        """Add lines after those that are there; nobody else writes the run."""
         last = db.execute("SELECT max(number) FROM lines WHERE place = ?", (place,)).fetchone()[0]
         for number, line in enumerate(data.splitlines(keepends=True), 1 + (last or 0)):
             add = "INSERT INTO lines (place, number, line) VALUES (?, ?, ?)"

@@ -23,7 +23,7 @@ from rollcage.store.sql import ATTEST
 
 __all__ = ["APPEND", "Committer", "changed", "committer_of"]
 
-# A line is added behind the one that this writer wrote last, or not at all.
+# A line is added after the one that this writer wrote last, or not at all.
 APPEND: Final = (
     "INSERT INTO lines SELECT ?1, ?2, ?3"
     " WHERE ?2 = 1 + (SELECT max(number) FROM lines WHERE place = ?1)"
@@ -64,7 +64,7 @@ class Committer:
                 self._database.give_back(connection)
 
     def add(self, held: Held, row: Row) -> None:
-        """Add a row behind the last one; it is in the store when `sync` or `synced` says so."""
+        """Add a row after the last one; it is in the store when `sync` or `synced` says so."""
         held.queue.append(row)
         self._ring(hurries=False)
 
@@ -171,7 +171,7 @@ class Committer:
         return fits
 
     def _examine(self, held: Held) -> None:
-        """See whether what stands behind the last line is ours: the run is lost where it is not."""
+        """See whether what stands after the last line is ours: the run is lost where it is not."""
         held.settle(())
         place, end = held.place, held.end
         stands = self._connected().execute(_STANDS, (place, max(end.number, 1))).fetchall()

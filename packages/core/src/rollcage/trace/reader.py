@@ -22,7 +22,7 @@ class Tail(NamedTuple):
     lines: int
     size: int  # bytes
     head: bytes  # the last line's hash
-    torn: bytes  # what stands behind it, of a line whose writing was cut off
+    torn: bytes  # what stands after it, of a line whose writing was cut off
 
 
 def split_tail(data: bytes) -> tuple[bytes, bytes]:
@@ -96,9 +96,9 @@ def last_time(data: bytes) -> int:
 def ended(data: bytes) -> str | None:
     """How a run ended, by the whole lines of its trace; None where it did not, or they are damaged.
 
-    The status of its `run.finished`; `undone` where steps were undone behind that, or an undo
+    The status of its `run.finished`; `undone` where steps were undone after that, or an undo
     of them was cut off: either way the next session has them to do; `abandoned` where it was set
-    aside, whatever came before or behind that.
+    aside, whatever came before or after that.
     """
     lines = (b'\n{"event":"run.abandoned",', b'\n{"event":"run.finished",')
     start = next((at + 1 for line in lines if (at := data.rfind(line)) >= 0), None)

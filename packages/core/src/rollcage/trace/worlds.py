@@ -83,7 +83,7 @@ class Worlds:
             line.worlds.append(line.after())
             line.links, line.entered = [], {}
         follows = starts_well and world == line.worlds[-1]
-        line.worlds[-1] = world  # what comes behind it may follow from that
+        line.worlds[-1] = world  # what comes after it may follow from that
         if event.get("kind") == "tool" and (self._strict or event["effect"] in ("write", "scope")):
             fingerprint = bytes.fromhex(event["fingerprint"])
             self._open[step] = name, fingerprint

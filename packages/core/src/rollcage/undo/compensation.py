@@ -40,12 +40,14 @@ __all__ = [
     "states_of",
 ]  # fmt: skip
 
-_FIELDS: Final = 64  # of a state whose fields are told apart; of a larger one, only that it differs
+_FIELDS: Final = (
+    64  # of a state whose fields are distinguished; of a larger one, only that it differs
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Compensation:
-    """A call that takes an effect back; made by `compensate`.
+    """A call that undoes an effect; made by `compensate`.
 
     Attributes:
         tool: the name of a declared tool.
@@ -59,7 +61,7 @@ class Compensation:
 
 
 def compensate(tool: Callable[..., Any] | str, /, **arguments: Any) -> Compensation:
-    """A call that takes an effect back: for what a tool declares as its `undo`.
+    """A call that undoes an effect: for what a tool declares as its `undo`.
 
     Args:
         tool: a function declared with `@rollcage.tool`, or the name of one.

@@ -67,7 +67,7 @@ class UndoReport:
 
     Attributes:
         run: the run whose effects were undone.
-        to: the step behind which everything was; None: everything.
+        to: the step after which everything was; None: everything.
         steps: in the order in which they were dealt with, the newest effect first.
         left: steps (run, step, tool) that were not dealt with any more.
     """
@@ -130,7 +130,7 @@ class UndoPlan:
 
     Attributes:
         run: the run whose effects would be undone.
-        to: the step behind which everything would be; None: everything.
+        to: the step after which everything would be; None: everything.
         steps: see `PlannedStep`.
     """
 
@@ -157,7 +157,7 @@ class Task:
         contract: of its tool, where that is here.
         values: its arguments, validated.
         calls: the compensating calls, each with its tool and arguments; None: it has no plan.
-        was: the states before it; `after`: behind it; `now`: at present. None: not known.
+        was: the states before it; `after`: after it; `now`: at present. None: not known.
         happened: what its probe says, where its outcome is unknown.
         begun: an earlier undo of it has begun, and may have done a part.
         attempt: how many earlier ones did not bring back what was before.
@@ -217,7 +217,7 @@ def targets(
 
     Args:
         lineage: what the traces tell.
-        to: the newest run's step behind which they are; 0: all. What the body of a step that stays
+        to: the newest run's step after which they are; 0: all. What the body of a step that stays
             had called stays with it, once that step has ended; and so does what it was let leave
             behind.
         branch: only those in it, and below.
