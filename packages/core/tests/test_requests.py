@@ -15,11 +15,11 @@ from rollcage.trace import read_run
 def test_no_request_carries_code_but_the_users_own() -> None:
     carried = {
         (kind.__name__, field)
-        for kind in get_args(requests.Effect)
+        for kind in get_args(requests.Request)
         for field, hint in get_type_hints(kind).items()
         if "Callable" in str(hint) or "Generator" in str(hint)
     }
-    assert all(dataclasses.is_dataclass(kind) for kind in get_args(requests.Effect))
+    assert all(dataclasses.is_dataclass(kind) for kind in get_args(requests.Request))
     assert carried == {("Execute", "body"), ("Consult", "function")}
 
 

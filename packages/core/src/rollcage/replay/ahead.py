@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from rollcage.replay.path import Entry
 from rollcage.replay.recording import Recording
 
-__all__ = ["Ahead", "Histories", "Memory", "Place", "Standing", "family"]
+__all__ = ["Ahead", "Histories", "Memory", "Spot", "Standing", "family"]
 
 
 _HALTS: Final = frozenset(
@@ -24,7 +24,7 @@ _HALTS: Final = frozenset(
 Histories = Mapping[str, Collection[str]]
 """By conversation, the ids of the calls that its history shows as answered, as often as it does."""
 
-Place = tuple[str, str]
+Spot = tuple[str, str]
 """Where a step stands in a framework's memory: conversation and checkpoint."""
 
 
@@ -57,11 +57,11 @@ class Standing(Protocol):
         """Whether a recorded step's place is of work that is done together with that of this."""
         ...
 
-    def held(self, places: Iterable[Place]) -> frozenset[Place]:
+    def held(self, places: Iterable[Spot]) -> frozenset[Spot]:
         """Of the places of recorded steps, in their order, those that the memory holds as done."""
         ...
 
-    async def aheld(self, places: Iterable[Place]) -> frozenset[Place]:
+    async def aheld(self, places: Iterable[Spot]) -> frozenset[Spot]:
         """The same, where the memory has to be awaited."""
         ...
 
@@ -168,14 +168,14 @@ class Ahead:
         if call_id and (self._left or self._recording is not None):
             self._given[conversation, call_id] += 1
 
-    def places(self, inside: str) -> Iterator[Place]:
+    def places(self, inside: str) -> Iterator[Spot]:
         """The places of what is left of the steps of some body (see `family`), in order.
 
         Behind them stand those of the steps of unknown outcome: whether the superstep of one was
         lost, or is done at once with another, is found out with the rest.
         """
         self._look()
-        last: Place = ("", "")
+        last: Spot = ("", "")
         unknown = (e for e in self._unknown if e not in self._used and family(e.branch) == inside)
         for entry in itertools.chain(self._of(inside), unknown):
             place = entry.conversation, entry.checkpoint
@@ -184,7 +184,7 @@ class Ahead:
                 yield last
 
     def at(
-        self, places: Container[Place], inside: str, came_back: Callable[[str], bool]
+        self, places: Container[Spot], inside: str, came_back: Callable[[str], bool]
     ) -> Iterator[Entry]:
         """The steps at places that a memory holds as done; each is to be used up before the next.
 

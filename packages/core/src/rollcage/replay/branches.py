@@ -8,16 +8,15 @@ from typing import NamedTuple
 
 from rollcage.errors import SessionError
 from rollcage.fingerprint.identity import branch_world, child_world, undo_world, world_zero
-from rollcage.replay.ahead import Place as Spot
-from rollcage.replay.ahead import Standing
+from rollcage.replay.ahead import Spot, Standing
 from rollcage.replay.path import Path
 from rollcage.replay.recording import Recording
 from rollcage.replay.world import Branch, Turn
 
-__all__ = ["Branches", "Forked"]
+__all__ = ["Branches", "NewBranch"]
 
 
-class Forked(NamedTuple):
+class NewBranch(NamedTuple):
     """A branch that was forked off another one.
 
     Attributes:
@@ -100,7 +99,7 @@ class Branches:
         turn: Turn | None,
         standing: Standing | None,
         after: Iterable[str] = (),
-    ) -> Forked:
+    ) -> NewBranch:
         """Start a branch off another one.
 
         It begins after what was done in those that it comes `after`: where one of these is not as
@@ -125,7 +124,7 @@ class Branches:
         if branch.path is not None and began is not None:
             # It stood beside what came back to the other branch after its own first step.
             fork.forked_at = min(fork.forked_at, branch.path.position_at(began))
-        return Forked(full, parent, turn, at)
+        return NewBranch(full, parent, turn, at)
 
     def named(self, name: str) -> Branch:
         """The branch with this full name.

@@ -54,7 +54,7 @@ from rollcage.step.gating import Above, Gate, failed
 from rollcage.step.ledger import Ledger
 from rollcage.step.observing import Instrument, Observer
 from rollcage.step.outcomes import Read, late_end
-from rollcage.step.requests import Effect, Flow, Raised, Returned
+from rollcage.step.requests import Flow, Raised, Request, Returned
 from rollcage.step.streams import astream, stream
 from rollcage.step.undoing import UndoRequest, take_back
 from rollcage.store.jobs import store_option
@@ -423,7 +423,7 @@ class Calls:
         self,
         orphans: tuple[Entry, ...],
         waits: bool,  # noqa: FBT001 - the engine calls it
-    ) -> Generator[Effect, Any, str]:
+    ) -> Generator[Request, Any, str]:
         """Undo what a new write would leave behind."""
         request = UndoRequest(run=self.run_id, only=orphans, is_async=waits)
         return take_back(request, self.setting, self)

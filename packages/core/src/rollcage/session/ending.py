@@ -10,9 +10,9 @@ from rollcage.replay.path import Entry
 from rollcage.step.call import Step
 from rollcage.step.ledger import Ledger
 
-__all__ = ["Status", "cut_off", "ending", "partial"]
+__all__ = ["EndStatus", "cut_off", "ending", "partial"]
 
-Status = Literal["ok", "error", "halted", "paused", "partial", "would_write", "would_ask"]
+EndStatus = Literal["ok", "error", "halted", "paused", "partial", "would_write", "would_ask"]
 """How a session was left.
 
 `ok`: cleanly, and all that its source recorded was asked for; `error`: by an exception; `halted`:
@@ -23,7 +23,7 @@ call that somebody has to approve (`would_ask`).
 """
 
 
-def ending(ledger: Ledger, error: BaseException | None, left: Sequence[Entry]) -> Status:
+def ending(ledger: Ledger, error: BaseException | None, left: Sequence[Entry]) -> EndStatus:
     """The status of a run whose session is being left.
 
     Args:
@@ -32,7 +32,7 @@ def ending(ledger: Ledger, error: BaseException | None, left: Sequence[Entry]) -
         left: the recorded effects that it never asked for.
     """
     if isinstance(ledger.halted, ForkEnded):
-        return cast("Status", ledger.halted.status)
+        return cast("EndStatus", ledger.halted.status)
     if ledger.halted is not None:
         return "paused" if isinstance(ledger.halted, ApprovalRequired) else "halted"
     if error is not None:

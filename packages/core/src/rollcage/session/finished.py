@@ -36,7 +36,7 @@ from rollcage.step.gating import Gate
 from rollcage.step.ledger import Ledger
 from rollcage.step.looking import Looking
 from rollcage.step.observing import Observer
-from rollcage.step.requests import Effect
+from rollcage.step.requests import Request
 from rollcage.step.undoing import UndoRequest, plan_steps
 from rollcage.store.jobs import store_option
 from rollcage.store.protocol import Store
@@ -232,7 +232,7 @@ def _nothing_runs(progress: Progress) -> Verdict:
 def _nothing_taken_back(
     orphans: tuple[Entry, ...],
     waits: bool,  # noqa: FBT001 - the engine calls it
-) -> Generator[Effect, Any, str]:
+) -> Generator[Request, Any, str]:
     del waits
     yield from ()
     return f"a look undoes none of {len(orphans)} effects"

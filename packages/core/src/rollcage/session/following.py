@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, I
 from types import MappingProxyType
 from typing import Any
 
-from rollcage.replay.ahead import Histories, Memory, Place, Standing
+from rollcage.replay.ahead import Histories, Memory, Spot, Standing
 from rollcage.replay.path import Entry
 from rollcage.session.naming import Names
 from rollcage.session.scope import Scope
@@ -83,7 +83,7 @@ class Following:
             async for chunk in each:
                 yield chunk
 
-    def _places(self) -> Iterator[Place]:
+    def _places(self) -> Iterator[Spot]:
         """Where the recorded steps stand that nobody has asked for, of the body around this."""
         driver, scope = self._driver, self._here()
         driver.check_process()
@@ -93,7 +93,7 @@ class Following:
     def _see(
         self,
         *,
-        places: frozenset[Place] = frozenset(),
+        places: frozenset[Spot] = frozenset(),
         histories: Histories = MappingProxyType({}),
     ) -> None:
         if not places and not any(histories.values()):

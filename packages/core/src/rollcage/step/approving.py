@@ -29,10 +29,10 @@ from rollcage.step.capture import LARGE, Setting, keep_large, revived
 from rollcage.step.requests import (
     BeginAsking,
     Consult,
-    Effect,
     EndAsking,
     Note,
     Raised,
+    Request,
     Returned,
     Stop,
 )
@@ -47,7 +47,7 @@ __all__ = ["approved", "changed", "edited_again", "in_place"]
 _ID: Final = 16  # hex digits of an idempotency key that name a request
 _SORT: Final = orjson.OPT_SORT_KEYS
 
-Said = Generator[Effect, Any, tuple[Verdict, BaseException | None]]
+Said = Generator[Request, Any, tuple[Verdict, BaseException | None]]
 
 
 class _Unusable(Exception):
@@ -183,7 +183,7 @@ def _request(
     )
 
 
-def _announced(progress: Progress, request: ApprovalRequest) -> Generator[Effect, Any, None]:
+def _announced(progress: Progress, request: ApprovalRequest) -> Generator[Request, Any, None]:
     """Write that somebody is asked: once, however often a framework comes back to it."""
     fresh: bool = yield BeginAsking(request.id)
     if not fresh:
@@ -212,7 +212,7 @@ def _announced(progress: Progress, request: ApprovalRequest) -> Generator[Effect
 
 def _decided(
     request: ApprovalRequest, decision: str, *, by: str = "", **more: Any
-) -> Generator[Effect, Any, None]:
+) -> Generator[Request, Any, None]:
     """Write what became of it."""
     yield EndAsking(request.id)
     yield Note(
@@ -239,7 +239,7 @@ def _failed(error: Exception) -> Refusal:
 
 def _followed(
     progress: Progress, request: ApprovalRequest, said: Approval, setting: Setting
-) -> Generator[Effect, Any, Verdict]:
+) -> Generator[Request, Any, Verdict]:
     """Make the call what was decided; its verdict then."""
     call = progress.call
     more: dict[str, Any] = {}
@@ -267,7 +267,7 @@ def _followed(
     return now if now.decision == "deny" else request.verdict  # whoever has approved it
 
 
-def _edit(progress: Progress, arguments: Arguments) -> Generator[Effect, Any, None]:
+def _edit(progress: Progress, arguments: Arguments) -> Generator[Request, Any, None]:
     progress.edit(arguments)
     if len(arguments.digest_input) >= LARGE:
         progress.shown = progress.compared = yield from keep_large(arguments.canonical)

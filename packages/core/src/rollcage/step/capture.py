@@ -22,12 +22,12 @@ from rollcage.replay.path import Entry
 from rollcage.step.call import Progress, Step
 from rollcage.step.requests import (
     Consult,
-    Effect,
     Flow,
     GetBlob,
     Note,
     PutBlob,
     Raised,
+    Request,
     Returned,
 )
 from rollcage.undo.compensation import (
@@ -82,7 +82,7 @@ class Setting:
     barrier: bool
     root: str
     tools: Tools
-    take_back: Callable[[tuple[Entry, ...], bool], Generator[Effect, Any, str]]
+    take_back: Callable[[tuple[Entry, ...], bool], Generator[Request, Any, str]]
     decide: Callable[[Progress], Verdict]
     terms: Callable[[], Terms] = Terms
     allow: Callable[[Tool], None] = lambda _: None
@@ -103,12 +103,12 @@ class _Stopped(Exception):
         self.error = error
 
 
-Part = Generator[Effect, Any, Any]
+Part = Generator[Request, Any, Any]
 
 
 def observed(
     contract: Contract, arguments: Mapping[str, Any], seal: Seal, after: Step | None = None
-) -> Generator[Effect, Any, dict[str, Any] | Raised]:
+) -> Generator[Request, Any, dict[str, Any] | Raised]:
     """The states that a call changes, as they are now: by resource, encoded; or what went wrong."""
     assert contract.observe is not None
     answer: Returned | Raised = yield Consult(
@@ -122,7 +122,7 @@ def observed(
         return Raised(error)
 
 
-def revived(encoded: Mapping[str, Any]) -> Generator[Effect, Any, dict[str, Any]]:
+def revived(encoded: Mapping[str, Any]) -> Generator[Request, Any, dict[str, Any]]:
     """Recorded states or arguments with their large values; ValueError where one is gone."""
     whole: dict[str, Any] = {}
     for name, value in encoded.items():
@@ -136,7 +136,7 @@ def revived(encoded: Mapping[str, Any]) -> Generator[Effect, Any, dict[str, Any]
     return whole
 
 
-def keep(data: bytes) -> Generator[Effect, Any, dict[str, Any]]:
+def keep(data: bytes) -> Generator[Request, Any, dict[str, Any]]:
     """Keep a large value as a blob; what stands for it."""
     digest = sha256(data).hexdigest()
     yield PutBlob(digest, data)
@@ -151,7 +151,7 @@ def on_record(event: dict[str, Any]) -> Flow:
     return Returned(None)
 
 
-def keep_large(values: Mapping[str, Any]) -> Generator[Effect, Any, dict[str, Any]]:
+def keep_large(values: Mapping[str, Any]) -> Generator[Request, Any, dict[str, Any]]:
     """The values as a line holds them: large ones as blobs."""
     shown = dict(values)
     for name, value in values.items():
@@ -161,7 +161,7 @@ def keep_large(values: Mapping[str, Any]) -> Generator[Effect, Any, dict[str, An
     return shown
 
 
-def keep_request(arguments: Arguments) -> Generator[Effect, Any, dict[str, Any]]:
+def keep_request(arguments: Arguments) -> Generator[Request, Any, dict[str, Any]]:
     """A model's request as a line holds it: each large message is a blob of its own.
 
     The next request repeats that message, not the whole list.
@@ -181,7 +181,7 @@ def keep_request(arguments: Arguments) -> Generator[Effect, Any, dict[str, Any]]
     return {name: told if name == "messages" else rest[name] for name in values}
 
 
-def _shown(plan: list[PlannedCall]) -> Generator[Effect, Any, list[dict[str, Any]]]:
+def _shown(plan: list[PlannedCall]) -> Generator[Request, Any, list[dict[str, Any]]]:
     made: list[dict[str, Any]] = []
     for each in plan:
         args = yield from keep_large(each.args)
@@ -194,7 +194,7 @@ def _shown(plan: list[PlannedCall]) -> Generator[Effect, Any, list[dict[str, Any
 
 def capture(
     progress: Progress, entry: Entry | None, setting: Setting
-) -> Generator[Effect, Any, BaseException | None]:
+) -> Generator[Request, Any, BaseException | None]:
     """Keep what the undo of a call needs; an interrupt that came meanwhile is given back.
 
     Where a recorded step runs again in its place, what it changed or may have changed counts from
@@ -218,7 +218,7 @@ def capture(
 
 def _captured(
     progress: Progress, entry: Entry | None, setting: Setting
-) -> Generator[Effect, Any, Captured]:
+) -> Generator[Request, Any, Captured]:
     call = progress.call
     contract, arguments = call.contract, call.arguments.values
     states: dict[str, Any] = {}
@@ -267,7 +267,7 @@ def _plan(contract: Contract, told: dict[str, Any], setting: Setting) -> list[Pl
 
 def settled_marks(
     step: Step, answer: Returned | Raised, setting: Setting
-) -> Generator[Effect, Any, tuple[dict[str, Any], BaseException | None]]:
+) -> Generator[Request, Any, tuple[dict[str, Any], BaseException | None]]:
     """What `step.finished` says for the undo, and an interrupt that came while it was found out."""
     call = step.call
     contract, captured = call.contract, step.captured
@@ -297,7 +297,7 @@ def plan_late(
     before: Mapping[str, Any],
     result: Any,
     setting: Setting,
-) -> Generator[Effect, Any, dict[str, Any]]:
+) -> Generator[Request, Any, dict[str, Any]]:
     """The plan of a call that has happened, where that needed its result."""
     if contract.undo is None or "result" not in contract.undo_words:
         return {}
@@ -322,7 +322,7 @@ def probed(
     key: str,
     undo: Mapping[str, Any] | None,
     seal: Seal,
-) -> Generator[Effect, Any, Happened | DidNotHappen | str | BaseException]:
+) -> Generator[Request, Any, Happened | DidNotHappen | str | BaseException]:
     """Ask a tool what became of a call; why nobody can tell, or an interrupt, otherwise.
 
     Its probe first; then, whether what it would have changed is as it was before.

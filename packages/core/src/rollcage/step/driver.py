@@ -37,7 +37,6 @@ from rollcage.step.requests import (
     BeginAsking,
     BeginUndo,
     Consult,
-    Effect,
     EndAsking,
     Execute,
     Flow,
@@ -48,6 +47,7 @@ from rollcage.step.requests import (
     PutBlob,
     Raised,
     Recall,
+    Request,
     Resolve,
     Returned,
     Rewind,
@@ -239,7 +239,7 @@ class Driver:
     # --- everything else -------------------------------------------------------------------------
 
     def perform(  # noqa: C901, PLR0912 - one case an effect
-        self, effect: Effect
+        self, effect: Request
     ) -> Any:
         """Do what a flow asks for, all but the waiting."""
         self.check_process()

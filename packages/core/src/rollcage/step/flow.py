@@ -45,10 +45,10 @@ from rollcage.step.recorded import compared, give_back
 from rollcage.step.requests import (
     Admit,
     Consult,
-    Effect,
     Execute,
     Flow,
     Raised,
+    Request,
     Returned,
     Settle,
     Stop,
@@ -173,7 +173,7 @@ def _synced(answer: Returned) -> Flow:
 
 def _prepared(
     progress: Progress, verdict: Verdict, first: Precondition, setting: Setting, *, waits: bool
-) -> Generator[Effect, Any, Admission]:
+) -> Generator[Request, Any, Admission]:
     """Do what has to be done first, then place the call anew: it may run now, or is refused."""
     turn, slot = first.arrival.turn, first.arrival.slot
     try:
@@ -184,7 +184,7 @@ def _prepared(
 
 def _made_ready(
     progress: Progress, verdict: Verdict, first: Precondition, setting: Setting, *, waits: bool
-) -> Generator[Effect, Any, Admission]:
+) -> Generator[Request, Any, Admission]:
     while True:
         stopped: BaseException | None = None
         match first.what:
@@ -226,7 +226,7 @@ def _made_ready(
 
 def _probed(
     progress: Progress, entry: Entry, setting: Setting
-) -> Generator[Effect, Any, BaseException | None]:
+) -> Generator[Request, Any, BaseException | None]:
     """Find out what became of a recorded step, and let the call know."""
     call = progress.call
     contract, values = call.contract, call.arguments.values
@@ -250,7 +250,7 @@ def happened(
     undo: dict[str, Any] | None,
     said: Happened,
     setting: Setting,
-) -> Generator[Effect, Any, ProbeResult]:
+) -> Generator[Request, Any, ProbeResult]:
     """What a probe's word makes of a step of unknown outcome."""
     answer = Returned(said.result)
     outcome, encoded = outcome_of(contract, answer, setting, None)

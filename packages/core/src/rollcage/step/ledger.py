@@ -23,8 +23,7 @@ from rollcage.errors import (
 )
 from rollcage.fingerprint.identity import key_digest, link
 from rollcage.gate import Verdict, untimely
-from rollcage.replay.ahead import Ahead, Histories, Standing, family
-from rollcage.replay.ahead import Place as Spot
+from rollcage.replay.ahead import Ahead, Histories, Spot, Standing, family
 from rollcage.replay.branches import Branches
 from rollcage.replay.finding import NEW, Finder, Match
 from rollcage.replay.fork import Fork

@@ -15,7 +15,7 @@ from rollcage.replay.path import UNKNOWN
 from rollcage.step.call import Call, Step
 from rollcage.step.capture import LARGE, Setting, keep, plan_late, settled_marks
 from rollcage.step.halts import unknown
-from rollcage.step.requests import Effect, Flow, Raised, Resolve, Returned, Settle
+from rollcage.step.requests import Flow, Raised, Request, Resolve, Returned, Settle
 from rollcage.step.results import recorded, warn_of
 from rollcage.step.unknown_errors import leaves_unknown
 from rollcage.values.answer import Answer
@@ -155,7 +155,7 @@ def kept_whole(settled: Settle, answer: Returned | Raised, setting: Setting) -> 
 
 def keep_large_value(
     outcome: dict[str, Any],
-) -> Generator[Effect, Any, tuple[dict[str, Any], bytes]]:
+) -> Generator[Request, Any, tuple[dict[str, Any], bytes]]:
     """An outcome, and its bytes, whose large parts are kept beside the trace."""
     for field in ("value", "answer"):
         data = orjson.dumps(outcome.get(field))

@@ -14,13 +14,13 @@ from rollcage.step.call import Admission, Step
 from rollcage.step.capture import Setting
 from rollcage.step.outcomes import drift_of, refused_output
 from rollcage.step.requests import (
-    Effect,
     Execute,
     Flow,
     GetBlob,
     KeepBlob,
     Note,
     Raised,
+    Request,
     Returned,
     Stop,
 )
@@ -120,14 +120,14 @@ def kept(entry: Entry) -> Flow:
     return Returned(None)
 
 
-def _keep_undo(undo: dict[str, Any]) -> Generator[Effect, Any, None]:
+def _keep_undo(undo: dict[str, Any]) -> Generator[Request, Any, None]:
     """A replay outlives its source, and so does what it needs to be undone."""
     calls: list[dict[str, Any]] = undo.get("plan") or []
     for values in (undo.get("before") or {}, *(each["args"] for each in calls)):
         yield from _keep_blobs(values.values())
 
 
-def _keep_blobs(values: Iterable[Any]) -> Generator[Effect, Any, None]:
+def _keep_blobs(values: Iterable[Any]) -> Generator[Request, Any, None]:
     for value in values:
         if isinstance(value, dict) and value.get("$rollcage") == "blob":
             kept = yield KeepBlob(value["sha256"])

@@ -16,7 +16,6 @@ __all__ = [
     "BeginAsking",
     "BeginUndo",
     "Consult",
-    "Effect",
     "EndAsking",
     "Execute",
     "Flow",
@@ -27,6 +26,7 @@ __all__ = [
     "PutBlob",
     "Raised",
     "Recall",
+    "Request",
     "Resolve",
     "Returned",
     "Rewind",
@@ -221,7 +221,7 @@ Waiting = Execute | Sync | Consult | Wait
 Telling = BeginAsking | EndAsking | BeginUndo | OpenUndo | TakenBack | Rewind
 """What the ledger is told."""
 
-Effect = (
+Request = (
     Admit
     | Settle
     | Resolve
@@ -234,4 +234,4 @@ Effect = (
     | Telling
     | Waiting
 )
-Flow = Generator[Effect, Any, Returned | Raised]
+Flow = Generator[Request, Any, Returned | Raised]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from rollcage.fingerprint.identity import link
-from rollcage.replay.ahead import Ahead, Histories
-from rollcage.replay.ahead import Place as Spot
+from rollcage.replay.ahead import Ahead, Histories, Spot
 from rollcage.replay.branches import Branches
 from rollcage.replay.path import Entry
 from rollcage.replay.recording import Recording

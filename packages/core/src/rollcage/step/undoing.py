@@ -29,12 +29,12 @@ from rollcage.step.capture import Setting, observed, plan_late, probed, revived
 from rollcage.step.flow import happened, run_step
 from rollcage.step.requests import (
     BeginUndo,
-    Effect,
     Flow,
     Note,
     OpenUndo,
     Raised,
     Recall,
+    Request,
     Returned,
     Rewind,
     Sync,
@@ -62,10 +62,10 @@ from rollcage.undo.undo import (
 )
 from rollcage.values.decoding import decode
 
-__all__ = ["Host", "UndoRequest", "plan_steps", "take_back", "undo_steps"]
+__all__ = ["UndoHost", "UndoRequest", "plan_steps", "take_back", "undo_steps"]
 
 
-class Host(Protocol):
+class UndoHost(Protocol):
     """What an undo needs of its session."""
 
     def compensating(
@@ -123,7 +123,7 @@ def plan_steps(request: UndoRequest, setting: Setting) -> Flow:
     return Returned(UndoPlan(run=request.run, to=request.to, steps=steps))
 
 
-def undo_steps(request: UndoRequest, setting: Setting, host: Host) -> Flow:
+def undo_steps(request: UndoRequest, setting: Setting, host: UndoHost) -> Flow:
     """Take effects back: gives an `UndoReport`."""
     try:
         tasks, lineage = yield from _looked_at(request, setting, tell=True)
@@ -147,8 +147,8 @@ def undo_steps(request: UndoRequest, setting: Setting, host: Host) -> Flow:
 
 
 def _carried_out(
-    tasks: list[Task], lineage: Lineage, request: UndoRequest, setting: Setting, host: Host
-) -> Generator[Effect, Any, list[UndoneStep]]:
+    tasks: list[Task], lineage: Lineage, request: UndoRequest, setting: Setting, host: UndoHost
+) -> Generator[Request, Any, list[UndoneStep]]:
     """Take one step back after the other, up to the first that fails."""
     yield BeginUndo(undo_paths(lineage.entries))
     done: list[UndoneStep] = []
@@ -175,7 +175,9 @@ def _carried_out(
     return done
 
 
-def take_back(request: UndoRequest, setting: Setting, host: Host) -> Generator[Effect, Any, str]:
+def take_back(
+    request: UndoRequest, setting: Setting, host: UndoHost
+) -> Generator[Request, Any, str]:
     """Undo effects that a new write would leave behind; what is left of them, in words."""
     answer: Returned | Raised = yield from undo_steps(request, setting, host)
     if isinstance(answer, Raised):
@@ -196,7 +198,7 @@ def take_back(request: UndoRequest, setting: Setting, host: Host) -> Generator[E
 
 def _looked_at(
     request: UndoRequest, setting: Setting, *, tell: bool
-) -> Generator[Effect, Any, tuple[list[Task], Lineage]]:
+) -> Generator[Request, Any, tuple[list[Task], Lineage]]:
     """What is to be undone, and what can be done with each of it; nothing was changed."""
     lineage: Lineage | Raised = yield Recall()
     if isinstance(lineage, Raised):
@@ -232,7 +234,7 @@ def _named(entry: Entry, error: Exception) -> Exception:
 
 def _known(
     task: Task, lineage: Lineage, setting: Setting, request: UndoRequest, *, tell: bool
-) -> Generator[Effect, Any, None]:
+) -> Generator[Request, Any, None]:
     """Fill in all that can be known of a task before anything is changed."""
     entry, undo = task.entry, task.entry.undo or {}
     task.contract, missing = _contract_of(entry, setting, needed="before" in undo)
@@ -282,7 +284,7 @@ def _contract_of(entry: Entry, setting: Setting, *, needed: bool) -> tuple[Contr
 
 def _asked(
     task: Task, lineage: Lineage, setting: Setting, *, tell: bool
-) -> Generator[Effect, Any, list[dict[str, Any]] | None]:
+) -> Generator[Request, Any, list[dict[str, Any]] | None]:
     """Ask what became of a step in doubt; its plan, where that needed its result."""
     entry, contract = task.entry, task.contract
     assert contract is not None
@@ -321,7 +323,7 @@ def _key(entry: Entry, lineage: Lineage) -> str:
 
 def _planned_of_failed(
     task: Task, lineage: Lineage, setting: Setting
-) -> Generator[Effect, Any, list[dict[str, Any]] | None]:
+) -> Generator[Request, Any, list[dict[str, Any]] | None]:
     """Plan a step that failed after its effect: its probe knows the result that it had."""
     entry, contract = task.entry, task.contract
     task.reason = "it failed, and its undo needs its result"
@@ -339,7 +341,7 @@ def _planned_of_failed(
 
 def _planned_now(
     task: Task, setting: Setting, missing: str
-) -> Generator[Effect, Any, list[dict[str, Any]] | None]:
+) -> Generator[Request, Any, list[dict[str, Any]] | None]:
     """Plan a step that could not be planned when it ended."""
     entry, contract = task.entry, task.contract
     if contract is None or contract.undo is None or entry.status != "ok":
@@ -360,7 +362,7 @@ def _planned_now(
 
 def _callable(
     each: PlannedCall, setting: Setting, request: UndoRequest
-) -> Generator[Effect, Any, tuple[Tool, dict[str, Any]]]:
+) -> Generator[Request, Any, tuple[Tool, dict[str, Any]]]:
     """A compensating call as it will be made."""
     tool = setting.tools.find(each.name, each.version, callable_=True)
     setting.allow(tool)
@@ -372,7 +374,7 @@ def _callable(
     return tool, values
 
 
-def _now(task: Task, setting: Setting) -> Generator[Effect, Any, dict[str, Any]]:
+def _now(task: Task, setting: Setting) -> Generator[Request, Any, dict[str, Any]]:
     assert task.contract is not None
     states = yield from observed(task.contract, task.values, setting.seal)
     if isinstance(states, Raised):
@@ -383,7 +385,7 @@ def _now(task: Task, setting: Setting) -> Generator[Effect, Any, dict[str, Any]]
     return digests_of(states)
 
 
-def _gated(tasks: list[Task], host: Host) -> list[UndoneStep]:
+def _gated(tasks: list[Task], host: UndoHost) -> list[UndoneStep]:
     """The steps whose compensating calls a rule denies."""
     refused: list[UndoneStep] = []
     for task in tasks:
@@ -399,7 +401,7 @@ def _gated(tasks: list[Task], host: Host) -> list[UndoneStep]:
 # --- one step ------------------------------------------------------------------------------------
 
 
-def _undone(task: Task, setting: Setting, host: Host) -> Generator[Effect, Any, UndoneStep]:
+def _undone(task: Task, setting: Setting, host: UndoHost) -> Generator[Request, Any, UndoneStep]:
     """Take one step back, and look whether that worked."""
     if task.state == "nothing":
         return task.ended("compensated" if task.was is None else "verified", task.reason)
@@ -438,7 +440,7 @@ def _undone(task: Task, setting: Setting, host: Host) -> Generator[Effect, Any, 
     return task.ended("verified", task.reason)
 
 
-def _changed_meanwhile(task: Task, setting: Setting) -> Generator[Effect, Any, UndoneStep | None]:
+def _changed_meanwhile(task: Task, setting: Setting) -> Generator[Request, Any, UndoneStep | None]:
     """Look again, right before: the steps behind are undone by now."""
     assert task.was is not None
     try:

@@ -16,11 +16,20 @@ from rollcage.replay.steps import Origin, around, branches_below
 from rollcage.undo.compensation import Digests, PlannedCall, Tool, differing, digests_of
 
 __all__ = [
-    "InDoubt", "PlannedStep", "State", "Status", "Task", "UndoPlan", "UndoReport", "UndoneStep",
-    "assess", "targets", "without_calls",
+    "InDoubt",
+    "PlannedStep",
+    "Task",
+    "TaskState",
+    "UndoPlan",
+    "UndoReport",
+    "UndoStatus",
+    "UndoneStep",
+    "assess",
+    "targets",
+    "without_calls",
 ]  # fmt: skip
 
-Status = Literal["verified", "compensated", "conflict", "irreversible", "unknown", "failed"]
+UndoStatus = Literal["verified", "compensated", "conflict", "irreversible", "unknown", "failed"]
 """What became of the undo of a step.
 
 `verified`: the state now is the state before, as observed; `compensated`: the compensating calls
@@ -29,7 +38,7 @@ nothing was changed; `irreversible`: its tool declares no undo; `unknown`: nobod
 it had happened; `failed`: a compensating call failed, or did not bring back the state before.
 """
 
-State = Literal["reversible", "nothing", "conflict", "irreversible", "unknown"]
+TaskState = Literal["reversible", "nothing", "conflict", "irreversible", "unknown"]
 """What an undo would do with a step: `nothing` where the state is as it was before."""
 
 InDoubt = Literal["list", "restore"]
@@ -46,7 +55,7 @@ class UndoneStep:
         run: the run in which it was performed.
         step: its number there.
         name: the tool's name.
-        status: see `Status`.
+        status: see `UndoStatus`.
         reason: why, in words.
         calls: the compensating calls of its plan.
         differs: by resource, the fields that are not as they should be (empty: all of it).
@@ -55,7 +64,7 @@ class UndoneStep:
     run: str
     step: int
     name: str
-    status: Status
+    status: UndoStatus
     reason: str = ""
     calls: tuple[PlannedCall, ...] = ()
     differs: Mapping[str, list[str]] = dataclasses.field(default_factory=dict[str, list[str]])
@@ -108,7 +117,7 @@ class PlannedStep:
         step: its number there.
         name: the tool's name.
         args: its canonical arguments.
-        state: see `State`.
+        state: see `TaskState`.
         reason: why, in words.
         calls: the compensating calls that would be made, in order.
         differs: by resource, the fields that are not as they should be (empty: all of it).
@@ -118,7 +127,7 @@ class PlannedStep:
     step: int
     name: str
     args: Mapping[str, Any]
-    state: State
+    state: TaskState
     reason: str = ""
     calls: tuple[PlannedCall, ...] = ()
     differs: Mapping[str, list[str]] = dataclasses.field(default_factory=dict[str, list[str]])
@@ -176,7 +185,7 @@ class Task:
     happened: bool | None = None
     begun: bool = False
     attempt: int = 0
-    state: State = "irreversible"
+    state: TaskState = "irreversible"
     reason: str = ""
     differs: dict[str, list[str]] = dataclasses.field(default_factory=dict[str, list[str]])
 
@@ -185,7 +194,7 @@ class Task:
         """Where it was performed: run and step."""
         return self.entry.run, self.entry.step
 
-    def ended(self, status: Status, reason: str = "", differs: Any = None) -> UndoneStep:
+    def ended(self, status: UndoStatus, reason: str = "", differs: Any = None) -> UndoneStep:
         """What became of it."""
         return UndoneStep(
             run=self.entry.run,
@@ -410,7 +419,7 @@ def _resources(task: Task) -> set[str]:
 
 def _state(
     task: Task, here: Digests, coming: Digests, in_doubt: InDoubt, *, clean: bool
-) -> tuple[State, str]:
+) -> tuple[TaskState, str]:
     entry = task.entry
     if task.happened is False:
         return "nothing", "its probe reports that it never happened"
