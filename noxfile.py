@@ -354,8 +354,9 @@ def bench(session: nox.Session) -> None:
     """Each peer beside us in the same run; `nox -s bench -- --quick` is a smoke test."""
     session.install(*editable(*EVERYTHING), *groups("bench"), *CONSTRAINTS)
     session.run("python", "-m", "benchmarks", *session.posargs)
-    if "--stores" not in session.posargs:  # which are measured alone
-        session.run("python", "-m", "benchmarks.flow")
+    if {"--stores", "--workflow"} & set(session.posargs):  # which are measured alone
+        return
+    session.run("python", "-m", "benchmarks.flow")
     session.run(
         "python", "-m", "benchmarks.spans", *(each for each in session.posargs if each == "--quick")
     )

@@ -42,7 +42,7 @@ from rollcage_workflow.flow import (
 from rollcage_workflow.graph import Checked, Graph, Loop, Node, Unit, names_of
 from rollcage_workflow.kinds import KINDS
 from rollcage_workflow.plan import Retry, Step
-from rollcage_workflow.records import NOW, utc
+from rollcage_workflow.records import GIVEN, NOW, nothing, utc
 from rollcage_workflow.signals import Signals
 
 __all__ = ["Interpreter"]
@@ -61,6 +61,7 @@ class Interpreter:
         approvals: what people are asked.
         ends: gives a reason where no further step is to begin.
         rows: by block that was reached before, whether its steps were done in a row.
+        given: the results of steps that are not done, as the execution starts behind them.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Interpreter:
         approvals: Approvals,
         ends: Callable[[], str],
         rows: Mapping[str, bool] = MappingProxyType({}),
+        given: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.session = session
         self.signals = signals
@@ -82,6 +84,7 @@ class Interpreter:
         self.approvals = approvals
         self._ends = ends
         self._rows = rows
+        self._given = given
 
     async def plan(
         self, checked: Checked, inputs: Mapping[str, Any], flow: Flow | None = None, path: str = ""
@@ -207,6 +210,8 @@ class Interpreter:
             here = place.with_({"last": last}, suffix=suffix)
             found = await self._units(loop, here)
             jumps = found[loop.last]
+            if number == 1 and f"{place.path}{loop.last}" in self._given:
+                return found  # whether it went back was decided before
             last = jumps.value
             seen = {**place.variables, **values_of(found), "last": last}
             if number > loop.jump.most or not is_true(loop.jump.when, seen):
@@ -226,6 +231,8 @@ class Interpreter:
     async def step(self, node: Node, place: Place) -> Done:
         """A step: skipped, kept though it failed, tried again, or done."""
         step, path = node.step, f"{place.path}{node.name}{place.suffix}"
+        if path in self._given:
+            return await self._give(node, place)
         try:
             if step.when is not None and not is_true(step.when, place.variables):
                 self._told(path, "skipped")
@@ -258,6 +265,21 @@ class Interpreter:
             return Done({"ok": True, "value": done.value}, done.after)
         told = {"type": type_name(done.error), "message": str(done.error)}
         return Done({"ok": False, "error": told}, done.after)
+
+    async def _give(self, node: Node, place: Place) -> Done:
+        """A step whose result is given: that is put on record in its place."""
+        value = self._given[node.name]
+        said = {"step": node.name, "value": value}
+        if place.in_row:
+            with self.session.place(call_id=node.name):
+                await self.session.arun(GIVEN, said, nothing)
+            after = place.after
+        else:
+            with self.session.branch(node.name, after=place.after) as branch:
+                await self.session.arun(GIVEN, said, nothing)
+            after = (branch,)
+        self._told(node.name, "given")
+        return Done(value, after)
 
     def _failed(self, step: Step, path: str, error: Exception) -> None:
         self._told(path, "failed")

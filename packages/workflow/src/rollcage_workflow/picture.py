@@ -13,6 +13,7 @@ __all__ = ["picture"]
 
 _CLASSES: Final = {
     "completed": "fill:#d7f0dc,stroke:#2c7a3f",
+    "given": "fill:#eef4ee,stroke:#2c7a3f,stroke-dasharray: 4",
     "failed": "fill:#f6d5d5,stroke:#a33",
     "blocked": "fill:#f6d5d5,stroke:#a33",
     "unknown": "fill:#fbe7c2,stroke:#a06a00",

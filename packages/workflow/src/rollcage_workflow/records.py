@@ -9,7 +9,8 @@ from typing import Any, Final
 from rollcage import Contract
 
 __all__ = [
-    "APPROVAL", "ENDED", "NOW", "PLAN", "PREFIX", "SIGNAL", "UNTOLD", "container",
+    "APPROVAL", "ENDED", "GIVEN", "NOW", "PLAN", "PREFIX", "SIGNAL", "UNTOLD", "container",
+    "nothing",
 ]  # fmt: skip
 
 PREFIX: Final = "workflow."
@@ -29,6 +30,12 @@ PLAN: Final = Contract(
 ENDED: Final = Contract(
     name="workflow.ended",
     description="How the execution ended.",
+    parameters=_OPEN,
+    effect="pure",
+)
+GIVEN: Final = Contract(
+    name="workflow.given",
+    description="What a step gave that is before the one at which the execution starts.",
     parameters=_OPEN,
     effect="pure",
 )
@@ -66,6 +73,10 @@ _CONTAINERS: Final = {
 def container(kind: str) -> Contract:
     """The contract of a step that has steps inside: it replays as one hit."""
     return _CONTAINERS[kind]
+
+
+async def nothing(**_: object) -> None:
+    """The body of what only goes on record."""
 
 
 def utc(now: int) -> str:

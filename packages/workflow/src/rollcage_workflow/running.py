@@ -36,8 +36,9 @@ from rollcage_workflow.holds import Hold, Holds
 from rollcage_workflow.inputs import given_inputs
 from rollcage_workflow.interpret import Interpreter
 from rollcage_workflow.plan import Plan
-from rollcage_workflow.records import ENDED, PLAN
+from rollcage_workflow.records import ENDED, PLAN, nothing
 from rollcage_workflow.signals import Signals
+from rollcage_workflow.starting import given_results
 from rollcage_workflow.state import Execution, execution
 
 __all__ = ["run", "run_sync"]
@@ -68,6 +69,8 @@ async def run(
     tools: Tools = (),
     workflows: Workflows | None = None,
     again: bool = False,
+    start: str = "",
+    given: Mapping[str, Any] | None = None,
     patience: float = 60.0,
     told: Told = _nobody,
     ends: Ends = _goes_on,
@@ -89,6 +92,9 @@ async def run(
         tools: what its steps call, agents included.
         workflows: the plans that its `workflow:` steps name.
         again: run an execution that failed once more: what ended well in it is not done again.
+        start: a step of the plan: an execution that is new starts there. Those before it are not
+            done; what they gave is said by `given`.
+        given: by name, the results of all the steps before `start` that call something.
         patience: a time that is no further off is waited for here (seconds). For one that is, and
             for a signal, the attempt ends, and the execution is `waiting`.
         told: is told of each step, as it begins and as it ends: its path and its state.
@@ -119,8 +125,9 @@ async def run(
             f"{id!r} is an execution of the plan {before.plan!r}, and this is "
             f"{checked.plan.name!r}: give it another id"
         )
-    given = given_inputs(checked, (before.inputs or {}) if inputs is None else inputs)
-    _check_inputs(before, own, given, said=inputs is not None, again=again)
+    wanted = given_inputs(checked, (before.inputs or {}) if inputs is None else inputs)
+    start, results = _start(checked, before, start, given)
+    _check_inputs(before, own, wanted, results, said=inputs is not None, again=again)
     if before.status == "completed":
         return before
     if before.status == "paused" and await asyncio.to_thread(Holds(own, id).read) is not None:
@@ -136,7 +143,8 @@ async def run(
             f"{error.get('type')}: {error.get('message')}. To run it once more: again=True, or "
             f"rollcage workflow run --again"
         )
-    attempt = _Attempt(checked, given, id, own, patience, told, ends, waits, clock, session,
+    begun = start, results
+    attempt = _Attempt(checked, wanted, begun, id, own, patience, told, ends, waits, clock, session,
                        rows=before.rows, retries=again)  # fmt: skip
     return await attempt.run()
 
@@ -154,17 +162,38 @@ def _stands(store: Store, id: str) -> Execution:  # noqa: A002
     return execution(store, id) if store.exists() else Execution(id)
 
 
-def _digests(store: Store, inputs: Mapping[str, Any]) -> dict[str, str]:
-    """By input, its digest under the store's key: nobody guesses a secret from it."""
+def _digests(store: Store, inputs: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, str]:
+    """By input and given result, a digest under the store's key: nobody guesses a secret by it."""
     key = store.secret_key()
     return {
         name: hmac.new(key, b"rollcage workflow input" + jcs(each), "sha256").hexdigest()
-        for name, each in inputs.items()
+        for name, each in [*inputs.items(), *((f"result of {n}", r) for n, r in results.items())]
     }
 
 
+def _start(
+    checked: Checked, before: Execution, start: str, given: Mapping[str, Any] | None
+) -> tuple[str, dict[str, Any]]:
+    """At which step an execution starts, and the results of those before it."""
+    if before.plan and start not in ("", before.start):
+        where = f"at {before.start}" if before.start else "with its first step"
+        raise InputsInvalid(
+            f"the execution {before.id!r} started {where}: give one that is to start elsewhere "
+            f"another id"
+        )
+    if before.plan:
+        return before.start, dict(before.given if given is None else given)
+    return start, given_results(checked, start, given or {})
+
+
 def _check_inputs(
-    before: Execution, store: Store, given: Mapping[str, Any], *, said: bool, again: bool
+    before: Execution,
+    store: Store,
+    given: Mapping[str, Any],
+    results: Mapping[str, Any],
+    *,
+    said: bool,
+    again: bool,
 ) -> None:
     """Refuse what an execution was not given before; inputs that the plan gained are no others."""
     if not before.plan:
@@ -175,7 +204,7 @@ def _check_inputs(
             f"the execution {before.id!r} was given secrets ({names}), which are not on record: "
             f"give it its inputs again"
         )
-    now = _digests(store, given)
+    now = _digests(store, given, results)
     known = before.digests
     other = sorted(name for name in known.keys() & now.keys() if known[name] != now[name])
     if other and not again:
@@ -192,6 +221,7 @@ class _Attempt:
         self,
         checked: Checked,
         inputs: dict[str, Any],
+        start: tuple[str, dict[str, Any]],
         id: str,  # noqa: A002
         store: Store,
         patience: float,
@@ -206,6 +236,7 @@ class _Attempt:
     ) -> None:
         self.checked = checked
         self.inputs = inputs
+        self.start, self.given = start
         self.rows = {block.at: block.is_row for block in blocks_in(checked.graph)} | dict(rows)
         self.id = id
         self.store = store
@@ -277,7 +308,7 @@ class _Attempt:
 
     async def _through(self, session: Session) -> Any:
         plan = self.checked.plan
-        digests = _digests(self.store, self.inputs)
+        digests = _digests(self.store, self.inputs, self.given)
         by = str(self.options.get("actor") or self.id)
         interpreter = Interpreter(
             session,
@@ -288,15 +319,18 @@ class _Attempt:
             Approvals(self.store, self.id, plan.name, plan.digest, digests, by, self.clock),
             self.ends,
             self.rows,
+            self.given,
         )
         told = {"name": plan.name, "digest": plan.digest, "inputs": self.inputs}
         told["digests"] = digests
         told["rows"] = self.rows
-        await session.arun(PLAN, told, _nothing)
+        if self.start:
+            told |= {"start": self.start, "given": self.given}
+        await session.arun(PLAN, told, nothing)
         return await interpreter.plan(self.checked, self.inputs)
 
     async def _ended(self, **said: Any) -> None:
-        await self.session.arun(ENDED, said, _nothing)
+        await self.session.arun(ENDED, said, nothing)
 
     async def _ended_badly(self, **said: Any) -> None:
         """On record beside the steps: nothing came after the failed one, so it may run again."""
@@ -320,10 +354,6 @@ async def _roll_back(
     report = await aundo_run(store, now.run, tools=tools, **given)
     if not report.complete:
         raise UndoIncomplete(f"the execution {now.id!r} could not be rolled back: {report}")
-
-
-async def _nothing(**_: object) -> None:
-    """The body of what only goes on record."""
 
 
 def _told(error: Exception) -> dict[str, str]:

@@ -14,7 +14,7 @@ from rollcage.store import RunInfo, Store, newest_run
 from rollcage.trace import TAG, Run, Step, Traced, decode, fold, read_run
 
 from rollcage_workflow.holds import Holds
-from rollcage_workflow.records import ENDED, PLAN, PREFIX, UNTOLD
+from rollcage_workflow.records import ENDED, GIVEN, PLAN, PREFIX, UNTOLD
 
 __all__ = ["Execution", "Status", "StepState", "execution", "executions"]
 
@@ -40,7 +40,8 @@ class StepState:
 
     Attributes:
         path: its place: `mails/3/send`.
-        state: `completed`, `failed`, `running` (or cut off there), `blocked` or `unknown`.
+        state: `completed`, `given`, `failed`, `running` (or cut off there), `blocked`, `undone` or
+            `unknown`.
         name: what it calls.
         duration: how long its call ran (s), where it first ran; None without an end.
     """
@@ -64,6 +65,8 @@ class Execution:
         sealed: the names of the inputs that hold a secret: their values are not on record.
         digests: by input, its digest under the store's key: by it, another one is told apart.
         rows: by block of the plan, whether its steps are calls one after the other.
+        start: the step that it started at; empty where that was the first.
+        given: the results of the steps before that.
         output: of a completed one.
         error: of a failed one: `step`, `type` and `message`.
         rolls_back: whether what a failed one did is to be undone.
@@ -82,6 +85,8 @@ class Execution:
     sealed: tuple[str, ...] = ()
     digests: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     rows: Mapping[str, bool] = dataclasses.field(default_factory=dict[str, bool])
+    start: str = ""
+    given: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     output: Any = None
     error: Any = None
     rolls_back: bool = False
@@ -135,9 +140,11 @@ def execution(store: Store, id: str) -> Execution:  # noqa: A002 - what it is ca
         plan=str(plan.get("name", "")),
         digest=str(plan.get("digest", "")),
         inputs=plan.get("inputs"),
-        sealed=_sealed(told.get("inputs")),
+        sealed=(*_sealed(told.get("inputs")), *_sealed(told.get("given"))),
         digests=plan.get("digests") or {},
         rows=plan.get("rows") or {},
+        start=str(plan.get("start", "")),
+        given=plan.get("given") or {},
         output=ended.get("output"),
         error=ended.get("error"),
         rolls_back=bool(ended.get("rollback")),
@@ -320,7 +327,7 @@ def _step_states(run: Run) -> tuple[StepState, ...]:
 
 def _step_state(step: Step, path: str) -> StepState:
     duration = None if step.duration is None else step.duration / 1e6
-    state = _STATES[step.state]
+    state = "given" if step.name == GIVEN.name else _STATES[step.state]
     if state == "completed" and (step.outcome or {}).get("status") == "error":
         state = "failed"
     if step.undone in ("verified", "compensated"):

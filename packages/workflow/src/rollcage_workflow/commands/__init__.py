@@ -113,6 +113,18 @@ def run(
         typer.Option("--input", metavar="NAME=JSON", help="An input.", show_default=False),
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="One that failed, once more.")] = OFF,
+    start: Annotated[
+        str, typer.Option("--from", metavar="STEP", help="Start a new one at this step.")
+    ] = "",
+    results: Annotated[
+        Path | None,
+        typer.Option(
+            "--given",
+            metavar="FILE",
+            help="With --from: a JSON file with the results of the steps before, by name.",
+            show_default=False,
+        ),
+    ] = None,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
@@ -124,7 +136,18 @@ def run(
         if not as_json:
             console(error=True).print(Text(f"{visible(path)}: {state}"), soft_wrap=True)
 
-    found = asyncio.run(run_plan(checked, inputs, id=id, store=store, again=again, told=told))
+    found = asyncio.run(
+        run_plan(
+            checked,
+            inputs,
+            id=id,
+            store=store,
+            again=again,
+            start=start,
+            given=None if results is None else _results(results),
+            told=told,
+        )
+    )
     _show(found, as_json=as_json)
 
 
@@ -194,6 +217,16 @@ def picture(
     checked = _checked(plan, tools, workflows)
     found = None if id is None else _found(store, id)
     typer.echo(picture_of(checked, found), nl=False)
+
+
+def _results(file: Path) -> dict[str, Any]:
+    try:
+        found = given_json(file.read_text(encoding="utf-8"), f"--given {file}")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--given {visible(str(file))}: {error}") from None
+    if not isinstance(found, dict):
+        raise UsageError(f"--given {visible(str(file))}: it has to be a table: results by step")
+    return found
 
 
 def _found(store: str, id: str) -> Execution:  # noqa: A002

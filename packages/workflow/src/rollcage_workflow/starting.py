@@ -1,0 +1,73 @@
+"""Executions that start at a chosen step: what the steps before it gave is given by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rollcage_workflow.errors import InputsInvalid
+from rollcage_workflow.expressions import plain
+from rollcage_workflow.graph import Checked, Node, Unit, ancestors
+from rollcage_workflow.schemas import invalid, nearest, of_type
+
+__all__ = ["given_results"]
+
+
+def given_results(checked: Checked, start: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The results of the steps before the one at which an execution starts.
+
+    Those that only compute something may be left out: they do so again. One that may go back has to
+    be given, for whether it did was decided before.
+
+    Raises:
+        InputsInvalid: there is no such step, or the results are not those of all the steps before
+            it; says all that is wrong.
+    """
+    if not start:
+        if given:
+            raise InputsInvalid("results are given, and no step to start at: start=, or --from")
+        return {}
+    nodes = _nodes(checked.graph.units)
+    if start not in nodes:
+        raise InputsInvalid(
+            f"the plan {checked.plan.name!r} has no step {start!r}{nearest(start, nodes)}"
+        )
+    above = ancestors({name: node.before for name, node in nodes.items()})[start]
+    needed = {
+        name
+        for name in above
+        if nodes[name].step.kind != "value" or nodes[name].step.next is not None
+    }
+    wrong = [f"{name}: {start} comes after it, so its result has to be given"
+             for name in needed - given.keys()]  # fmt: skip
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in above:
+            wrong.append(f"{name}: {start} does not come after a step of this name")
+            continue
+        try:
+            found[name] = plain(value)
+        except ValueError as error:
+            wrong.append(f"{name}: has no JSON form: {error}")
+            continue
+        why = _misfit(nodes[name], found[name])
+        if why is not None:
+            wrong.append(f"{name}: {why}")
+    if wrong:
+        raise InputsInvalid("; ".join(sorted(wrong)))
+    return found
+
+
+def _misfit(node: Node, value: Any) -> str | None:
+    """Why a value can't be what a step gave; null is what a step gives that is skipped."""
+    skipped = value is None and node.step.when is not None
+    if node.contract is None or node.step.on_failure == "keep" or skipped:
+        return None
+    return invalid(value, of_type(node.contract.returns))
+
+
+def _nodes(units: tuple[Unit, ...]) -> dict[str, Node]:
+    found: dict[str, Node] = {}
+    for unit in units:
+        found |= {unit.name: unit} if isinstance(unit, Node) else _nodes(unit.units)
+    return found
