@@ -34,6 +34,12 @@ def pytest_configure() -> None:
 _ended = itertools.count(1)
 
 
+def pytest_collection_finish() -> None:
+    """What was imported by now is not looked at by those collections."""
+    if os.environ.get("ROLLCAGE_TEST_STORE") == "postgres":
+        gc.freeze()
+
+
 def pytest_runtest_teardown() -> None:
     """Now and then, close the connections of stores that no test has any more: they are few."""
     if os.environ.get("ROLLCAGE_TEST_STORE") == "postgres" and next(_ended) % 20 == 0:

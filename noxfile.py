@@ -20,7 +20,8 @@ nox.options.sessions = [
     "tests",
     "cross",
     "mcp",
-    "stores(sqlite)",  # on PostgreSQL: `nox -s stores`; its own suite and faults are in `tests`
+    "stores(sqlite)",
+    "stores(postgres)",
     "coverage",
     "floor",
     "newest",
