@@ -87,8 +87,9 @@ def groups(*names: str) -> list[str]:
 
 PYTEST = ("pytest", "-n", "auto", "--dist", "worksteal")  # a worker a core, until all is done
 
-# What the adapters' own tests need: replay across frameworks plays with their harnesses.
-ADAPTERS_TESTS = groups("test", *(f"test-{adapter}" for adapter in ADAPTERS))
+# What the adapters' own tests need: replay across frameworks plays with their harnesses. And a
+# PostgreSQL server, on which all commands are tried.
+ADAPTERS_TESTS = groups("test", "test-cli", *(f"test-{adapter}" for adapter in ADAPTERS))
 
 
 def wheels(session: nox.Session, *folders: str) -> list[str]:
