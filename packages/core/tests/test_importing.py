@@ -8,6 +8,7 @@ import pytest
 from rollcage import (
     Clock,
     Contract,
+    Fork,
     NotReplayableWarning,
     ReplayedError,
     Session,
@@ -89,6 +90,16 @@ def test_it_replays_offline_where_it_is_named(tmp_path: Path) -> None:
     run = imported(tmp_path)
     with Session("mail", store=tmp_path, replay="offline", source=run) as looking:
         assert looking.call(send, to="a") == "recorded to a"
+
+
+def test_a_fork_of_it_says_what_would_be_and_is_never_live(tmp_path: Path) -> None:
+    run = imported(tmp_path)
+    with Session("mail", store=tmp_path, fork=Fork(run, at=1, result="another")) as fork:
+        assert fork.call(send, to="a") == "another"
+    for source in (run, tmp_path / "runs" / f"{run}.jsonl"):
+        live = Session("mail", store=tmp_path, fork=Fork(source, at=1, result="x", live=True))
+        with pytest.raises(SessionError, match="can't be live"), live:
+            pass
 
 
 def test_nothing_of_it_is_undone_or_set_aside(tmp_path: Path) -> None:

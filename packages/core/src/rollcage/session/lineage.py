@@ -20,7 +20,6 @@ from rollcage.store.jobs import store_option
 from rollcage.store.protocol import (
     Lock,
     Reader,
-    RunInfo,
     RunTrace,
     Store,
     check_attested,
@@ -95,13 +94,18 @@ def take_source(store: Store, job: Job, locks: list[Lock]) -> Source:
 def _find_source(store: Store, job: Job) -> Source:
     if job.fork is not None:
         reader, run = open_run(job.fork.run, store)
+        if job.fork.live and _mode_of(reader, run) == "imported":
+            raise SessionError(
+                f"run {run} was imported, so nobody knows which of its writes were made: a fork of "
+                f"it writes nothing, and can't be live"
+            )
         return Source("fork", reader, run)
     mode = MODES[job.replay]
     if job.source is not None:
         reader, run = open_run(job.source, store)
         info = reader.info(run) if mode == "resume" and isinstance(reader, Store) else None
         if mode == "resume":
-            _check_performed(reader, run, info)
+            _check_performed(reader, run)
         if info is not None:
             job.check(
                 info if reader is store else dataclasses.replace(info, input=job.input), store
@@ -113,17 +117,21 @@ def _find_source(store: Store, job: Job) -> Source:
     return Source(mode, store, newest.run)
 
 
-def _check_performed(reader: Reader, run: str, info: RunInfo | None) -> None:
+def _mode_of(reader: Reader, run: str) -> str:
+    """How a run was recorded, as the index says, or, where there is none, its first line."""
+    if isinstance(reader, Store):
+        return reader.info(run).mode
+    trace = reader.read(run)
+    return str(next(read_events(trace.data, trace.where))[1].get("mode", ""))
+
+
+def _check_performed(reader: Reader, run: str) -> None:
     """Refuse to resume a run that Rollcage did not perform: no write is answered by it.
 
     Raises:
         SessionError: it was imported, or is a fork.
     """
-    if info is not None:
-        mode = info.mode
-    else:
-        trace = reader.read(run)
-        mode = next(read_events(trace.data, trace.where))[1].get("mode", "")
+    mode = _mode_of(reader, run)
     if mode == "fork":
         raise SessionError(
             f"run {run} is a fork, which no session resumes: fork it again, or look at it with "
