@@ -18,7 +18,7 @@ from rollcage.replay.recording import Recording
 from rollcage.replay.steps import around
 from rollcage.replay.world import Branch
 
-__all__ = ["Forking"]
+__all__ = ["Forking", "is_gone"]
 
 _HARMLESS: Final = ("pure", "read", "scope")
 
@@ -46,6 +46,7 @@ class Forking(Finder):
         self.at = None if fork.at is None else _step_of(recording, fork.at, run)
         self.entered: tuple[Entry, ...] = ()
         self.passed = self.at is None  # what comes now is after the change
+        self._given: list[Entry] = []  # of the steps that the run took back itself
         self._before = 0  # of a pure step: how many of its kind are asked for before it
         if self.at is not None:
             bodies = {entry.fingerprint: entry for entry in recording.entries}
@@ -87,6 +88,8 @@ class Forking(Finder):
 
     def gave(self, entry: Entry) -> None:
         """A recorded step was asked for; where that is the one that is changed, it is passed."""
+        if is_gone(entry):
+            self._given.append(entry)
         if entry is self.at:
             self.passed = True
         elif self.at is not None and self.at.key == entry.key:
@@ -131,7 +134,7 @@ class Forking(Finder):
             if not passed or (rejected and sought.asks):
                 return Match("refuse", "blocked", entry, entry)
             return self._unrecorded(sought, entry)
-        if entry.flaw is None and entry.status in ("ok", "error"):
+        if _is_usable(entry):
             return Match("give back", "recorded", entry, entry, assumed=assumed)
         return self._unrecorded(sought, entry)
 
@@ -172,9 +175,14 @@ class Forking(Finder):
                 entry = path.find(key, start, sought.slot) or path.find_at(key, sought.checkpoint)
                 if entry is not None:
                     return entry, False
-            if self.passed:
-                return self._elsewhere(branch, key), True
+            entry = self._elsewhere(branch, key) if self.passed else None
+            return entry or self._undone_in_the_run(path, key), True
         return None, False
+
+    def _undone_in_the_run(self, path: Path, key: str) -> Entry | None:
+        """The first recorded step of this call that the run itself took back, or left behind."""
+        gone = (e for e in path.entries if is_gone(e) and e.key == key and e not in self._given)
+        return next(filter(_is_usable, gone), None)
 
     def _elsewhere(self, branch: Branch, key: str) -> Entry | None:
         """The first recorded step of this very call that nobody has asked for, in another world.
@@ -191,8 +199,18 @@ class Forking(Finder):
 
 def _first(path: Path, key: str) -> Entry | None:
     used = path.taken.used
-    usable = (e for e in path.entries if e not in used and e.key == key and e.kind != "branch")
-    return next((e for e in usable if e.status in ("ok", "error") and e.flaw is None), None)
+    own = (e for e in path.entries if e.key == key and e.kind != "branch")
+    return next((e for e in own if e not in used and not is_gone(e) and _is_usable(e)), None)
+
+
+def is_gone(entry: Entry) -> bool:
+    """Whether a step is on no path any more."""
+    return entry.undone or entry.abandoned
+
+
+def _is_usable(entry: Entry) -> bool:
+    """Whether what became of a step can be given back."""
+    return entry.status in ("ok", "error") and entry.flaw is None
 
 
 def _step_of(recording: Recording, number: int, run: str) -> Entry:

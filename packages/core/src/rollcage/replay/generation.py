@@ -20,6 +20,7 @@ _JOIN: Final[dict[str, Any]] = {
     "kind": "branch", "version": "", "args": {}, "effect": "write",
 }  # fmt: skip
 
+_OF_SOURCE: Final = 100_000  # batches that were undone where a fork begins, which is read alone
 _NO_STEPS: Final = frozenset(
     {
         "run.stopped",
@@ -259,7 +260,10 @@ class Generation:
         """The step that an event tells of, as one of this trace."""
         steps = self._steps
         entry = began(event, run=steps.run, generation=steps.number)
-        if entry.position > len(steps.by_number) + len(steps.own) + len(steps.older):
+        known = len(steps.by_number) + len(steps.own) + len(steps.older)
+        if self.settings.get("mode") == "fork":
+            known += _OF_SOURCE
+        if entry.position > known:
             raise ValueError(f"position {entry.position} is beyond all that was written")
         if entry.undoes is None:
             self._undone_steps.cut()

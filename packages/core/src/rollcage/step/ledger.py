@@ -166,7 +166,8 @@ class Ledger:
             entry = path.find(key.hex(), start, slot)
             if entry is not None and entry.digest != final.hex():
                 entry = None
-        if entry is None and child.path is not None and child.path.taken_back:
+        told = child.path is not None and child.path.taken_back  # as it was, before it was undone
+        if entry is None and told and self.forked is None:
             self.halted = halts.taken_back(name, self._run, self._at)
             raise self.halted
         # What is recorded of branches that were open beside it was recorded before this one came

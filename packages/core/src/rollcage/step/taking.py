@@ -9,7 +9,7 @@ from rollcage.contract.drift import raised
 from rollcage.errors import ApprovalRequired, Blocked, RollcageError
 from rollcage.fingerprint.identity import link
 from rollcage.replay.finding import Finder, Match
-from rollcage.replay.forking import Forking
+from rollcage.replay.forking import Forking, is_gone
 from rollcage.replay.path import Entry
 from rollcage.replay.recording import Recording
 from rollcage.replay.world import Branch, Place, union
@@ -110,7 +110,7 @@ class Taking:
         forking.gave(entry)
         if entry.kind == "model":
             recording.use_answer(entry)
-        elif arrival.placed:
+        elif arrival.placed and not is_gone(entry):
             recording.paths[entry.branch].take(entry)
 
     def _is_changed(self, entry: Entry | None) -> bool:

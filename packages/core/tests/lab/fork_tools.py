@@ -1,0 +1,83 @@
+"""What forks are tried on: an agent that buys, in a store of each kind."""
+
+from collections.abc import Callable
+from typing import Any
+
+from rollcage import Fork, RollcageError, Session, tool
+from rollcage.store import open_store
+from rollcage.trace import Run, Step, read_run
+
+DONE: list[Any] = []
+SEEN: list[str] = []
+PRICES = {"tea": 10, "milk": 2}
+
+
+@tool(effect="read")
+def fork_price(item: str) -> int:
+    SEEN.append(item)
+    return PRICES.get(item, 1)
+
+
+@tool(effect="pure")
+def fork_double(number: int) -> int:
+    SEEN.append(f"double {number}")
+    return 2 * number
+
+
+@tool(effect="write")
+def fork_buy(item: str, count: int) -> str:
+    DONE.append((item, count))
+    return f"bought {count} {item}"
+
+
+@tool(effect="write")
+def fork_note(text: str) -> str:
+    DONE.append(text)
+    return "noted"
+
+
+@tool(effect="scope")
+def fork_basket(item: str) -> str:
+    price = fork_price(item=item)
+    return fork_buy(item=item, count=3 if price < 20 else 1)
+
+
+@tool(effect="write")
+def fork_press(item: str) -> int:
+    return fork_price(item=item)
+
+
+def shop(session: Session) -> None:
+    """Buys by the price of tea, then notes what milk costs."""
+    with session:
+        count = 3 if fork_price(item="tea") < 20 else 1
+        said = fork_buy(item="tea", count=count)
+        fork_note(text=f"{said}, milk {fork_price(item='milk')}")
+
+
+def recorded(url: str, agent: Callable[[Session], None] = shop, name: str = "shop") -> str:
+    session = Session(name, store=url)
+    agent(session)
+    DONE.clear()
+    SEEN.clear()
+    return session.run_id
+
+
+def forked(
+    url: str, fork: Fork, agent: Callable[[Session], None] = shop, **options: Any
+) -> tuple[Run, RollcageError | None]:
+    """The fork's run, and what ended it."""
+    session, ended = Session("shop", store=url, fork=fork, **options), None
+    try:
+        agent(session)
+    except RollcageError as error:
+        ended = error
+    return read_run(open_store(url).read(session.run_id)), ended
+
+
+def told(run: Run) -> list[tuple[str, str]]:
+    return [(step.name.removeprefix("fork_"), step.state) for step in run.steps]
+
+
+def value(step: Step) -> Any:
+    return (step.outcome or {}).get("value")
