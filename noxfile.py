@@ -71,7 +71,7 @@ MCP_NODE = [
 CORE = "packages/core[idna,secrets,sql,yaml]"  # with all that a policy can use
 EVERYTHING = [CORE, "packages/cli[demo]", "packages/conformance", "packages/governance"]
 EVERYTHING += ["packages/otel[export]", "packages/policy", "packages/pytest", "packages/toolbox"]
-EVERYTHING += ["packages/importing[protobuf]", "packages/mcp", "packages/workflow[engine]"]
+EVERYTHING += ["packages/importing[protobuf]", "packages/mcp[http]", "packages/workflow[engine]"]
 EVERYTHING += [PACKAGES[adapter][0] for adapter in ADAPTERS]
 
 

@@ -14,13 +14,17 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
-from rollcage import QueueApprover, Session
+from rollcage import Contract, QueueApprover, Session
 from rollcage_cli.errors import UsageError
-from rollcage_cli.options import DEFAULT_STORE, OFF, StoreOption
+from rollcage_cli.options import DEFAULT_STORE, OFF, StoreOption, who
+from rollcage_cli.tools import load_tools
 
 from rollcage_mcp.approving import ClientApprover
 from rollcage_mcp.conversation import GRACE, Conversation, Declared, Send
+from rollcage_mcp.exposed import exposed_tools
+from rollcage_mcp.ops import SCOPES, ops_tools
 from rollcage_mcp.servers import Server, load_servers
+from rollcage_mcp.serving import ToolServer
 from rollcage_mcp.stdio import serve_stdio
 from rollcage_mcp.upstream import Connection
 
@@ -77,6 +81,14 @@ PolicyOption = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="What decides on each call.", show_default=False),
 ]
+FacadeOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Give only the tools that this facade of the registry gives, as they were approved.",
+        show_default=False,
+    ),
+]
 PackOption = Annotated[
     str | None,
     typer.Option(
@@ -109,6 +121,7 @@ class _Guard:
     replay: str
     source: str | None
     policy: str | None
+    facade: str | None
     trust: bool
     queue: float | None
     store: str
@@ -132,6 +145,7 @@ class _Guard:
             replay=cast("Any", self.replay),  # the session says what it can be
             source=self.source,
             policy=self.policy,
+            facade=self.facade,
             approver=asks if queue is None else queue,
         )
 
@@ -146,6 +160,7 @@ def run(
     replay: ReplayOption = "auto",
     source: SourceOption = None,
     policy: PolicyOption = None,
+    facade: FacadeOption = None,
     pack: PackOption = None,
     trust: TrustOption = OFF,
     queue: QueueOption = None,
@@ -154,7 +169,7 @@ def run(
     """Run a server behind a guard, for one client at standard input and output."""
     logging.basicConfig(stream=sys.stderr, format="rollcage: %(message)s")
     found, label = _server(command, upstream, servers, server, pack)
-    guard = _Guard(found, label, name, replay, source, policy, trust, queue, store)
+    guard = _Guard(found, label, name, replay, source, policy, facade, trust, queue, store)
     asks = ClientApprover()
     asyncio.run(
         serve_stdio(guard.session(asks), guard.connect, declared=guard.declared, met=asks.met)
@@ -170,6 +185,7 @@ def serve(
     replay: ReplayOption = "auto",
     source: SourceOption = None,
     policy: PolicyOption = None,
+    facade: FacadeOption = None,
     pack: PackOption = None,
     trust: TrustOption = OFF,
     queue: QueueOption = None,
@@ -191,7 +207,7 @@ def serve(
             f"rollcage mcp serve needs {error.name}: pip install 'rollcage-mcp[http]'"
         ) from None
     found, label = _server(command, upstream, servers, server, pack)
-    guard = _Guard(found, label, None, replay, source, policy, trust, queue, store)
+    guard = _Guard(found, label, None, replay, source, policy, facade, trust, queue, store)
 
     @contextlib.asynccontextmanager
     async def talk(send: Send) -> AsyncIterator[Conversation]:
@@ -206,6 +222,69 @@ def serve(
 
     token = None if token_file is None else token_file.read_text(encoding="utf-8").strip()
     asyncio.run(serve_http(talk, port=port, token=token))
+
+
+@mcp.command()
+def ops(
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(help="A scope: read (by default), undo, approve, resolve. May be repeated."),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Who approves and rejects (this user, by default)."),
+    ] = None,
+    tools: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE[:ATTRIBUTE]", help="What an undo calls; a file of servers, too."
+        ),
+    ] = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Serve runs, undo and approvals as tools, at standard input and output.
+
+    An approval counts only if it comes from somebody else than the agent whose call it is.
+    """
+    scopes = [each for each in SCOPES if each in (allow or ["read"])]
+    unknown = sorted({*(allow or [])} - {*SCOPES})
+    if unknown:
+        raise UsageError(f"--allow {unknown[0]}: the scopes are {', '.join(SCOPES)}")
+    name = who(by) if "approve" in scopes else None
+    served = ops_tools(scopes, store=store, by=name, tools=tools or ())
+    asyncio.run(ToolServer("rollcage ops", served).serve_stdio())
+
+
+@mcp.command(name="tools")
+def serve_tools(
+    tools: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tools",
+            metavar="MODULE[:ATTRIBUTE]",
+            help="The module with the tools; by default tool.rollcage.tools in pyproject.toml.",
+            show_default=False,
+        ),
+    ] = None,
+    facade: FacadeOption = None,
+    policy: PolicyOption = None,
+    name: NameOption = None,
+    queue: QueueOption = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Serve functions declared with @rollcage.tool, guarded, at standard input and output."""
+    functions = [each for each in load_tools(tools) if not isinstance(each, Contract)]
+    if not functions:
+        raise UsageError("no tools: name the module of yours with --tools")
+    approver = None if queue is None else QueueApprover(store, wait=queue)
+    label = name or f"mcp tools {uuid.uuid4()}"
+    more: dict[str, Any] = {"policy": policy, "facade": facade, "approver": approver}
+
+    async def serve() -> None:
+        async with Session(label, store=store, **more) as session:
+            await ToolServer("rollcage tools", exposed_tools(functions, session)).serve_stdio()
+
+    asyncio.run(serve())
 
 
 def _server(

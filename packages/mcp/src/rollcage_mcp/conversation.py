@@ -24,6 +24,7 @@ from rollcage_mcp.messages import (
     as_notification,
     as_request,
     result_of,
+    text_result,
 )
 from rollcage_mcp.pack import Pack
 from rollcage_mcp.upstream import Connection, Upstream
@@ -216,8 +217,7 @@ class Conversation:
             return as_failure(message.id, error.code, error.message, error.data)
         except REFUSED as error:
             if message.method == "tools/call":  # the model reads it, and goes on
-                content = [{"type": "text", "text": str(error)}]
-                return as_answer(message.id, {"content": content, "isError": True})
+                return as_answer(message.id, text_result(str(error), is_error=True))
             return as_failure(message.id, _FAILED, str(error), _named(error))
         except ServerGone as error:
             return as_failure(message.id, _GONE, str(error))
@@ -287,8 +287,7 @@ class Conversation:
                 f"happened: the same call is not made again in this conversation"
             )
             self.session.refused(contract, arguments, reason=text, code="in_doubt")
-            content = [{"type": "text", "text": text}]
-            return as_answer(message.id, {"content": content, "isError": True})
+            return as_answer(message.id, text_result(text, is_error=True))
         instead = Instead(self._edited(served), _as_result)
         return await self.session.arun(contract, arguments, self._body(served), instead=instead)
 
@@ -455,7 +454,7 @@ def _definitions(listed: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _as_result(response: Any) -> dict[str, Any]:
     """What a person answered in the tool's place, as its result."""
     text = response if isinstance(response, str) else repr(response)
-    return {"result": {"content": [{"type": "text", "text": text}]}}
+    return {"result": text_result(text)}
 
 
 def _named(error: BaseException) -> dict[str, Any]:

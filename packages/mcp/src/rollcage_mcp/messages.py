@@ -24,6 +24,7 @@ __all__ = [
     "as_request",
     "parse",
     "result_of",
+    "text_result",
 ]
 
 Id = str | int
@@ -152,6 +153,12 @@ def as_failure(id: Id, code: int, message: str, data: Any = None) -> Message:  #
     """The response that says that a request failed."""
     more = {} if data is None else {"data": data}
     return _message("response", {"id": id, "error": {"code": code, "message": message, **more}})
+
+
+def text_result(text: str, *, is_error: bool = False) -> dict[str, Any]:
+    """A tool's result that is a text, as clients of each era take it."""
+    content = [{"type": "text", "text": text}]
+    return {"content": content, "isError": is_error, "resultType": "complete"}
 
 
 def result_of(response: Message) -> dict[str, Any]:

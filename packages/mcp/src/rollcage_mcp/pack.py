@@ -20,6 +20,7 @@ from rollcage.adapter import Effect
 
 from rollcage_mcp.contracts import text_of
 from rollcage_mcp.errors import PackInvalid
+from rollcage_mcp.messages import text_result
 from rollcage_mcp.templates import Missing, filled, names_in, value_at
 
 __all__ = ["BUILT_IN", "Pack", "Tools"]
@@ -333,7 +334,7 @@ def _probing(tool: _Tool, probe: _Probe, tools: Tools) -> Callable[..., Awaitabl
         found = probe.state(result) is not None
         if found is not (probe.happened == "if"):
             return DidNotHappen()
-        return Happened({"result": {"content": [], "isError": False}})
+        return Happened({"result": text_result("done")})
 
     return ask_whether
 

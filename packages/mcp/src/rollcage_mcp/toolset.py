@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from rollcage import Contract
 
-from rollcage_mcp.contracts import tool_contract, tool_function
+from rollcage_mcp.contracts import READS, read_contract, tool_contract, tool_function
 from rollcage_mcp.errors import ServerError
 from rollcage_mcp.messages import Message, as_failure, as_notification, as_request, result_of
 from rollcage_mcp.pack import Pack
@@ -34,6 +34,7 @@ _PAGES: Final = 1_000
 def tools_of(path: str | Path) -> list[Callable[..., Any]]:
     """The tools of all servers that a file names, as functions: `--tools FILE.toml`.
 
+    What a client reads of a server is among them: a facade gives it as it gives a tool.
     Each server is started, asked for its tools, and ended with this process.
 
     Raises:
@@ -45,7 +46,17 @@ def tools_of(path: str | Path) -> list[Callable[..., Any]]:
     for server in load_servers(path).values():
         tools = ServerTools(server)
         found += [tools.function(name) for name in tools.start()]
-    return found
+    return [*found, *map(_reading, sorted(READS))]
+
+
+def _reading(method: str) -> Callable[..., Any]:
+    """What a client reads, as a function with its contract: for a registry alone."""
+
+    async def body(**_: Any) -> Any:
+        raise ServerError(-32601, f"{method} is for a client of the server")
+
+    vars(body)["__rollcage_contract__"] = read_contract(method)
+    return body
 
 
 class ServerTools:

@@ -1,0 +1,201 @@
+"""`rollcage mcp ops`: runs, undo and approvals as tools, for an agent or an IDE.
+
+Each tool is a command of `rollcage`, run as a process of its own: what it may do is what that does.
+Who decides is said when the server is started, never by its client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal
+
+from rollcage_mcp.messages import text_result
+from rollcage_mcp.serving import ServedTool
+
+__all__ = ["SCOPES", "Scope", "ops_tools"]
+
+Scope = Literal["read", "undo", "approve", "resolve"]
+SCOPES: Final[tuple[Scope, ...]] = ("read", "undo", "approve", "resolve")
+
+_RUN: Final = {
+    "type": "string",
+    "description": "A run's id, its beginning or end, @NAME (the newest so named), or latest.",
+}
+_TO: Final = {"type": "integer", "minimum": 1, "description": "Undo only the steps after this."}
+_LINES: Final = 60_000  # characters of an answer
+
+
+@dataclasses.dataclass(frozen=True)
+class _Operation:
+    """A tool: what it is called with, and the command that this makes."""
+
+    scope: Scope
+    description: str
+    properties: Mapping[str, Any]
+    required: tuple[str, ...]
+    words: Callable[[Mapping[str, Any]], list[str]]  # the command, its options and its arguments
+
+
+def _option(name: str, given: Mapping[str, Any], field: str) -> list[str]:
+    return [] if given.get(field) is None else [f"--{name}={given[field]}"]
+
+
+_OPERATIONS: Final[Mapping[str, _Operation]] = {
+    "list_runs": _Operation(
+        "read",
+        "List the runs of the store, newest first: id, job, status, when.",
+        {
+            "name": {"type": "string", "description": "Only of this job."},
+            "status": {"type": "string", "description": "Only with this status."},
+            "limit": {"type": "integer", "minimum": 1, "description": "The newest so many."},
+        },
+        (),
+        lambda a: [
+            "runs",
+            *_option("name", a, "name"),
+            *_option("status", a, "status"),
+            f"--limit={a.get('limit', 20)}",
+        ],
+    ),
+    "show_run": _Operation(
+        "read",
+        "Show the steps of a run: what was called with what, and what came of it.",
+        {"run": _RUN},
+        ("run",),
+        lambda a: ["show", "--", a["run"]],
+    ),
+    "diff_runs": _Operation(
+        "read",
+        "Compare two runs step by step.",
+        {"a": _RUN, "b": _RUN},
+        ("a", "b"),
+        lambda a: ["diff", "--", a["a"], a["b"]],
+    ),
+    "plan_undo": _Operation(
+        "read",
+        "Say what an undo of a run would do, and what stands in its way. Changes nothing.",
+        {"run": _RUN, "to": _TO},
+        ("run",),
+        lambda a: ["undo", "--plan", *_option("to", a, "to"), "--", a["run"]],
+    ),
+    "undo_run": _Operation(
+        "undo",
+        "Undo what a run did, the newest effect first, and verify it. Look at plan_undo before.",
+        {"run": _RUN, "to": _TO},
+        ("run",),
+        lambda a: ["undo", "--yes", *_option("to", a, "to"), "--", a["run"]],
+    ),
+    "list_approvals": _Operation(
+        "read", "List the calls that wait for approval.", {}, (), lambda _: ["approvals"]
+    ),
+    "approve_call": _Operation(
+        "approve",
+        "Approve a call that waits, once.",
+        {"id": {"type": "string"}, "reason": {"type": "string"}},
+        ("id",),
+        lambda a: ["approve", *_option("reason", a, "reason"), "--", a["id"]],
+    ),
+    "reject_call": _Operation(
+        "approve",
+        "Reject a call that waits; its agent reads the reason.",
+        {"id": {"type": "string"}, "reason": {"type": "string"}},
+        ("id", "reason"),
+        lambda a: ["reject", *_option("reason", a, "reason"), "--", a["id"]],
+    ),
+    "resolve_step": _Operation(
+        "resolve",
+        "Say whether a write of unknown outcome happened. Find out first: this can't be undone.",
+        {
+            "run": _RUN,
+            "step": {"type": "integer", "minimum": 1},
+            "happened": {"type": "boolean"},
+            "result": {"type": "string", "description": "Its result as JSON, if it happened."},
+        },
+        ("run", "step", "happened"),
+        lambda a: [
+            "resolve",
+            "--happened" if a["happened"] else "--did-not-happen",
+            *_option("result", a, "result"),
+            "--",
+            a["run"],
+            str(a["step"]),
+        ],
+    ),
+}
+_TYPES: Final[Mapping[str, type]] = {"string": str, "integer": int, "boolean": bool}
+
+
+def ops_tools(
+    scopes: Sequence[Scope], *, store: str, by: str | None, tools: Sequence[str] = ()
+) -> list[ServedTool]:
+    """The tools of these scopes.
+
+    Args:
+        scopes: which a client may use.
+        store: whose runs.
+        by: who approves and rejects, where that is a scope.
+        tools: what an undo calls, as `--tools` names it.
+    """
+
+    def served(name: str, operation: _Operation) -> ServedTool:
+        async def call(arguments: Mapping[str, Any]) -> dict[str, Any]:
+            wrong = _wrong(operation, arguments)
+            if wrong:
+                return text_result(f"{name}: {wrong}", is_error=True)
+            command, *words = operation.words(arguments)
+            own = ["--json", f"--store={store}"]
+            if operation.scope == "approve":
+                own.append(f"--by={by}")
+            if command == "undo":
+                own += [f"--tools={each}" for each in tools]
+            return await _run([command, *own, *words])
+
+        schema = {
+            "type": "object",
+            "properties": dict(operation.properties),
+            "required": list(operation.required),
+            "additionalProperties": False,
+        }
+        hints = {"readOnlyHint": operation.scope == "read", "openWorldHint": False}
+        return ServedTool(name, operation.description, schema, call, hints)
+
+    return [served(name, each) for name, each in _OPERATIONS.items() if each.scope in scopes]
+
+
+def _wrong(operation: _Operation, arguments: Mapping[str, Any]) -> str:
+    """What is wrong with the arguments; empty where nothing is."""
+    unknown = [each for each in arguments if each not in operation.properties]
+    if unknown:
+        return f"no argument {unknown[0]!r}; it has {', '.join(operation.properties) or 'none'}"
+    missing = [each for each in operation.required if each not in arguments]
+    if missing:
+        return f"the argument {missing[0]!r} is missing"
+    for name, value in arguments.items():
+        wanted = operation.properties[name]["type"]
+        if type(value) is not _TYPES[wanted]:
+            return f"the argument {name!r} has to be of type {wanted}"
+        if isinstance(value, str) and "\0" in value:
+            return f"the argument {name!r} holds a NUL"
+    return ""
+
+
+async def _run(words: Sequence[str]) -> dict[str, Any]:
+    """What a command prints; where it fails, what it says of that."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "rollcage",
+        *words,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    text = (out or err).decode(errors="replace").strip()
+    if len(text) > _LINES:
+        text = f"{text[:_LINES]}\n… cut: {len(text)} characters; ask for less"
+    failed = process.returncode not in (0, 1)  # 1: done, and something is left or differs
+    return text_result(text or "done", is_error=failed or not out)

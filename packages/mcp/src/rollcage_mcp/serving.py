@@ -1,0 +1,143 @@
+"""A server of one's own: tools for any client, at standard input and output, in both eras."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+from rollcage_mcp.errors import MessageInvalid, ServerError
+from rollcage_mcp.lines import lines, reader_of, writer_of
+from rollcage_mcp.messages import Id, Message, as_answer, as_failure, parse
+
+__all__ = ["ServedTool", "ToolServer"]
+
+_HANDSHAKES: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+_STATELESS: Final = "2026-07-28"
+_CAPABILITIES: Final = {"tools": {"listChanged": False}}
+_METHOD_NOT_FOUND: Final = -32601
+_INVALID_PARAMS: Final = -32602
+
+
+@dataclasses.dataclass(frozen=True)
+class ServedTool:
+    """A tool as clients see it.
+
+    Attributes:
+        name: its name.
+        description: for models.
+        parameters: the JSON Schema of its arguments.
+        call: what it does; gives the result of `tools/call`.
+        annotations: what it says of its effect: `readOnlyHint`, `idempotentHint`, …
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    call: Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
+    annotations: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """As `tools/list` has it."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "inputSchema": dict(self.parameters),
+            "annotations": dict(self.annotations),
+        }
+
+
+class ToolServer:
+    """Serves tools to one client.
+
+    Args:
+        name: of the server.
+        tools: what it serves.
+    """
+
+    def __init__(self, name: str, tools: Sequence[ServedTool]) -> None:
+        self._info = {"name": name, "version": "0.1.0"}
+        self._tools = {each.name: each for each in tools}
+        self._running: dict[Id, asyncio.Task[None]] = {}
+
+    async def serve_stdio(self) -> None:
+        """Serve the client at standard input and output, until it closes that."""
+        reader = await reader_of(sys.stdin.buffer)
+        writer = await writer_of(sys.stdout.buffer)
+
+        async def send(message: Message) -> None:
+            await writer.write(message.raw)
+
+        async for line in lines(reader):
+            try:
+                message = parse(line)
+            except MessageInvalid as error:
+                failure = as_failure(0, -32700, str(error))
+                await writer.write(failure.raw.replace(b'"id":0', b'"id":null', 1))
+            else:
+                await self.take(message, send)
+        await self.rest()
+
+    async def rest(self) -> None:
+        """Wait until everything that was asked for is answered."""
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+
+    async def take(self, message: Message, send: Callable[[Message], Awaitable[None]]) -> None:
+        """Take a message; a request is answered by and by."""
+        if message.kind == "request":
+            self._running[message.id] = asyncio.create_task(self._serve(message, send))
+        elif message.kind == "notification" and message.method == "notifications/cancelled":
+            task = self._running.get(message.params.get("requestId", ""))
+            if task is not None:
+                task.cancel()
+
+    async def _serve(self, message: Message, send: Callable[[Message], Awaitable[None]]) -> None:
+        try:
+            answer = as_answer(message.id, await self.answer(message.method, message.params))
+        except ServerError as error:
+            answer = as_failure(message.id, error.code, error.message)
+        finally:
+            del self._running[message.id]
+        await send(answer)
+
+    async def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The result of a request.
+
+        Raises:
+            ServerError: there is no such method or tool, or its arguments are no object.
+        """
+        match method:
+            case "initialize":
+                asked = params.get("protocolVersion")
+                version = asked if asked in _HANDSHAKES else _HANDSHAKES[0]
+                return self._hello({"protocolVersion": version, "serverInfo": self._info})
+            case "server/discover":
+                return self._hello({"supportedVersions": [_STATELESS, *_HANDSHAKES], **_COMPLETE})
+            case "ping":
+                return {}
+            case "tools/list":
+                listed = [each.definition for each in self._tools.values()]
+                return {"tools": listed, **_COMPLETE}
+            case "tools/call":
+                return await self._call(params)
+            case _:
+                raise ServerError(_METHOD_NOT_FOUND, f"{method} is not served")
+
+    def _hello(self, more: Mapping[str, Any]) -> dict[str, Any]:
+        return {"capabilities": _CAPABILITIES, **more}
+
+    async def _call(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        name, arguments = params.get("name"), params.get("arguments") or {}
+        if not isinstance(arguments, dict):
+            raise ServerError(_INVALID_PARAMS, "arguments have to be an object")
+        tool = self._tools.get(name) if isinstance(name, str) else None
+        if tool is None:
+            listed = ", ".join(self._tools)
+            raise ServerError(_INVALID_PARAMS, f"no tool {name!r}; there are: {listed}")
+        return await tool.call(arguments)
+
+
+_COMPLETE: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
