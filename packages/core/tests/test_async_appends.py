@@ -240,6 +240,25 @@ async def test_a_full_disk_halts_before_the_body(store: SqliteStore) -> None:
     assert ran == list(range(1, done + 3))
 
 
+async def test_whatever_keeps_the_thread_from_writing_is_told(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(self: Committer, rows: object) -> bool:
+        raise MemoryError("no more")
+
+    with pytest.raises(TraceUnwritable, match="no more"):
+        async with Session("job", store=store):
+            await add(1)
+            with monkeypatch.context() as patch:
+                patch.setattr(Committer, "_commit", breaks)
+                await add(2)
+    assert ran == [1]
+    async with Session("job", store=store):
+        await add(1)
+        await add(2)
+    assert ran == [1, 2]
+
+
 async def test_lines_that_somebody_changes_halt_the_run(store: SqliteStore, path: Path) -> None:
     with pytest.raises(TraceUnwritable, match="somebody else changed it"):
         async with Session("job", store=store):

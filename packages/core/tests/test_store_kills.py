@@ -1,5 +1,6 @@
 """Workers that share jobs in one store, killed at any moment: nothing is lost, nothing twice."""
 
+import asyncio
 import contextlib
 import os
 import random
@@ -45,20 +46,41 @@ class Yard:
     def happened(self) -> list[str]:
         return self.effects.read_text().split()
 
+    def happens(self, name: str, number: int) -> int:
+        with self.effects.open("a") as file:
+            file.write(f"{name}:{number}\n")
+        return number
+
     def job(self, name: str) -> None:
         @tool(effect="write", name="kills.write")
         def write(number: int) -> int:
-            with self.effects.open("a") as file:
-                file.write(f"{name}:{number}\n")
-            return number
+            return self.happens(name, number)
 
         with Session(name, store=self.url, replay="continue"):
             for number in range(WRITES):
                 write(number)
 
+    async def task(self, name: str) -> None:
+        @tool(effect="write", name="kills.write")
+        async def write(number: int) -> int:
+            return self.happens(name, number)
+
+        with contextlib.suppress(RunInUse, UnknownOutcome):
+            async with Session(name, store=self.url, replay="continue"):
+                for number in range(WRITES):
+                    await write(number)
+
+    async def tasks(self, *names: str) -> None:
+        await asyncio.gather(*map(self.task, names))
+
     def work(self, names: list[str], seed: int) -> None:
-        """Take up one job after the other, until killed; what is in use or unknown is passed."""
+        """Take up one job after the other, until killed; what is in use or unknown is passed.
+
+        Some workers take up two at once, as tasks.
+        """
         chance = random.Random(seed)  # noqa: S311 - a test
+        while seed % 3 == 0:
+            asyncio.run(self.tasks(*chance.sample(names, min(2, len(names)))))
         while True:
             with contextlib.suppress(RunInUse, UnknownOutcome):
                 self.job(chance.choice(names))

@@ -3,6 +3,8 @@
 import atexit
 import contextlib
 import functools
+import gc
+import itertools
 import os
 import secrets
 import shutil
@@ -19,6 +21,7 @@ from psycopg.conninfo import conninfo_to_dict
 __all__ = ["Network", "new_store", "server"]
 
 VARIABLE = "ROLLCAGE_TEST_POSTGRES"
+_made = itertools.count(1)
 
 
 @functools.cache
@@ -45,6 +48,8 @@ def server() -> str:
 @contextlib.contextmanager
 def new_store() -> Iterator[str]:
     """The URL of a store that is not there yet, in a schema of its own; dropped afterwards."""
+    if next(_made) % 10 == 0:
+        gc.collect()  # what tests have left closes its connections: the server has no more than 100
     schema = f"test_{secrets.token_hex(8)}"
     url = server()
     yield f"{url}{'&' if '?' in url else '?'}schema={schema}"

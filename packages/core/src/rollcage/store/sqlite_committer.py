@@ -128,7 +128,7 @@ class Committer:
         batch = [held for held in list(self._held.values()) if held.queue and not held.lost]
         rows = {held.place: list(held.queue) for held in batch}
         if len(batch) > 1:
-            with contextlib.suppress(sqlite3.Error, StoreError, TraceUnwritable):
+            with contextlib.suppress(Exception):
                 if self._commit((place, row) for place in rows for row in rows[place]):
                     for held in batch:
                         held.settle(rows[held.place])
@@ -138,6 +138,8 @@ class Committer:
                 self._add_to(held)
             except TraceUnwritable as error:
                 held.fail(error)
+            except Exception as error:  # noqa: BLE001 - whoever waits is told, whatever it is
+                held.fail(TraceUnwritable(f"the trace of run {held.run}: {error!r}"))
 
     # --- whoever has the turn --------------------------------------------------------------------
 
