@@ -98,10 +98,10 @@ workflow resume two
 workflow cancel two
 workflow picture plan.yaml --tools on_stores_tools --id one
 workflow reconcile
+worker --once --plans plan.yaml --tools on_stores_tools
 workflow schedule nightly plan.yaml "0 3 * * *"   -> elsewhere
 workflow schedules
 workflow unschedule nightly                       -> elsewhere
-worker                                            -> elsewhere
 mcp run -- true                                   -> elsewhere
 import spans.json                                 -> elsewhere
 prune --older 2000-01-01

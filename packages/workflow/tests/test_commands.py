@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from rollcage import open_store
 from rollcage_workflow.commands import workflow
+from rollcage_workflow.commands.worker import worker as worker_command
+from typer import Typer
 from typer.testing import CliRunner
 
 TOOLS = ["--tools", "orders_tools"]
@@ -85,3 +87,42 @@ def test_a_copied_execution_has_the_signals_that_were_sent_to_it(shop: Path, url
     assert (code, json.loads(said)["status"]) == (0, "completed")
     copied = {key.split(".", 1)[1] for key in open_store(url).keys("signals")}
     assert copied == {"approved.00000001", "approved.00000001.taken"}
+
+
+def test_workers_do_what_commands_ask_for(shop: Path) -> None:
+    worker = ("--plans", "orders.yaml", *TOOLS, "--every", "0.05")
+    assert rollcage("start", "orders", "first", "--by", "carl", "--input", 'shop="corner"')[0] == 0
+    assert rollcage("start", "orders", "first", "--by", "carl")[0] == 1
+    assert serve("--once", *worker) == 0
+    assert status("first") == "waiting"
+    assert rollcage("pause", "first", "--by", "ann", "--reason", "lunch")[1] == (
+        "first is paused; to go on: rollcage workflow resume first\n"
+    )
+    rollcage("signal", "first", "approved", "--data", "true", "--by", "ann")
+    assert serve("--once", *worker) == 0
+    assert status("first") == "paused"
+    rollcage("resume", "first", "--by", "ann")
+    assert serve("--once", *worker) == 0
+    assert status("first") == "completed"
+    rollcage("start", "orders", "second", "--by", "carl", "--at", "2000s")
+    assert rollcage("cancel", "second", "--by", "ann")[0] == 0
+    with pytest.raises(Exception, match="is over: it is completed"):
+        rollcage("cancel", "first", "--by", "ann", "--rollback")
+    with pytest.raises(Exception, match="2027-01-31T08:00:00Z"):
+        rollcage("start", "orders", "third", "--at", "tomorrow")
+    assert json.loads(rollcage("reconcile", "--json")[1]) == {"woken": []}
+    with pytest.raises(Exception, match="PLAN=5/100/60"):
+        serve("--limit", "orders=5/1", *worker)
+
+
+def serve(*arguments: str) -> int:
+    app = Typer()
+    app.command()(worker_command)
+    done = CliRunner().invoke(app, arguments)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code
+
+
+def status(id_: str) -> str:
+    return str(json.loads(rollcage("show", id_, "--json")[1])["status"])

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from rollcage_cli.errors import ToolsUnusable, UsageError
-from rollcage_cli.options import DEFAULT_STORE, StoreOption
+from rollcage_cli.options import DEFAULT_STORE, OFF, StoreOption
 from rollcage_cli.output import console, visible
 from rollcage_cli.tools import contracts_of, load_tools
 
@@ -69,6 +69,9 @@ def worker(
         ),
     ] = None,
     every: Annotated[float, typer.Option(min=0.01, help="Seconds between two looks.")] = 1.0,
+    once: Annotated[
+        bool, typer.Option("--once", help="End when nothing is due; without an engine.")
+    ] = OFF,
     grace: Annotated[
         float, typer.Option(min=0, help="Seconds that steps in flight have, on SIGTERM.")
     ] = 30.0,
@@ -93,7 +96,7 @@ def worker(
         signal.signal(each, lambda *_: stop.set())
     names = ", ".join(sorted(made.plans)) or "no plans"
     console(error=True).print(f"worker for {visible(names)}", soft_wrap=True)
-    made.serve(stop, grace=grace)
+    made.serve(stop, grace=grace, once=once)
 
 
 def _loaded(plans: Iterable[str], tools: list[str] | None) -> tuple[list[Checked], list[Any]]:

@@ -18,7 +18,13 @@ _LOOK: Final = 0.05  # seconds between two looks at whether it is to end
 
 
 def serve_alone(
-    worker: Worker, stop: threading.Event, *, concurrency: int, every: float, grace: float
+    worker: Worker,
+    stop: threading.Event,
+    *,
+    concurrency: int,
+    every: float,
+    grace: float,
+    once: bool = False,
 ) -> None:
     """Take commands until `stop` is set; then attempts end at their next step.
 
@@ -28,22 +34,34 @@ def serve_alone(
         concurrency: how many are taken at once.
         every: seconds between two looks for new ones.
         grace: seconds that those in flight have to end.
+        once: end when nothing is due any more that this worker can do.
     """
-    asyncio.run(_serve(worker, stop, concurrency, every, grace))
+    asyncio.run(_serve(worker, stop, concurrency, every, grace, once=once))
 
 
 async def _serve(
-    worker: Worker, stop: threading.Event, concurrency: int, every: float, grace: float
+    worker: Worker,
+    stop: threading.Event,
+    concurrency: int,
+    every: float,
+    grace: float,
+    *,
+    once: bool,
 ) -> None:
     board = Board(worker)
     flying: dict[str, asyncio.Task[str]] = {}
+    stuck: set[str] = set()  # what nothing came of
     while not stop.is_set():
-        flying = {key: task for key, task in flying.items() if not task.done()}
+        for key in [key for key, task in flying.items() if task.done()]:
+            if not flying.pop(key).result() and once:
+                stuck.add(key)
+        due: list[str] = []
         if len(flying) < concurrency:
-            for key in await asyncio.to_thread(_due, board, worker, frozenset(flying)):
-                if len(flying) == concurrency:
-                    break
+            due = await asyncio.to_thread(_due, board, worker, frozenset(stuck | flying.keys()))
+            for key in due[: concurrency - len(flying)]:
                 flying[key] = asyncio.create_task(worker.take(key))
+        if once and not due and not flying:
+            return
         await _wait(stop, every, flying)
     worker.end("the worker ends")
     if flying:

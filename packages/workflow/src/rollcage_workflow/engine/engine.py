@@ -113,13 +113,14 @@ class Engine:
         """Have all go on that began without the engine, or is unknown to it. See `reconcile`."""
         return reconcile(self.store)
 
-    def serve(self, stop: threading.Event, *, grace: float = 30.0) -> None:
+    def serve(self, stop: threading.Event, *, grace: float = 30.0, once: bool = False) -> None:
         """Be a worker, until `stop` is set; then attempts end at their next step.
 
         Args:
             stop: ends it.
             grace: seconds that the steps in flight have to end. What goes on after that is cut off,
                 as if the process was killed.
+            once: end when nothing is due any more. This takes no engine's database.
 
         Raises:
             WorkflowError: this process has an engine that serves, or the URL is none.
@@ -133,8 +134,17 @@ class Engine:
             session=self._session,
         )
         if self.url is None:
-            serve_alone(worker, stop, concurrency=self._concurrency, every=self._every, grace=grace)
+            serve_alone(
+                worker,
+                stop,
+                concurrency=self._concurrency,
+                every=self._every,
+                grace=grace,
+                once=once,
+            )
             return
+        if once:
+            raise WorkflowError("once is for a worker without an engine's database")
         try:
             from rollcage_workflow.engine.transact import Transact
         except ImportError as error:
