@@ -41,6 +41,13 @@ _SHARED: Final = {
 _OWN: Final = "langchain"
 
 
+@functools.lru_cache(maxsize=64)
+def _defaults(kind: type[BaseMessage]) -> dict[str, Any]:
+    """What each field holds that nobody has set, to compare with: making it takes long."""
+    fields = kind.model_fields.items()
+    return {name: field.get_default(call_default_factory=True) for name, field in fields}
+
+
 class _Messages:
     """Messages: role, content, tool calls and usage; under `langchain`, what only it knows."""
 
@@ -51,9 +58,9 @@ class _Messages:
         kind = value.type
         shared: dict[str, Any] = {"role": role_of(value), "content": value.content}
         own: dict[str, Any] = {"type": kind}
-        for name, field in type(value).model_fields.items():
+        for name, default in _defaults(type(value)).items():
             each = getattr(value, name)
-            if name in ("type", "content") or each == field.get_default(call_default_factory=True):
+            if name in ("type", "content") or each == default:
                 continue
             if name in _SHARED:
                 shared[_SHARED[name]] = each
