@@ -145,3 +145,37 @@ def test_an_unknown_write_in_such_a_branch_is_not_left(store: JsonlStore) -> Non
     with pytest.raises(UnknownOutcome), Session("job", store=store, on_divergence="warn"):
         put("x")
     assert there == []
+
+
+@tool(name="accepted.lost", effect="write")
+def lost() -> None:
+    raise TimeoutError
+
+
+@tool(name="accepted.agent", effect="scope")
+def agent(*, fails: bool) -> None:
+    put("inside")
+    if fails:
+        lost()
+
+
+def test_an_unknown_write_in_a_body_is_not_left(store: JsonlStore) -> None:
+    with pytest.raises(UnknownOutcome), Session("job", store=store):
+        agent(fails=True)
+    for _ in range(2):
+        with (
+            pytest.raises(UnknownOutcome, match=r"accepted\.lost"),
+            Session("job", store=store, on_divergence="warn"),
+        ):
+            put("x")
+    assert there == ["inside"]
+
+
+def test_what_a_body_has_called_is_left_with_it(store: JsonlStore) -> None:
+    crashed(store, lambda _: agent(fails=False))
+    session = crashed(store, calls("x", "y"), on_divergence="warn")
+    assert session.stats.orphans == 2
+    undone(store, session, to=1)
+    assert there == ["inside", "x"]
+    undone(store, session)
+    assert there == []

@@ -9,10 +9,15 @@ from typing import Any
 
 import pytest
 from rollcage import (
+    Approval,
+    ApprovalRequest,
+    Blocked,
     DidNotHappen,
     Diverged,
     Session,
+    StepView,
     UnknownOutcome,
+    Verdict,
     compensate,
     tool,
     undo_run,
@@ -346,3 +351,30 @@ def test_a_branch_that_goes_by_another_name_still_halts(store: JsonlStore, shelf
     with pytest.raises(Diverged), job as session, session.branch("renamed"):
         shelf.put(thing="a")
     assert shelf.there == ["a"]
+
+
+def test_a_branch_that_begins_with_a_rejected_call_is_resumed(
+    store: JsonlStore, shelf: Shelf
+) -> None:
+    def asks(step: StepView) -> Verdict | None:
+        return Verdict.ask("really?") if step.args["thing"] == "no" else None
+
+    def rejects(_: ApprovalRequest) -> Approval:
+        return Approval.reject(by="ann")
+
+    def job(*things: str) -> Session:
+        with Session("job", store=store, rules=[asks], approver=rejects) as session:
+            with session.branch("agent"):
+                with pytest.raises(Blocked):
+                    shelf.put(thing="no")
+                shelf.put(thing="a")
+            for each in things:
+                shelf.put(thing=each)
+            if len(things) == 1:
+                raise InterruptedError
+        return session
+
+    with pytest.raises(InterruptedError):
+        job("b")
+    assert job("b", "c").stats.hits == 2
+    assert shelf.there == ["a", "b", "c"]

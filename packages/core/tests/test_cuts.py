@@ -101,6 +101,7 @@ PAUSED: list[Program] = [  # while an operator is asked, in all that a run can b
     (undone(Op("scope", inner=(W(), ASKED)), Op("outer", inner=(ASKED, W()))),),
     (Branches(((undone(W(), ASKED),), (W(), kept(W("refuse"), ASKED)))), W()),
     (Turn((undone(ASKED, W("lose after")), Op("scope", inner=(undone(W(), ASKED),)), ASKED)),),
+    (undone(Branches(((W(),), (W("refuse"), W())))), W()),
 ]
 
 
@@ -216,6 +217,10 @@ def test_10_calls_come_in_any_order_within_their_turn(program: Program, seed: in
 @FEWER
 @given(programs, seeds)
 def test_11_a_framework_goes_on_by_itself_at_any_step(program: Program, seed: int) -> None:
+    goes_on_by_itself(program, seed)
+
+
+def goes_on_by_itself(program: Program, seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311 - reproducible moments
     with folder() as root:
         lab = Remembering(root / "whole")
@@ -229,6 +234,27 @@ def test_11_a_framework_goes_on_by_itself_at_any_step(program: Program, seed: in
             behind = chance.randint(1, cut.lines(last))
             there = chance.choice(list(cut.worlds(last, behind)))
             assert_through(cut.back(last, behind, root / "again", there), program, effects)
+
+
+REMEMBERED: list[Program] = [  # by a search
+    # Branches in which nothing was done have the names of later ones, and are made again or not.
+    (
+        Branches(((), ()), (frozenset(),) * 3),
+        Branches(
+            (
+                (Turn((W(), W())),),
+                (kept(W()), Turn((Op("outer", inner=(W(),)),))),
+                (Op("outer", inner=(W(), W())),),
+            )
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("program", REMEMBERED)
+def test_11_of_what_a_search_has_found(program: Program, seed: int) -> None:
+    goes_on_by_itself(program, seed)
 
 
 @FEWER

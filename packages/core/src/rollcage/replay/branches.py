@@ -70,7 +70,9 @@ class Branches:
             path = self._recording.paths.get(name) or Path(
                 [], self._recording.taken, strict=self.strict
             )
-            first = next((each for each in path.entries if each.position == 0), None)
+            # A call that was refused is recorded without a world.
+            begins = (each for each in path.entries if each.position == 0 and each.world)
+            first = next(begins, None)
             if name and follows and first is not None:
                 # Where it was forked inside a batch, the recorded world says how much was done.
                 world = bytes.fromhex(first.world)
@@ -109,9 +111,10 @@ class Branches:
         turn = turn or self.new_turn()
         branch.arrive(turn)
         at = ("", "") if standing is None else (standing.conversation, standing.checkpoint)
-        count = self._count_of(parent, name, at) or branch.forks.get(name, 0) + 1
+        count = self._count_of(parent, name, at)
+        count = count or self._next_count(parent, name, at, branch.forks.get(name, 0) + 1)
         branch.forks[name] = max(branch.forks.get(name, 0), count)
-        own = name if count == 1 else f"{name}#{count}"
+        own = _counted(name, count)
         full = f"{parent}/{own}" if parent else own
         behind = [self._behind(each, parent, full) for each in after]
         ended = frozenset[bytes]().union(*(each.last_worlds() for each in behind))
@@ -176,6 +179,21 @@ class Branches:
             if place == at and (around, plain) == (parent, name) and known not in self.by_name:
                 return int(count or 1)
         return None
+
+    def _next_count(self, parent: str, name: str, at: Spot, count: int) -> int:
+        """Which of the forks of a name one is that a framework with a memory makes anew.
+
+        One that it made elsewhere, and in which nothing was done, it may never come back to.
+        """
+        recording = self._recording
+        while recording is not None and at[1]:
+            own = _counted(name, count)
+            full = f"{parent}/{own}" if parent else own
+            made = recording.opened.get(full, at)
+            if made == at or not made[1] or recording.began(full) is not None:
+                break
+            count += 1
+        return count
 
     def open_seen(self, name: str) -> Branch:
         """Open a branch that nobody has forked, for what is recorded in it."""
@@ -246,3 +264,8 @@ class Branches:
                 path.close()
             else:
                 branch.leave_path(self.new_turn())
+
+
+def _counted(name: str, count: int) -> str:
+    """What the `count`-th fork of a name is called."""
+    return name if count == 1 else f"{name}#{count}"

@@ -15,6 +15,7 @@ from rollcage.contract.drift import flaw_of
 from rollcage.replay.matching import Case, Probed, Row, Way, matched
 from rollcage.replay.path import Entry, Path
 from rollcage.replay.recording import Recording, is_fork
+from rollcage.replay.steps import branches_below
 from rollcage.replay.world import Branch, Turn
 
 __all__ = ["NEW", "Finder", "Match", "ProbeResult", "Sought", "StandIn"]
@@ -363,18 +364,23 @@ class Finder:
         """The recorded effects in bodies that were entered again, and no longer did them."""
         return [each for path in self._ended_bodies for each in path.left()]
 
-    def came_back_with(self, joins: Collection[Entry]) -> list[Entry]:
-        """The recorded effects in branches whose joins these are, and below."""
+    def inside_of(self, orphans: Collection[Entry]) -> list[Entry]:
+        """The recorded effects in branches that came back in these, in bodies of scopes, and below.
+
+        The body of any other step is in what that step is said to have done.
+        """
         if self._recording is None:
             return []
-        names = {entry.name for entry in joins if entry.kind == "branch"}
-        below = tuple(f"{name}/" for name in names)
+        names: set[str] = set()
+        for entry in orphans:
+            if entry.kind == "branch" or entry.effect == "scope":
+                names |= branches_below(_below(entry), self._recording.entries) or set()
         return [
             entry
             for name, path in self._recording.paths.items()
-            if path.ahead and (name in names or name.startswith(below))
+            if path.ahead and name in names
             for entry in path.left()
-            if entry not in joins
+            if entry not in orphans
         ]
 
     def left(self) -> list[Entry]:
@@ -439,6 +445,11 @@ def _given(entry: Entry, said: ProbeResult | None) -> Entry:
     if said.undo:
         given.undo = {**(entry.undo or {}), **said.undo}
     return given
+
+
+def _below(entry: Entry) -> str:
+    """The branch that came back with a step, or in which its body has called."""
+    return entry.name if entry.kind == "branch" else f"#{entry.fingerprint}"
 
 
 def _is_in(branch: str, names: set[str]) -> bool:

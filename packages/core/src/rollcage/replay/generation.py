@@ -193,14 +193,13 @@ class Generation:
     def _accept(self, run: str, step: int, *, by: Origin) -> None:
         """An effect was left behind on purpose, by that write: only an undo asks for it any more.
 
-        Where a branch had come back, so was all that was done in it.
+        Where a branch had come back, or a body had called others, so was all that was done there.
         """
         orphan = self._steps.older.get((run, step))
         if orphan is None:
             return
-        names: set[str] = set()
-        if orphan.kind == "branch":
-            names = branches_below(orphan.name, self._steps.older.values()) or names
+        below = orphan.name if orphan.kind == "branch" else f"#{orphan.fingerprint}"
+        names = branches_below(below, self._steps.older.values()) or set()
         for each in self._steps.older.values():
             if each is orphan or each.branch in names:
                 each.abandoned, each.accepted = True, by
