@@ -99,7 +99,8 @@ def _about_run(head: Head) -> str:
 
 
 def _about(head: Head, when: str) -> str:
-    source = f", resumes {head.source}" if head.source else ""
+    joined = " of " if head.mode == "fork" else ", resumes "
+    source = f"{joined}{head.source}" if head.source else ""
     torn = f", a torn last line of {head.torn} bytes is left out" if head.torn else ""
     policy = f", policy {head.policy}" if head.policy else ""
     return f"{head.status}, {head.mode}{source}, started {when}{policy}{torn}"

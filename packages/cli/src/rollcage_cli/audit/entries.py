@@ -316,7 +316,7 @@ class _Telling:
             agent=text(row.agent),
             tool=text(row.name),
             version=text(row.version),
-            effect=row.effect,
+            effect=row.simulated or row.effect,
             branch=text(row.branch),
             turn=row.turn,
             slot=row.slot,

@@ -116,8 +116,8 @@ class RunEvent:
         what: `opened` or `closed`.
         run: its id.
         name: the job.
-        mode: `record`, `resume`, `offline`, `verify` or `imported`; `undo` of a finished run that
-            is undone.
+        mode: `record`, `resume`, `offline`, `verify`, `imported` or `fork`; `undo` of a
+            finished run that is undone.
         root: the first run of its lineage.
         source: the run that it replays; None where it replays none.
         time: when, in µs since 1970.

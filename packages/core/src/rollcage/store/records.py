@@ -47,12 +47,12 @@ class RunInfo:
     Attributes:
         run: its id.
         name: the job it belongs to.
-        mode: `record`, `resume`, `offline`, `verify` or `imported`.
+        mode: `record`, `resume`, `offline`, `verify`, `imported` or `fork`.
         source: the run that it replayed, if any.
         time: when it started (Unix, µs).
-        status: `ok`, `error`, `halted`, `paused` or `partial`, as its `run.finished` says, `undone`
-            where steps of it were undone since, `abandoned` where it was set aside; None while
-            it is live, or after a crash.
+        status: `ok`, `error`, `halted`, `paused` or `partial`, of a fork also `would_write` or
+            `would_ask`, as its `run.finished` says, `undone` where steps of it were undone since,
+            `abandoned` where it was set aside; None while it is live, or after a crash.
         count: how many lines a finished run has; None otherwise, or where the store has lost that.
         head: the hash of a finished run's last line (hex); None as `count`.
         input: the keyed digest of what the job works on; None where it was given none.
