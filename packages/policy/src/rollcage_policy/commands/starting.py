@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from enum import StrEnum
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
@@ -13,8 +14,6 @@ from rollcage.errors import StoreError
 from rollcage_cli.errors import UsageError
 from rollcage_cli.options import OFF
 from rollcage_cli.output import console, visible
-
-from rollcage_policy.commands.starters import STARTERS
 
 __all__ = ["init"]
 
@@ -58,7 +57,7 @@ def init(
     there = [path for path in (policy, tests) if path.exists()]
     if there and not force:
         raise UsageError(f"{visible(str(there[0]))} exists already; --force overwrites it")
-    starter = STARTERS[preset.value]
+    starters = files(__package__) / "starters"
     hosts = host or ["api.example.com"]
     values = {
         "ROOT": _quoted(str((root or Path.cwd()).resolve())),
@@ -67,9 +66,10 @@ def init(
         "HOST": _host_of(hosts[0]),
         "POLICY": _quoted(policy.name),
     }
-    for path, text in ((policy, starter.policy), (tests, starter.tests)):
+    for path, ending in ((policy, ".toml"), (tests, ".tests.toml")):
+        text = (starters / f"{preset.value}{ending}").read_text(encoding="utf-8")
         for name, value in values.items():
-            text = text.replace(f"@{name}@", value)  # noqa: PLW2901 - the text, filled in
+            text = text.replace(f"@{name}@", value)
         _write(path, text, force=force)
     out = console()
     out.print(Text(f"{visible(str(policy))} and {visible(str(tests))} are written", style="green"))
