@@ -1,0 +1,208 @@
+"""Agents of real frameworks as steps of a workflow: cut off in the middle, then gone on with."""
+
+import asyncio
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rollcage import open_store, tool
+from rollcage.adapter import session_here
+from rollcage_workflow import execution, run
+from rollcage_workflow.signals import Signals
+
+MESSAGES = [["first"], ["second"], []]  # what is put at each message of the model
+put_down: list[str] = []
+asked: list[int] = []
+
+
+@tool(effect="write", name="workflow_agents_put")
+def workflow_agents_put(what: str) -> str:
+    """Put something down."""
+    put_down.append(what)
+    return f"put {what}"
+
+
+def message(turn: int) -> list[dict[str, Any]]:
+    """The calls of one message."""
+    asked.append(turn)
+    return [
+        {"id": f"call-{turn}", "name": "workflow_agents_put", "args": {"what": what}}
+        for what in MESSAGES[turn]
+    ]
+
+
+def langchain_agent() -> Callable[..., Any]:
+    from langchain.agents import create_agent
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import AIMessage
+    from langchain_core.outputs import ChatGeneration, ChatResult
+    from rollcage_langchain import RollcageMiddleware, as_tools, guard_model
+
+    class Scripted(BaseChatModel):
+        @property
+        def _llm_type(self) -> str:
+            return "scripted"
+
+        def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+            return self
+
+        def _generate(self, messages: Any, *_: Any, **__: Any) -> ChatResult:
+            calls = message(sum(isinstance(each, AIMessage) for each in messages))
+            answer = AIMessage("" if calls else "done", tool_calls=calls)
+            return ChatResult(generations=[ChatGeneration(message=answer)])
+
+    @tool(effect="scope", name="workflow_agent")
+    async def agent(task: str) -> str:
+        session = session_here()
+        assert session is not None
+        built: Any = create_agent(
+            guard_model(Scripted(), session),
+            as_tools([workflow_agents_put]),
+            middleware=[RollcageMiddleware(session)],
+        )
+        state = await built.ainvoke({"messages": [("user", task)]})
+        return str(state["messages"][-1].content)
+
+    return agent
+
+
+def autogen_agent() -> Callable[..., Any]:
+    from autogen_agentchat.agents import AssistantAgent
+    from autogen_core import FunctionCall
+    from autogen_core.models import (
+        AssistantMessage,
+        CreateResult,
+        ModelFamily,
+        ModelInfo,
+        RequestUsage,
+    )
+    from autogen_ext.models.replay import ReplayChatCompletionClient
+    from rollcage_autogen import as_tools, guard_model
+
+    class Scripted(ReplayChatCompletionClient):
+        async def create(self, messages: Any, **_: Any) -> CreateResult:
+            calls = message(sum(isinstance(each, AssistantMessage) for each in messages))
+            content: Any = [
+                FunctionCall(each["id"], json.dumps(each["args"]), each["name"]) for each in calls
+            ]
+            reason: Any = "function_calls" if calls else "stop"
+            return CreateResult(
+                finish_reason=reason,
+                content=content or "done",
+                usage=RequestUsage(1, 1),
+                cached=False,
+            )
+
+    info = ModelInfo(
+        vision=False,
+        function_calling=True,
+        json_output=False,
+        family=ModelFamily.UNKNOWN,
+        structured_output=False,
+    )
+
+    @tool(effect="scope", name="workflow_agent")
+    async def agent(task: str) -> str:
+        session = session_here()
+        assert session is not None
+        built = AssistantAgent(
+            "clerk",
+            guard_model(Scripted([], info), session),
+            tools=as_tools([workflow_agents_put]),  # type: ignore[arg-type] # list is invariant
+            max_tool_iterations=5,
+        )
+        result = await built.run(task=task)
+        return str(getattr(result.messages[-1], "content", ""))
+
+    return agent
+
+
+def crewai_agent() -> Callable[..., Any]:
+    warnings.simplefilter("ignore")  # CrewAI warns of what it does itself
+    from crewai import Agent, Crew, Task
+    from crewai.llms.base_llm import BaseLLM
+    from rollcage_crewai import as_tools, guard_crew, guard_model
+
+    class Scripted(BaseLLM):
+        def supports_function_calling(self) -> bool:
+            return True
+
+        def get_context_window_size(self) -> int:
+            return 1_000_000
+
+        def get_input_tokens_count(self, *_: Any, **__: Any) -> int:
+            return 0
+
+        def call(self, messages: Any, *_: Any, **__: Any) -> Any:
+            calls = message(sum(each["role"] == "assistant" for each in messages))
+            return [
+                {
+                    "id": each["id"],
+                    "type": "function",
+                    "function": {"name": each["name"], "arguments": json.dumps(each["args"])},
+                }
+                for each in calls
+            ] or "done"
+
+    @tool(effect="scope", name="workflow_agent")
+    def agent(task: str) -> str:
+        session = session_here()
+        assert session is not None
+        clerk = Agent(
+            role="clerk",
+            goal="put things down",
+            backstory="careful",
+            llm=guard_model(Scripted(model="scripted"), session),
+            tools=as_tools([workflow_agents_put]),
+        )
+        todo = Task(description=task, expected_output="done", agent=clerk)
+        crew = guard_crew(Crew(agents=[clerk], tasks=[todo]), session)
+        return str(crew.kickoff())
+
+    return agent
+
+
+def cut_behind_the_first_put(trace: Path) -> None:
+    """As if the process had died there."""
+    lines = trace.read_bytes().splitlines(keepends=True)
+    events = [json.loads(line) for line in lines]
+    step = next(e["step"] for e in events if e.get("name") == "workflow_agents_put")
+    (end,) = [
+        number
+        for number, event in enumerate(events, 1)
+        if event["event"] == "step.finished" and event["step"] == step
+    ]
+    trace.write_bytes(b"".join(lines[:end]))
+    for index in trace.parents[1].glob("index*"):  # it would know that the run had ended
+        index.unlink()
+
+
+@pytest.mark.parametrize("framework", [langchain_agent, autogen_agent, crewai_agent])
+@pytest.mark.filterwarnings("ignore")  # of the frameworks, on import
+def test_an_agent_is_a_step(framework: Callable[[], Any], tmp_path: Path) -> None:
+    put_down.clear()
+    asked.clear()
+    plan = {
+        "name": "agents",
+        "steps": {
+            "agent": {"agent": "workflow_agent", "args": {"task": "Put two things down."}},
+            "go": {"wait": {"signal": "go"}, "after": ["agent"]},
+            "end": {"value": "=agent"},
+        },
+    }
+    how: dict[str, Any] = {"id": "one", "store": tmp_path / "store"}
+    how["tools"] = [framework(), workflow_agents_put]
+    found = asyncio.run(run(plan, **how))
+    assert (found.status, put_down, asked) == ("waiting", ["first", "second"], [0, 1, 2])
+    cut_behind_the_first_put(how["store"] / "runs" / f"{found.run}.jsonl")
+    del put_down[1:], asked[:]
+    found = asyncio.run(run(plan, **how))
+    assert (found.status, put_down, asked) == ("waiting", ["first", "second"], [1, 2])
+    Signals(open_store(how["store"]), "one").send("go", True, by="a test")
+    found = asyncio.run(run(plan, **how))
+    assert (found.status, found.output) == ("completed", "done")
+    assert (put_down, asked) == (["first", "second"], [1, 2])
+    assert execution(open_store(how["store"]), "one").steps[0].path == "agent"
