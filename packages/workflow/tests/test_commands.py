@@ -1,13 +1,18 @@
 """`rollcage workflow`: the example from its first line to its picture."""
 
+import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.text import Text
 from rollcage import open_store
 from rollcage_workflow.commands import workflow
+from rollcage_workflow.commands.progress import Progress
 from rollcage_workflow.commands.worker import worker as worker_command
 from typer import Typer
 from typer.testing import CliRunner
@@ -126,3 +131,48 @@ def serve(*arguments: str) -> int:
 
 def status(id_: str) -> str:
     return str(json.loads(rollcage("show", id_, "--json")[1])["status"])
+
+
+def told(progress: Progress, times: list[float]) -> None:
+    with progress:
+        for path, state, time in [("a", "running", 0), ("\x1b[2Jb", "running", 1),
+                                  ("a", "completed", 3)]:  # fmt: skip
+            times[:] = [time]
+            progress.told(path, state)
+        times[:] = [5]
+
+
+def test_steps_are_shown_as_they_go_on_a_terminal() -> None:
+    shown, times = io.StringIO(), [0.0]
+    console = Console(file=shown, force_terminal=True, width=80, highlight=False)
+    told(Progress(console, lambda: times[0]), times)
+    text = Text.from_ansi(shown.getvalue()).plain
+    assert re.search(r"a\s+completed\s+3\.0 s", text)
+    assert re.search(r"\\x1b\[2Jb\s+running\s+4\.0 s", text)
+    assert "1 running, 1 completed" in text
+
+
+def test_where_there_is_no_terminal_each_is_a_line() -> None:
+    shown = io.StringIO()
+    told(Progress(Console(file=shown, width=80)), [0.0])
+    assert shown.getvalue() == "a: running\n\\x1b[2Jb: running\na: completed\n"
+
+
+def test_without_colour_it_is_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    shown = io.StringIO()
+    told(Progress(Console(file=shown, force_terminal=True, width=80)), [0.0])
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", shown.getvalue())
+
+
+def test_the_command_line_starts_at_a_step(shop: Path) -> None:
+    (shop / "before.json").write_text('{"orders": [], "reserve": [7, 9], "approved": true}')
+    run = ("run", "orders.yaml", "x", "--from", "ship", "--given", "before.json", "--json", *TOOLS)
+    found = json.loads(rollcage(*run)[1])
+    assert (found["status"], found["start"]) == ("completed", "ship")
+    assert found["output"] == {"shipped": "2 orders shipped", "reserved": [7, 9]}
+    assert "class ship completed" in rollcage("picture", "orders.yaml", "--id", "x", *TOOLS)[1]
+    assert not (shop / "stock.json").exists()
+    with pytest.raises(Exception, match="it has to be a table"):
+        (shop / "before.json").write_text("[]")
+        rollcage(*run)

@@ -20,6 +20,7 @@ from rollcage_cli.tools import load_tools
 
 from rollcage_workflow.check import check as check_plan
 from rollcage_workflow.commands.given import IdArgument, given_inputs, given_json
+from rollcage_workflow.commands.progress import Progress
 from rollcage_workflow.commands.steering import add_commands
 from rollcage_workflow.errors import PlanInvalid
 from rollcage_workflow.example import PLAN, TOOLS
@@ -132,22 +133,13 @@ def run(
     checked = _checked(plan, tools, workflows)
     inputs = given_inputs(given) if given else None
 
-    def told(path: str, state: str) -> None:
-        if not as_json:
-            console(error=True).print(Text(f"{visible(path)}: {state}"), soft_wrap=True)
-
-    found = asyncio.run(
-        run_plan(
-            checked,
-            inputs,
-            id=id,
-            store=store,
-            again=again,
-            start=start,
-            given=None if results is None else _results(results),
-            told=told,
-        )
-    )
+    options: dict[str, Any] = {"id": id, "store": store, "again": again, "start": start}
+    options["given"] = None if results is None else _results(results)
+    if as_json:
+        found = asyncio.run(run_plan(checked, inputs, **options))
+    else:
+        with Progress(console(error=True)) as progress:
+            found = asyncio.run(run_plan(checked, inputs, told=progress.told, **options))
     _show(found, as_json=as_json)
 
 
