@@ -10,7 +10,15 @@ from typing import Any, Final, NamedTuple
 import pytest
 from rollcage import Fork, ForkEnded, NotReplayable
 from rollcage_conformance import Harness, Performance, Result, Scenario, Stage, ToolSpec
-from rollcage_conformance.crossing import CASES, Case, Crossing, Matrix, Party, grouped
+from rollcage_conformance.crossing import (
+    CASES,
+    Case,
+    Crossing,
+    Matrix,
+    Party,
+    decided,
+    grouped,
+)
 from rollcage_conformance.reference import ReferenceHarness
 from rollcage_conformance.stage import Played
 
@@ -95,6 +103,22 @@ def test_what_one_records_the_other_forks(
     assert isinstance(args.error, ForkEnded)
     assert args.ran == ()
     assert args.events[-1]["status"] == "would_write"
+
+
+def test_a_fork_in_another_framework_asks_its_own_model(
+    cast: Mapping[str, Party | str], tmp_path: Path
+) -> None:
+    there, here = the("langchain", cast), the("crewai", cast)
+    making = decided(grouped("a", "x", "b"))
+    played = Stage(there.harness, tmp_path).play(making([]), there.mode("sync"))
+    look = next(e["step"] for e in played.events if e.get("name") == "look")
+    fork = Fork(played.run, at=look, result="fog")
+    told = Stage(here.harness, tmp_path).play(making([]), here.mode("sync"), fork=fork)
+    assert told.error is None
+    assert told.ran == ()
+    assert told.script.asked == 4
+    assert "fog" in told.seen[1][0]
+    assert [step["how"] for step in told.steps] == ["replayed", "ran", "replayed"]
 
 
 # --- what only one framework understands ---------------------------------------------------------

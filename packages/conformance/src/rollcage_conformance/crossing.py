@@ -28,7 +28,7 @@ from rollcage_conformance.tools import (
     polling,
 )
 
-__all__ = ["CASES", "Case", "Crossing", "Matrix", "Party", "Plot", "grouped"]
+__all__ = ["CASES", "Case", "Crossing", "Matrix", "Party", "Plot", "decided", "grouped"]
 
 Making = Callable[[list[str]], Scenario]
 """Makes a scenario. Tools that its tools call note each execution in the list."""

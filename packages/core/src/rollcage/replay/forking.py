@@ -126,7 +126,7 @@ class Forking(Finder):
         if passed and sought.kind == "model" and self.fork.change == "model":
             return Match("run new", "new", entry)
         if entry is None:
-            if not passed:
+            if not passed and sought.kind == "tool":  # a model may be asked in other words
                 return Match("refuse", "missing")
             return self._unrecorded(sought, None)
         if entry.status == "blocked":
