@@ -47,7 +47,7 @@ PACKAGES = {
     "importing": ["packages/importing", "packages/cli", "packages/core", "packages/otel"],
     "mcp": ["packages/mcp", "packages/cli", *SUITES[1:]],
     "otel": ["packages/otel", "packages/cli", "packages/core"],
-    "workflow": ["packages/workflow", "packages/cli", "packages/core"],
+    "workflow": ["packages/workflow", "packages/cli", "packages/core", "packages/governance"],
     "pytest": ["packages/pytest", "packages/core"],
     "toolbox": ["packages/toolbox", "packages/core"],
     "langchain": ["integrations/langchain", *SUITES],

@@ -3,6 +3,7 @@
 from rollcage_workflow.builder import PlanBuilder, literal, steps
 from rollcage_workflow.check import check
 from rollcage_workflow.errors import Finding, PlanInvalid
+from rollcage_workflow.governed import plan_contract
 from rollcage_workflow.graph import Checked
 from rollcage_workflow.plan import Plan
 from rollcage_workflow.running import run, run_sync
@@ -19,6 +20,7 @@ __all__ = [
     "execution",
     "executions",
     "literal",
+    "plan_contract",
     "run",
     "run_sync",
     "steps",

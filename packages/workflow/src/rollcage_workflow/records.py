@@ -9,7 +9,7 @@ from typing import Any, Final
 from rollcage import Contract
 
 __all__ = [
-    "APPROVAL", "ENDED", "GIVEN", "NOW", "PLAN", "PREFIX", "SIGNAL", "UNTOLD", "container",
+    "APPROVAL", "ENDED", "GIVEN", "NOW", "OWN", "PLAN", "PREFIX", "SIGNAL", "UNTOLD", "container",
     "nothing",
 ]  # fmt: skip
 
@@ -68,6 +68,10 @@ _CONTAINERS: Final = {
         "workflow": "Another plan.",
     }.items()
 }  # fmt: skip
+
+
+OWN: Final = (PLAN, ENDED, GIVEN, NOW, SIGNAL, APPROVAL, *_CONTAINERS.values())
+"""All of these."""
 
 
 def container(kind: str) -> Contract:

@@ -31,6 +31,7 @@ from rollcage_workflow.errors import (
 from rollcage_workflow.failures import on_failure, type_name
 from rollcage_workflow.files import Document
 from rollcage_workflow.flow import Waits
+from rollcage_workflow.governed import governed
 from rollcage_workflow.graph import Checked, blocks_in
 from rollcage_workflow.holds import Hold, Holds
 from rollcage_workflow.inputs import given_inputs
@@ -112,6 +113,7 @@ async def run(
         PlanInvalid: something is wrong with the plan; nothing was run.
         InputsInvalid: the inputs are not what it declares; nothing was run.
         RunInUse: another attempt at it goes on right now.
+        ToolRefused: a facade is given that does not give the plan; nothing was run.
         ExecutionFailed: it had failed before, and `again` is not given.
         UndoIncomplete: it failed, and not all that it did could be undone.
         Halt: somebody has to decide something first: the error says what.
@@ -143,6 +145,7 @@ async def run(
             f"{error.get('type')}: {error.get('message')}. To run it once more: again=True, or "
             f"rollcage workflow run --again"
         )
+    session = await asyncio.to_thread(governed, checked, session, own)
     begun = start, results
     attempt = _Attempt(checked, wanted, begun, id, own, patience, told, ends, waits, clock, session,
                        rows=before.rows, retries=again)  # fmt: skip
