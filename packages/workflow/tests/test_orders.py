@@ -1,6 +1,8 @@
 """Commands in the store, and the workers that take them."""
 
 import asyncio
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from rollcage_workflow.engine.reconcile import reconcile
 from rollcage_workflow.errors import ExecutionFailed, WorkflowError
 from rollcage_workflow.holds import Holds
 from rollcage_workflow.orders import Commands
+from rollcage_workflow.signals import Signals
 from workers import Crew
 from worlds import World
 
@@ -463,3 +466,27 @@ async def test_what_was_run_without_a_worker_goes_on_with_one(world: World) -> N
     assert execution(crew.store, "job").status == "completed"
     assert world.standing == {"a": 1, "b": 1}
     assert reconcile(crew.store) == []
+
+
+async def test_a_copy_knows_what_was_approved_and_that_it_is_held(world: World) -> None:
+    plan = steps(
+        ask={"wait": {"approval": "ship?"}},
+        go={"wait": {"signal": "go"}, "after": ["ask"]},
+        ship=put("ship", "go"),
+    )
+    crew = Crew(world, plan)
+    name = await asked(crew, plan)
+    ApprovalQueue(crew.store).decide(name, Approval(True, by="ann"))
+    await crew.work()
+    crew.commands.pause("job", by="ann")
+    there = world.store.with_name("copied")
+    command = [sys.executable, "-m", "rollcage", "copy", "--from", str(world.store), "--to"]
+    await asyncio.to_thread(subprocess.run, [*command, str(there)], check=True, capture_output=True)
+    copied = World(there)
+    assert execution(open_store(there), "job").status == "paused"
+    moved = Crew(copied, plan)
+    moved.commands.resume("job", by="ann")
+    Signals(moved.store, "job").send("go", 1, by="ann")
+    await moved.work()
+    assert moved.job().status == "completed"
+    assert copied.standing == {"ship": 1}

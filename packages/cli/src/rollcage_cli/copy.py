@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
@@ -37,8 +37,12 @@ _STYLES: Final = {
     "copied": "green", "already there": "dim", "in use": "yellow", "conflict": "red",
     "unreadable": "red",
 }  # fmt: skip
+Sent = dict[tuple[str, str], bytes]
+"""Documents by kind and key."""
 _APPROVALS: Final = "approvals"  # the kind of their documents
 _SIGNALS: Final = "signals"  # that of what was sent to executions of workflows
+_HOLDS: Final = "holds"  # that of what says that one was paused or cancelled
+_WAITS: Final = "workflow.approval"  # what people are asked by a wait of one
 _ASKED: Final = b'{"event":"approval.requested"'
 _OF: Final = re.compile(r"([0-9a-f]+)(-[0-9]+)?\..*")  # a request's id, in the key of a document
 
@@ -76,10 +80,10 @@ def copy(
 ) -> None:
     """Copy runs into another store, each with what it builds on.
 
-    Traces stay the same bytes, with their attested ends; large values, approvals, signals and stop
-    orders come along. What is there already is left alone, so it can be run again after it was cut
-    off. A new store takes over the key that secrets and inputs are hashed with; one that has
-    another key is refused. Runs in use are left out. Exits with 4 if any was, with 1 after a
+    Traces stay the same bytes, with their attested ends; large values, approvals, signals, pauses
+    and stop orders come along. What is there already is left alone, so it can be run again after it
+    was cut off. A new store takes over the key that secrets and inputs are hashed with; one that
+    has another key is refused. Runs in use are left out. Exits with 4 if any was, with 1 after a
     conflict, and with 3 if a trace is damaged.
     """
     source, target = open_store(origin), open_store(to)
@@ -90,8 +94,8 @@ def copy(
     chosen = _chosen(source, origin, runs or ())
     if chosen:
         _take_key(source, target)
-    signals = _signals(source) if chosen else {}
-    told = [_copied(source, target, info, signals.get(info.name, {})) for info in chosen]
+    sent = _sent(source) if chosen else {}
+    told = [_copied(source, target, info, sent.get(info.name, {})) for info in chosen]
     if as_json:
         print_json({"from": origin, "to": to, "runs": [_data(each) for each in told]})
     else:
@@ -145,9 +149,9 @@ def _take_key(source: Store, target: Store) -> None:
         )
 
 
-def _copied(source: Store, target: Store, info: RunInfo, signals: Mapping[str, bytes]) -> Copied:
+def _copied(source: Store, target: Store, info: RunInfo, sent: Sent) -> Copied:
     try:
-        new = _copy(source, target, info, signals)
+        new = _copy(source, target, info, sent)
     except RunInUse as error:
         return Copied(info, "in use", error)
     except RunConflict as error:
@@ -157,7 +161,7 @@ def _copied(source: Store, target: Store, info: RunInfo, signals: Mapping[str, b
     return Copied(info, "copied" if new else "already there")
 
 
-def _copy(source: Store, target: Store, info: RunInfo, signals: Mapping[str, bytes]) -> bool:
+def _copy(source: Store, target: Store, info: RunInfo, sent: Sent) -> bool:
     """Copy one run; whether anything was new of it. What belongs to it is there before it is."""
     run = info.run
     if info.pruned is not None and info.count is None:
@@ -173,8 +177,8 @@ def _copy(source: Store, target: Store, info: RunInfo, signals: Mapping[str, byt
         assert isinstance(held, bytes)
         _put_blob(target, digest, held)
     new = _copy_approvals(source, target, trace)
-    for key, data in signals.items():
-        new = _put_document(target, _SIGNALS, key, data, f"run {run}: its signal") or new
+    for (kind, key), data in sent.items():
+        new = _put_document(target, kind, key, data, f"run {run}: its {kind[:-1]}") or new
     _check_free(source, run)
     new = target.restore(trace) or new
     order = source.stop_order(run)
@@ -214,15 +218,23 @@ def _copy_approvals(source: Store, target: Store, trace: RunTrace) -> bool:
     return new
 
 
-def _signals(store: Store) -> dict[str, dict[str, bytes]]:
-    """By the execution that they were sent to, the documents of all signals."""
-    found: dict[str, dict[str, bytes]] = {}
-    for key in store.keys(_SIGNALS):
-        data = store.get(_SIGNALS, key) or b""
-        try:
-            found.setdefault(str(orjson.loads(data)["execution"]), {})[key] = data
-        except (ValueError, TypeError, LookupError):
-            continue  # no execution could read it either
+def _sent(store: Store) -> dict[str, Sent]:
+    """By the execution that they are about: signals, holds, and what its waits asked people."""
+    found: dict[str, Sent] = {}
+    for kind in (_SIGNALS, _HOLDS, _APPROVALS):
+        for key in store.keys(kind):
+            data = store.get(kind, key) or b""
+            try:
+                said = orjson.loads(data)
+                if kind != _APPROVALS:
+                    found.setdefault(str(said["execution"]), {})[kind, key] = data
+                elif said["part"] == "request" and said["name"] == _WAITS:
+                    asked = key.removesuffix("request")
+                    own = found.setdefault(str(said["args"]["execution"]), {})
+                    own |= {(kind, each): store.get(kind, each) or b"" for each in store.keys(kind)
+                            if each.startswith(asked)}  # fmt: skip
+            except (ValueError, TypeError, LookupError):
+                continue  # no execution could read it either
     return found
 
 

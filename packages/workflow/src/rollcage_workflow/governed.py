@@ -13,7 +13,7 @@ from rollcage import Contract
 from rollcage.gate import FacadeGuard, NamedFacade, all_given
 from rollcage.store import Store
 
-from rollcage_workflow.graph import Checked, Loop, Node, blocks_in
+from rollcage_workflow.graph import Checked, Loop, blocks_in
 from rollcage_workflow.plan import Plan
 from rollcage_workflow.records import OWN
 
@@ -75,7 +75,7 @@ def _plans(checked: Checked) -> Iterator[Plan]:
             unit = waiting.pop()
             if isinstance(unit, Loop):
                 waiting.extend(unit.units)
-            elif isinstance(unit, Node) and unit.plan is not None:
+            elif unit.plan is not None:
                 yield unit.plan.plan
 
 
