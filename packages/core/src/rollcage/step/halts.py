@@ -14,7 +14,8 @@ from rollcage.errors import (
     ReplayMiss,
     UnknownOutcome,
 )
-from rollcage.replay.path import Entry, described, nearest
+from rollcage.replay.nearest import described, nearest
+from rollcage.replay.path import Entry
 from rollcage.replay.recording import Recording
 from rollcage.step.call import Arrival
 
