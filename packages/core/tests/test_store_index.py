@@ -651,6 +651,8 @@ def test_a_job_costs_the_same_beside_many_and_beside_few(
             for name, run in (("first", first), ("never", None)):
                 found = JsonlStore(store.root).newest(name, None)
                 assert (found and found.run) == run
+                named = JsonlStore(store.root).runs(name=name)
+                assert [info.run for info in named] == ([run] if run else [])
             assert JsonlStore(store.root).info(first).status == "ok"
             costs.append(files.read)
     assert costs[1] <= 1.2 * costs[0], costs
@@ -660,7 +662,9 @@ def test_what_others_add_and_what_is_made_again_is_seen(
     store: JsonlStore,
 ) -> None:
     def newest(name: str) -> str:
-        found = JsonlStore(store.root).newest(name, None)
+        again = JsonlStore(store.root)
+        assert again.runs(name=name) == [info for info in again.runs() if info.name == name]
+        found = again.newest(name, None)
         return "" if found is None else f"{found.run} {found.status}"
 
     first = finished(store, 1)

@@ -55,6 +55,11 @@ class IndexReader:
         Raises:
             StoreError: the index, or a trace that it does not know, can't be read.
         """
+        if wanted.name is not None and wanted.name.isascii():
+            with contextlib.suppress(LookupError, OSError):
+                named = places_of(self.path).named(wanted.name, self._mark.started)
+                if self._mark.fits():  # asked last: of what was read
+                    return self._chosen(named, wanted, limit)
         if self._mark.fits():
             found = self._newest(wanted, limit)
             if found is not None and self._mark.fits():  # what was read is what is marked

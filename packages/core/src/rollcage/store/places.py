@@ -59,6 +59,7 @@ class Places:
         self._size = 0
         self._tail = b""
         self._jobs: dict[tuple[str, str | None], str] = {}  # name and input: the newest run
+        self._named: dict[str, dict[str, None]] = {}  # all runs of a name, the newest last
         self._runs: dict[str, tuple[int, ...]] = {}  # where its lines begin
 
     def newest(self, name: str, of: str | None, started: str) -> Known | None:
@@ -77,6 +78,12 @@ class Places:
             self._read_on(index, started)
             run = self._jobs.get((name, of))
             return None if run is None else self._known(index, run)
+
+    def named(self, name: str, started: str) -> dict[str, Known]:
+        """The lines of all runs of a name, the newest last; raises as `newest` does."""
+        with self._lock, disk.reading(self._path) as index:
+            self._read_on(index, started)
+            return {run: self._known(index, run) for run in self._named.get(name, ())}
 
     def known(self, run: str, started: str) -> Known:
         """The lines of one run; raises as `newest` does."""
@@ -126,6 +133,8 @@ class Places:
         try:
             said = said_in(line)
             run, name = said["run"], said.get("name")
+            if name is not None:
+                self._named.setdefault(name, {})[run] = None
             if name is not None and said["mode"] in _REPLAYABLE:
                 self._jobs[name, said.get("input")] = run
             self._runs[run] = (*self._runs.get(run, ()), at)
