@@ -172,7 +172,11 @@ class Ledger:
             raise self.halted
         # What is recorded of branches that were open beside it was recorded before this one came
         # back, and still holds.
-        leaves = entry is None and not self._finder.beside(name, path) and branch.leave_path(turn)
+        leaves = (
+            entry is None
+            and not self._finder.orphans.beside(name, path)
+            and branch.leave_path(turn)
+        )
         place = branch.place(turn, slot, key)
         place.since = min(place.since, child.forked_at)
         if entry is not None:
@@ -371,7 +375,7 @@ class Ledger:
             ran = status != "not_started"
             step.branch.end_write(step.link_at, link(step.fingerprint, digest) if ran else None)
         if self._recording is not None and status in ("ok", "error") and self.forked is None:
-            self._finder.body_ended(step.fingerprint)
+            self._finder.orphans.body_ended(step.fingerprint)
         return journal.finished(step, outcome, digest, duration, now)
 
     def written(self, step: Step) -> None:
@@ -403,7 +407,7 @@ class Ledger:
 
     def left_behind(self) -> list[Entry]:
         """The recorded effects that the run never asked for; a fork goes its own way."""
-        return [] if self.forked is not None else self._finder.left()
+        return [] if self.forked is not None else self._finder.orphans.left()
 
     def in_flight(self) -> list[Step]:
         """The writes that have begun and not ended."""

@@ -322,7 +322,7 @@ class Taking:
         self._stats.orphans += len(behind)
         if self._on_divergence != "warn":
             raise Refused(halts.diverged(arrival, [*behind], self._run, self._at))
-        inside = self._finder.inside_of(behind)
+        inside = self._finder.orphans.inside_of(behind)
         self._stats.orphans += len(inside)
         orphans = [*behind, *inside]
         for entry in orphans:
