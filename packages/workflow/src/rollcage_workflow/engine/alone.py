@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import random
+import itertools
 import threading
 from typing import Final
 
@@ -57,9 +57,9 @@ async def _serve(
                 stuck.add(key)
         due: list[str] = []
         if len(flying) < concurrency:
-            due = await asyncio.to_thread(_due, board, worker, frozenset(stuck | flying.keys()))
-            for key in due[: concurrency - len(flying)]:
-                flying[key] = asyncio.create_task(worker.take(key))
+            room, known = concurrency - len(flying), frozenset(stuck | flying.keys())
+            due = await asyncio.to_thread(_due, board, worker, known, room)
+            flying |= {key: asyncio.create_task(worker.take(key)) for key in due}
         if once and not due and not flying:
             return
         await _wait(stop, every, flying)
@@ -68,15 +68,14 @@ async def _serve(
         await asyncio.wait(flying.values(), timeout=grace)
 
 
-def _due(board: Board, worker: Worker, flying: frozenset[str]) -> list[str]:
-    """What is due, in no order: several workers look at once."""
+def _due(board: Board, worker: Worker, known: frozenset[str], room: int) -> list[str]:
+    """As much of what is due as there is room for."""
     try:
-        due = [each.key for each in board.look(without=flying) if board.is_due(each)]
+        due = (each.key for each in board.look(without=known) if board.is_due(each))
+        return list(itertools.islice(due, room))
     except StoreError as error:
         worker.tell("", str(error))
         return []
-    random.shuffle(due)
-    return due
 
 
 async def _wait(stop: threading.Event, every: float, flying: dict[str, asyncio.Task[str]]) -> None:

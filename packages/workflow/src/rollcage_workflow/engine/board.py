@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Final
@@ -33,6 +34,9 @@ class Board:
     def look(self, *, without: Collection[str] = ()) -> Iterator[Command]:
         """The commands to be taken, those that wait for nothing but a time included.
 
+        They come in no order, each looked at when it is asked for: several workers look at once,
+        and where they have room for a few, what that costs does not grow with all that are open.
+
         Left out are those that are taken by now (`without`), those that wait for an approval, those
         of executions that are paused, or that somebody is at.
 
@@ -43,6 +47,7 @@ class Board:
             return
         keys = self._worker.commands.open_keys()
         self._known = {key: self._known[key] for key in keys if key in self._known}
+        random.shuffle(keys)
         paused = held(self._store, "paused")
         for key in keys:
             if key in without:

@@ -24,12 +24,14 @@ from rollcage_workflow.state import Execution, execution
 __all__ = ["Worker", "is_live"]
 
 _log: Final = logging.getLogger("rollcage.workflow")
+_NEWEST: Final = 4  # runs of a job, of which one is live, if any is
 _UNDO_OPTIONS: Final = ("gate", "policy", "rules", "approver", "observers", "durability")
 
 
 def is_live(store: Store, job: str) -> bool:
     """Whether somebody writes a run of this job now: has its lock."""
-    return any(store.live(info.run) for info in store.runs(name=job) if info.status != "pruned")
+    newest = store.runs(name=job, limit=_NEWEST)
+    return any(store.live(info.run) for info in newest if info.pruned is None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
