@@ -12,7 +12,6 @@ from fork_tools import (
     fork_basket,
     fork_buy,
     fork_note,
-    fork_press,
     fork_price,
     forked,
     recorded,
@@ -27,11 +26,8 @@ from rollcage import (
     Fork,
     ForkEnded,
     ReplayMiss,
-    RollcageError,
-    RunPruned,
     Session,
     SessionError,
-    TraceCorrupt,
     plan_undo,
     tool,
     undo_run,
@@ -152,18 +148,6 @@ def test_a_nested_step_is_changed_in_the_body_that_called_it(url: str) -> None:
     assert DONE == SEEN == []
 
 
-def test_the_body_of_a_write_is_not_entered_again(url: str) -> None:
-    def agent(session: Session) -> None:
-        with session:
-            fork_press(item="tea")
-
-    of = recorded(url, agent)
-    with pytest.raises(SessionError, match=r"step 1 \(fork_press\), a write"):
-        agent(Session("shop", store=url, fork=Fork(of, at=2, result=1)))
-    assert [info.run for info in open_store(url).runs()] == [of]  # nothing was begun
-    assert SEEN == []
-
-
 def test_branches_and_turns_and_transactions(url: str) -> None:
     def agent(session: Session) -> None:
         with session:
@@ -242,30 +226,6 @@ def test_async_and_streams(url: str) -> None:
     assert SEEN == []
 
 
-def test_a_session_inside_of_a_fork_is_refused(url: str) -> None:
-    def agent(session: Session) -> None:
-        with session:
-            fork_price(item="tea")
-            with Session("inner", store=url):
-                fork_note(text="inside")
-
-    of = recorded(url, agent)
-    with pytest.raises(SessionError, match="inside of a fork"):
-        agent(Session("shop", store=url, fork=Fork(of)))
-    assert DONE == []
-
-
-def test_a_damaged_origin_is_refused(tmp_path: Path) -> None:
-    url = str(tmp_path / "s")
-    of = recorded(url)
-    trace = next((tmp_path / "s").rglob(f"{of}.jsonl"))
-    data = trace.read_bytes()
-    trace.write_bytes(data.replace(b'"value":10', b'"value":11'))
-    with pytest.raises(TraceCorrupt), Session("shop", store=url, fork=Fork(of)):
-        pass
-    trace.write_bytes(data)
-
-
 def test_a_fork_is_offline_replayable_and_holds_no_more_than_it_did(url: str) -> None:
     of = recorded(url)
     answers = {"fork_buy": "one", "fork_note": "n"}
@@ -283,28 +243,6 @@ def test_a_run_of_another_store_is_forked_into_this_one(url: str, tmp_path: Path
     assert ended is None
     assert {step.state for step in run.steps} == {"hit"}
     assert run.started["source"] == of
-
-
-def test_a_write_of_unknown_outcome_is_not_done_again_live(url: str) -> None:
-    @tool(effect="write", name="fork_hang")
-    def hang() -> str:
-        DONE.append("hang")
-        raise TimeoutError
-
-    def agent(session: Session) -> None:
-        with session:
-            hang()
-
-    session = Session("shop", store=url)
-    with pytest.raises(RollcageError):
-        agent(session)
-    _, ended = forked(url, Fork(session.run_id, live=True), agent)
-    assert ended is not None
-    assert ended.code == "outcome_unknown"
-    _, ended = forked(url, Fork(session.run_id), agent)
-    assert isinstance(ended, ForkEnded)
-    assert "its outcome is unknown" in str(ended)
-    assert DONE == ["hang"]
 
 
 @tool(effect="write", undo=list)
@@ -450,14 +388,3 @@ def test_another_model_runs_from_the_step_on(url: str) -> None:
     assert run.steps[-1].args == {"text": "short"}
     with pytest.raises(SessionError, match="is a call of a model"):
         agent(Session("shop", store=url, fork=Fork(of, at=1, error="x")))
-
-
-def test_a_pruned_origin_is_gone_and_its_forks_stand_alone(url: str) -> None:
-    of = recorded(url)
-    run, _ = forked(url, Fork(of))
-    open_store(url).prune(of, by="ann", time=1, skeleton=b"")
-    with pytest.raises(RunPruned), Session("shop", store=url, fork=Fork(of)):
-        pass
-    again, ended = forked(url, Fork(run.id))
-    assert ended is None
-    assert {step.state for step in again.steps} == {"hit"}

@@ -102,6 +102,7 @@ def run_step(
             return synced
     answer = yield from _answered(progress, step, body, setting, is_async=is_async)
     if isinstance(answer, Raised) and isinstance(answer.error, ForkEnded):
+        # A fork of this fork, with an answer for what ended it, makes this call anew.
         yield Settle(step, NOT_STARTED, orjson.dumps(NOT_STARTED))
         return answer
     settled = ended(step, answer, setting, read)
