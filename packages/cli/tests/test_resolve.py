@@ -80,7 +80,7 @@ def test_a_resolve_that_was_killed_leaves_a_whole_run(cli: Cli, store: Path, too
     index.write_bytes(attested)  # killed between the trace and the index
     result = cli("verify", run)
     assert result.code == 0
-    assert "1 word(s) on unknown steps or on the run stand behind the end" in result.out
+    assert "1 word(s) on unknown steps or on the run stand after the end" in result.out
     trace = store / "runs" / f"{run}.jsonl"
     trace.write_bytes(trace.read_bytes()[:-9])  # or in the middle of the line
     result = cli("verify", run)

@@ -228,7 +228,7 @@ class _Check:
         torn = trace.torn[: len(_WORDS[0])]  # both are as long
         word = any(each.startswith(torn) for each in _WORDS) or self._undoing
         if trace.torn and self._finished is not None and not word:
-            self.found("torn", f"{len(trace.torn)} bytes stand behind the last line")
+            self.found("torn", f"{len(trace.torn)} bytes stand after the last line")
         elif trace.torn:
             self.notes.append(
                 f"a torn last line of {len(trace.torn)} bytes: its writing was cut off; the next "
@@ -248,7 +248,7 @@ class _Check:
                     else "word(s) on unknown steps or on the run"
                 )
                 self.notes.append(
-                    f"{behind} {what} stand behind the end that the index attests: whoever wrote "
+                    f"{behind} {what} stand after the end that the index attests: whoever wrote "
                     f"them was cut off"
                 )
         if info is not None:

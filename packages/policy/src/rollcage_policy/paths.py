@@ -120,7 +120,7 @@ def _trail(path: str) -> set[_Node]:
         name = todo.pop()
         if name == "..":
             if missing:
-                raise PathInvalid("`..` behind something that is not there")
+                raise PathInvalid("`..` after something that is not there")
             del at[-1:], nodes[-1:]
             continue
         found = None if missing else _look(at, name)

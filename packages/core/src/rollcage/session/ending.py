@@ -70,6 +70,6 @@ def partial(run: str, job: str, ledger: Ledger, left: Sequence[Entry], at: str) 
         f"run {run} ends 'partial': it never asked for {len(left)} recorded "
         f"effect{'s' if len(left) > 1 else ''}: {named}{more}. {idle}They are kept, and the next "
         f"session of {job!r} resumes this run. If the job is done without them (say, because the "
-        f"framework's own memory had finished it), close it: rollcage abandon {run}{at}; to take "
-        f"them back: rollcage undo {run}{at}"
+        f"framework's own memory had finished it), close it: rollcage abandon {run}{at}; to undo "
+        f"them: rollcage undo {run}{at}"
     )

@@ -118,7 +118,7 @@ def goes_on(trace: RunTrace, here: bytes, where: str) -> bytes | None:
     lines = zip(here.splitlines(), trace.data.splitlines(), strict=False)
     same = next((at for at, (own, other) in enumerate(lines, 1) if own != other), 1) - 1
     raise RunConflict(
-        f"run {trace.run} is in {where} already, and goes on otherwise there behind line {same}: "
+        f"run {trace.run} is in {where} already, and goes on otherwise there after line {same}: "
         f"both were resumed, resolved or undone since they were copied. One of them has to go: "
         f"nothing was changed (it ends with {tail_of(here).head.hex()[:12]}… there, and with "
         f"{tail_of(trace.data).head.hex()[:12]}… here)"
