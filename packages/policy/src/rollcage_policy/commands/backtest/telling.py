@@ -100,9 +100,11 @@ def as_data(rows: Sequence[Row], change: str, over: Mapping[str, int]) -> dict[s
 def as_html(rows: Sequence[Row], change: str, over: Mapping[str, int]) -> str:
     """One file; nothing in it is fetched, and all that is recorded is text."""
     columns = _columns(rows)
-    titles = ["run", "job", *(_TITLES.get(each, each) for each in columns), "first difference"]
+    cost = ["cost"] if any(row.cost is not None for row in rows) else []
+    counts = [_TITLES.get(each, each) for each in columns]
+    titles = ["run", "job", *counts, *cost, "first difference"]
     head = "".join(f"<th>{_text(title)}</th>" for title in titles)
-    body = "\n".join(_html_row(row, columns) for row in rows)
+    body = "\n".join(_html_row(row, columns, priced=bool(cost)) for row in rows)
     broken = "".join(
         f'<p class="limits bad">{_text(_counted(totals(rows)[what], what))}, at most {limit}</p>'
         for what, limit in over.items()
@@ -117,8 +119,10 @@ def as_html(rows: Sequence[Row], change: str, over: Mapping[str, int]) -> str:
     )
 
 
-def _html_row(row: Row, columns: Sequence[str]) -> str:
+def _html_row(row: Row, columns: Sequence[str], *, priced: bool) -> str:
     counts = "".join(f'<td class="n">{row.count(each) or ""}</td>' for each in columns)
+    if priced:
+        counts += f'<td class="n">{"" if row.cost is None else f"{row.cost:.4g}"}</td>'
     writes = "".join(
         f"<br><code>{_text(each['name'])}({_text(arguments_text(each['args']))})</code>"
         for each in row.writes
