@@ -198,7 +198,8 @@ def test_a_tool_that_changed_is_refused_until_it_is_approved_again(tmp_path: Pat
     servers = tmp_path / "servers.toml"
     servers.write_text(f"[servers.line]\ncommand = {orjson.dumps(command).decode()}\n")
     registry = Registry(tmp_path / "store")
-    for each in tools_of(servers):
+    found: list[Any] = tools_of(servers)
+    for each in found:
         name = each.__rollcage_contract__.name
         registry.propose(each, by="ann")
         registry.approve(name, by="bob")
@@ -212,4 +213,4 @@ def test_a_tool_that_changed_is_refused_until_it_is_approved_again(tmp_path: Pat
             assert answer.get("isError", False) is not ran
             if not ran:
                 assert "not what was approved: other description" in str(answer)
-    assert client.world == ["a"]
+    assert world_of(tmp_path) == ["a"]
