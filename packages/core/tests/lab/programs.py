@@ -292,6 +292,7 @@ class Lab:
         self.newest = ""  # the run that was written last
         self.started: list[str] = []  # all runs
         self.clock: Callable[[], Clock] | None = None  # makes that of each session
+        self.asks = True  # the operator, of the calls that wait for that
 
     def path(self, run: str) -> Path:
         return self.root / "runs" / f"{run}.jsonl"
@@ -402,7 +403,7 @@ class Lab:
             tools = self.tools.by_name.values()  # not those of other tests that have these names
             if self.clock is not None:
                 how["clock"] = self.clock()
-            how.update(rules=[asks], approver=self.decides)
+            how.update(rules=[asks] * self.asks, approver=self.decides)
             self.session = session = Session(self.job, store=self.store, tools=tools, **how)
             self.given = []
             try:
@@ -568,7 +569,7 @@ class Lab:
         lines = self.path(run).read_bytes().splitlines(keepends=True)
         (root / "runs" / f"{run}.jsonl").write_bytes(b"".join(lines[:line]))
         lab = type(self)(root, world)
-        lab.clock, lab.started = self.clock, [*runs[: runs.index(run)], run]
+        lab.clock, lab.asks, lab.started = self.clock, self.asks, [*runs[: runs.index(run)], run]
         return lab
 
 
