@@ -3,6 +3,7 @@
 import asyncio
 import datetime as dt
 import gc
+import threading
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -528,14 +529,31 @@ async def test_it_runs_in_a_store_in_a_database(world: World, tmp_path: Path) ->
     assert (found.status, found.output) == ("completed", 3)
 
 
+def open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
 async def test_two_hundred_at_once_leave_nothing_behind(world: World) -> None:
-    plan = steps(a={"call": "look"}, b={"value": "=size(a)"})
-    before = len(asyncio.all_tasks())
-    found = await asyncio.gather(
-        *(world.attempt(plan, id=f"job {number}") for number in range(200))
+    plan = steps(
+        a={"call": "look"},
+        e={"each": {"over": "=a", "steps": {"p": put("=item")}}},
+        g={"wait": {"signal": "never"}, "when": "=false || size(a) == 0"},
     )
+
+    async def all_of_them(name: str) -> list[Execution]:
+        return await asyncio.gather(
+            *(world.attempt(plan, id=f"{name} {number}") for number in range(100))
+        )
+
+    await all_of_them("first")
+    files = open_files()
+    before = len(asyncio.all_tasks()), threading.active_count()
+    found = await all_of_them("second")
     assert {each.status for each in found} == {"completed"}
-    assert len(asyncio.all_tasks()) == before
+    assert len(asyncio.all_tasks()) == before[0]
+    assert threading.active_count() <= before[1]
+    gc.collect()
+    assert open_files() <= files
 
 
 async def test_a_session_of_the_same_store_is_no_execution(world: World) -> None:
@@ -999,3 +1017,35 @@ async def test_what_was_given_is_not_rolled_back(world: World) -> None:
         await world.attempt(plan, start="d", given={"a": [], "b": "b", "c": "c"})
     assert world.standing == {}
     assert {deed.label for deed in world.deeds} == {"d", "beside"}
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"l": {"call": "late"}, "q": put("q", after=["l"])},
+        {"l": {"call": "late", "args": {"fails": True}, "on_failure": "keep"}},
+    ],
+    ids=["not reached", "kept"],
+)
+async def test_what_an_approval_breaks_off_beside_is_no_failure(world: World, beside: Any) -> None:
+    """While somebody is asked, the next attempt is the one to say how the rest ends."""
+
+    def asks(step: StepView) -> Verdict | None:
+        return Verdict.ask("sure?") if step.name == "put" else None
+
+    @tool(effect="read", name="late")
+    async def late(*, fails: bool = False) -> None:
+        await asyncio.sleep(0.05)
+        if fails:
+            raise ValueError("late")
+
+    world.tools.append(late)
+    first = {"look": {"call": "look"}, "p": put("p", after=["look"])}
+    plan = steps(
+        a={"repeat": {"steps": first, "until": "=true", "most": 1}},
+        b={"repeat": {"steps": beside, "until": "=true", "most": 1}},
+    )
+    with pytest.raises(ApprovalRequired):
+        await world.attempt(plan, rules=[asks])
+    assert (await world.attempt(plan)).status == "completed"
+    assert world.standing["p"] == 1

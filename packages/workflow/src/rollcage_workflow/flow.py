@@ -54,8 +54,10 @@ class Waits(Halt):
         )
 
 
-class NotReached(Exception):
-    """A step that this one comes after did not end well."""
+class NotReached(Halt):
+    """A step that this one comes after did not end well: that is no outcome, and not recorded."""
+
+    code = "not_reached"
 
 
 class Lost(Exception):
@@ -196,7 +198,7 @@ def raise_halts(ended: Iterable[object]) -> None:
     """Raise what ends all of an attempt: a halt, a cancellation."""
     for kind in (SessionHalted, Halt, asyncio.CancelledError):
         for each in ended:
-            if isinstance(each, kind) and not isinstance(each, Waits):
+            if isinstance(each, kind) and not isinstance(each, Waits | NotReached):
                 raise each
 
 

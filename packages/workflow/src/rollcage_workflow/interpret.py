@@ -328,7 +328,9 @@ class Interpreter:
         except NO_FAILURES:
             raise
         except Exception as error:
-            if node.step.on_failure != "keep" or self.session.halted is not None:
+            if self.session.halted is not None:  # the next attempt sees what comes of it
+                raise NotReached from error
+            if node.step.on_failure != "keep":
                 raise
             return Done(None, after, error)
 
