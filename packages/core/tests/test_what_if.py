@@ -266,13 +266,14 @@ def test_the_environment_makes_a_fork_of_the_same_program(
 
 def test_what_a_fork_can_not_be(url: str) -> None:
     of = recorded(url)
-    for wrong, said in (
+    changes: list[tuple[dict[str, Any], str]] = [
         ({"at": 1, "result": 1, "error": "x"}, "changes one thing"),
         ({"result": 1}, "say which with at="),
         ({"at": 0}, "count from 1"),
         ({"at": 1, "policy": "p.toml"}, "leave at= out"),
         ({"tools": [len]}, "is no tool"),
-    ):
+    ]
+    for wrong, said in changes:
         with pytest.raises(SessionError, match=said):
             Fork(of, **wrong)
     with pytest.raises(SessionError, match="takes no source="):

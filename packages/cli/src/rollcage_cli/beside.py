@@ -55,5 +55,5 @@ def _end(step: Step) -> str:
         return f"✗ {visible(step.verdict['code'])}"
     if outcome.get("status") == "ok":
         return f"→ {value_text(outcome.get('value'))}{how}"
-    error = outcome.get("error") or {}
+    error: dict[str, Any] = outcome.get("error") or {}
     return f"→ {visible(str(error.get('type', '')))}: {visible(str(error.get('message', '')))}{how}"

@@ -15,6 +15,7 @@ from rollcage.trace import Run, read_run
 from rollcage_cli.errors import StepNotFound, UsageError
 from rollcage_cli.lookup import Found
 from rollcage_cli.output import counted, visible
+from rollcage_cli.values import mapping_of
 
 __all__ = ["Asked", "asked_fork"]
 
@@ -102,8 +103,8 @@ def _json(option: str, text: str) -> Any:
 
 
 def _object(option: str, text: str) -> dict[str, Any]:
-    value = _json(option, text)
-    if not isinstance(value, dict):
+    value = mapping_of(_json(option, text))
+    if value is None:
         raise UsageError(f'{option} wants the arguments by name, as {{"city": "Rome"}}')
     return value
 

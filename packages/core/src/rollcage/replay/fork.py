@@ -117,7 +117,8 @@ class Fork:
     @property
     def change(self) -> Change:
         """What is changed."""
-        return next(iter(self._changed()), "code")
+        changed = self._changed()
+        return changed[0] if changed else "code"
 
     @property
     def replaced(self) -> Mapping[str, Replacement]:

@@ -64,8 +64,7 @@ class Row:
 
     def count(self, what: str) -> int:
         """What a threshold of this name holds against."""
-        value = getattr(self, what)
-        return len(value) if isinstance(value, list) else int(value)
+        return len(self.writes) if what == "writes" else int(getattr(self, what))
 
 
 def worth_testing(infos: Sequence[RunInfo]) -> list[RunInfo]:
