@@ -40,8 +40,8 @@ def _serve(
     One that is reckless takes whatever another worker is at, though that has the run's lock.
     """
     if is_reckless:
-        transact._SURE = 0  # type: ignore[misc]
-        transact.is_live = board.is_live = lambda *_: False  # type: ignore[attr-defined]
+        vars(transact)["_SURE"] = 0  # what an operator could do wrong
+        vars(transact)["is_live"] = vars(board)["is_live"] = lambda *_: False
     fleet_plans.WORLD = world
     plans = (fleet_plans.kills, fleet_plans.blinds, fleet_plans.chaos)
     tools: list[Any] = [
