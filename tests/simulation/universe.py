@@ -248,7 +248,7 @@ class Universe(Outside):
                 worker.store.lift(run)
             except RollcageError as error:
                 self._expected(error)
-                if isinstance(error, TraceCorrupt):  # nobody can go on with it, stopped or not
+                if isinstance(error, TraceCorrupt | RunPruned):  # nobody goes on with it any more
                     return
                 self.scheduler.sleep(1)
             else:
