@@ -15,7 +15,7 @@
 
 import pytest
 
-pytest.register_assert_rewrite("rollcage_conformance.store_suite", "rollcage_conformance.suites")
+pytest.register_assert_rewrite("rollcage_conformance.stores", "rollcage_conformance.suites")
 
 from rollcage_conformance.golden import answers, load_golden, normalise, steps  # noqa: E402 - see above
 from rollcage_conformance.scenario import (  # noqa: E402 - see above
@@ -30,7 +30,7 @@ from rollcage_conformance.scenario import (  # noqa: E402 - see above
     ToolSpec,
 )
 from rollcage_conformance.stage import Mode, Played, Stage  # noqa: E402 - see above
-from rollcage_conformance.store_suite import StoreSuite  # noqa: E402 - see above
+from rollcage_conformance.stores import StoreSuite  # noqa: E402 - see above
 from rollcage_conformance.suite import Suite, needs  # noqa: E402 - see above
 from rollcage_conformance.suites import (  # noqa: E402 - see above
     AdapterSuite,

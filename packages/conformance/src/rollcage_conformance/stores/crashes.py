@@ -1,0 +1,206 @@
+"""Processes that die, fork, race for a run, lose it, or are told to stop."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from rollcage import (
+    RunStopped,
+    Session,
+    UnknownOutcome,
+    open_store,
+    tool,
+    undo_run,
+)
+from rollcage.errors import (
+    Forked,
+    RunInUse,
+    RunNotFound,
+    TraceUnwritable,
+)
+from rollcage.store import StopOrder, Store
+from rollcage.trace import check_events, step_resolved
+
+from rollcage_conformance.stores.base import HOLD, JOB, StoreBase, note
+
+__all__ = ["CrashSuite"]
+
+
+class CrashSuite(StoreBase):
+    """Processes that die, fork, race for a run, lose it, or are told to stop."""
+
+    @pytest.mark.parametrize("when", ["before", "after", "between"])
+    @pytest.mark.parametrize(("at", "how"), [(0, "thread"), (2, "tasks"), (4, "thread")])
+    def test_a_killed_process_loses_and_doubles_nothing(
+        self, store: Store, url: str, tmp_path: Path, start: Any, at: int, how: str, when: str
+    ) -> None:
+        world = tmp_path / "world"
+        world.write_text("")
+        process = start(JOB, str(world), str(at), when, how)
+        assert process.wait(60) == -9, process.communicate()
+
+        @tool(effect="write", name="store_suite.add")
+        def add(number: int) -> int:
+            with world.open("a") as file:
+                file.write(f"{number}\n")
+            return number
+
+        def job() -> None:
+            with Session("job", store=url):
+                for number in range(5):
+                    add(number)
+
+        if when == "between":
+            job()
+        else:
+            with pytest.raises(UnknownOutcome) as unknown:
+                job()
+            self._resolve(store, unknown.value, done=when == "after", value=at)
+            job()
+        assert world.read_text().split() == ["0", "1", "2", "3", "4"]
+        assert [info.status for info in store.runs()][-1] == "ok"
+
+    @staticmethod
+    def _resolve(store: Store, unknown: UnknownOutcome, *, done: bool, value: Any) -> None:
+        outcome = {"status": "ok", "value": value} if done else {"status": "not_started"}
+        info = store.read(unknown.run).info
+        writer = store.reopen(unknown.run)
+        try:
+            digest = sha256(orjson.dumps(outcome)).hexdigest()
+            writer.append(
+                step_resolved(
+                    time=0, step=unknown.step, by="operator", outcome=outcome, digest=digest
+                )
+            )
+            if info is not None and info.status is not None:
+                writer.attest(info.status)
+        finally:
+            writer.close()
+
+    def test_two_resumes_at_once(self, store: Store, url: str, start: Any) -> None:
+        holder = start(HOLD, "auto")
+        run = holder.stdout.readline().strip()
+        with pytest.raises(RunInUse), Session("held", store=url):
+            pytest.fail("two sessions resume one run")
+        with pytest.raises(RunInUse):
+            store.reopen(run)
+        with pytest.raises(RunInUse):
+            undo_run(store, run)
+        holder.kill()
+        holder.wait()
+        with Session("held", store=url) as session:  # free at once
+            note("one")
+            with pytest.raises(RunInUse):
+                store.lock(run)
+            note("two")
+        assert session.stats.hits == 1
+        store.lock(run).release()
+
+    def test_sessions_that_open_at_once_are_one(self, store: Store, url: str) -> None:
+        ready, tried = threading.Barrier(4), threading.Barrier(4)
+
+        def job() -> bool:
+            ready.wait(30)
+            try:
+                with Session("job", store=open_store(url)):
+                    note("one")
+                    tried.wait(30)
+            except RunInUse:
+                tried.wait(30)
+                return False
+            return True
+
+        with ThreadPoolExecutor(4) as pool:
+            won = [pool.submit(job) for _ in range(4)]
+        assert sum(each.result() for each in won) == 1
+        assert len(store.runs()) == 1
+
+    def test_whoever_lost_its_run_is_refused_before_the_body(
+        self,
+        store: Store,
+        start: Any,
+        lose_locks: Callable[[Store], None] | None,
+    ) -> None:
+        if lose_locks is None:
+            pytest.skip("the fixture `lose_locks` does not say how a lock is lost")
+        ran: list[str] = []
+
+        @tool(effect="write", name="store_suite.late")
+        def late() -> None:
+            ran.append("late")
+
+        with pytest.raises(TraceUnwritable), Session("held", store=store) as session:
+            note("one")
+            lose_locks(store)
+            successor = start(HOLD, "auto")
+            assert successor.stdout.readline().strip(), successor.communicate()
+            late()
+        assert ran == []
+        successor.communicate("\n", timeout=60)
+        assert successor.returncode == 0
+        assert store.info(session.run_id).status != "ok"
+        assert store.runs(name="held")[-1].status == "ok"
+
+    def test_a_forked_child_leaves_the_run_alone(self, store: Store, url: str) -> None:
+        with Session("job", store=url) as session:
+            note("one")
+            child = os.fork()
+            if not child:
+                code = 1
+                try:
+                    note("in the child")
+                except Forked:
+                    code = 0
+                finally:
+                    os._exit(code)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            with pytest.raises(RunInUse):
+                store.lock(session.run_id)
+            note("two")
+        trace = store.read(session.run_id)
+        texts = [each["args"]["text"] for each in check_events(trace.data, "") if "args" in each]
+        assert texts == ["one", "two"]
+
+    def test_a_stop_order_is_seen_by_the_very_next_call(
+        self, store: Store, url: str, start: Any
+    ) -> None:
+        with pytest.raises(RunStopped), Session("job", store=url) as session:
+            note("one")
+            store.stop(StopOrder(session.run_id, "ann", "enough", 1))
+            note("two")
+        holder = start(HOLD, "auto")
+        run = holder.stdout.readline().strip()
+        open_store(url).stop(StopOrder(run, "ann", "enough", 1))
+        holder.communicate("\n", timeout=60)
+        assert holder.returncode == 1
+        assert store.stop_order(run) == StopOrder(run, "ann", "enough", 1)
+        with pytest.raises(RunStopped), Session("held", store=url):
+            note("one")
+        assert open_store(url).lift(run)
+        assert not store.lift(run)
+        with Session("held", store=url) as session:
+            note("one")
+            note("two")
+        assert session.stats.hits == 1
+        with pytest.raises(RunNotFound):
+            store.stop(StopOrder("01a201da-e587-7294-a93d-cf1f79b301bb", "ann", "", 1))
+
+    def test_whoever_resumes_a_stopped_run_is_stopped_too(self, store: Store, url: str) -> None:
+        with pytest.raises(KeyError), Session("job", store=url) as first:
+            note("one")
+            raise KeyError
+        with pytest.raises(RunStopped), Session("job", store=url):
+            note("one")
+            store.stop(StopOrder(first.run_id, "ann", "", 1))
+            note("two")
+        store.lift(first.run_id)
+        with Session("job", store=url):
+            note("one")
