@@ -18,7 +18,7 @@ from rollcage import (
     tool,
     undo_run,
 )
-from rollcage.adapter import NOT_RECORDED, ImportSession
+from rollcage.adapter import NOT_RECORDED, import_session, imported_run
 from rollcage.store import JsonlStore
 from rollcage.trace import Worlds, check_events, read_run
 
@@ -32,10 +32,12 @@ def send(to: str) -> str:
     return f"live to {to}"
 
 
-def session(store: object, name: str = "mail") -> ImportSession:
-    clock = Clock(lambda: 10**18, lambda: 0, lambda size: sha256(b"trace").digest()[:size])
+CLOCK = Clock(lambda: 10**18, lambda: 0, lambda size: sha256(b"trace").digest()[:size])
+
+
+def session(store: object, name: str = "mail") -> Session:
     made = {"format": "otel", "trace": "a1", "source": b"{}", "skipped": {"a chain": 2}}
-    return ImportSession(name, store=store, clock=clock, **made)  # type: ignore[arg-type]  # plain
+    return import_session(name, store=store, clock=CLOCK, **made)  # type: ignore[arg-type]  # plain
 
 
 def imported(store: object) -> str:
@@ -112,9 +114,9 @@ def test_nothing_of_it_is_undone_or_set_aside(tmp_path: Path) -> None:
 
 
 def test_the_same_again_is_the_run_that_is_there(tmp_path: Path) -> None:
-    assert session(tmp_path).there() is None
+    assert imported_run(JsonlStore(tmp_path), CLOCK) is None
     run = imported(tmp_path)
-    there = session(tmp_path, "another name").there()
+    there = imported_run(JsonlStore(tmp_path), CLOCK)
     assert there is not None
     assert (there.run, there.mode) == (run, "imported")
 

@@ -14,13 +14,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from rollcage import Clock, Contract, NotReplayableWarning, ReplayedError, open_store
+from rollcage import Clock, Contract, NotReplayableWarning, ReplayedError, Session, open_store
 from rollcage.adapter import (
     HALTED,
     NOT_RECORDED,
     REFUSED,
     Answer,
-    ImportSession,
+    import_session,
+    imported_run,
     model_contract,
     model_request,
 )
@@ -146,16 +147,15 @@ class _Recording:
         """
         tree = self._tree
         named = _name(name or (_job(tree.top) if tree.top else "") or _UNNAMED)
-        session = self._session(named)
-        there = session.there()
+        there = imported_run(self._store, self._clock())
         while there is not None and not self._is_whole(there):
             self._attempt += 1
-            session = self._session(named)
-            there = session.there()
+            there = imported_run(self._store, self._clock())
         if there is not None:
             return ImportedRun(
                 there.run, there.name, tree.trace, None, dict(tree.skipped), there=True
             )
+        session = self._session(named)
         error = None if tree.top is None else tree.top.error
         with contextlib.suppress(ReplayedError), warnings.catch_warnings(), session:
             warnings.simplefilter("ignore", NotReplayableWarning)  # its steps say so themselves
@@ -177,27 +177,30 @@ class _Recording:
         expected = None if top is None or top.error is None else _raised(top.error).type_name
         return ended is not None and (ended.get("error") or {}).get("type") == expected
 
-    def _session(self, name: str) -> ImportSession:
+    def _clock(self) -> Clock:
+        seed = f"rollcage/1 import|{self._format}|{self._tree.trace}|{self._attempt}"
+        return Clock(
+            wall=lambda: self._now,
+            monotonic=lambda: self._now,
+            random=lambda size: sha256(seed.encode("utf-8", "replace")).digest()[:size],
+        )
+
+    def _session(self, name: str) -> Session:
         tree = self._tree
-        seed = f"rollcage/1 import|{self._format}|{tree.trace}|{self._attempt}"
         told = "\n".join(sorted(repr(dataclasses.astuple(s)) for s in _spans(tree.steps)))
-        return ImportSession(
+        return import_session(
             name,
             store=self._store,
             format=self._format,
             trace=tree.trace,
             source=told.encode("utf-8", "surrogateescape"),
             skipped=tree.skipped,
-            clock=Clock(
-                wall=lambda: self._now,
-                monotonic=lambda: self._now,
-                random=lambda size: sha256(seed.encode("utf-8", "replace")).digest()[:size],
-            ),
+            clock=self._clock(),
         )
 
     # --- steps -----------------------------------------------------------------------------------
 
-    def _steps(self, session: ImportSession, steps: list[Step]) -> None:
+    def _steps(self, session: Session, steps: list[Step]) -> None:
         for step in steps:
             span = step.span
             self._now = span.start
@@ -215,7 +218,7 @@ class _Recording:
             except ReplayedError:
                 pass  # its own; the agent went on, or its end says otherwise
 
-    def _step(self, session: ImportSession, step: Step) -> None:
+    def _step(self, session: Session, step: Step) -> None:
         span = step.span
         contract = self._contract(span)
         arguments = _arguments(span)

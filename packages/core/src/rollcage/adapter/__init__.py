@@ -54,7 +54,7 @@ from rollcage.contract.arguments import Validated, held_by
 from rollcage.contract.contract import Effect
 from rollcage.errors import ArgumentsInvalid, Blocked, Halt, SessionHalted
 from rollcage.gate import Ask, Instead
-from rollcage.session.importing import ImportSession
+from rollcage.session.importing import import_session, imported_run
 from rollcage.session.scope import Asked, asking, call_id_here, step_here
 from rollcage.values.answer import Answer, ToolRequest
 from rollcage.values.codec import NOT_RECORDED
@@ -81,7 +81,6 @@ __all__ = [
     "GuardedCall",
     "GuardedModel",
     "GuardedTool",
-    "ImportSession",
     "Instead",
     "LateTools",
     "ModelCall",
@@ -109,6 +108,8 @@ __all__ = [
     "guarded_contract",
     "guarding",
     "held_by",
+    "import_session",
+    "imported_run",
     "is_list",
     "is_model_class",
     "is_object",

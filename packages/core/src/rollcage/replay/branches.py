@@ -70,12 +70,13 @@ class Branches:
             path = self._recording.paths.get(name) or Path(
                 [], self._recording.taken, strict=self.strict
             )
-            # A call that was refused is recorded without a world.
-            begins = (each for each in path.entries if each.position == 0 and each.world)
-            first = next(begins, None)
-            if name and follows and first is not None:
-                # Where it was forked inside a batch, the recorded world says how much was done.
-                world = bytes.fromhex(first.world)
+            if name and follows:
+                # A call that was refused is recorded without a world.
+                begins = (each for each in path.entries if each.position == 0 and each.world)
+                first = next(begins, None)
+                if first is not None:
+                    # Where it was forked inside a batch, this says how much of that was done.
+                    world = bytes.fromhex(first.world)
         branch = Branch(name, world, path)
         branch.following = branch.following and follows
         self.by_name[name] = branch

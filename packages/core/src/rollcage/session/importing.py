@@ -13,11 +13,20 @@ from rollcage.session.session import Session
 from rollcage.step.driver import Clock
 from rollcage.store.protocol import RunInfo, Store
 
-__all__ = ["ImportSession"]
+__all__ = ["import_session", "imported_run"]
 
 
-class ImportSession(Session):
-    """Writes one run of the mode `imported`: nothing resumes it, and nothing of it can be undone.
+def import_session(
+    name: str,
+    *,
+    store: str | os.PathLike[str] | Store,
+    format: Literal["otel", "langfuse", "langsmith"],  # noqa: A002 - what it is
+    trace: str,
+    source: bytes,
+    skipped: Mapping[str, int],
+    clock: Clock,
+) -> Session:
+    """A session that writes one run of the mode `imported`: nothing resumes or undoes that.
 
     Whoever imports gives the calls of the origin one after the other, each with a body that does
     nothing but give what is recorded there, and sets the clock to when that was. What was left out
@@ -35,29 +44,19 @@ class ImportSession(Session):
     Raises:
         DetectorMissing: what finds credentials is not installed.
     """
+    session = Session(name, store=store, replay="off", secrets="detected", clock=clock)
+    digest = session._key.sign(source.decode("utf-8", "surrogateescape"))  # noqa: SLF001 - of its room
+    imported: dict[str, Any] = {"format": format, "trace": trace, "digest": digest}
+    if skipped:
+        imported["skipped"] = dict(skipped)
+    session._options = dataclasses.replace(session._options, imported=imported)  # noqa: SLF001
+    return session
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        store: str | os.PathLike[str] | Store,
-        format: Literal["otel", "langfuse", "langsmith"],  # noqa: A002 - what it is
-        trace: str,
-        source: bytes,
-        skipped: Mapping[str, int],
-        clock: Clock,
-    ) -> None:
-        super().__init__(name, store=store, replay="off", secrets="detected", clock=clock)
-        digest = self._key.sign(source.decode("utf-8", "surrogateescape"))
-        imported: dict[str, Any] = {"format": format, "trace": trace, "digest": digest}
-        if skipped:
-            imported["skipped"] = dict(skipped)
-        self._options = dataclasses.replace(self._options, imported=imported)
 
-    def there(self) -> RunInfo | None:
-        """The run that this would write, where the store has it; to be asked before entering."""
-        run = uuid7(self._clock.wall() // 1_000_000, self._clock.random(10))
-        try:
-            return self.store.info(run)
-        except RunNotFound:
-            return None
+def imported_run(store: Store, clock: Clock) -> RunInfo | None:
+    """The run that a session with this clock would write, where the store has it."""
+    run = uuid7(clock.wall() // 1_000_000, clock.random(10))
+    try:
+        return store.info(run)
+    except RunNotFound:
+        return None
