@@ -214,3 +214,35 @@ def test_a_tool_that_changed_is_refused_until_it_is_approved_again(tmp_path: Pat
             if not ran:
                 assert "not what was approved: other description" in str(answer)
     assert world_of(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize(("options", "code", "said"), [
+    (["--policy", "missing.toml"], 2, "missing.toml"),
+    (["--replay", "sometimes"], 2, "'sometimes' is not one of"),
+    (["--pack", "missing"], 2, "the pack 'missing' can't be read"),
+    (["--servers", "missing.json"], 2, "name one server"),
+    (["--store", "/proc/missing"], 5, "/proc/missing"),
+    (["--facade", "missing"], 2, "missing"),
+])  # fmt: skip
+def test_a_client_is_told_why_the_proxy_cant_start(
+    tmp_path: Path, options: list[str], code: int, said: str
+) -> None:
+    client = Peer(tmp_path, *options)
+    answer = client.ask("initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo={})
+    assert said in answer["error"]["message"]
+    assert client.close() == code
+    (told,) = (tmp_path / "errors").read_text().splitlines()
+    assert told.startswith("rollcage: ")
+    assert client.world == []
+
+
+def test_two_proxies_of_one_job_at_once(tmp_path: Path) -> None:
+    """The second one is told which process has the job; the first one goes on."""
+    with peer(tmp_path, "--name", "job") as first:
+        first.write("a")
+        second = Peer(tmp_path, "--name", "job")
+        error = second.ask("initialize", capabilities={})["error"]
+        assert error["data"] == {"rollcage": "RunInUse"}
+        assert second.close() == 4
+        assert first.write("b")["result"]["content"][0]["text"] == "wrote b"
+        assert first.world == ["a", "b"]

@@ -24,7 +24,7 @@ HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"na
 class Served:
     """A scripted server behind a proxy that is served."""
 
-    def __init__(self, server: Server, store: Any, token: str | None) -> None:
+    def __init__(self, server: Server, store: Any, token: str | None, **settings: Any) -> None:
         self.server = server
         self.url = ""
         self.names: list[str] = []
@@ -34,7 +34,7 @@ class Served:
             self.names.append(f"conversation {len(self.names)}")
             own = Server(**server.tools)
             own.done = server.done
-            async with Session(self.names[-1], store=store) as session:
+            async with Session(self.names[-1], store=store, **settings) as session:
                 conversation = Conversation(session, own.connect, send)
                 try:
                     yield conversation
@@ -45,8 +45,10 @@ class Served:
 
 
 @contextlib.asynccontextmanager
-async def served(server: Server, store: Any, token: str | None = None) -> AsyncIterator[Served]:
-    it = Served(server, store, token)
+async def served(
+    server: Server, store: Any, token: str | None = None, **settings: Any
+) -> AsyncIterator[Served]:
+    it = Served(server, store, token, **settings)
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
@@ -198,3 +200,111 @@ async def test_a_write_that_was_never_sent_has_not_happened(store: Path) -> None
             answer = await client.call("send", text="a")
             assert "can't be reached" in answer["error"]["message"]
             await client.conversation.close()
+
+
+# --- clients without a handshake, which are one conversation --------------------------------------
+
+
+def stateless(number: int, name: str, token: object = None, **arguments: Any) -> bytes:
+    meta = {} if token is None else {"progressToken": token}
+    params = {"name": name, "arguments": arguments, "_meta": meta}
+    return as_request(number, "tools/call", params).raw
+
+
+async def test_clients_of_the_same_ids_and_tokens_are_told_apart(store: Path) -> None:
+    """Each numbers its requests from one, and none may see what another is told."""
+    both, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def works(server: Server, text: str) -> str:
+        server.done.append(text)
+        if len(server.done) == 2:
+            both.set()
+        await goes_on.wait()
+        call = next(each for each in server.seen if f'"{text}"'.encode() in each.raw)
+        token = call.meta["progressToken"]
+        server.note("notifications/progress", {"progressToken": token, "message": text})
+        return f"done {text}"
+
+    server = Server(works=works)
+    async with served(server, store) as there, httpx.AsyncClient() as http:
+        posts = [
+            asyncio.create_task(http.post(there.url, content=stateless(1, "works", 1, text=each)))
+            for each in ("ann's", "bob's")
+        ]
+        await asyncio.wait_for(both.wait(), 20)
+        goes_on.set()
+        answers = [(await each).text for each in posts]
+    for answer, own, other in (
+        (answers[0], "ann's", "bob's"),
+        (answers[1], "bob's", "ann's"),
+    ):
+        assert f"done {own}" in answer
+        assert '"progressToken":1' in answer
+        assert '"id":1' in answer
+        assert other not in answer
+
+
+async def test_a_client_that_drops_its_request_leaves_the_write_to_end(store: Path) -> None:
+    began, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def works(server: Server) -> str:
+        began.set()
+        await goes_on.wait()
+        server.done.append("works")
+        return "done"
+
+    server = Server(works=works, send=send)
+    async with served(server, store) as there, httpx.AsyncClient() as http:
+        post = asyncio.create_task(http.post(there.url, content=stateless(1, "works")))
+        await asyncio.wait_for(began.wait(), 20)
+        post.cancel()
+        await asyncio.gather(post, return_exceptions=True)
+        answer = await http.post(there.url, content=stateless(1, "send", text="b"))
+        assert "sent b" in answer.text
+        goes_on.set()
+        answer = await http.post(there.url, content=stateless(1, "send", text="c"))
+        assert "sent c" in answer.text
+    assert sorted(server.done) == ["b", "c", "works"]
+
+
+async def test_a_conversation_that_was_halted_is_followed_by_another(store: Path) -> None:
+    """A write of unknown outcome ends a conversation, and not a service that lives for days."""
+
+    async def dies(server: Server) -> str:
+        server.gone()
+        await asyncio.sleep(60)
+        return ""
+
+    server = Server(dies=dies, send=send)
+    async with served(server, store) as there, httpx.AsyncClient() as http:
+        answer = await http.post(there.url, content=stateless(1, "dies"))
+        assert answer.json()["error"]["data"] == {"rollcage": "UnknownOutcome"}
+        answer = await http.post(there.url, content=stateless(2, "send", text="a"))
+        assert "sent a" in answer.text
+        assert len(there.names) == 2
+
+
+async def test_why_no_conversation_can_begin_is_told(store: Path, tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing.toml")
+    async with served(Server(), store, policy=missing) as there, httpx.AsyncClient() as http:
+        for raw in (as_request(1, "initialize", HELLO).raw, stateless(2, "send")):
+            answer = await http.post(there.url, content=raw)
+            assert answer.status_code == 503
+            assert "missing.toml" in answer.json()["error"]["message"]
+
+
+async def test_notifications_that_nobody_reads_are_dropped_in_the_end(store: Path) -> None:
+    async def floods(server: Server) -> str:
+        for number in range(3_000):
+            server.note("notifications/message", {"level": "info", "data": number})
+        return "flooded"
+
+    server = Server(floods=floods)
+    async with served(server, store) as there, httpx.AsyncClient() as http:
+        hello = await http.post(there.url, content=as_request(1, "initialize", HELLO).raw)
+        headers = {"mcp-session-id": hello.headers["mcp-session-id"]}
+        raw = as_request(2, "tools/call", {"name": "floods"}).raw
+        async with http.stream("POST", there.url, content=raw, headers=headers) as answer:
+            lines = [each async for each in answer.aiter_lines() if each.startswith("data:")]
+        assert "flooded" in lines[-1]
+        assert len(lines) < 3_001

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any, Final
 
-import orjson
 from rollcage import Approval, ApprovalRequest
 from rollcage.gate import person
 
 from rollcage_mcp.conversation import Conversation
 from rollcage_mcp.errors import ServerError
 
-__all__ = ["ClientApprover"]
+__all__ = ["ClientApprover", "decision", "question"]
 
 _FORM: Final = {
     "type": "object",
@@ -37,24 +38,49 @@ class ClientApprover:
         """What the person at the client says. No answer is no approval."""
         conversation = self._conversation
         assert conversation is not None
-        arguments = orjson.dumps(dict(request.args), option=orjson.OPT_INDENT_2).decode()
-        text = f"{request.name} requires approval: {request.verdict.reason}\n{arguments}"
-        try:
-            answer = await conversation.ask(
-                "elicitation/create", {"message": text, "requestedSchema": _FORM}
+        if not conversation.can_elicit:
+            return Approval.reject(
+                "the client has no dialog for approvals; rollcage mcp run --queue SECONDS waits "
+                "for one in the store's queue",
+                by=_WHO,
             )
+        try:
+            answer = await conversation.ask("elicitation/create", question(request))
         except ServerError as error:
             return Approval.reject(f"the client can't ask for approval: {error}", by=_WHO)
-        said: Any = answer.get("content") or {}
-        if answer.get("action") == "accept" and said.get("decision") == "approve":
-            return Approval(True, by=self._who(conversation), reason=str(said.get("reason", "")))
-        return Approval.reject(str(said.get("reason") or "not approved"), by=_WHO)
+        return decision(answer, conversation.client)
 
-    def _who(self, conversation: Conversation) -> str:
-        try:
-            return person(f"user of {conversation.client.get('name', 'the client')}")
-        except ValueError:
-            return _WHO
+
+def question(request: ApprovalRequest) -> dict[str, Any]:
+    """What a person is asked about a call: the parameters of `elicitation/create`.
+
+    What a server or a model has named stands in it as JSON: it can't look like words of ours.
+    """
+    arguments = json.dumps(dict(request.args), indent=2, default=str, ensure_ascii=False)
+    name = request.name if request.name.isprintable() else json.dumps(request.name)
+    text = f"{name} requires approval: {request.verdict.reason}\n{arguments}"
+    return {"mode": "form", "message": text, "requestedSchema": _FORM}
+
+
+def decision(answer: Mapping[str, Any], client: Mapping[str, Any]) -> Approval:
+    """What a person has decided by answering that question. All but a clear yes is a no.
+
+    Args:
+        answer: the result of the elicitation.
+        client: what the client has said of itself.
+    """
+    content: Any = answer.get("content")
+    said: Any = content if isinstance(content, dict) else {}
+    if answer.get("action") == "accept" and said.get("decision") == "approve":
+        return Approval(True, by=_named(client), reason=str(said.get("reason") or ""))
+    return Approval.reject(str(said.get("reason") or "not approved"), by=_WHO)
+
+
+def _named(client: Mapping[str, Any]) -> str:
+    try:
+        return person(f"user of {client.get('name', 'the client')}")
+    except ValueError:
+        return _WHO
 
 
 _WHO: Final = "user of the client"

@@ -9,7 +9,7 @@ import functools
 import logging
 import sys
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -21,12 +21,12 @@ from rollcage_cli.tools import load_tools
 
 from rollcage_mcp.approving import ClientApprover
 from rollcage_mcp.conversation import GRACE, Conversation, Declared, Send
+from rollcage_mcp.errors import PackInvalid, ServersInvalid
 from rollcage_mcp.exposed import exposed_tools
 from rollcage_mcp.ops import SCOPES, ops_tools
 from rollcage_mcp.servers import Server, load_servers
 from rollcage_mcp.serving import ToolServer
-from rollcage_mcp.stdio import serve_stdio
-from rollcage_mcp.upstream import Connection
+from rollcage_mcp.stdio import Connect, serve_stdio
 
 __all__ = ["mcp"]
 
@@ -127,7 +127,7 @@ class _Guard:
     store: str
 
     @property
-    def connect(self) -> Callable[[], Awaitable[Connection]] | None:
+    def connect(self) -> Connect | None:
         """Reaches the server; None where it is not needed."""
         return None if self.replay == "offline" else self.server.connect
 
@@ -135,6 +135,17 @@ class _Guard:
     def declared(self) -> Declared:
         """What is declared of its tools."""
         return Declared(self.server.load_pack(), self.trust or self.server.trust_annotations)
+
+    def check(self) -> None:
+        """Find what is wrong before a client comes.
+
+        Raises:
+            ServersInvalid: the server can't be reached as it is declared.
+            PackInvalid: its pack can't be used.
+        """
+        if self.connect is not None:
+            self.server.check()
+        _ = self.declared
 
     def session(self, asks: ClientApprover) -> Session:
         """The session of one conversation."""
@@ -168,12 +179,16 @@ def run(
 ) -> None:
     """Run a server behind a guard, for one client at standard input and output."""
     logging.basicConfig(stream=sys.stderr, format="rollcage: %(message)s")
-    found, label = _server(command, upstream, servers, server, pack)
-    guard = _Guard(found, label, name, replay, source, policy, facade, trust, queue, store)
     asks = ClientApprover()
-    asyncio.run(
-        serve_stdio(guard.session(asks), guard.connect, declared=guard.declared, met=asks.met)
-    )
+
+    def opening() -> tuple[Session, Connect | None, Declared]:
+        with _as_usage():
+            found, label = _server(command, upstream, servers, server, pack)
+            guard = _Guard(found, label, name, replay, source, policy, facade, trust, queue, store)
+            guard.check()
+        return guard.session(asks), guard.connect, guard.declared
+
+    asyncio.run(serve_stdio(opening, met=asks.met))
 
 
 @mcp.command()
@@ -206,8 +221,10 @@ def serve(
         raise UsageError(
             f"rollcage mcp serve needs {error.name}: pip install 'rollcage-mcp[http]'"
         ) from None
-    found, label = _server(command, upstream, servers, server, pack)
-    guard = _Guard(found, label, None, replay, source, policy, facade, trust, queue, store)
+    with _as_usage():
+        found, label = _server(command, upstream, servers, server, pack)
+        guard = _Guard(found, label, None, replay, source, policy, facade, trust, queue, store)
+        guard.check()
 
     @contextlib.asynccontextmanager
     async def talk(send: Send) -> AsyncIterator[Conversation]:
@@ -220,8 +237,7 @@ def serve(
             finally:
                 await conversation.close(GRACE)
 
-    token = None if token_file is None else token_file.read_text(encoding="utf-8").strip()
-    asyncio.run(serve_http(talk, port=port, token=token))
+    asyncio.run(serve_http(talk, port=port, token=_token(token_file)))
 
 
 @mcp.command()
@@ -285,6 +301,28 @@ def serve_tools(
             await ToolServer("rollcage tools", exposed_tools(functions, session)).serve_stdio()
 
     asyncio.run(serve())
+
+
+@contextlib.contextmanager
+def _as_usage() -> Iterator[None]:
+    """What is wrong with a file that was named is wrong with the command."""
+    try:
+        yield
+    except (PackInvalid, ServersInvalid) as error:
+        raise UsageError(str(error)) from None
+
+
+def _token(file: Path | None) -> str | None:
+    """What clients send as a bearer token. Raises `UsageError`."""
+    if file is None:
+        return None
+    try:
+        token = file.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--token-file {file} can't be read: {error}") from None
+    if not token:
+        raise UsageError(f"--token-file {file} is empty")
+    return token
 
 
 def _server(

@@ -10,7 +10,10 @@ from rollcage.adapter import Effect
 
 from rollcage_mcp.errors import ServerError
 
-__all__ = ["READS", "Calling", "read_contract", "text_of", "tool_contract", "tool_function"]
+__all__ = ["OWN", "READS", "Calling", "read_contract", "text_of", "tool_contract", "tool_function"]
+
+OWN: Final = "mcp:"
+"""What the names of reads begin with; no tool's may."""
 
 READS: Final = frozenset(
     {
@@ -28,7 +31,7 @@ _SCHEMA_WORDS: Final = ("type", "properties", "$defs", "definitions")
 def read_contract(method: str) -> Contract:
     """The contract of what a client reads."""
     return Contract(
-        name=f"mcp:{method}",
+        name=OWN + method,
         description=f"What the server answers to {method}.",
         parameters={"type": "object", "properties": {}},
         effect="read",

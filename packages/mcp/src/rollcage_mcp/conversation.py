@@ -14,8 +14,9 @@ from rollcage import Contract, Session
 from rollcage.adapter import HALTED, REFUSED, Instead, exposes
 from rollcage.errors import RollcageError
 
-from rollcage_mcp.contracts import READS, read_contract, tool_contract, tool_function
+from rollcage_mcp.contracts import OWN, READS, read_contract, tool_function
 from rollcage_mcp.errors import ServerError, ServerGone
+from rollcage_mcp.listing import Declared, Listing, definitions_of
 from rollcage_mcp.messages import (
     Id,
     Message,
@@ -26,7 +27,6 @@ from rollcage_mcp.messages import (
     result_of,
     text_result,
 )
-from rollcage_mcp.pack import Pack
 from rollcage_mcp.upstream import Connection, Upstream
 
 __all__ = ["GRACE", "Conversation", "Declared", "Send"]
@@ -42,24 +42,10 @@ GRACE: Final = 10.0
 _FAILED: Final = -32000  # of JSON-RPC: an error of the implementation
 _GONE: Final = -32001
 _DOUBLED: Final = -32600
+_INTERNAL: Final = -32603
 _PAGES: Final = 1_000  # of a list of tools
 _QUIET: Final = {"ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"}
 """Requests whose answer says nothing: a proxy without a server gives it itself."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Declared:
-    """What is said of a server's tools beside what it says itself.
-
-    Attributes:
-        pack: what somebody declares of them; it counts before all.
-        trust: whether the server's own word about effects counts.
-        prefix: comes before each tool's name.
-    """
-
-    pack: Pack | None = None
-    trust: bool = False
-    prefix: str = ""
 
 
 @dataclasses.dataclass(eq=False)
@@ -71,6 +57,7 @@ class _Served:
     is_write: bool = False
     asks: bool = False  # the server was asked
     cancelled: bool = False  # by the client, who wants no answer any more
+    in_doubt: bool = False  # a write that was cancelled in the server
     value: Any = None  # what the body gave
     response: Message | None = None  # what the server answered
     notes: list[dict[str, Any]] = dataclasses.field(default_factory=list[dict[str, Any]])
@@ -97,23 +84,23 @@ class Conversation:
         connect: Callable[[], Awaitable[Connection]] | None,
         send: Send,
         *,
-        declared: Declared = Declared(),
+        declared: Declared = Declared(),  # noqa: B008 - immutable
     ) -> None:
         self.session = session
         self.client: Mapping[str, Any] = {}  # what `initialize` was told of it
+        self.can_elicit = False  # whether the client has a dialog
         self._send = send
-        self._declared = declared
         self._is_live = connect is not None
         self._upstream = Upstream(connect or _nowhere, self._from_server)
         self._served: dict[Id, _Served] = {}
         self._asked: dict[Id, asyncio.Future[Message]] = {}
         self._doubts: list[dict[str, Any]] = []
-        self._tools: dict[str, Contract] | None = None
-        self._definitions: dict[str, Mapping[str, Any]] = {}  # as the server lists them
+        self._listing = Listing(declared, self)
         self._meta: dict[str, Any] = {}
         self._hello: Message | None = None
+        self._is_closing = False
         self._is_greeted = False
-        self._greeting = asyncio.Lock()
+        self._opening: asyncio.Task[None] | None = None
 
     # --- from the client -------------------------------------------------------------------------
 
@@ -139,13 +126,14 @@ class Conversation:
 
     async def _pass_on(self, message: Message) -> None:
         if self._upstream.is_up:
-            with contextlib.suppress(ServerGone):  # whoever waits for an answer is told
+            with contextlib.suppress(ServerGone, ServerError):  # whoever waits is told
                 await self._upstream.send(message)
 
     async def _cancel(self, message: Message) -> None:
         """The client wants a request cancelled: it waits for it no more, whatever comes."""
-        served = self._served.get(message.params.get("requestId", ""))
-        if served is None or served.task is None:
+        number: Any = message.params.get("requestId")
+        served = self._served.get(number) if isinstance(number, str | int) else None
+        if served is None or served.task is None or served.cancelled:
             return
         served.cancelled = True
         if served.asks:
@@ -154,6 +142,7 @@ class Conversation:
             served.task.cancel()  # recorded as not started, or of a read as cut off
             return
         # Whether the server stops in time, nobody knows: until it answers, the call is under way.
+        served.in_doubt = True
         self._doubts.append(_call_of(served.message))
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -168,6 +157,11 @@ class Conversation:
         try:
             await self._send(request)
             return result_of(await answer)
+        except asyncio.CancelledError:
+            if not self._is_closing:  # the dialog is of no use any more
+                note = {"requestId": request.id, "reason": "the call was cancelled"}
+                await self._send(as_notification("notifications/cancelled", note))
+            raise
         finally:
             self._asked.pop(request.id, None)
 
@@ -176,7 +170,7 @@ class Conversation:
     async def _from_server(self, message: Message) -> None:
         if message.kind == "notification":
             if message.method == "notifications/tools/list_changed":
-                self._tools, self._definitions = None, {}
+                self._listing.forget()
             served = self._about(message)
             if served is not None:
                 served.notes.append({"method": message.method, "params": message.params})
@@ -204,7 +198,7 @@ class Conversation:
             return
         finally:
             del self._served[message.id]
-            if served.cancelled and served.response is not None:
+            if served.in_doubt and served.response is not None:
                 self._doubts.remove(_call_of(message))
         if not served.cancelled:
             await self._send(answer)
@@ -220,9 +214,15 @@ class Conversation:
                 return as_answer(message.id, text_result(str(error), is_error=True))
             return as_failure(message.id, _FAILED, str(error), _named(error))
         except ServerGone as error:
-            return as_failure(message.id, _GONE, str(error))
+            halted = self.session.halted  # by a write of unknown outcome: that this one is, say
+            if halted is None:
+                return as_failure(message.id, _GONE, str(error))
+            return as_failure(message.id, _FAILED, f"{error}: {halted}", _named(halted))
         except (*HALTED, RollcageError) as error:
             return as_failure(message.id, _FAILED, str(error), _named(error))
+        except Exception as error:  # noqa: BLE001 - no request may stay without an answer
+            _log.exception("%s could not be answered", message.method)
+            return as_failure(message.id, _INTERNAL, f"{type(error).__name__}: {error}")
         if isinstance(value, Message):
             return value
         if value is served.value and served.response is not None:
@@ -232,6 +232,9 @@ class Conversation:
 
     async def _value(self, served: _Served) -> Any:
         message = served.message
+        gone = self._upstream.gone
+        if gone is not None and self.session.halted is None:  # not sent, so not recorded
+            raise gone
         if message.method == "tools/call":
             return await self._tool_call(served)
         if message.method in READS:
@@ -263,12 +266,12 @@ class Conversation:
             self._hello = message
             info = params.get("clientInfo")
             self.client = cast("Mapping[str, Any]", info) if isinstance(info, dict) else {}
+            able: Any = params.get("capabilities")
+            self.can_elicit = isinstance(able, dict) and isinstance(able.get("elicitation"), dict)
             params = {"protocolVersion": params.get("protocolVersion")}  # any client's will do
         value = await self.session.arun(read_contract(message.method), params, self._body(served))
         if message.method == "tools/list":
-            self._learn(value["result"])
-            if "nextCursor" not in value["result"]:
-                self._check_pack()
+            self._listing.learn(params.get("cursor"), value["result"])
             return self._exposed(value)
         return value
 
@@ -277,6 +280,10 @@ class Conversation:
         name, given = message.params.get("name"), message.params.get("arguments")
         if not isinstance(name, str) or not isinstance(given, dict | None):
             raise ServerError(-32602, "tools/call wants a name, and arguments that are an object")
+        if given and _MORE in given:  # an edited call would take it for parameters beside these
+            raise ServerError(-32602, f"an argument can't be called {_MORE!r}")
+        if name.startswith(OWN):
+            raise ServerError(-32602, f"a tool can't be called {name!r}: {OWN} is for reads")
         self._note_meta(message)
         contract = await self._contract(name)
         served.is_write = contract.effect == "write"
@@ -293,7 +300,10 @@ class Conversation:
 
     def _body(self, served: _Served) -> Callable[..., Any]:
         async def body(**_: Any) -> dict[str, Any]:
-            return await self._asked_of_server(served, served.message)
+            message = served.message
+            if message.method == "tools/call":  # what was gated, and nothing that hides beside it
+                message = as_request(message.id, message.method, message.params)
+            return await self._asked_of_server(served, message)
 
         return body
 
@@ -309,6 +319,8 @@ class Conversation:
     async def _asked_of_server(self, served: _Served, request: Message) -> dict[str, Any]:
         """What the server answers to a request: the body of its step."""
         await self._go_live(request)
+        if self._upstream.gone is not None:
+            raise ServerError(_GONE, f"it was not sent: {self._upstream.gone}")
         served.asks = True
         response = await self._upstream.request(request)
         if served.cancelled and "error" in response.data:
@@ -326,57 +338,46 @@ class Conversation:
         Raises:
             ServerGone: it can't be reached.
         """
+        opening = self._opening
+        if opening is None or opening.done():
+            if self._upstream.is_up and (self._is_greeted or self._hello is None):
+                return
+            opening = self._opening = asyncio.create_task(self._open(request))
+        await asyncio.shield(opening)  # others wait for it, too, when this one is cancelled
+
+    async def _open(self, request: Message | None) -> None:
         await self._upstream.start()
-        async with self._greeting:
-            if self._is_greeted or self._hello is None:
-                return
-            self._is_greeted = True
-            if request is self._hello:
-                return
+        if self._is_greeted or self._hello is None:
+            return
+        if request is not self._hello:
             hello = as_request(f"rollcage-{secrets.token_hex(8)}", "initialize", self._hello.params)
             result_of(await self._upstream.request(hello))
             await self._upstream.send(as_notification("notifications/initialized"))
+        self._is_greeted = True
 
     # --- tools -----------------------------------------------------------------------------------
 
     async def _contract(self, name: str) -> Contract:
         """The contract of a tool; the server is asked for its tools where the client did not."""
-        if self._tools is None:
-            cursor: Any = None
-            for _ in range(_PAGES):
-                params: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
-                own = f"rollcage-{secrets.token_hex(8)}"
-                request = as_request(own, "tools/list", {**params, **self._meta})
-                contract, body = read_contract("tools/list"), self._body(_Served(request))
-                value = await self.session.arun(contract, params, body)
-                self._learn(value["result"])
-                cursor = value["result"].get("nextCursor")
-                if cursor is None:
-                    break
-            self._check_pack()
-        return (self._tools or {}).get(name) or self._contract_of({"name": name})
+        listing, cursor = self._listing, None
+        for _ in range(_PAGES):
+            if listing.is_whole:
+                break
+            params: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
+            own = f"rollcage-{secrets.token_hex(8)}"
+            request = as_request(own, "tools/list", {**params, **self._meta})
+            contract, body = read_contract("tools/list"), self._body(_Served(request))
+            page = (await self.session.arun(contract, params, body))["result"]
+            listing.learn(cursor, page)
+            cursor = page.get("nextCursor")
+        else:
+            raise ServerError(_FAILED, f"the server's list of tools has more than {_PAGES} pages")
+        return listing.contracts.get(name) or listing.contract_of({"name": name})
 
     def _note_meta(self, message: Message) -> None:
         """Ask the server by the client's own `_meta`; without a handshake, each request has one."""
         meta = {name: each for name, each in message.meta.items() if name != "progressToken"}
         self._meta = {"_meta": meta} if meta else {}
-
-    def _check_pack(self) -> None:
-        """Hold the pack against the server's list. Raises `PackInvalid`."""
-        if self._declared.pack is not None:
-            self._declared.pack.check(self._definitions)
-
-    def _learn(self, listed: Mapping[str, Any]) -> None:
-        """Make the contracts of the tools on a page of the server's list."""
-        tools = self._tools = self._tools or {}
-        for each in _definitions(listed):
-            self._definitions[each["name"]] = each
-            tools[each["name"]] = self._contract_of(each)
-
-    def _contract_of(self, tool: Mapping[str, Any]) -> Contract:
-        said = self._declared
-        more = {} if said.pack is None else said.pack.declared(tool["name"], self)
-        return tool_contract(tool, prefix=said.prefix, trust=said.trust, declared=more)
 
     async def look(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The result of a tool that changes nothing, for a pack: no step.
@@ -392,21 +393,26 @@ class Conversation:
 
     def function(self, name: str) -> Callable[..., Any]:
         """A tool as a function with its contract, for a compensation."""
-        return tool_function((self._tools or {})[name], name, self)
+        return tool_function(self._listing.contracts[name], name, self)
 
     def _exposed(self, value: dict[str, Any]) -> dict[str, Any]:
         """A page of the server's list with the tools that the session's facade gives."""
         if self.session.facade is None:
             return value
-        tools = self._tools or {}
+        tools = self._listing.contracts
         listed = [
             each
-            for each in _definitions(value["result"])
+            for each in definitions_of(value["result"])
             if exposes(self.session, tools[each["name"]])
         ]
         return {**value, "result": {**value["result"], "tools": listed}}
 
     # --- the end ---------------------------------------------------------------------------------
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no call of it can reach the server any more."""
+        return self.session.halted is not None or self._upstream.gone is not None
 
     @property
     def under_way(self) -> list[asyncio.Task[None]]:
@@ -418,12 +424,18 @@ class Conversation:
 
         A write that has not ended by then is recorded as one of unknown outcome.
         """
+        self._is_closing = True
+        for question in self._asked.values():  # nobody is there to answer it
+            question.cancel()
         tasks = self.under_way
         if tasks:
             await asyncio.wait(tasks, timeout=grace)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
         await self._upstream.close()
 
 
@@ -440,15 +452,6 @@ def _arguments(message: Message) -> dict[str, Any]:
     known = ("name", "arguments", "_meta")
     more = {name: each for name, each in message.params.items() if name not in known}
     return {**arguments, _MORE: more} if more else arguments
-
-
-def _definitions(listed: Mapping[str, Any]) -> list[dict[str, Any]]:
-    tools: Any = listed.get("tools")
-    return [
-        each
-        for each in (tools if isinstance(tools, list) else [])
-        if isinstance(each, dict) and isinstance(each.get("name"), str) and each["name"]
-    ]
 
 
 def _as_result(response: Any) -> dict[str, Any]:

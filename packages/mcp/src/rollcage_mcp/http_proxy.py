@@ -23,7 +23,15 @@ from starlette.routing import Route
 from rollcage_mcp.conversation import Conversation, Send
 from rollcage_mcp.errors import MessageInvalid
 from rollcage_mcp.lines import LONGEST
-from rollcage_mcp.messages import Id, Message, as_failure, parse
+from rollcage_mcp.messages import (
+    Id,
+    Message,
+    as_failure,
+    as_notification,
+    as_request,
+    parse,
+    readdressed,
+)
 
 __all__ = ["Talk", "proxy_app", "serve_http"]
 
@@ -34,7 +42,7 @@ _log: Final = logging.getLogger("rollcage.mcp")
 
 _SESSION: Final = "mcp-session-id"
 _MOST: Final = 1_000  # conversations at once
-_END: Final = None
+_BEHIND: Final = 1_000  # messages that a client may leave unread, before notifications are dropped
 
 
 class _Client:
@@ -43,9 +51,9 @@ class _Client:
     def __init__(self) -> None:
         self.id = secrets.token_urlsafe(24)
         self.conversation: Conversation
-        self.streams: dict[Id, asyncio.Queue[Message | None]] = {}
-        self.listening: asyncio.Queue[Message | None] | None = None
-        self.unheard: list[Message] = []  # sent before anybody listened
+        self.streams: dict[Id, asyncio.Queue[Message]] = {}
+        self.listening: asyncio.Queue[Message] | None = None
+        self.unheard: asyncio.Queue[Message] = asyncio.Queue()  # sent before anybody listened
         self.opened = asyncio.Event()
         self.ends = asyncio.Event()
         self.task: asyncio.Task[None]
@@ -65,18 +73,75 @@ class _Client:
         await asyncio.wait({self.task})
         self.task.exception()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits for anything of it."""
+        return not self.streams and self.listening is None
+
     async def send(self, message: Message) -> None:
         """Send a message: an answer to whoever asked, all else with what is being answered."""
         if message.kind == "response":
             stream = self.streams.pop(message.id, None)
-            if stream is not None:
-                stream.put_nowait(message)
-                stream.put_nowait(_END)
-            return
-        stream = next(iter(self.streams.values()), None) or self.listening
-        if stream is None:
-            self.unheard.append(message)
         else:
+            stream = self._of(message) or self.listening or self.unheard
+        if stream is None:
+            return  # whoever asked has gone
+        if message.kind == "notification" and stream.qsize() >= _BEHIND:
+            _log.warning("dropped %s: the client does not read", message.method)
+        else:
+            stream.put_nowait(message)
+
+    def _of(self, message: Message) -> asyncio.Queue[Message] | None:
+        """The stream of a request that is being answered, for what is sent meanwhile."""
+        token = message.params.get("progressToken")
+        known = self.streams.get(token) if isinstance(token, str | int) else None
+        return known or next(reversed(self.streams.values()), None)
+
+
+class _Stateless(_Client):
+    """All clients that begin without a handshake: ids and tokens of theirs are told apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._theirs: dict[Id, Message] = {}  # by our id
+
+    def taken_in(self, message: Message) -> Message:
+        """A request of some client, under an id, and with a progress token, of our own."""
+        own = secrets.token_hex(12)
+        self._theirs[own] = message
+        params = message.data.get("params")
+        if "progressToken" in message.meta:
+            params = {**message.params, "_meta": {**message.meta, "progressToken": own}}
+        return as_request(own, message.method, params)
+
+    def forget(self, own: Id) -> None:
+        """Whoever asked has gone."""
+        self._theirs.pop(own, None)
+
+    async def send(self, message: Message) -> None:
+        """Send a message to the one client that it is for; to nobody where that is not certain."""
+        if message.kind == "response":
+            await self._answer(message)
+            return
+        token = message.params.get("progressToken")
+        asked = self._theirs.get(token) if isinstance(token, str) else None
+        if asked is not None:
+            own = {**message.params, "progressToken": asked.meta["progressToken"]}
+            self._put(token, as_notification(message.method, own))
+        elif len(self.streams) == 1 and token is None:
+            self._put(next(iter(self.streams)), message)
+        else:
+            _log.warning("dropped %s of the server: several clients wait", message.method)
+
+    async def _answer(self, message: Message) -> None:
+        asked = self._theirs.pop(message.id, None)
+        stream = self.streams.pop(message.id, None)
+        if asked is not None and stream is not None:
+            stream.put_nowait(readdressed(message, asked.id))
+
+    def _put(self, own: Any, message: Message) -> None:
+        stream = self.streams.get(own)
+        if stream is not None and stream.qsize() < _BEHIND:
             stream.put_nowait(message)
 
 
@@ -85,7 +150,7 @@ class _Proxy:
         self._talk = talk
         self._token = token
         self._clients: dict[str, _Client] = {}
-        self._stateless: _Client | None = None  # the one of all requests without a handshake
+        self._stateless: _Stateless | None = None
         self._opening = asyncio.Lock()
 
     async def post(self, request: Request) -> Response:
@@ -103,15 +168,19 @@ class _Proxy:
         if message.kind != "request":
             await client.conversation.take(message)
             return Response(status_code=202, headers=headers)
-        if message.id in client.streams:
+        if isinstance(client, _Stateless):
+            message = client.taken_in(message)
+        elif message.id in client.streams:
             return _error(400, -32600, f"the request {message.id!r} is still being answered")
         stream = client.streams[message.id] = asyncio.Queue()
         await client.conversation.take(message)
-        first = await stream.get()
-        assert first is not None
+        first = await _first(request, stream)
+        if first is None:
+            await _left(client, message)
+            return Response(status_code=202)  # nobody reads it
         if first.kind == "response":
             return Response(first.raw, media_type="application/json", headers=headers)
-        return EventSourceResponse(_events(first, stream), headers=headers)
+        return EventSourceResponse(_events(first, stream, client, message), headers=headers)
 
     async def get(self, request: Request) -> Response:
         """Listen to what the server sends by itself."""
@@ -122,10 +191,7 @@ class _Proxy:
             return _error(404, -32001, "no such session")
         if client.listening is not None:
             return _error(409, -32000, "somebody listens in this session already")
-        client.listening = asyncio.Queue()
-        for message in client.unheard:
-            client.listening.put_nowait(message)
-        client.unheard.clear()
+        client.listening, client.unheard = client.unheard, asyncio.Queue()
         return EventSourceResponse(_listen(client), headers={_SESSION: client.id})
 
     async def delete(self, request: Request) -> Response:
@@ -162,23 +228,45 @@ class _Proxy:
             client = self._clients.get(known)
             return client or _error(404, -32001, "no such session: begin with initialize")
         if message.kind == "request" and message.method == "initialize":
-            if len(self._clients) >= _MOST:
+            if not await self._has_room():
                 return _error(503, -32000, f"{_MOST} conversations are open: try again later")
-            client = await self._opened()
+            client = _Client()
+            if (failed := await self._open(client)) is not None:
+                return failed
             self._clients[client.id] = client
             return client
         async with self._opening:
+            stateless = self._stateless
+            if stateless is not None and stateless.conversation.is_over:
+                self._stateless = None  # of those that come now, nobody was in it
+                await stateless.end()
             if self._stateless is None:
-                self._stateless = await self._opened()
+                client = _Stateless()
+                if (failed := await self._open(client)) is not None:
+                    return failed
+                self._stateless = client
         return self._stateless
 
-    async def _opened(self) -> _Client:
-        client = _Client()
+    async def _has_room(self) -> bool:
+        """Whether one more conversation may begin; the oldest that is idle makes room."""
+        if len(self._clients) < _MOST:
+            return True
+        idle = next((each for each in self._clients.values() if each.is_idle), None)
+        if idle is None:
+            return False
+        del self._clients[idle.id]
+        await idle.end()
+        return True
+
+    async def _open(self, client: _Client) -> Response | None:
+        """Begin a conversation; where that can't be, what the client is told."""
         client.task = asyncio.create_task(client.live(self._talk))
         await client.opened.wait()
-        if client.task.done():
-            client.task.result()  # it could not be opened: raises what says why
-        return client
+        if not client.task.done():
+            return None
+        error = client.task.exception()
+        _log.error("no conversation can begin: %s", error)
+        return _error(503, -32000, f"no conversation can begin: {error}")
 
 
 def proxy_app(talk: Talk, *, token: str | None = None, hosts: tuple[str, ...]) -> Starlette:
@@ -234,18 +322,46 @@ def _error(status: int, code: int, text: str) -> Response:
     return JSONResponse(failure, status_code=status)
 
 
-async def _events(first: Message, stream: asyncio.Queue[Message | None]) -> AsyncIterator[Any]:
-    message: Message | None = first
-    while message is not None:
-        yield {"event": "message", "data": message.raw.decode()}
-        message = await stream.get()
+async def _first(request: Request, stream: asyncio.Queue[Message]) -> Message | None:
+    """The first message for a client; None where it has gone before there was one."""
+    waits = asyncio.create_task(stream.get())
+    leaves = asyncio.ensure_future(request.receive())  # the body is read: it is told of the end
+    try:
+        await asyncio.wait({waits, leaves}, return_when=asyncio.FIRST_COMPLETED)
+        return waits.result() if waits.done() else None
+    finally:
+        waits.cancel()
+        leaves.cancel()
+
+
+async def _left(client: _Client, message: Message) -> None:
+    """A client waits for its answer no more. Without a handshake, that is how it cancels."""
+    waited = client.streams.pop(message.id, None) is not None
+    if waited and isinstance(client, _Stateless):
+        client.forget(message.id)
+        note = as_notification("notifications/cancelled", {"requestId": message.id})
+        await client.conversation.take(note)
+
+
+async def _events(
+    first: Message, stream: asyncio.Queue[Message], client: _Client, request: Message
+) -> AsyncIterator[Any]:
+    message = first
+    try:
+        while True:
+            yield {"event": "message", "data": message.raw.decode()}
+            if message.kind == "response":
+                return
+            message = await stream.get()
+    finally:
+        await _left(client, request)
 
 
 async def _listen(client: _Client) -> AsyncIterator[Any]:
     stream = client.listening
     assert stream is not None
     try:
-        while (message := await stream.get()) is not None:
-            yield {"event": "message", "data": message.raw.decode()}
+        while True:
+            yield {"event": "message", "data": (await stream.get()).raw.decode()}
     finally:
         client.listening = None

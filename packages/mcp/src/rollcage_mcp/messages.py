@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import re
 from collections.abc import Mapping
 from typing import Any, Final, Literal, cast
 
@@ -23,6 +25,7 @@ __all__ = [
     "as_notification",
     "as_request",
     "parse",
+    "readdressed",
     "result_of",
     "text_result",
 ]
@@ -30,6 +33,7 @@ __all__ = [
 Id = str | int
 Kind = Literal["request", "notification", "response"]
 
+_LARGE: Final = re.compile(rb"\d{19}|\d[eE]\+?\d{3}")  # may be a number that orjson rounds
 _SHOWN: Final = 120  # characters of a line that an error shows
 
 
@@ -78,25 +82,34 @@ def parse(line: bytes) -> Message:
         MessageInvalid: it is no JSON, no object, or no message of JSON-RPC 2.0.
     """
     try:
-        data: Any = orjson.loads(line)
+        data: Any = None if _LARGE.search(line) else orjson.loads(line)
     except orjson.JSONDecodeError as error:
         data = _by_the_library(line, error)
+    else:
+        data = _by_the_library(line) if data is None else data
     if not isinstance(data, dict):
         raise MessageInvalid(f"a message has to be one JSON object: {_shown(line)}")
     message = cast("dict[str, Any]", data)
     return Message(line, message, _kind(message, line))
 
 
-def _by_the_library(line: bytes, error: ValueError) -> Any:
-    """What orjson refuses and JSON allows: integers of any size."""
+def _by_the_library(line: bytes, error: ValueError | None = None) -> Any:
+    """What orjson refuses or rounds, and JSON allows: integers of any size."""
     try:
-        return json.loads(line, parse_constant=_refused)
-    except (ValueError, RecursionError):
-        raise MessageInvalid(f"no JSON ({error}): {_shown(line)}") from None
+        return json.loads(line, parse_constant=_refused, parse_float=_finite)
+    except (ValueError, RecursionError) as own:
+        raise MessageInvalid(f"no JSON ({error or own}): {_shown(line)}") from None
 
 
 def _refused(word: str) -> Any:
-    raise ValueError(word)
+    raise ValueError(f"{word} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text[:20]} is too large a number")
+    return number
 
 
 def _kind(data: Mapping[str, Any], line: bytes) -> Kind:
@@ -127,8 +140,8 @@ def _message(kind: Kind, data: dict[str, Any]) -> Message:
     data = {"jsonrpc": "2.0", **data}
     try:
         raw = orjson.dumps(data)
-    except TypeError:  # integers beyond 64 bits
-        raw = json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+    except TypeError:  # integers beyond 64 bits, halves of surrogates, deep nesting
+        raw = json.dumps(data, separators=(",", ":")).encode()
     return Message(raw, data, kind)
 
 
@@ -153,6 +166,11 @@ def as_failure(id: Id, code: int, message: str, data: Any = None) -> Message:  #
     """The response that says that a request failed."""
     more = {} if data is None else {"data": data}
     return _message("response", {"id": id, "error": {"code": code, "message": message, **more}})
+
+
+def readdressed(response: Message, id: Id) -> Message:  # noqa: A002 - its name
+    """A response as the answer to another request."""
+    return _message("response", {**response.data, "id": id})
 
 
 def text_result(text: str, *, is_error: bool = False) -> dict[str, Any]:

@@ -61,6 +61,15 @@ class Server(pydantic.BaseModel):
             return self._by_http()
         return await ServerProcess.start(self.command, env=self.env, cwd=self.cwd)
 
+    def check(self) -> None:
+        """Find what is wrong with how it is reached, without reaching it.
+
+        Raises:
+            ServersInvalid: a variable of its headers is not set, or what speaks HTTP is missing.
+        """
+        if self.url:
+            self._by_http()
+
     def _by_http(self) -> Connection:
         try:
             from rollcage_mcp.http_upstream import HttpServer
@@ -68,6 +77,10 @@ class Server(pydantic.BaseModel):
             raise ServersInvalid(
                 "a server that is reached by HTTP needs pip install 'rollcage-mcp[http]'"
             ) from None
+        if not self.url.startswith(("http://", "https://")):
+            raise ServersInvalid(
+                f"{self.url!r} is no URL: it has to begin with http:// or https://"
+            )
         try:
             headers = {n: Template(v).substitute(os.environ) for n, v in self.headers.items()}
         except (KeyError, ValueError) as error:

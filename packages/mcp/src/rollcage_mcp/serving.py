@@ -90,7 +90,8 @@ class ToolServer:
         if message.kind == "request":
             self._running[message.id] = asyncio.create_task(self._serve(message, send))
         elif message.kind == "notification" and message.method == "notifications/cancelled":
-            task = self._running.get(message.params.get("requestId", ""))
+            number: Any = message.params.get("requestId")
+            task = self._running.get(number) if isinstance(number, str | int) else None
             if task is not None:
                 task.cancel()
 

@@ -18,29 +18,33 @@ from rollcage_mcp.lines import lines, reader_of, writer_of
 from rollcage_mcp.messages import Message, as_failure, parse
 from rollcage_mcp.upstream import Connection
 
-__all__ = ["serve_stdio"]
+__all__ = ["Connect", "Opening", "serve_stdio"]
+
+Connect = Callable[[], Awaitable[Connection]]
+Opening = Callable[[], tuple[Session, Connect | None, Declared]]
+"""Makes what a conversation needs: a session, not entered yet; the server; what is declared."""
 
 _log: Final = logging.getLogger("rollcage.mcp")
 
 
+_PATIENCE: Final = 5.0  # seconds in which a client begins, to be told why nobody serves it
+
+
 async def serve_stdio(
-    session: Session,
-    connect: Callable[[], Awaitable[Connection]] | None,
-    *,
-    declared: Declared = Declared(),  # noqa: B008 - immutable
-    met: Callable[[Conversation], None] = lambda _: None,
+    opening: Opening, *, met: Callable[[Conversation], None] = lambda _: None
 ) -> None:
     """Serve the client at standard input and output, until it closes that or a signal ends it.
 
+    A client is told why it can't be served: it asks for something first, and gets that as an error.
+
     Args:
-        session: not entered yet; it is that of this conversation.
-        connect: see `Conversation`.
-        declared: of the server's tools.
+        opening: makes what the conversation needs.
         met: is told the conversation, for an approver that asks the client.
 
     Raises:
-        RollcageError: what halted the session.
+        RollcageError: what halted the session, or why there is none.
     """
+    is_person = sys.stdin.isatty()
     reader = await reader_of(sys.stdin.buffer)
     writer = await writer_of(sys.stdout.buffer)
 
@@ -52,7 +56,14 @@ async def serve_stdio(
     loop = asyncio.get_running_loop()
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, stopped.set)
-    async with session:
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            session, connect, declared = opening()
+            await stack.enter_async_context(session)
+        except Exception as error:
+            if not is_person:
+                await _refuse(reader, send, error)
+            raise
         conversation = Conversation(session, connect, send, declared=declared)
         met(conversation)
         reading = asyncio.create_task(_read(reader, conversation, send))
@@ -88,6 +99,20 @@ async def _read(
     except MessageInvalid as error:
         _log.error("the client broke the protocol: %s", error)
         await send(_unreadable(str(error)))
+
+
+async def _refuse(
+    reader: asyncio.StreamReader, send: Callable[[Message], Awaitable[None]], error: Exception
+) -> None:
+    """Answer the client's first request with why it is not served."""
+    with contextlib.suppress(TimeoutError, MessageInvalid):
+        async with asyncio.timeout(_PATIENCE):
+            async for line in lines(reader):
+                message = parse(line)
+                if message.kind == "request":
+                    data = {"rollcage": type(error).__name__}
+                    await send(as_failure(message.id, -32000, str(error), data))
+                    return
 
 
 def _unreadable(text: str) -> Message:

@@ -1,0 +1,96 @@
+"""What a conversation knows of its server's tools: their contracts, page by page."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rollcage import Contract
+
+from rollcage_mcp.contracts import tool_contract
+from rollcage_mcp.pack import Pack, Tools
+
+__all__ = ["Declared", "Listing", "definitions_of"]
+
+_LOST: Final = object()  # no page follows on what was read
+
+
+@dataclasses.dataclass(frozen=True)
+class Declared:
+    """What is said of a server's tools beside what it says itself.
+
+    Attributes:
+        pack: what somebody declares of them; it counts before all.
+        trust: whether the server's own word about effects counts.
+        prefix: comes before each tool's name.
+    """
+
+    pack: Pack | None = None
+    trust: bool = False
+    prefix: str = ""
+
+
+class Listing:
+    """The tools that a server lists.
+
+    Args:
+        declared: what else is said of them.
+        server: calls them, for a pack.
+
+    Attributes:
+        contracts: by the names that the server gives.
+        is_whole: whether all pages were read, in their order, and the pack fits them.
+    """
+
+    def __init__(self, declared: Declared, server: Tools) -> None:
+        self.contracts: dict[str, Contract] = {}
+        self.is_whole = False
+        self._declared = declared
+        self._server = server
+        self._definitions: dict[str, Mapping[str, Any]] = {}
+        self._awaited: object = _LOST  # the cursor of the page that is to come
+
+    def learn(self, cursor: object, page: Mapping[str, Any]) -> None:
+        """Make the contracts of the tools on a page.
+
+        Args:
+            cursor: what the page was asked for by; None for the first one.
+            page: the result of `tools/list`.
+
+        Raises:
+            PackInvalid: it was the last page, and the pack does not fit the list.
+        """
+        follows = cursor is None or cursor == self._awaited
+        if cursor is None:
+            self.forget()
+            self._definitions = {}
+        for each in definitions_of(page):
+            self._definitions[each["name"]] = each
+            self.contracts[each["name"]] = self.contract_of(each)
+        self._awaited = page.get("nextCursor") if follows else _LOST
+        if follows and self._awaited is None:
+            if self._declared.pack is not None:
+                self._declared.pack.check(self._definitions)
+            self.is_whole = True
+
+    def forget(self) -> None:
+        """The server says that its list has changed: it is to be read again."""
+        self.is_whole = False
+        self._awaited = _LOST
+
+    def contract_of(self, tool: Mapping[str, Any]) -> Contract:
+        """The contract of a tool by its definition."""
+        said = self._declared
+        more = {} if said.pack is None else said.pack.declared(tool["name"], self._server)
+        return tool_contract(tool, prefix=said.prefix, trust=said.trust, declared=more)
+
+
+def definitions_of(page: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The tools on a page of a server's list that can be called."""
+    tools: Any = page.get("tools")
+    return [
+        each
+        for each in (tools if isinstance(tools, list) else [])
+        if isinstance(each, dict) and isinstance(each.get("name"), str) and each["name"]
+    ]
