@@ -79,7 +79,8 @@ def undone(*nodes: Node) -> Block:
     return Block(nodes, raises=True)
 
 
-READS = Op("scope", inner=(Op("read"),))
+READ = Op("read")
+READS = Op("scope", inner=(READ,))
 FOUND: list[Program] = [  # by a search
     (Branches(((kept(W(), W()),), (Branches(((W(),),)),))),),
     # An undo that was cut off, of a block with blocks in it that had come back or been undone.
@@ -91,7 +92,18 @@ FOUND: list[Program] = [  # by a search
     (Branches(((W(), undone(W())), (kept(W("lose before")),))), W()),
     (Branches(((W(), undone(W())), (kept(W("lose before"), W()),))), W()),
     # A block was undone, and read on behind it, in a block whose undo was cut off.
-    (undone(Branches(((W(), undone(W(arg=1)), Branches(((Op("read"),),))),))),),
+    (undone(Branches(((W(), undone(W(arg=1)), Branches(((READ,),))),))),),
+    # A branch in which nothing stands had come back, in a block whose undo was cut off.
+    (
+        undone(
+            Branches(
+                ((W("lose before"), W("fail")), (W("fail"), READ), (READ, READ)),
+                after=(frozenset(), frozenset(), frozenset({0})),
+            ),
+            Op("scope", inner=(W(),)),
+            W(),
+        ),
+    ),
 ]
 
 ASKED = W("wait")

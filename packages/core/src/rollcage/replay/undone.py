@@ -97,14 +97,18 @@ class UndoneSteps:
                 came_back |= self._steps.below(join.name) or set()
         came_back |= forgotten
 
+        def is_forgotten(entry: Entry) -> bool:
+            return (entry.name if entry.kind == "branch" else entry.branch) in forgotten
+
         def behind(entry: Entry) -> bool:
             at = cuts.get(entry.branch)
-            return entry.branch in came_back or (at is not None and entry.position > at)
+            gone = at is not None and entry.position > at
+            return gone or entry.branch in came_back or is_forgotten(entry)
 
         self._let_go(behind, self._steps.own, list(self._steps.older.values()))
         self._undone.rolled -= forgotten
         for entry in self._steps if forgotten else ():
-            entry.past = entry.past or (entry.undone and entry.branch in forgotten)
+            entry.past = entry.past or (entry.undone and is_forgotten(entry))
         standing = self._standing()
         for scope in self._reopened:
             if scope.fingerprint in standing and not scope.abandoned:  # it is entered again
