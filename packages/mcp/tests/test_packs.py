@@ -1,9 +1,11 @@
 """Packs: what is wrong with one is said at once; what one says undoes a conversation's writes."""
 
+import asyncio
 import textwrap
 from typing import Any
 
 import pytest
+from rollcage import UnknownOutcome
 from rollcage_mcp.conversation import Declared
 from rollcage_mcp.errors import PackInvalid, ServerError
 from rollcage_mcp.pack import BUILT_IN, Pack
@@ -186,3 +188,80 @@ def test_a_text_with_a_lone_brace_is_no_template(text: str) -> None:
 
 def test_an_error_of_a_server_says_its_number() -> None:
     assert str(ServerError(-32602, "no")) == "no (-32602)"
+
+
+@pytest.mark.parametrize("happens", [True, False])
+async def test_a_write_that_was_cut_off_is_probed_when_the_job_goes_on(
+    talk: Talk, happens: bool
+) -> None:
+    """The server is killed in it; then it is done once, and undone with the others."""
+    drawer = Drawer()
+
+    async def dies(server: Server, key: str, value: str) -> str:
+        if happens:
+            drawer.values[key] = value
+        server.gone()
+        await asyncio.sleep(60)
+        return ""
+
+    drawer.server.tools["put"] = dies
+    declared = Declared(Pack.parse(PACK, "drawer.toml"))
+    with pytest.raises(UnknownOutcome):
+        async with talk(drawer.server, declared=declared) as client:
+            await client.greet()
+            await client.call("put", key="a", value="1")
+    calls: list[str] = []
+
+    async def counted(server: Server, key: str, value: str) -> str:
+        calls.append(key)
+        return await drawer.put(server, key, value)
+
+    drawer.server.tools["put"] = counted
+    async with talk(drawer.server, declared=declared) as client:
+        await client.greet()
+        assert await client.text("put", key="a", value="1") == "done"
+        assert await client.text("put", key="b", value="2") == "done"
+        assert calls == (["b"] if happens else ["a", "b"])
+        report = await client.conversation.session.aundo()
+        assert [each.status for each in report.steps][:1] == ["verified"]
+    assert "b" not in drawer.values
+
+
+async def test_a_call_of_which_nothing_can_be_seen_is_not_called_undone(talk: Talk) -> None:
+    """Its looks need what it does not have; that no state was seen is no proof of anything."""
+    drawer = Drawer()
+
+    async def sloppy(server: Server, value: str) -> str:
+        drawer.values["default"] = value
+        return "done"
+
+    drawer.server.tools["put"] = sloppy
+    async with talk(drawer.server, declared=Declared(Pack.parse(PACK, "d.toml"))) as client:
+        await client.greet()
+        assert await client.text("put", value="1") == "done"
+        report = await client.conversation.session.aundo()
+        assert "verified" not in {each.status for each in report.steps}
+    assert drawer.values == {"default": "1"}
+
+
+async def test_what_could_not_be_looked_at_was_not_absent(talk: Talk) -> None:
+    """The look gives an error as its result: an undo for what was absent is not made."""
+    drawer = Drawer()
+
+    class Failing(Server):
+        async def _result(self, message: Any) -> dict[str, Any]:
+            result = await super()._result(message)
+            if message.params.get("name") == "get" and not drawer.values.get("shown"):
+                return {"content": [{"type": "text", "text": "busy"}], "isError": True}
+            return result
+
+    drawer.values = {"a": "theirs"}
+    server = Failing(**drawer.server.tools)
+    server.said = drawer.server.said
+    async with talk(server, declared=Declared(Pack.parse(PACK, "d.toml"))) as client:
+        await client.greet()
+        await client.call("put", key="a", value="1")
+        drawer.values["shown"] = "1"
+        report = await client.conversation.session.aundo()
+        assert "verified" not in {each.status for each in report.steps}
+    assert "a" in drawer.values

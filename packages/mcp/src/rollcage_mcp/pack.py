@@ -7,6 +7,7 @@ one of unknown outcome has happened.
 from __future__ import annotations
 
 import re
+import secrets
 import tomllib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from importlib import resources
@@ -38,6 +39,7 @@ class Tools(Protocol):
 
 BUILT_IN: Final = ("filesystem", "git", "memory", "sqlite")
 
+_UNSEEN: Final = {"isError": True}  # the state of what could not be looked at
 _TAKES: Final = re.compile(r"text|result|structured(\.[A-Za-z_][\w-]*)*")
 
 
@@ -72,9 +74,9 @@ class _Seen(_Called):
         return value
 
     def state(self, result: Mapping[str, Any]) -> Any:
-        """What is taken; None where there is nothing, or the tool gives an error."""
+        """What is taken; None where there is nothing, `_UNSEEN` where the tool gives an error."""
         if result.get("isError") is True:
-            return None
+            return dict(_UNSEEN)
         taken: Any = result
         if self.take == "text":
             taken = text_of(result)
@@ -115,9 +117,12 @@ class _Undo(_Called):
         return compensate(tools.function(self.tool), **arguments)
 
     def holds(self, values: Mapping[str, Any]) -> bool:
-        """Whether it is to be made: `if` has a value, and `unless` has none."""
+        """Whether it is to be made: `if` has a value, and `unless` has none.
+
+        What could not be looked at has no value, and it is not certain that it has none.
+        """
         wanted = self.if_ is None or _given(self.if_, values)
-        return wanted and (self.unless is None or not _given(self.unless, values))
+        return wanted and (self.unless is None or _lacking(self.unless, values))
 
 
 class _Probe(_Seen):
@@ -267,10 +272,12 @@ class Pack:
 
 def _observing(tool: _Tool, tools: Tools) -> Callable[..., Awaitable[dict[str, Any]]]:
     async def observe(args: dict[str, Any]) -> dict[str, Any]:
-        return {
+        state = {
             seen.resource(asked): seen.state(await tools.look(seen.tool, asked))
             for _, seen, asked in _looks(tool, _values(tool, args))
         }
+        # Of a call of which nothing can be seen, no two states are the same.
+        return state or {"not seen": secrets.token_hex(8)}
 
     return observe
 
@@ -283,22 +290,21 @@ def _undoing(tool: _Tool, tools: Tools) -> Callable[..., list[Compensation] | No
             return None
         return made or None
 
-    def before_only(args: dict[str, Any], before: Mapping[str, Any]) -> Any:
+    def known(args: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
         values = _values(tool, args)
         seen = {
             name: before.get(each.resource(asked)) for name, each, asked in _looks(tool, values)
         }
-        return plan({**values, "before": seen})
+        seen = {name: state for name, state in seen.items() if state != _UNSEEN}
+        return {**values, "before": seen}
+
+    def before_only(args: dict[str, Any], before: Mapping[str, Any]) -> Any:
+        return plan(known(args, before))
 
     def with_result(args: dict[str, Any], before: Mapping[str, Any], result: Any) -> Any:
-        values = _values(tool, args)
-        seen = {
-            name: before.get(each.resource(asked)) for name, each, asked in _looks(tool, values)
-        }
-        return plan({**values, "before": seen, "result": _shown(result)})
+        return plan(_picked(tool, {**known(args, before), "result": _shown(result)}))
 
-    paths = [path for place, path in _placeholders(tool) if place.startswith("undo")]
-    needs_result = any(path.split(".")[0].split("[")[0] == "result" for path in paths)
+    needs_result = any(_root(path) == "result" for _, path in _placeholders(tool))
     return with_result if needs_result else before_only
 
 
@@ -341,7 +347,11 @@ def _probing(tool: _Tool, probe: _Probe, tools: Tools) -> Callable[..., Awaitabl
 
 def _values(tool: _Tool, args: Mapping[str, Any]) -> dict[str, Any]:
     """What placeholders may name of a call, before it is made."""
-    values: dict[str, Any] = {"args": args}
+    return _picked(tool, {"args": args})
+
+
+def _picked(tool: _Tool, values: dict[str, Any]) -> dict[str, Any]:
+    """The values with what `let` takes of them."""
     for name, let in tool.let.items():
         try:
             text = filled(let.source, values)
@@ -365,6 +375,18 @@ def _given(template: str, values: Mapping[str, Any]) -> bool:
         return filled(template, values) is not None
     except Missing:
         return False
+
+
+def _lacking(template: str, values: Mapping[str, Any]) -> bool:
+    """Whether it is certain that there is no value."""
+    try:
+        return filled(template, values) is None
+    except Missing:
+        return all(_root(path) != "before" for path in names_in(template))
+
+
+def _root(path: str) -> str:
+    return re.split(r"[.\[]", path, maxsplit=1)[0]
 
 
 def _at(path: str, values: Mapping[str, Any]) -> Any:
@@ -422,6 +444,7 @@ def _wrong_names(name: str, tool: _Tool) -> Iterator[str]:
     for place, path in found:
         root, *rest = re.split(r"[.\[]", path)
         known = own | ({"before", "result"} if place.startswith("undo") else set())
+        known |= {"result"} if place.startswith("let") else set()
         if root not in known:
             yield f"tools.{name}.{place}: {{{path}}} names nothing: {', '.join(sorted(known))}"
         elif root == "before" and (not rest or rest[0] not in tool.observe):
