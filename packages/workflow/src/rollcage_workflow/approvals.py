@@ -54,30 +54,36 @@ class Approvals:
             StoreError: nobody can tell.
         """
         queue = ApprovalQueue(self.store)
+        request = self._request(step, question, wait, run)
+        queue.ask(request.id, request)
+        found = queue.get(request.id)
+        assert found is not None
+        return found
+
+    def look(self, step: str, question: str, wait: Wait, *, run: str) -> Queued:
+        """As `ask`, and nobody is asked: what was decided, if it was asked before."""
+        request = self._request(step, question, wait, run)
+        return ApprovalQueue(self.store).get(request.id) or Queued(request.id, request)
+
+    def _request(self, step: str, question: str, wait: Wait, run: str) -> ApprovalRequest:
         bound = ["rollcage workflow approval", self.execution, step, question, self.digest]
         identity = sha256(jcs([*bound, dict(sorted(self.inputs.items()))])).hexdigest()
         args = {"question": question, "plan": self.plan, "execution": self.execution, "step": step}
         now = self.clock() // 1000
-        queue.ask(
-            identity[:_ID],
-            ApprovalRequest(
-                kind="tool",
-                name=APPROVAL.name,
-                args={**args, "digest": self.digest},
-                key=sha256(jcs([APPROVAL.name, args])).hexdigest(),
-                verdict=Verdict.ask(question),
-                id=identity[:_ID],
-                idempotency_key=identity,
-                run=run,
-                root=run,
-                requested_by=self.requested_by,
-                at=now,
-                expires=now + int(wait.expires * 1_000_000),
-            ),
+        return ApprovalRequest(
+            kind="tool",
+            name=APPROVAL.name,
+            args={**args, "digest": self.digest},
+            key=sha256(jcs([APPROVAL.name, args])).hexdigest(),
+            verdict=Verdict.ask(question),
+            id=identity[:_ID],
+            idempotency_key=identity,
+            run=run,
+            root=run,
+            requested_by=self.requested_by,
+            at=now,
+            expires=now + int(wait.expires * 1_000_000),
         )
-        found = queue.get(identity[:_ID])
-        assert found is not None
-        return found
 
     def is_open(self, asked: Queued) -> bool:
         """Whether somebody may still decide on it, and nobody has."""

@@ -100,6 +100,8 @@ class Interpreter:
         if limit is None:
             return await self.block(checked.graph, place)
         began = await self.reached("")
+        if self.session.fork is not None:  # what was recorded took its time before
+            began = self.now()
         timeout = asyncio.timeout(began + limit - self.now())
         try:
             async with timeout:

@@ -31,6 +31,7 @@ from rollcage_workflow.errors import (
 from rollcage_workflow.failures import on_failure, type_name
 from rollcage_workflow.files import Document
 from rollcage_workflow.flow import Waits
+from rollcage_workflow.forking import before_fork, fork_of
 from rollcage_workflow.governed import governed
 from rollcage_workflow.graph import Checked, blocks_in
 from rollcage_workflow.holds import Hold, Holds
@@ -40,7 +41,7 @@ from rollcage_workflow.plan import Plan
 from rollcage_workflow.records import ENDED, PLAN, nothing
 from rollcage_workflow.signals import Signals
 from rollcage_workflow.starting import given_results
-from rollcage_workflow.state import Execution, execution
+from rollcage_workflow.state import Execution, as_of, execution
 
 __all__ = ["run", "run_sync"]
 
@@ -104,10 +105,12 @@ async def run(
         waits: is told what the attempt ended for, where it waits for something.
         clock: the time now (Unix, ns).
         **session: further arguments of each attempt's `rollcage.Session`: `gate=`, `approver=`,
-            `observers=` and the like.
+            `observers=` and the like. With `fork=`, it is a fork of one attempt, which takes no
+            signal from the execution, asks nobody, and undoes nothing of it.
 
     Returns:
-        How it stands: `completed`, `waiting`, or `paused` or `cancelled` by somebody else.
+        How it stands: `completed`, `waiting`, or `paused` or `cancelled` by somebody else; how a
+        fork of it stands.
 
     Raises:
         PlanInvalid: something is wrong with the plan; nothing was run.
@@ -121,7 +124,12 @@ async def run(
     """
     checked = plan if isinstance(plan, Checked) else check(plan, tools, workflows)
     own = open_store(store)
-    before = await asyncio.to_thread(_stands, own, id)
+    fork = fork_of(id, own, session)
+    if fork is None:
+        before = await asyncio.to_thread(_stands, own, id)
+    else:
+        before, again = await before_fork(fork, id, own), True
+        session["fork"] = fork
     if before.plan and before.plan != checked.plan.name:
         raise WorkflowError(
             f"{id!r} is an execution of the plan {before.plan!r}, and this is "
@@ -249,10 +257,12 @@ class _Attempt:
         self.waits = waits
         self.clock = clock
         self.options = options
+        self.is_fork = options.get("fork") is not None
         self.session = Session(
             id,
             store=store,
-            replay="continue",  # one that somebody else has completed by now is not begun anew
+            # one that somebody else has completed by now is not begun anew
+            replay="auto" if self.is_fork else "continue",
             input={"plan": checked.plan.name},
             retry_failed=None if retries else False,
             **options,
@@ -284,15 +294,15 @@ class _Attempt:
         except Exception as error:
             await self._failed(error)
             raise
-        found = await asyncio.to_thread(execution, self.store, self.id)
+        found = await asyncio.to_thread(self._found)
         if found.status == "halted":
             raise WorkflowError(f"the execution {self.id!r}: {found.waits}")
         return found
 
     async def _failed(self, error: Exception) -> None:
         """Undo what the attempt did, where that was asked for."""
-        if not self.session.run_id:
-            return  # it did not open
+        if not self.session.run_id or self.is_fork:
+            return  # it did not open; or of the execution, nothing is undone
         try:
             now = await asyncio.to_thread(execution, self.store, self.id)
             await _roll_back(self.checked, self.store, now, self.options)
@@ -300,8 +310,12 @@ class _Attempt:
             left.add_note(f"the execution failed before that: {type_name(error)}: {error}")
             raise left from error
 
+    def _found(self) -> Execution:
+        run = self.session.run_id
+        return as_of(self.store, run, self.id) if self.is_fork else execution(self.store, self.id)
+
     def _hold(self) -> Hold | None:
-        return Holds(self.store, self.id).read()
+        return None if self.is_fork else Holds(self.store, self.id).read()
 
     async def _check_hold(self) -> None:
         """End where somebody has paused or cancelled it: who does so from now on sees the run."""
@@ -315,7 +329,7 @@ class _Attempt:
         by = str(self.options.get("actor") or self.id)
         interpreter = Interpreter(
             session,
-            Signals(self.store, self.id),
+            Signals(self.store, self.id, keeps=not self.is_fork),
             self.clock,
             self.patience,
             self.told,

@@ -31,10 +31,12 @@ class Signals:
     Args:
         store: where the execution's runs are kept.
         execution: its id.
+        keeps: what a wait takes is gone for all others. Not in a fork, which only looks.
     """
 
-    def __init__(self, store: Store, execution: str) -> None:
+    def __init__(self, store: Store, execution: str, *, keeps: bool = True) -> None:
         self._store = store
+        self._keeps = keeps
         self._execution = execution
         self._prefix = prefix_of(execution)
         self._lock = threading.Lock()
@@ -141,7 +143,7 @@ class Signals:
         if self._store.get(_KIND, self._key(name, number)) is None:
             return None
         said = orjson.dumps({"execution": self._execution, "name": name, "place": place})
-        if not self._store.put_once(_KIND, self._claim(name, number), said):
+        if self._keeps and not self._store.put_once(_KIND, self._claim(name, number), said):
             raise WorkflowError(f"somebody else takes the signals of {self._execution!r} right now")
         self._taken[name][place] = number
         self._next[name] = number + 1

@@ -10,13 +10,14 @@ from typing import Any, Final, Literal, cast
 
 import orjson
 from rollcage import RollcageError, TraceCorrupt
-from rollcage.store import RunInfo, Store, newest_run
+from rollcage.store import RunInfo, Store, job_name, newest_run
 from rollcage.trace import TAG, Run, Step, Traced, decode, fold, read_run
 
-from rollcage_workflow.holds import Holds
+from rollcage_workflow.errors import WorkflowError
+from rollcage_workflow.holds import Hold, Holds
 from rollcage_workflow.records import ENDED, GIVEN, PLAN, PREFIX, UNTOLD
 
-__all__ = ["Execution", "Status", "StepState", "execution", "executions"]
+__all__ = ["Execution", "Status", "StepState", "as_of", "execution", "executions"]
 
 Status = Literal[
     "pending", "running", "waiting", "paused", "completed", "failed", "cancelled", "rolled_back",
@@ -40,8 +41,8 @@ class StepState:
 
     Attributes:
         path: its place: `mails/3/send`.
-        state: `completed`, `given`, `failed`, `running` (or cut off there), `blocked`, `undone` or
-            `unknown`.
+        state: `completed`, `given` (by a fork, too), `failed`, `running` (or cut off there),
+            `blocked`, `undone` or `unknown`.
         name: what it calls.
         duration: how long its call ran (s), where it first ran; None without an end.
     """
@@ -125,7 +126,26 @@ def execution(store: Store, id: str) -> Execution:  # noqa: A002 - what it is ca
     hold = Holds(store, id).read()
     if found is None:
         return Execution(id) if hold is None else Execution(id, hold.kind, waits=str(hold))
-    newest, run = found
+    return _stands(store, *found, runs, hold)
+
+
+def as_of(store: Store, run: str, id: str) -> Execution:  # noqa: A002
+    """How an execution stood at the end of one run, or how a fork of it does; whatever came since.
+
+    Raises:
+        StoreError: that run can't be read.
+        WorkflowError: it is none of the execution.
+    """
+    info, found = store.info(run), _outline(store.read(run))
+    if job_name(info.name) != job_name(id) or not _is_attempt(found):
+        raise WorkflowError(f"run {run} is no attempt at the execution {id!r}")
+    return _stands(store, info, found, [info], None)
+
+
+def _stands(
+    store: Store, newest: RunInfo, run: Run, runs: Sequence[RunInfo], hold: Hold | None
+) -> Execution:
+    """How an execution stands by its newest attempt, and by what somebody holds it for."""
     told = _args(store, run, PLAN.name)
     plan, ended = decode(told), decode(_args(store, run, ENDED.name))
     status = _status(store, newest, run, ended)
@@ -135,7 +155,7 @@ def execution(store: Store, id: str) -> Execution:  # noqa: A002 - what it is ca
     else:
         hold = None
     return Execution(
-        id,
+        newest.name,
         status=status,
         plan=str(plan.get("name", "")),
         digest=str(plan.get("digest", "")),
@@ -204,9 +224,13 @@ def _newest_attempt(store: Store, runs: Sequence[RunInfo], name: str) -> tuple[R
         if info is None:
             continue
         run = _outline(store.read(info.run))
-        if any(step.name == PLAN.name and not step.branch for step in run.steps):
+        if _is_attempt(run):
             return info, run
     return None
+
+
+def _is_attempt(run: Run) -> bool:
+    return any(step.name == PLAN.name and not step.branch for step in run.steps)
 
 
 def _outline(trace: Traced) -> Run:
@@ -300,6 +324,7 @@ def _is_shown(step: Step) -> bool:
 
 
 _STATES: Final = {
+    "simulated": "given",
     "hit": "completed", "seen": "completed", "ran": "completed", "failed": "failed",
     "blocked": "blocked", "unknown": "unknown", "cut_off": "running", "not_started": "running",
 }  # fmt: skip

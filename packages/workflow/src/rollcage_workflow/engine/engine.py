@@ -19,6 +19,7 @@ from rollcage_workflow.engine.schedules import Schedule, Schedules
 from rollcage_workflow.engine.worker import Worker
 from rollcage_workflow.errors import WorkflowError
 from rollcage_workflow.files import Document
+from rollcage_workflow.forking import refuse_fork
 from rollcage_workflow.graph import Checked
 from rollcage_workflow.inputs import given_inputs
 from rollcage_workflow.orders import Commands
@@ -123,8 +124,10 @@ class Engine:
             once: end when nothing is due any more. This takes no engine's database.
 
         Raises:
-            WorkflowError: this process has an engine that serves, or the URL is none.
+            WorkflowError: this process is told to be a fork, or has an engine that
+                serves, or the URL is none.
         """
+        refuse_fork()
         worker = Worker(
             self.store,
             self.plans,

@@ -77,10 +77,13 @@ async def run(interpreter: Interpreter, node: Node, place: Place) -> Any:
 async def _signal(interpreter: Interpreter, wait: Wait, step: str) -> Any:
     name = str(wait.signal)
     there = await asyncio.to_thread(interpreter.signals.take, name, step)
-    if there is None:  # nothing goes on record: a wait in a race may be undone, and begin again
-        raise Waits([f"waits for the signal {name}"])
+    waits = Waits([f"waits for the signal {name}"])
+    if there is None and interpreter.session.fork is None:
+        raise waits  # nothing goes on record: a wait in a race may be undone, and begin again
 
     async def taken(**_: object) -> Any:
+        if there is None:  # and the fork is given none
+            raise waits
         return there
 
     sent = await interpreter.session.arun(SIGNAL, {"name": name, "step": step}, taken)
@@ -97,15 +100,22 @@ async def _approval(interpreter: Interpreter, node: Node, place: Place) -> Any:
     if not isinstance(question, str):
         raise ExpressionFailed(f"{wait.approval} gives no text to ask")
     step = f"{place.path}{node.name}{place.suffix}"
-    asked = await asyncio.to_thread(approvals.ask, step, question, wait, run=run)
-    if approvals.is_open(asked):
+    is_fork = interpreter.session.fork is not None
+    ask = approvals.look if is_fork else approvals.ask
+    asked = await asyncio.to_thread(ask, step, question, wait, run=run)
+    if approvals.is_open(asked) and not is_fork:
         said = f"waits for approval as {asked.id}: rollcage approve {asked.id}"
         raise Waits([said], asked.request.expires / 1e6, [asked.id])
     named = {"approval": asked.id, "question": question}
-    found = await interpreter.session.arun(
-        APPROVAL, named, lambda **_: approvals.settle(asked, wait), is_async=False
-    )
-    await asyncio.to_thread(approvals.used, asked, run=run)
+
+    def settled(**_: object) -> dict[str, Any]:
+        if approvals.is_open(asked):  # and the fork is given no answer
+            raise Waits([f"would ask: {question}"])
+        return approvals.settle(asked, wait)
+
+    found = await interpreter.session.arun(APPROVAL, named, settled, is_async=False)
+    if not is_fork:
+        await asyncio.to_thread(approvals.used, asked, run=run)
     return found
 
 

@@ -1,0 +1,184 @@
+"""A fork of an execution: the plan runs again with one thing changed, and nothing else happens."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rollcage import Fork, ForkEnded, SessionError, compensate, open_store, tool
+from rollcage.gate import ApprovalQueue
+from rollcage_workflow import Execution, execution, run
+from rollcage_workflow.engine import Engine
+from rollcage_workflow.errors import WorkflowError
+from rollcage_workflow.signals import Signals
+
+done: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    done.clear()
+
+
+@tool(effect="read")
+async def pieces(shop: str) -> int:
+    return 3
+
+
+@tool(effect="write")
+async def release(count: int) -> None:
+    done.remove(f"reserve {count}")
+
+
+@tool(
+    effect="write",
+    observe=lambda args: {"held": f"reserve {args['count']}" in done},
+    undo=lambda args: [compensate(release, **args)],
+)
+async def reserve(count: int) -> str:
+    done.append(f"reserve {count}")
+    return f"r{count}"
+
+
+@tool(effect="write")
+async def mail(text: str) -> str:
+    done.append(f"mail {text}")
+    return "sent"
+
+
+TOOLS: list[Any] = [pieces, reserve, release, mail]
+
+
+def attempt(
+    store: Path,
+    steps: dict[str, Any],
+    *,
+    name: str = "monday",
+    fork: Fork | None = None,
+    later: float = 0.0,
+    **more: Any,
+) -> Execution:
+    given: dict[str, Any] = {} if fork is None else {"fork": fork}
+    given["clock"] = lambda: time.time_ns() + int(later * 1e9)
+    plan = {"name": "orders", "steps": steps, **more}
+    return asyncio.run(run(plan, id=name, store=store, tools=TOOLS, patience=0.0, **given))
+
+
+ORDER: dict[str, Any] = {
+    "count": {"call": "pieces", "args": {"shop": "a"}},
+    "held": {"call": "reserve", "args": {"count": "=count"}},
+    "told": {"call": "mail", "args": {"text": "=held"}},
+}
+
+
+def kept(store: Path) -> list[str]:
+    """The runs that are no forks."""
+    return [info.run for info in open_store(store).runs() if info.mode != "fork"]
+
+
+def test_a_completed_execution_is_forked(tmp_path: Path) -> None:
+    origin = attempt(tmp_path, ORDER)
+    with pytest.raises(ForkEnded, match="reserve"):
+        attempt(tmp_path, ORDER, fork=Fork(origin.run, at=2, result=7))
+    answers = {"reserve": "r7", "mail": lambda text: f"sent {text}"}
+    found = attempt(tmp_path, ORDER, fork=Fork(origin.run, at=2, result=7, answers=answers))
+    assert (found.status, found.output) == ("completed", "sent r7")
+    assert [each.state for each in found.steps] == ["given"] * 3
+    assert done == ["reserve 3", "mail r3"]
+    assert kept(tmp_path) == [origin.run]
+    assert execution(open_store(tmp_path), "monday") == origin
+
+
+def test_the_plan_is_another_one_by_now(tmp_path: Path) -> None:
+    origin = attempt(tmp_path, ORDER)
+    other = ORDER | {"told": {"call": "mail", "args": {"text": "='dear ' + held"}}}
+    with pytest.raises(ForkEnded, match="mail"):
+        attempt(tmp_path, other, fork=Fork(origin.run))
+    assert done == ["reserve 3", "mail r3"]
+
+
+def test_it_is_made_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    origin = attempt(tmp_path, ORDER)
+    file = tmp_path / "fork.json"
+    file.write_text(
+        f'{{"store": "{tmp_path}", "run": "{origin.run}", "name": "monday", "at": 2, "result": 7}}'
+    )
+    monkeypatch.setenv("ROLLCAGE_FORK", str(file))
+    with pytest.raises(ForkEnded):
+        attempt(tmp_path, ORDER)
+    with pytest.raises(SessionError, match="'tuesday'"):
+        attempt(tmp_path, ORDER, name="tuesday")
+    with pytest.raises(WorkflowError, match="a worker is no fork"):
+        Engine(None, store=tmp_path).serve(threading.Event(), once=True)
+    assert done == ["reserve 3", "mail r3"]
+
+
+def test_a_signal_stays_for_the_execution_itself(tmp_path: Path) -> None:
+    """A fork that came by another way would take the signal in another wait's name."""
+    steps = {
+        "count": {"call": "pieces", "args": {"shop": "a"}},
+        "early": {"wait": {"signal": "go"}, "when": "=count > 5"},
+        "late": {"wait": {"signal": "go"}, "after": ["early"]},
+    }
+    origin = attempt(tmp_path, steps)
+    assert origin.status == "waiting"
+    forked = attempt(tmp_path, steps, fork=Fork(origin.run, at=2, result=7))
+    assert (forked.status, forked.waits) == ("waiting", "waits for the signal go")
+    Signals(open_store(tmp_path), "monday").send("go", "now", by="ann")
+    forked = attempt(tmp_path, steps, fork=Fork(origin.run, at=2, result=7))
+    assert forked.status == "waiting"  # its second wait has none
+    there = attempt(tmp_path, steps)
+    assert (there.status, there.output) == ("completed", "now")
+
+
+def test_nobody_is_asked_by_a_fork(tmp_path: Path) -> None:
+    steps = {
+        "count": {"call": "pieces", "args": {"shop": "a"}},
+        "asked": {"wait": {"approval": "='Ship ' + string(count) + '?'"}},
+        "told": {"call": "mail", "args": {"text": "=asked.by"}},
+    }
+    origin = attempt(tmp_path, steps)
+    queue = ApprovalQueue(open_store(tmp_path))
+    (asked,) = queue.ids()
+    forked = attempt(tmp_path, steps, fork=Fork(origin.run, at=2, result=7))
+    assert (forked.status, forked.waits) == ("waiting", "would ask: Ship 7?")
+    assert queue.ids() == [asked]
+    answers = {
+        "workflow.approval": {"by": "eve", "reason": "", "value": None},
+        "mail": lambda text: text,
+    }
+    forked = attempt(tmp_path, steps, fork=Fork(origin.run, at=2, result=7, answers=answers))
+    assert (forked.status, forked.output) == ("completed", "eve")
+    assert execution(open_store(tmp_path), "monday").status == "waiting"
+    assert done == []
+
+
+def test_a_fork_that_fails_undoes_nothing_of_the_execution(tmp_path: Path) -> None:
+    steps = {
+        "held": {"call": "reserve", "args": {"count": 3}},
+        "count": {"call": "pieces", "args": {"shop": "a"}, "after": ["held"]},
+    }
+    origin = attempt(tmp_path, steps, on_failure="rollback")
+    fork = Fork(origin.run, at=3, error="no shop")
+    with pytest.raises(RuntimeError, match="no shop"):
+        attempt(tmp_path, steps, fork=fork, on_failure="rollback")
+    assert done == ["reserve 3"]
+    assert execution(open_store(tmp_path), "monday").status == "completed"
+
+
+def test_a_time_limit_counts_from_the_fork_on(tmp_path: Path) -> None:
+    steps = {"count": {"call": "pieces", "args": {"shop": "a"}}}
+    origin = attempt(tmp_path, steps, time_limit=60)
+    fork = Fork(origin.run, at=3, result=7)
+    forked = attempt(tmp_path, steps, fork=fork, later=3600, time_limit=60)
+    assert (forked.status, forked.output) == ("completed", 7)
+
+
+def test_a_run_that_is_no_attempt_is_refused(tmp_path: Path) -> None:
+    origin = attempt(tmp_path, ORDER)
+    with pytest.raises(WorkflowError, match=f"run {origin.run} is no attempt at the execution"):
+        attempt(tmp_path, ORDER, name="tuesday", fork=Fork(origin.run))
