@@ -147,3 +147,24 @@ def test_a_lost_index_does_not_lose_what_was_pruned(store: JsonlStore) -> None:
     assert again.repair().runs == 3
     assert [info.pruned for info in again.runs()] == [info.pruned for info in before]
     assert again.newest("job", first.input) == before[2]
+
+
+def test_a_cut_index_does_not_lose_what_was_pruned(store: JsonlStore) -> None:
+    first = finished(store)
+    with Session("other", store=store):
+        put(2)
+    store.prune(first.run, by="ann", time=5)
+    before = store.runs()
+    index = store.root / "index.jsonl"
+    lines = index.read_bytes().splitlines(keepends=True)
+    began = [line for line in lines if first.run.encode() in line and b'"name"' in line]
+    assert len(began) == 1
+    index.write_bytes(b"".join(line for line in lines if line not in began))
+    again = JsonlStore(store.root)
+    assert {info.run for info in again.runs()} == {info.run for info in before}
+    newest = again.newest("job", first.input)
+    assert newest is not None
+    assert newest.pruned is not None
+    with pytest.raises(RunPruned), Session("job", store=again, input=1, replay="continue"):
+        pytest.fail("it is done a second time")
+    assert JsonlStore(store.root).info(first.run) == newest

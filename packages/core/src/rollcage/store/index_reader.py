@@ -205,7 +205,8 @@ class IndexReader:
         self, run: str, known: dict[str, Known], lost: dict[str, Known], *, there: bool
     ) -> None:
         """Take a run that was pruned for that, where its lines do not say so, or it has none."""
-        if "pruned" in ((known.get(run) or Known()).ended or {}):
+        listed = known.get(run) or Known()
+        if listed.started is not None and "pruned" in (listed.ended or {}):
             return
         stub = self._documents.get(stubs.KIND, run) or b""
         info = stubs.info_in(stub, f"{self._folder.parent}/{stubs.KIND}/{run}.json")
