@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
+import orjson
 import typer
 from rich.text import Text
 from rollcage.errors import RollcageError, RunNotFound, StoreError, StoreInvalid
@@ -23,6 +24,7 @@ Kind = Literal["damaged", "open", "note"]
 """Something is lost or changed; somebody has to decide or mend; nobody has to do anything."""
 
 _STYLES: Final = {"damaged": "bold red", "open": "yellow", "note": "dim"}
+_NOTHING: Final = "no command of Rollcage mends this; what is whole comes from a backup"
 _BACKUP: Final = "rollcage copy {run} --from BACKUP --to {url}"
 
 
@@ -34,7 +36,7 @@ class Finding(NamedTuple):
         code: what it is, for machines.
         run: which run it is of; empty where it is of none.
         said: what it is, for people.
-        helps: the command that mends it; empty where none does.
+        helps: the command that mends it; empty where none does: that is said, then.
     """
 
     kind: Kind
@@ -74,6 +76,7 @@ def _examined(own: Store, *, blobs: bool) -> tuple[list[Finding], int]:
     try:
         found = [*_index(own)]
         infos = own.runs()
+        found += _beside(own)
     except StoreInvalid:
         raise
     except StoreError as error:  # its schema, its key, its disk: no other command works either
@@ -94,7 +97,9 @@ def _index(own: Store) -> Iterator[Finding]:
     for run in checked.lost:
         yield Finding("open", "index_lost", run, "the index does not know this run", repair)
     for run in checked.behind:
-        yield Finding("open", "index_behind", run, "it ended otherwise than the index says", repair)
+        yield Finding(
+            "open", "index_behind", run, "it began or ended otherwise than the index says", repair
+        )
     for name in checked.left:
         said = f"a killed process left {name}"
         yield Finding("note", "left_over", "", said, repair)
@@ -103,6 +108,21 @@ def _index(own: Store) -> Iterator[Finding]:
         yield Finding("note", "unattested", run, said, f"rollcage verify {run}{at}")
     for said in checked.unreadable:
         yield Finding("damaged", "unreadable", "", said, "")
+
+
+def _beside(own: Store) -> Iterator[Finding]:
+    """What lies beside the runs: the registry of tools, approvals, and what is left of runs."""
+    try:
+        own.log("registry", "registry.started").read()
+    except StoreError as error:
+        yield Finding("damaged", error.code, "", str(error), "")
+    for kind in ("approvals", "pruned"):
+        for key in own.keys(kind):
+            try:
+                orjson.loads(own.get(kind, key) or b"null")
+            except orjson.JSONDecodeError as error:
+                said = f"the document {key} of {kind} is damaged: {error}"
+                yield Finding("damaged", "document", "", said, "")
 
 
 def _run(own: Store, info: RunInfo, *, blobs: bool, is_newest: bool) -> Iterator[Finding]:
@@ -118,7 +138,7 @@ def _run(own: Store, info: RunInfo, *, blobs: bool, is_newest: bool) -> Iterator
         yield Finding("damaged", "trace_missing", run, str(error), helps)
         return
     except RollcageError as error:
-        yield Finding("damaged", error.code, run, str(error), f"rollcage verify {run}{at}")
+        yield Finding("damaged", error.code, run, str(error), "")
         return
     if trace.torn and not is_live:
         said = f"its last line was cut off after {len(trace.torn)} bytes; the next resume drops it"
@@ -144,8 +164,8 @@ def _print(found: Sequence[Finding], runs: int, own: Store) -> None:
         whose = f" run {visible(run)}:" if run else ""
         text = Text(f"{kind}:", style=_STYLES[kind])
         out.print(text.append(f"{whose} {visible(said)} ({code})", style="default"), soft_wrap=True)
-        if helps:
-            out.print(f"  {visible(helps)}", soft_wrap=True)
+        if helps or kind == "damaged":
+            out.print(f"  {visible(helps or _NOTHING)}", soft_wrap=True)
     counts: dict[str, Any] = {kind: sum(each.kind == kind for each in found) for kind in _STYLES}
     said = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
     out.print(f"{counted(runs, 'run')} in {visible(own.url)}: {said or 'nothing is wrong'}")

@@ -37,7 +37,7 @@ def repair(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> Non
         for run in found.lost:
             out.print(f"run {run} was missing, and is in the index again", soft_wrap=True)
         for run in found.behind:
-            out.print(f"run {run} ended otherwise than the index said", soft_wrap=True)
+            out.print(f"run {run} began or ended otherwise than the index said", soft_wrap=True)
         for name in found.left:
             out.print(f"removed what a killed process left: {visible(name)}", soft_wrap=True)
         for run in found.unattested:

@@ -180,7 +180,9 @@ class JsonlStore(TraceFile):
 
     def _with(self, found: Repair, left: Sequence[Path]) -> Repair:
         names = (str(path.relative_to(self._at)) for path in left)
-        return dataclasses.replace(found, left=tuple(names))
+        keyed = any(info.input is not None for info in self.runs())
+        wrong = (*found.unreadable, *self._key.wrong(keyed=keyed))
+        return dataclasses.replace(found, left=tuple(names), unreadable=wrong)
 
     # --- writing ---------------------------------------------------------------------------------
 

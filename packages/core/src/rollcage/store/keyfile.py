@@ -10,7 +10,12 @@ from pathlib import Path
 from rollcage.errors import StoreError
 from rollcage.store import disk, system
 
-__all__ = ["KeyFile"]
+__all__ = ["KeyFile", "key_gone"]
+
+
+def key_gone(where: str) -> str:
+    """What is said of a store whose key is not there."""
+    return f"the key of {where} is gone: no session finds the inputs and secrets of its runs again"
 
 
 class KeyFile:
@@ -41,6 +46,20 @@ class KeyFile:
         if len(key) != 32:
             raise StoreError(f"{path} is not a key of 32 bytes; restore it from a backup")
         return key
+
+    def wrong(self, *, keyed: bool) -> tuple[str, ...]:
+        """What is wrong with the key, if anything; none is made.
+
+        Args:
+            keyed: whether anything was hashed with it, so that it has to be there.
+        """
+        if not disk.exists(self._path):
+            return (key_gone(str(self._path.parent)),) if keyed else ()
+        try:
+            self.key()
+        except StoreError as error:
+            return (str(error),)
+        return ()
 
     def _make(self, key: bytes) -> None:
         path = self._path

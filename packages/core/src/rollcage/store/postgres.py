@@ -18,8 +18,8 @@ from rollcage.store.held import Held, Row
 from rollcage.store.postgres_committer import Committer, tries
 from rollcage.store.postgres_database import Address, Connection, Database, lock_key, parse
 from rollcage.store.postgres_writer import PostgresLock, PostgresWriter
-from rollcage.store.protocol import Repair
-from rollcage.store.sql import SqlStore, fields_of
+from rollcage.store.sql import fields_of
+from rollcage.store.sql_repair import SqlRepair
 from rollcage.trace.events import seal_line
 from rollcage.trace.reader import tail_of
 
@@ -72,7 +72,7 @@ def _at(address: Address) -> Shared:
         return shared
 
 
-class PostgresStore(SqlStore):
+class PostgresStore(SqlRepair):
     """Runs in a schema of a PostgreSQL database; it is made when the first one begins.
 
     Args:
@@ -86,6 +86,7 @@ class PostgresStore(SqlStore):
         " - (SELECT count(*)::integer FROM lines WHERE lines.place = runs.place AND fence)"
     )
     is_line: ClassVar[str] = "AND NOT fence"
+    own_place: ClassVar[str] = "OVERRIDING SYSTEM VALUE"
 
     def __init__(self, url: str) -> None:
         self._shared = _at(parse(url))
@@ -173,16 +174,3 @@ class PostgresStore(SqlStore):
 
     def _told(self) -> None:
         self._shared.committer.read_orders()
-
-    def check(self) -> Repair:
-        """Look for damage. What PostgreSQL can't read comes from a backup: nothing is derived.
-
-        Raises:
-            StoreError: it can't be read.
-        """
-        with self._sql.reading() as db:
-            runs, unattested = self._unattested(db)
-        return Repair(runs=runs, unattested=unattested)
-
-    def repair(self) -> Repair:
-        return self.check()

@@ -118,7 +118,8 @@ class Repair:
         runs: how many the store has.
         damaged: the numbers of its lines that were none.
         lost: the runs of which it had no line, or a damaged one.
-        behind: the runs that had ended otherwise, or at all, by their traces and not by it.
+        behind: the runs that had begun or ended otherwise, or ended at all, by their traces and not
+            by it.
         unattested: the runs that ended without their count and head: nothing but their own last
             lines says that they are whole.
         unreadable: what can't be read of the traces, each as its error says it.

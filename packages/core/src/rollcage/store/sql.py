@@ -342,13 +342,6 @@ class SqlStore(SqlDocuments):
         if row is not None:
             raise stubs.gone(stubs.info_in(row[0], f"what is left of run {run}"))
 
-    @staticmethod
-    def _unattested(db: Any) -> tuple[int, tuple[str, ...]]:
-        """How many runs there are, and those that ended without their count and head."""
-        open_ = "SELECT run FROM runs WHERE status IS NOT NULL AND count IS NULL"
-        runs: int = db.execute("SELECT count(*) FROM runs").fetchone()[0]
-        return runs, tuple(row[0] for row in db.execute(open_))
-
 
 def fields_of(info: RunInfo) -> tuple[Any, ...]:
     """What the table of runs has of a new one, as `BEGIN` takes it."""

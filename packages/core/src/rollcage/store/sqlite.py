@@ -8,6 +8,7 @@ of them are for their owner alone.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import stat
 from collections.abc import Generator
@@ -19,7 +20,7 @@ from rollcage.errors import RunInUse, StoreError
 from rollcage.store import disk
 from rollcage.store.database import Database, RunLock, unwritable
 from rollcage.store.protocol import Repair
-from rollcage.store.sql import SqlStore
+from rollcage.store.sql_repair import SqlRepair
 from rollcage.store.sqlite_writer import SqliteWriter
 from rollcage.trace.events import seal_line
 from rollcage.trace.reader import tail_of
@@ -27,7 +28,7 @@ from rollcage.trace.reader import tail_of
 __all__ = ["SqliteStore"]
 
 
-class SqliteStore(SqlStore):
+class SqliteStore(SqlRepair):
     """Runs in one SQLite file; it is made when the first one begins.
 
     Args:
@@ -112,17 +113,8 @@ class SqliteStore(SqlStore):
         disk.check_secret(path, stat.S_IMODE(path.stat().st_mode))
         return key
 
-    def check(self) -> Repair:
-        """Look for damage. What SQLite itself can't read comes from a backup: nothing is derived.
-
-        Raises:
-            StoreError: it can't be read.
-        """
-        with self._database.reading() as db:
-            wrong = [str(row[0]) for row in db.execute("PRAGMA integrity_check(20)")]
-            runs, unattested = self._unattested(db)
-        unreadable = tuple(each for each in wrong if each != "ok")
-        return Repair(runs=runs, unattested=unattested, unreadable=unreadable)
-
-    def repair(self) -> Repair:
-        return self.check()
+    def _examined(self, db: Any) -> Repair:
+        wrong = [str(row[0]) for row in db.execute("PRAGMA integrity_check(20)")]
+        found = super()._examined(db)
+        unreadable = [each for each in wrong if each != "ok"]
+        return dataclasses.replace(found, unreadable=(*unreadable, *found.unreadable))
