@@ -146,16 +146,57 @@ def test_nobody_takes_a_disk_that_failed_for_one_that_has_written(
     assert [type(error) for error in refused] == [TraceUnwritable]
 
 
-def test_an_index_made_anew_lists_only_runs_whose_names_are_on_the_disk(
+def test_an_index_made_anew_lists_only_runs_that_are_on_the_disk(
     tmp_path: Path, synced: list[str]
 ) -> None:
+    """Their writer may have been killed as it waited for that: the power may go as well."""
     store = JsonlStore(tmp_path)
-    with Session("job", store=store):
+    with Session("job", store=store) as session:
         send(1)
     (tmp_path / "index.jsonl").unlink()  # as its writer died between the trace and the index
     synced.clear()
     assert JsonlStore(tmp_path).repair().lost
-    assert synced[:2] == [str(tmp_path / "runs"), str(tmp_path / "index.jsonl.part")]
+    trace = tmp_path / "runs" / f"{session.run_id}.jsonl"
+    first = [str(each) for each in (trace, tmp_path / "runs", tmp_path / "index.jsonl.part")]
+    assert synced[:3] == first
+
+
+def test_a_run_that_another_one_builds_on_is_on_the_disk_before_that_begins(
+    tmp_path: Path, synced: list[str]
+) -> None:
+    store = JsonlStore(tmp_path)
+    with pytest.raises(KeyError), Session("job", store=store) as source:
+        send(1)
+        raise KeyError
+    synced.clear()
+    with Session("job", store=store, durability="disk") as session:
+        before = [Path(name).stem for name in synced if name.endswith(".jsonl")]
+        assert send(1) == 1
+    assert before[:2] == [source.run_id, session.run_id]
+    assert done == [1]
+
+
+def test_nothing_builds_on_a_run_that_the_disk_fails_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = JsonlStore(tmp_path)
+    with pytest.raises(KeyError), Session("job", store=store) as source:
+        send(1)
+        raise KeyError
+
+    def fail(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().stem == source.run_id:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "fsync", fail)
+        with (
+            pytest.raises(TraceUnwritable, match=source.run_id),
+            Session("job", store=store, durability="disk"),
+        ):
+            send(2)
+    assert done == [1]
+    assert [info.run for info in store.runs()] == [source.run_id]
 
 
 def test_a_run_that_could_not_be_noted_does_not_stand_in_the_way(

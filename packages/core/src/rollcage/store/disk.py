@@ -21,7 +21,7 @@ from rollcage.store import system
 __all__ = [
     "add", "check_secret", "chunks", "end_of", "exists", "first_line", "is_file", "is_folder",
     "is_locked", "lock", "locked", "make_folder", "new_name", "open_file", "put", "read",
-    "read_from", "reading", "refused", "remove", "replace", "said", "sync_folder", "write",
+    "read_from", "reading", "refused", "remove", "replace", "said", "sync", "write",
 ]  # fmt: skip
 
 _log: Final = logging.getLogger("rollcage")
@@ -105,7 +105,7 @@ def _make_above(path: Path) -> None:
 def keep_name(path: Path) -> None:
     """Wait until the name of a file or folder is on the disk: a power cut takes what has none."""
     with contextlib.suppress(PermissionError):  # who may not list what it is in can't wait for that
-        sync_folder(path.parent)
+        sync(path.parent)
 
 
 def is_folder(path: Path) -> bool:
@@ -206,7 +206,7 @@ def locked(path: Path, flags: int) -> Iterator[int]:
 def replace(path: Path, data: bytes, *, part: Path) -> None:
     """Put whole new bytes under a name, on the disk; `part` is nobody else's name."""
     put(path, data, part=part, durable=True)
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 def put(path: Path, data: bytes, *, part: Path, durable: bool = False) -> None:
@@ -327,9 +327,9 @@ def write(descriptor: int, data: bytes) -> None:
         data = data[written:]
 
 
-def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
-    descriptor = system.files.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+def sync(path: Path) -> None:
+    """Wait until what a file holds, or the names in a folder, are on the disk."""
+    descriptor = system.files.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         system.files.fsync(descriptor)
     finally:

@@ -44,7 +44,7 @@ class DocumentFiles:
             finally:
                 with contextlib.suppress(OSError):
                     system.files.unlink(new)
-            disk.sync_folder(path.parent)  # the new name is on the disk
+            disk.sync(path.parent)  # the new name is on the disk
         except OSError as error:
             raise StoreError(f"{path} can't be written: {disk.said(error)}") from error
         return True

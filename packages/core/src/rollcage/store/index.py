@@ -17,10 +17,9 @@ its end is attested by nothing but its own `run.finished` line.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from rollcage.errors import TraceUnwritable
@@ -146,8 +145,7 @@ class Index(IndexReader):
                     now = self._mark.now()
                     found, anew = self.look(thorough=thorough)
                 if anew is not None:
-                    with contextlib.suppress(FileNotFoundError):  # where there are no runs
-                        disk.sync_folder(self._folder)  # none is listed that a power cut takes
+                    self.keep(found.lost)
                     disk.replace(self.path, anew, part=self.path.with_name("index.jsonl.part"))
                     now = self._mark.now(len(anew))
                 data = self._data() if anew is None else anew
@@ -155,6 +153,22 @@ class Index(IndexReader):
         except OSError as error:
             raise self._unwritable(error) from error
         return found
+
+    def keep(self, runs: Iterable[str]) -> None:
+        """Wait until these are on the disk, with their names: whoever wrote them may be dead.
+
+        Else the index would list, and a run would build on, what a power cut takes.
+
+        Raises:
+            TraceUnwritable: the disk fails to write them.
+        """
+        for path in (*map(self._trace, runs), self._folder):
+            try:
+                disk.sync(path)
+            except (FileNotFoundError, PermissionError):
+                continue  # it was pruned, or there are no runs; or it may not be listed
+            except OSError as error:
+                raise TraceUnwritable(f"{path} can't be written: {disk.said(error)}") from error
 
     def look(self, *, thorough: bool) -> tuple[Repair, bytes | None]:
         """What is to be repaired; its lines as they should be, unless they are.

@@ -200,6 +200,8 @@ class JsonlStore(TraceFile):
         try:
             writer.append(started)
             if writer.durable:
+                if started.get("source"):
+                    self._index.keep([started["source"]])
                 writer.sync()
                 for each in (path, self._folder, self._at):  # whoever made the folders just now
                     disk.keep_name(each)
@@ -322,7 +324,7 @@ class JsonlStore(TraceFile):
                     disk.replace(path, skeleton, part=disk.new_name(path))
                 for suffix in (".torn", ".control", ".steps", *([] if skeleton else [".jsonl"])):
                     disk.remove(path.with_suffix(suffix))
-                disk.sync_folder(self._folder)
+                disk.sync(self._folder)
                 self._index.prune(left, skeleton, alone=alone)
             except OSError as error:
                 raise StoreError(f"{path} can't be removed: {disk.said(error)}") from error

@@ -73,4 +73,4 @@ class KeyFile:
         with contextlib.suppress(FileExistsError):  # another process was first
             system.files.link(part, path)
         system.files.unlink(part)
-        disk.sync_folder(path.parent)
+        disk.sync(path.parent)
