@@ -189,3 +189,33 @@ def test_a_client_sees_the_same_through_the_proxy_and_offline(
     told = [each for each in zip(*seen[:2], strict=True) if each[0] != each[1]]
     assert len(told) == (server in TELL_THE_TIME), told
     assert len(seen[0]) >= len(story)
+
+
+ASKS = """
+version = 1
+name = "sums"
+default = "allow"
+
+[[rules]]
+id = "sums"
+tools = ["add"]
+decision = "ask"
+reason = "sums are dear"
+"""
+
+
+@pytest.mark.parametrize("client", CLIENTS[1:])
+@pytest.mark.parametrize("decision", ["approve", "reject"])
+def test_the_person_at_an_official_client_decides(
+    tmp_path: Path, client: str, decision: str
+) -> None:
+    """By elicitation in the older era, by `input_required` in the newer one."""
+    policy = tmp_path / "policy.toml"
+    policy.write_text(ASKS)
+    command = python("new", "python", str(PARTIES / "new_server.py"))
+    store = str(tmp_path / "store")
+    proxy = [*ROLLCAGE, "mcp", "run", "--store", store, "--policy", str(policy), "--", *command]
+    story = [["call_tool", "add", {"a": 1, "b": 2}]]
+    asked, answer = play(client, story, proxy, DECISION=decision)
+    assert "sums are dear" in asked[1]
+    assert answer["is_error"] is (decision == "reject")

@@ -11,6 +11,7 @@ from typing import Any
 
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp_types import ElicitResult
 
 
 async def main(story: list[list[Any]], era: str, command: list[str]) -> None:
@@ -19,12 +20,17 @@ async def main(story: list[list[Any]], era: str, command: list[str]) -> None:
     async def progressed(progress: float, total: float | None, message: str | None) -> None:
         seen.append(["progress", progress, total, message])
 
+    async def elicited(context: Any, params: Any) -> ElicitResult:
+        seen.append(["asked", params.message])
+        return ElicitResult(action="accept", content={"decision": os.environ["DECISION"]})
+
+    more: dict[str, Any] = {"elicitation_callback": elicited} if "DECISION" in os.environ else {}
     server = StdioServerParameters(command=command[0], args=command[1:], env=dict(os.environ))
-    async with Client(stdio_client(server), mode=era) as client:
+    async with Client(stdio_client(server), mode=era, **more) as client:
         for method, *arguments in story:
-            more = {"progress_callback": progressed} if method == "call_tool" else {}
+            told = {"progress_callback": progressed} if method == "call_tool" else {}
             try:
-                answer = await getattr(client, method)(*arguments, **more)
+                answer = await getattr(client, method)(*arguments, **told)
                 seen.append(answer.model_dump(mode="json"))
             except Exception as error:  # noqa: BLE001 - what a client shows of it is compared
                 seen.append([type(error).__name__, str(error)])

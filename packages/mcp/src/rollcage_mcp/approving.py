@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, Final
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any, Final, cast
 
 from rollcage import Approval, ApprovalRequest
 from rollcage.gate import person
 
 from rollcage_mcp.conversation import Conversation
 from rollcage_mcp.errors import ServerError
+from rollcage_mcp.sealed import is_sealed_for, sealed
 
 __all__ = ["ClientApprover", "decision", "question"]
 
@@ -25,9 +27,19 @@ _FORM: Final = {
 
 
 class ClientApprover:
-    """Asks by `elicitation/create`; whoever sits at the client decides."""
+    """Asks by `elicitation/create`; whoever sits at the client decides.
 
-    def __init__(self) -> None:
+    A client that takes no requests is asked by the answer to its call (`input_required`), and makes
+    the call again with what the person has said.
+
+    Args:
+        key: seals what such a client carries back; that of the store, so that another process can
+            open it. By default a key of its own.
+    """
+
+    def __init__(self, key: Callable[[], bytes] | None = None) -> None:
+        own = secrets.token_bytes(32)
+        self._key = key or (lambda: own)
         self._conversation: Conversation | None = None
 
     def met(self, conversation: Conversation) -> None:
@@ -38,17 +50,33 @@ class ClientApprover:
         """What the person at the client says. No answer is no approval."""
         conversation = self._conversation
         assert conversation is not None
-        if not conversation.can_elicit:
+        can, client = conversation.asker
+        if not can:
             return Approval.reject(
                 "the client has no dialog for approvals; rollcage mcp run --queue SECONDS waits "
                 "for one in the store's queue",
                 by=_WHO,
             )
+        if not conversation.has_requests:
+            return decision(await self._required(conversation, request), client)
         try:
             answer = await conversation.ask("elicitation/create", question(request))
         except ServerError as error:
             return Approval.reject(f"the client can't ask for approval: {error}", by=_WHO)
-        return decision(answer, conversation.client)
+        return decision(answer, client)
+
+    async def _required(
+        self, conversation: Conversation, request: ApprovalRequest
+    ) -> Mapping[str, Any]:
+        """The answer of a client that takes no requests: it came back with the call, or will."""
+        key = self._key()
+        carried = conversation.carried()
+        if carried is not None and is_sealed_for(carried[0], request, key):
+            said = carried[1]  # the proxy was started again in between
+        else:
+            said = await conversation.require(question(request), sealed(request, key))
+        answer: Any = said.get("approval") if isinstance(said, dict) else None
+        return cast("Mapping[str, Any]", answer) if isinstance(answer, dict) else {}
 
 
 def question(request: ApprovalRequest) -> dict[str, Any]:

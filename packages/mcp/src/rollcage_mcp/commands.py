@@ -15,6 +15,7 @@ from typing import Annotated, Any, cast
 
 import typer
 from rollcage import Contract, QueueApprover, Session
+from rollcage.store import open_store
 from rollcage_cli.errors import UsageError
 from rollcage_cli.options import DEFAULT_STORE, OFF, StoreOption, who
 from rollcage_cli.tools import load_tools
@@ -179,7 +180,7 @@ def run(
 ) -> None:
     """Run a server behind a guard, for one client at standard input and output."""
     logging.basicConfig(stream=sys.stderr, format="rollcage: %(message)s")
-    asks = ClientApprover()
+    asks = ClientApprover(lambda: open_store(store).secret_key())
 
     def opening() -> tuple[Session, Connect | None, Declared]:
         with _as_usage():
@@ -228,7 +229,7 @@ def serve(
 
     @contextlib.asynccontextmanager
     async def talk(send: Send) -> AsyncIterator[Conversation]:
-        asks = ClientApprover()
+        asks = ClientApprover(lambda: open_store(store).secret_key())
         async with guard.session(asks) as session:
             conversation = Conversation(session, guard.connect, send, declared=guard.declared)
             asks.met(conversation)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import dataclasses
 import logging
 import secrets
@@ -27,6 +28,7 @@ from rollcage_mcp.messages import (
     result_of,
     text_result,
 )
+from rollcage_mcp.sealed import is_ours
 from rollcage_mcp.upstream import Connection, Upstream
 
 __all__ = ["GRACE", "Conversation", "Declared", "Send"]
@@ -44,6 +46,8 @@ _GONE: Final = -32001
 _DOUBLED: Final = -32600
 _INTERNAL: Final = -32603
 _PAGES: Final = 1_000  # of a list of tools
+_OF: Final = "io.modelcontextprotocol/"
+_ERA: Final = f"{_OF}protocolVersion"
 _QUIET: Final = {"ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"}
 """Requests whose answer says nothing: a proxy without a server gives it itself."""
 
@@ -61,11 +65,15 @@ class _Served:
     value: Any = None  # what the body gave
     response: Message | None = None  # what the server answered
     notes: list[dict[str, Any]] = dataclasses.field(default_factory=list[dict[str, Any]])
+    carried: tuple[str, Any] | None = None  # a state of ours that came with it, and the answers
 
     @property
     def token(self) -> object:
         """By what the server's progress is known to be that of this request."""
         return self.message.meta.get("progressToken")
+
+
+_serving: contextvars.ContextVar[_Served] = contextvars.ContextVar("rollcage-mcp-call")
 
 
 class Conversation:
@@ -94,6 +102,7 @@ class Conversation:
         self._upstream = Upstream(connect or _nowhere, self._from_server)
         self._served: dict[Id, _Served] = {}
         self._asked: dict[Id, asyncio.Future[Message]] = {}
+        self._paused: dict[str, _Served] = {}  # that wait for an answer, by their states
         self._doubts: list[dict[str, Any]] = []
         self._listing = Listing(declared, self)
         self._meta: dict[str, Any] = {}
@@ -121,8 +130,28 @@ class Conversation:
             text = f"the request {message.id!r} is still being answered: take another id"
             await self._send(as_failure(message.id, _DOUBLED, text))
         else:
-            served = self._served[message.id] = _Served(message)
-            served.task = asyncio.create_task(self._serve(served))
+            await self._begin(message)
+
+    async def _begin(self, message: Message) -> None:
+        """Have a request answered; one that carries an answer of ours goes on where it was."""
+        state = message.params.get("requestState")
+        if message.method != "tools/call" or not is_ours(state):
+            served = _Served(message)
+        else:
+            own = ("requestState", "inputResponses")
+            params = {name: each for name, each in message.params.items() if name not in own}
+            carried = (str(state), message.params.get("inputResponses"))
+            message = as_request(message.id, message.method, params)
+            waits = self._paused.get(str(state))
+            waits = None if waits is None or self._asked[str(state)].done() else waits
+            if waits is not None and _call_of(waits.message) == _call_of(message):
+                waits.message = message
+                self._served[message.id] = waits
+                self._asked[str(state)].set_result(as_answer(message.id, {"said": carried[1]}))
+                return
+            served = _Served(message, carried=carried)
+        self._served[message.id] = served
+        served.task = asyncio.create_task(self._serve(served))
 
     async def _pass_on(self, message: Message) -> None:
         if self._upstream.is_up:
@@ -165,6 +194,50 @@ class Conversation:
         finally:
             self._asked.pop(request.id, None)
 
+    async def require(self, question: Mapping[str, Any], state: str) -> Any:
+        """Ask by the answer to the call that is being made: the client makes it again.
+
+        Args:
+            question: the parameters of `elicitation/create`.
+            state: what the client carries back.
+
+        Returns:
+            What the client answers, by the names of what was asked.
+        """
+        served = _serving.get()
+        answer = self._asked[state] = asyncio.get_running_loop().create_future()
+        self._paused[state] = served
+        inputs = {"approval": {"method": "elicitation/create", "params": dict(question)}}
+        result = {"resultType": "input_required", "inputRequests": inputs, "requestState": state}
+        del self._served[served.message.id]
+        await self._send(as_answer(served.message.id, result))
+        try:
+            return (await answer).data["result"]["said"]
+        finally:
+            self._paused.pop(state, None)
+            self._asked.pop(state, None)
+
+    def carried(self) -> tuple[str, Any] | None:
+        """What came back with the call that is being made: a state, and the answers."""
+        served = _serving.get()
+        carried, served.carried = served.carried, None
+        return carried
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether the client takes requests; of those without a handshake, none does."""
+        return not isinstance(_serving.get().message.meta.get(_ERA), str)
+
+    @property
+    def asker(self) -> tuple[bool, Mapping[str, Any]]:
+        """Whether whoever makes the call has a dialog, and what it has said of itself."""
+        if self.has_requests:
+            return self.can_elicit, self.client
+        meta = _serving.get().message.meta
+        able, info = meta.get(f"{_OF}clientCapabilities"), meta.get(f"{_OF}clientInfo")
+        named = cast("Mapping[str, Any]", info) if isinstance(info, dict) else {}
+        return isinstance(able, dict) and isinstance(able.get("elicitation"), dict), named
+
     # --- from the server -------------------------------------------------------------------------
 
     async def _from_server(self, message: Message) -> None:
@@ -197,7 +270,7 @@ class Conversation:
                 raise
             return
         finally:
-            del self._served[message.id]
+            self._served.pop(served.message.id, None)
             if served.in_doubt and served.response is not None:
                 self._doubts.remove(_call_of(message))
         if not served.cancelled:
@@ -208,27 +281,27 @@ class Conversation:
         try:
             value = await self._value(served)
         except ServerError as error:
-            return as_failure(message.id, error.code, error.message, error.data)
+            return as_failure(served.message.id, error.code, error.message, error.data)
         except REFUSED as error:
             if message.method == "tools/call":  # the model reads it, and goes on
-                return as_answer(message.id, text_result(str(error), is_error=True))
-            return as_failure(message.id, _FAILED, str(error), _named(error))
+                return as_answer(served.message.id, text_result(str(error), is_error=True))
+            return as_failure(served.message.id, _FAILED, str(error), _named(error))
         except ServerGone as error:
             halted = self.session.halted  # by a write of unknown outcome: that this one is, say
             if halted is None:
-                return as_failure(message.id, _GONE, str(error))
-            return as_failure(message.id, _FAILED, f"{error}: {halted}", _named(halted))
+                return as_failure(served.message.id, _GONE, str(error))
+            return as_failure(served.message.id, _FAILED, f"{error}: {halted}", _named(halted))
         except (*HALTED, RollcageError) as error:
-            return as_failure(message.id, _FAILED, str(error), _named(error))
+            return as_failure(served.message.id, _FAILED, str(error), _named(error))
         except Exception as error:  # noqa: BLE001 - no request may stay without an answer
             _log.exception("%s could not be answered", message.method)
-            return as_failure(message.id, _INTERNAL, f"{type(error).__name__}: {error}")
+            return as_failure(served.message.id, _INTERNAL, f"{type(error).__name__}: {error}")
         if isinstance(value, Message):
             return value
         if value is served.value and served.response is not None:
             return served.response  # as the server wrote it
         await self._give_notes(served, value)
-        return as_answer(message.id, value["result"])
+        return as_answer(served.message.id, value["result"])
 
     async def _value(self, served: _Served) -> Any:
         message = served.message
@@ -285,6 +358,7 @@ class Conversation:
         if name.startswith(OWN):
             raise ServerError(-32602, f"a tool can't be called {name!r}: {OWN} is for reads")
         self._note_meta(message)
+        _serving.set(served)
         contract = await self._contract(name)
         served.is_write = contract.effect == "write"
         arguments = _arguments(message)
@@ -417,7 +491,8 @@ class Conversation:
     @property
     def under_way(self) -> list[asyncio.Task[None]]:
         """The requests that are being answered now."""
-        return [each.task for each in self._served.values() if each.task is not None]
+        all_of_them = [*self._served.values(), *self._paused.values()]
+        return [each.task for each in all_of_them if each.task is not None]
 
     async def close(self, grace: float = 0.0) -> None:
         """The client is gone: let what is under way end within a while (seconds), then stop.

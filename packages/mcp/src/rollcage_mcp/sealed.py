@@ -1,0 +1,43 @@
+"""What a client carries back with its answer: for which call the question was, sealed."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+from typing import Final
+
+import orjson
+from rollcage import ApprovalRequest
+
+__all__ = ["is_ours", "is_sealed_for", "sealed"]
+
+_PREFIX: Final = "rollcage1."
+
+
+def sealed(request: ApprovalRequest, key: bytes) -> str:
+    """The `requestState` of a question about a call: nobody without the key can make it."""
+    data = orjson.dumps([request.idempotency_key, request.key, request.policy])
+    text = base64.urlsafe_b64encode(_mac(data, key) + data).decode()
+    return _PREFIX + text
+
+
+def is_ours(state: object) -> bool:
+    """Whether a state looks like ours: others are the server's own."""
+    return isinstance(state, str) and state.startswith(_PREFIX)
+
+
+def is_sealed_for(state: object, request: ApprovalRequest, key: bytes) -> bool:
+    """Whether a state is whole, and that of this very call under this policy."""
+    if not isinstance(state, str):
+        return False
+    try:
+        raw = base64.urlsafe_b64decode(state.removeprefix(_PREFIX))
+    except (ValueError, binascii.Error):
+        return False
+    wanted = base64.urlsafe_b64decode(sealed(request, key).removeprefix(_PREFIX))
+    return hmac.compare_digest(raw, wanted)
+
+
+def _mac(data: bytes, key: bytes) -> bytes:
+    return hmac.digest(key, b"rollcage mcp approval" + data, "sha256")
