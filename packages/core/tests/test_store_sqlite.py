@@ -222,7 +222,7 @@ with Session("job", store="sqlite:///{path}", replay="offline") as session:
     path.chmod(0o444)
     tmp_path.chmod(0o555)
     for folder in tmp_path.parents:
-        if folder.name.startswith("pytest-"):
+        if folder.name.startswith(("pytest-", "popen-")):  # that of a worker of pytest, too
             folder.chmod(0o755)
     command = [sys.executable, "-c", program]
     if os.geteuid() == 0:
