@@ -79,6 +79,7 @@ def undone(*nodes: Node) -> Block:
     return Block(nodes, raises=True)
 
 
+NONE = frozenset[int]()
 READ = Op("read")
 READS = Op("scope", inner=(READ,))
 FOUND: list[Program] = [  # by a search
@@ -98,12 +99,14 @@ FOUND: list[Program] = [  # by a search
         undone(
             Branches(
                 ((W("lose before"), W("fail")), (W("fail"), READ), (READ, READ)),
-                after=(frozenset(), frozenset(), frozenset({0})),
+                after=(NONE, NONE, frozenset({0})),
             ),
             Op("scope", inner=(W(),)),
             W(),
         ),
     ),
+    # A block was undone, and one behind its branch was in the midst of its work.
+    (Branches(((), (undone(W(), W()),), (kept(W()),)), (NONE, NONE, frozenset({0, 1}))),),
 ]
 
 ASKED = W("wait")

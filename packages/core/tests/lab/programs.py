@@ -45,8 +45,9 @@ from rollcage.session.scope import Branch, TurnHandle
 from rollcage.step.driver import Clock
 from rollcage.store import JsonlStore, Store
 
-ATTEMPTS = 30  # how often a program is resumed before it counts as halted for ever
+ATTEMPTS = 40  # how often a program is resumed before it counts as halted for ever
 LOST = 20  # calls of a program that get lost at most: two blocks could take turns at it for ever
+ASKED = 10  # calls that an operator is asked of, of those that wait for that: likewise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -437,7 +438,7 @@ class Lab:
     def decides(self, request: ApprovalRequest) -> Approval | Pending:
         """The operator, who hears of a call and answers when it is asked for again."""
         key, asked = request.idempotency_key, self.world.asked
-        if key not in asked:
+        if key not in asked and len(asked) < ASKED:
             asked.add(key)
             return Pending("ann is asked")
         if request.args["does"] == "refuse":

@@ -355,8 +355,13 @@ def _came_after(
 ) -> dict[str, int]:
     """By branch, the last turn of what comes after it and changed something."""
     last: dict[str, int] = {}
+    changed: dict[str, int] = {}  # the last turn in which a branch, or one off it, did
+    for branch, steps in branches.items() if after else ():
+        turn = _last_change(steps)
+        for each in (branch, *_around(branch)):
+            changed[each] = max(changed.get(each, 0), turn)
     for branch, comes_after in after.items():
-        turn = _last_change(branches.get(branch, ()))
+        turn = changed.get(branch, 0)
         before = set(comes_after) if turn else set[str]()
         waiting = [*before]
         while waiting:
