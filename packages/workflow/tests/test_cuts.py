@@ -117,6 +117,20 @@ QUEUED: dict[str, Any] = {
     },
 }
 
+STARTED: dict[str, Any] = {
+    "name": "started behind a step",
+    "steps": {
+        "a": {"call": "look", "args": {"what": "a"}},
+        "b": put("never", after=["a"]),
+        "beside": put("beside"),
+        "c": put("='c' + b + string(size(a))", after=["b"]),
+        "d": put("d", after=["c", "beside"]),
+    },
+}
+HOW: dict[str, dict[str, Any]] = {
+    "started behind a step": {"start": "c", "given": {"a": ["x"], "b": "given"}},
+}
+
 RACE: dict[str, Any] = {
     "name": "race",
     "steps": {
@@ -157,7 +171,7 @@ async def through(world: World, plan: dict[str, Any]) -> str:
     """Attempts, until no more is done by itself; how it ended."""
     for attempt in range(8):
         try:
-            found = await world.attempt(plan)
+            found = await world.attempt(plan, **HOW.get(plan["name"], {}))
         except ValueError:
             return "failed"
         except Exception as error:
@@ -173,7 +187,7 @@ async def through(world: World, plan: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(
-    "plan", [BRANCHING, LOOPING, TEAM, FAILING, QUEUED], ids=lambda plan: plan["name"]
+    "plan", [BRANCHING, LOOPING, TEAM, FAILING, QUEUED, STARTED], ids=lambda plan: plan["name"]
 )
 async def test_it_goes_on_to_the_same_end(plan: dict[str, Any], tmp_path: Path) -> None:
     chance = random.Random(plan["name"])  # noqa: S311 - reproducible

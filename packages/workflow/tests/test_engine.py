@@ -140,6 +140,26 @@ def test_a_limit_holds_and_a_schedule_starts_executions(world: World, tmp_path: 
     assert world.standing["tick"] == len(ticks())
 
 
+def test_no_more_begin_in_a_time_than_a_limit_says(world: World, tmp_path: Path) -> None:
+    """Told by how early the last one can have begun: a machine that is slow only makes it later."""
+    plan = steps("plan", a=put("a"))
+    made = Engine(
+        f"sqlite:///{tmp_path}/engine.db",
+        store=world.store,
+        plans=[plan],
+        tools=world.tools,
+        every=0.1,
+        limits={"plan": Limit(starts=2, per=1.0)},
+    )
+    for n in range(5):
+        made.start("plan", id=f"job-{n}", by="carl")
+    began = time.monotonic()
+    with serving(made):
+        until(lambda: len(world.deeds) == 5)
+    assert time.monotonic() - began > 1.9
+    assert world.standing == {"a": 5}
+
+
 def test_what_an_engine_can_not_do_is_told(world: World, tmp_path: Path) -> None:
     plan = steps("plan", a=put("a"))
     made = Engine(None, store=world.store, plans=[plan], tools=world.tools)

@@ -1,7 +1,6 @@
 """Commands in the store, and the workers that take them."""
 
 import asyncio
-import itertools
 import subprocess
 import sys
 import time
@@ -123,24 +122,6 @@ async def test_a_command_that_somebody_wrote_by_hand_is_not_taken(
     await crew.work()
     assert "was changed" in caplog.text
     assert not world.runs()
-
-
-async def test_a_look_for_a_few_costs_no_more_where_many_are_open(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    crew = Crew(world, THREE)
-    for n in range(50):
-        crew.start(id=f"job-{n}")
-    looked: list[str] = []
-    get = crew.worker.commands.get
-
-    def look(key: str) -> Any:
-        looked.append(key)
-        return get(key)
-
-    monkeypatch.setattr(crew.worker.commands, "get", look)
-    assert len([*itertools.islice(crew.board.look(), 3)]) == 3
-    assert len(looked) == 3
 
 
 async def test_two_workers_that_take_one_command_do_it_once(world: World) -> None:

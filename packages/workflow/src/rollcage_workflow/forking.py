@@ -21,6 +21,8 @@ _FORK: Final = "ROLLCAGE_FORK"
 
 def fork_of(id: str, store: Store, options: Mapping[str, Any]) -> Fork | None:  # noqa: A002
     """The fork that an attempt is to be: as its session is given it, or as its process is told."""
+    if options.get("fork") is None and not os.environ.get(_FORK):
+        return None
     return Session(id, store=store, fork=options.get("fork")).fork
 
 

@@ -53,6 +53,8 @@ class Command:
         at: not before then (Unix, seconds), unless an approval comes; 0: at once.
         inputs: of a start.
         digest: of a start, the plan that is meant; empty: the one that the worker has.
+        start: of a start, the step that it starts at; empty: the first.
+        given: of a start, the results of the steps before that.
         again: an execution that failed is run once more.
         approvals: not before one of these requests is decided, unless its time comes.
         run: of an undo, the run.
@@ -70,6 +72,8 @@ class Command:
     at: float = 0.0
     inputs: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     digest: str = ""
+    start: str = ""
+    given: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     again: bool = False
     approvals: tuple[str, ...] = ()
     run: str = ""
@@ -81,7 +85,7 @@ class Result:
     """What became of a command.
 
     Attributes:
-        command: it; without its inputs, which are in the trace.
+        command: it; without its inputs and given results, which are in the trace.
         outcome: one word: the execution's status, `undone`, `incomplete` or `refused`.
         detail: what there is to say of that.
         worker: who did it.
@@ -116,6 +120,8 @@ class Commands:
         by: str,
         at: float = 0.0,
         digest: str = "",
+        start: str = "",
+        given: Mapping[str, Any] | None = None,
     ) -> bool:
         """Have an execution started; False where one of this id was before: that stands.
 
@@ -127,16 +133,18 @@ class Commands:
             by: in whose name; they can't approve what it asks for.
             at: not before then (Unix, seconds).
             digest: of the plan, where no other plan of that name will do.
+            start: the step to start at. The worker refuses it where the plan has none of this name.
+            given: by name, the results of the steps before that.
 
         Raises:
-            WorkflowError: the inputs are no JSON, or too long.
+            WorkflowError: the inputs or the given results are no JSON, or too long.
             StoreError: it can't be kept.
         """
-        given = _plain(inputs or {})
+        what = {"inputs": _plain(inputs or {}), "start": start, "given": _plain(given or {})}
         key = f"{prefix_of(id)}.start"
         if self.result(key) is not None or execution(self.store, id).plan:
             return False
-        command = _new(key, "start", id, plan=plan, by=by, at=at, inputs=given, digest=digest)
+        command = _new(key, "start", id, plan=plan, by=by, at=at, digest=digest, **what)
         if not self._put(command):
             return False
         known = self.result(key)  # by a worker that has just done with another one
@@ -266,7 +274,7 @@ class Commands:
     def done(self, command: Command, outcome: str, detail: str = "", *, worker: str = "") -> None:
         """A command's effect is in the store: the first to say so writes its result."""
         if command.by:
-            kept = dataclasses.asdict(command) | {"inputs": {}}
+            kept = dataclasses.asdict(command) | {"inputs": {}, "given": {}}
             said: dict[str, Any] = {"command": kept, "outcome": outcome, "detail": detail[:10_000]}
             said |= {"worker": worker, "time": time.time_ns() // 1000}
             self.store.put_once(_RESULTS, command.key, self._sealed(command.key, said))
@@ -339,12 +347,12 @@ def _command(said: Mapping[str, Any]) -> Command:
 
 
 def _plain(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Inputs that are JSON as they are: nothing else is written down unasked."""
+    """Inputs or results that are JSON as they are: nothing else is written down unasked."""
     for name, each in inputs.items():
         try:
             orjson.dumps(each)
         except TypeError as error:
-            raise WorkflowError(f"the input {name!r} is no JSON: {error}") from None
+            raise WorkflowError(f"{name!r} is no JSON: {error}") from None
         if not is_finite(each):
-            raise WorkflowError(f"the input {name!r} is no JSON: NaN and infinity are none")
+            raise WorkflowError(f"{name!r} is no JSON: NaN and infinity are none")
     return dict(inputs)

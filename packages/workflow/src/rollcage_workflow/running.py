@@ -153,7 +153,8 @@ async def run(
             f"{error.get('type')}: {error.get('message')}. To run it once more: again=True, or "
             f"rollcage workflow run --again"
         )
-    session = await asyncio.to_thread(governed, checked, session, own)
+    if session.get("facade") is not None or session.get("gate"):
+        session = await asyncio.to_thread(governed, checked, session, own)
     begun = start, results
     attempt = _Attempt(checked, wanted, begun, id, own, patience, told, ends, waits, clock, session,
                        rows=before.rows, retries=again)  # fmt: skip

@@ -39,9 +39,9 @@ def open_store(where: str | os.PathLike[str] | Store) -> Store:
     Raises:
         StoreInvalid: the URL is of no store that is known here, or has no path; or it is a file.
     """
-    if isinstance(where, Store):
-        return where
     if not isinstance(where, str | os.PathLike):
+        if isinstance(where, Store):
+            return where
         raise StoreInvalid(f"a store is a folder, a URL or a Store, not {where!r}")
     text = os.fspath(where)
     if not text:

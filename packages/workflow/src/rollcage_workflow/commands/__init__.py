@@ -19,7 +19,14 @@ from rollcage_cli.output import console, print_json, visible
 from rollcage_cli.tools import load_tools
 
 from rollcage_workflow.check import check as check_plan
-from rollcage_workflow.commands.given import IdArgument, given_inputs, given_json
+from rollcage_workflow.commands.given import (
+    FromOption,
+    GivenOption,
+    IdArgument,
+    given_inputs,
+    given_json,
+    given_results,
+)
 from rollcage_workflow.commands.progress import Progress
 from rollcage_workflow.commands.steering import add_commands
 from rollcage_workflow.errors import PlanInvalid
@@ -114,18 +121,8 @@ def run(
         typer.Option("--input", metavar="NAME=JSON", help="An input.", show_default=False),
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="One that failed, once more.")] = OFF,
-    start: Annotated[
-        str, typer.Option("--from", metavar="STEP", help="Start a new one at this step.")
-    ] = "",
-    results: Annotated[
-        Path | None,
-        typer.Option(
-            "--given",
-            metavar="FILE",
-            help="With --from: a JSON file with the results of the steps before, by name.",
-            show_default=False,
-        ),
-    ] = None,
+    start: FromOption = "",
+    results: GivenOption = None,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
@@ -134,7 +131,7 @@ def run(
     inputs = given_inputs(given) if given else None
 
     options: dict[str, Any] = {"id": id, "store": store, "again": again, "start": start}
-    options["given"] = None if results is None else _results(results)
+    options["given"] = given_results(results)
     if as_json:
         found = asyncio.run(run_plan(checked, inputs, **options))
     else:
@@ -209,16 +206,6 @@ def picture(
     checked = _checked(plan, tools, workflows)
     found = None if id is None else _found(store, id)
     typer.echo(picture_of(checked, found), nl=False)
-
-
-def _results(file: Path) -> dict[str, Any]:
-    try:
-        found = given_json(file.read_text(encoding="utf-8"), f"--given {file}")
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--given {visible(str(file))}: {error}") from None
-    if not isinstance(found, dict):
-        raise UsageError(f"--given {visible(str(file))}: it has to be a table: results by step")
-    return found
 
 
 def _found(store: str, id: str) -> Execution:  # noqa: A002

@@ -14,7 +14,13 @@ from rollcage_cli.errors import DIFFERENT, UsageError
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption, who
 from rollcage_cli.output import console, print_json, visible
 
-from rollcage_workflow.commands.given import IdArgument, given_inputs
+from rollcage_workflow.commands.given import (
+    FromOption,
+    GivenOption,
+    IdArgument,
+    given_inputs,
+    given_results,
+)
 from rollcage_workflow.engine.reconcile import reconcile as reconcile_store
 from rollcage_workflow.engine.schedules import Schedule, Schedules
 from rollcage_workflow.orders import Commands
@@ -52,6 +58,8 @@ def start(
     digest: Annotated[
         str, typer.Option(metavar="SHA256", help="Of the plan, where no other one will do.")
     ] = "",
+    first: FromOption = "",
+    results: GivenOption = None,
     by: ByOption = None,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
@@ -60,7 +68,16 @@ def start(
     commands = Commands(open_store(store))
     when = 0.0 if at is None else _time(at)
     inputs = given_inputs(given) if given else {}
-    said = commands.start(plan, inputs, id=id, by=who(by), at=when, digest=digest)
+    said = commands.start(
+        plan,
+        inputs,
+        id=id,
+        by=who(by),
+        at=when,
+        digest=digest,
+        start=first,
+        given=given_results(results),
+    )
     if as_json:
         print_json({"id": id, "plan": plan, "started": said})
     elif said:

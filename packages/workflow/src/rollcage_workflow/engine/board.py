@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Final
@@ -34,8 +33,8 @@ class Board:
     def look(self, *, without: Collection[str] = ()) -> Iterator[Command]:
         """The commands to be taken, those that wait for nothing but a time included.
 
-        They come in no order, each looked at when it is asked for: several workers look at once,
-        and where they have room for a few, what that costs does not grow with all that are open.
+        They come first in, first out. Each is read once, and looked at when it is asked for: where
+        there is room for a few, what a look costs does not grow with all that are open.
 
         Left out are those that are taken by now (`without`), those that wait for an approval, those
         of executions that are paused, or that somebody is at.
@@ -47,13 +46,10 @@ class Board:
             return
         keys = self._worker.commands.open_keys()
         self._known = {key: self._known[key] for key in keys if key in self._known}
-        random.shuffle(keys)
+        read = [self._read(key) for key in keys if key not in without]
         paused = held(self._store, "paused")
-        for key in keys:
-            if key in without:
-                continue
-            command = self._read(key)
-            if command is None or self._is_held(command, paused):
+        for command in sorted(filter(None, read), key=lambda each: (each.time, each.key)):
+            if self._is_held(command, paused):
                 continue
             if command.approvals and not self._worker.is_due(command, self._clock()):
                 continue

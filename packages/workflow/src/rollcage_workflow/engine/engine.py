@@ -24,6 +24,7 @@ from rollcage_workflow.graph import Checked
 from rollcage_workflow.inputs import given_inputs
 from rollcage_workflow.orders import Commands
 from rollcage_workflow.plan import Plan
+from rollcage_workflow.starting import given_results
 
 __all__ = ["Engine"]
 
@@ -90,19 +91,23 @@ class Engine:
         id: str,  # noqa: A002 - what it is called everywhere
         by: str,
         at: float = 0.0,
+        start: str = "",
+        given: Mapping[str, Any] | None = None,
     ) -> bool:
         """Have an execution started; False where one of this id was before. See `Commands.start`.
 
         The inputs are checked by the worker that begins it; here, where the plan is known here.
 
         Raises:
-            InputsInvalid: they are not what the plan declares.
+            InputsInvalid: they are not what the plan declares; or `start` is no step of it, or
+                `given` is not what the steps before that give.
             WorkflowError: they are no JSON.
             StoreError: it can't be kept.
         """
         if plan in self.plans:
             given_inputs(self.plans[plan], inputs or {})
-        return self.commands.start(plan, inputs, id=id, by=by, at=at)
+            given_results(self.plans[plan], start, given or {})
+        return self.commands.start(plan, inputs, id=id, by=by, at=at, start=start, given=given)
 
     def schedule(self, schedule: Schedule) -> None:
         """Have a plan started again and again. See `Schedules.put`."""

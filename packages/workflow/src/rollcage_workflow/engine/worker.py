@@ -165,13 +165,16 @@ class Worker:
         if start is not None and start.by:
             options.setdefault("actor", start.by)
         waited: list[Waits] = []
+        is_start = command.do == "start"
         try:
             found = await run(
                 plan,
-                command.inputs if command.do == "start" else None,
+                command.inputs if is_start else None,
                 id=command.execution,
                 store=self.store,
                 again=command.again,
+                start=command.start,
+                given=command.given if is_start else None,
                 patience=self._patience,
                 ends=lambda: self.ending,
                 waits=waited.append,
