@@ -143,7 +143,9 @@ class _Guard:
         Raises:
             ServersInvalid: the server can't be reached as it is declared.
             PackInvalid: its pack can't be used.
+            StoreInvalid: no store is known for its URL.
         """
+        open_store(self.store)
         if self.connect is not None:
             self.server.check()
         _ = self.declared
@@ -268,6 +270,7 @@ def ops(
     if unknown:
         raise UsageError(f"--allow {unknown[0]}: the scopes are {', '.join(SCOPES)}")
     name = who(by) if "approve" in scopes else None
+    open_store(store)  # or it is refused before a client comes
     served = ops_tools(scopes, store=store, by=name, tools=tools or ())
     asyncio.run(ToolServer("rollcage ops", served).serve_stdio())
 

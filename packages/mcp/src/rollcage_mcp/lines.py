@@ -60,9 +60,11 @@ class Writer:
 
 
 async def reader_of(file: BinaryIO, limit: int = LONGEST) -> asyncio.StreamReader:
-    """A file of this process as a stream: a pipe, a socket, a terminal, or a file on disk."""
+    """A file of this process as a stream: pipe, socket, terminal, file on disk or `/dev/null`."""
     reader = asyncio.StreamReader(limit=limit)
-    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # no event loop waits for these
+    mode = os.fstat(file.fileno()).st_mode
+    if stat.S_ISREG(mode) or (stat.S_ISCHR(mode) and not file.isatty()):
+        # No event loop waits for these: a file, or /dev/null.
         reader.feed_data(file.read())
         reader.feed_eof()
         return reader
