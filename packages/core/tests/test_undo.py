@@ -662,3 +662,26 @@ async def test_an_async_divergence_calls_async_tools(
     async with Session("job", store=store, on_divergence="undo"):
         await put("b")
     assert box == ["b"]
+
+
+def test_two_things_are_observed_under_one_name(tmp_path: Path) -> None:
+    """The later one gone, the name says that the first is gone, too: a look says that it is not."""
+    there: set[int] = set()
+
+    @tool(effect="write")
+    def take(n: int) -> None:
+        there.discard(n)
+
+    def is_there(args: dict[str, Any]) -> dict[str, Any]:
+        return {"there": args["n"] in there}
+
+    @tool(effect="write", observe=is_there, undo=lambda args: [compensate(take, n=args["n"])])
+    def put(n: int) -> None:
+        there.add(n)
+
+    with Session("one name", store=tmp_path) as session:
+        put(1)
+        put(2)
+        report = session.undo()
+    assert there == set()
+    assert [step.status for step in report.steps] == ["verified", "verified"]

@@ -404,7 +404,9 @@ def _gated(tasks: list[Task], host: UndoHost) -> list[UndoneStep]:
 def _undone(task: Task, setting: Setting, host: UndoHost) -> Generator[Request, Any, UndoneStep]:
     """Take one step back, and look whether that worked."""
     if task.state == "nothing":
-        return task.ended("compensated" if task.was is None else "verified", task.reason)
+        if not (yield from _is_there_still(task, setting)):
+            return task.ended("compensated" if task.was is None else "verified", task.reason)
+        task.reason = ""
     if task.state in ("irreversible", "unknown"):
         return task.ended("unknown" if task.state == "unknown" else "irreversible", task.reason)
     looks = task.contract is not None and task.was is not None
@@ -438,6 +440,20 @@ def _undone(task: Task, setting: Setting, host: UndoHost) -> Generator[Request, 
     if differs:
         return task.ended("failed", "the state is not what it was before", differs)
     return task.ended("verified", task.reason)
+
+
+def _is_there_still(task: Task, setting: Setting) -> Generator[Request, Any, bool]:
+    """Whether what a step left is there, though it was to be gone with the steps after it.
+
+    So it is where its tool observes things that are not the same under one name.
+    """
+    if task.put_back or task.happened is False or not (task.was and task.contract and task.calls):
+        return False
+    try:
+        now = yield from _now(task, setting)
+    except SessionError:
+        return True  # what follows says so
+    return bool(differing(task.was, now))
 
 
 def _changed_meanwhile(task: Task, setting: Setting) -> Generator[Request, Any, UndoneStep | None]:

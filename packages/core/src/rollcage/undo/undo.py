@@ -170,6 +170,7 @@ class Task:
         happened: what its probe says, where its outcome is unknown.
         begun: an earlier undo of it has begun, and may have done a part.
         attempt: how many earlier ones did not bring back what was before.
+        put_back: all is as it was before the first step on its resources; none is undone in turn.
     """
 
     entry: Entry
@@ -185,6 +186,7 @@ class Task:
     happened: bool | None = None
     begun: bool = False
     attempt: int = 0
+    put_back: bool = False
     state: TaskState = "irreversible"
     reason: str = ""
     differs: dict[str, list[str]] = dataclasses.field(default_factory=dict[str, list[str]])
@@ -347,7 +349,8 @@ def _follow_down(tasks: Sequence[Task], in_doubt: InDoubt, clean: set[Task]) -> 
     for task in tasks:
         here = {r: coming.get(r, state) for r, state in (task.now or {}).items()}
         task.differs = {}
-        task.state, task.reason = _state(task, here, coming, in_doubt, clean=task in clean)
+        task.put_back = task in clean
+        task.state, task.reason = _state(task, here, coming, in_doubt)
         if task.state == "conflict":
             task.differs = differing(task.after or {}, here)
             _blame(task, stays)
@@ -417,9 +420,7 @@ def _resources(task: Task) -> set[str]:
     return {*(task.was or ()), *(task.after or ())}
 
 
-def _state(
-    task: Task, here: Digests, coming: Digests, in_doubt: InDoubt, *, clean: bool
-) -> tuple[TaskState, str]:
+def _state(task: Task, here: Digests, coming: Digests, in_doubt: InDoubt) -> tuple[TaskState, str]:
     entry = task.entry
     if task.happened is False:
         return "nothing", "its probe reports that it never happened"
@@ -427,7 +428,7 @@ def _state(
     # What it made (a row with a new key) a later step took away, and is there again by its turn.
     made = after.keys() - (task.was or {}).keys()
     returns = bool(made) and all(coming.get(resource) == after[resource] for resource in made)
-    if task.was is not None and (clean or not (returns or differing(task.was, here))):
+    if task.was is not None and (task.put_back or not (returns or differing(task.was, here))):
         if task.plan is None and entry.status == "ok" and task.after not in (None, task.was):
             return "nothing", "its state was restored by somebody else"
         return "nothing", "the state is as it was before"
