@@ -12,7 +12,7 @@ import pydantic
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, ToolRetryMiddleware
-from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler, CallbackManager
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import BaseTool, StructuredTool, Tool, ToolException, tool
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -113,6 +113,18 @@ class Bench:
 
         return Behind(answer, aanswer)
 
+    def silent(self) -> Behind:
+        """It invokes the tool with callbacks of its own, which are none."""
+
+        async def aanswer(request: Any, _: Any) -> Any:
+            nobody = AsyncCallbackManager([])
+            return await self.bare.ainvoke(request.tool_call, {"callbacks": nobody})
+
+        def answer(request: Any, _: Any) -> Any:
+            return self.bare.invoke(request.tool_call, {"callbacks": CallbackManager([])})
+
+        return Behind(answer, aanswer)
+
     def asked(self) -> Behind:
         """It asks an agent of its own, whose tools are bare."""
         question: Any = {"messages": [HumanMessage("Go.")]}
@@ -152,7 +164,7 @@ def bench(lab: Lab) -> Bench:
     return Bench(lab)
 
 
-SHAPES = ["fresh", "invoked", "run", "threaded", "asked", "swallowed"]
+SHAPES = ["fresh", "invoked", "run", "threaded", "silent", "asked", "swallowed"]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
