@@ -142,6 +142,36 @@ def test_what_the_user_said(store: Path, audit: Cli, form: str) -> None:
         assert "Write to ann / and to bob" in told
 
 
+def test_a_call_in_a_branch_of_a_resumed_run_is_told_of_with_both_policies(
+    store: Path, audit: Cli
+) -> None:
+    """It was asked about under the first, which an approver edited; the second only looks on."""
+
+    def approver(request: ApprovalRequest) -> Approval:
+        return Approval.edit({"to": "ann"}, by="bob")
+
+    first, second = policy("ask"), policy("deny", "shadow", name="second")
+
+    def work(session: Session, to: str | None) -> None:
+        with session.branch("mail"):
+            assert send("mallory") == "sent ann"
+        if to is None:
+            raise KeyError
+        assert send(to) == f"sent {to}"
+
+    with pytest.raises(KeyError), Session("job", store=store, policy=first, approver=approver) as s:
+        work(s, None)
+    with Session("job", store=store, policy=second) as session:
+        work(session, "carl")
+    then, now, last = (e for e in audit() if e["kind"] == "call")
+    assert (then["run"], then["policy_digest"], then["shadow"]) == (s.run_id, first.digest, "")
+    assert (then["args"], then["args_before"], then["by"]) == ('to="ann"', 'to="mallory"', "bob")
+    assert (now["state"], now["first_ran_run"], now["first_ran_step"]) == ("hit", s.run_id, 1)
+    assert (now["args"], now["by"], now["approval"]) == ('to="ann"', "bob", then["approval"])
+    assert (now["branch"], now["policy_digest"], now["shadow"]) == ("mail", second.digest, "deny")
+    assert (last["args"], last["state"], last["shadow_rule"]) == ('to="carl"', "ran", "look")
+
+
 # --- checked again -------------------------------------------------------------------------------
 
 
