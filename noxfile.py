@@ -40,14 +40,33 @@ SUITES = ["packages/conformance", "packages/core", "packages/governance", "packa
 # Each package with the siblings that its tests need: nothing else is in its environment.
 PACKAGES = {
     "core": ["packages/core", "packages/governance", "packages/policy"],
-    "cli": ["packages/cli", "packages/core"],
+    "cli": ["packages/cli", "packages/views", "packages/core"],
     "conformance": SUITES,
-    "governance": ["packages/governance", "packages/cli", "packages/core"],
-    "policy": ["packages/policy", "packages/cli", "packages/core", "packages/governance"],
-    "importing": ["packages/importing", "packages/cli", "packages/core", "packages/otel"],
-    "mcp": ["packages/mcp", "packages/cli", *SUITES[1:]],
-    "otel": ["packages/otel", "packages/cli", "packages/core"],
-    "workflow": ["packages/workflow", "packages/cli", "packages/core", "packages/governance"],
+    "governance": ["packages/governance", "packages/cli", "packages/views", "packages/core"],
+    "policy": [
+        "packages/policy",
+        "packages/cli",
+        "packages/views",
+        "packages/core",
+        "packages/governance",
+    ],
+    "importing": [
+        "packages/importing",
+        "packages/cli",
+        "packages/views",
+        "packages/core",
+        "packages/otel",
+    ],
+    "mcp": ["packages/mcp", "packages/cli", "packages/views", *SUITES[1:]],
+    "otel": ["packages/otel", "packages/cli", "packages/views", "packages/core"],
+    "views": ["packages/views", "packages/cli", "packages/core"],
+    "workflow": [
+        "packages/workflow",
+        "packages/cli",
+        "packages/views",
+        "packages/core",
+        "packages/governance",
+    ],
     "pytest": ["packages/pytest", "packages/core"],
     "toolbox": ["packages/toolbox", "packages/core"],
     "langchain": ["integrations/langchain", *SUITES],
@@ -71,7 +90,8 @@ MCP_NODE = [
 CORE = "packages/core[idna,secrets,sql,yaml]"  # with all that a policy can use
 EVERYTHING = [CORE, "packages/cli[demo]", "packages/conformance", "packages/governance"]
 EVERYTHING += ["packages/otel[export]", "packages/policy", "packages/pytest", "packages/toolbox"]
-EVERYTHING += ["packages/importing[protobuf]", "packages/mcp[http]", "packages/workflow[engine]"]
+EVERYTHING += ["packages/importing[protobuf]", "packages/mcp[http]", "packages/views"]
+EVERYTHING += ["packages/workflow[engine]"]
 EVERYTHING += [PACKAGES[adapter][0] for adapter in ADAPTERS]
 
 
@@ -110,7 +130,13 @@ def moving(adapter: str) -> list[str]:
 @nox.session
 def demo(session: nox.Session) -> None:
     """See it work: an agent that crashes, is resumed, is blocked, is caught out, and is undone."""
-    folders = ["packages/core", "packages/cli[demo]", "packages/toolbox", "integrations/langchain"]
+    folders = [
+        "packages/core",
+        "packages/cli[demo]",
+        "packages/views",
+        "packages/toolbox",
+        "integrations/langchain",
+    ]
     session.install(*editable(*folders), *CONSTRAINTS)
     session.run("rollcage", "demo", *session.posargs)
 
@@ -166,7 +192,7 @@ def matrix(session: nox.Session) -> None:
 @nox.session
 def undo(session: nox.Session) -> None:
     """An agent of LangChain is undone where there is no framework (in `cross`, by a blocker)."""
-    needed = ("packages/core", "packages/cli", "packages/toolbox")
+    needed = ("packages/core", "packages/cli", "packages/views", "packages/toolbox")
     session.install(*editable(*needed), *CONSTRAINTS)
     there = Path(session.create_tmp()).resolve() / "langchain"  # an environment of its own
     python, folder = there / "bin" / "python", there / "agent"
@@ -208,7 +234,7 @@ def mcp(session: nox.Session) -> None:
             session.error("npm is needed: apt-get install nodejs npm")
         session.run("apt-get", "install", "--yes", "-qq", "nodejs", "npm", external=True)
     session.install(
-        *editable("packages/core", "packages/cli", "packages/mcp[http]"),
+        *editable("packages/core", "packages/cli", "packages/views", "packages/mcp[http]"),
         *groups("test"),
         *CONSTRAINTS,
     )

@@ -58,7 +58,9 @@ NO_STORE = {"demo", "workflow init", "workflow check", "policy init", "policy ch
 # does not end, or needs more than a store, is only asked what it says of a wrong URL here.
 TABLE = """
 runs
+jobs
 show @job
+watch @job
 verify @job
 diff @job @other                                  -> 1
 audit

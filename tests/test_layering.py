@@ -62,13 +62,16 @@ LAZY = {
 }
 # ... and for these: commands that a package brings to the command line, and suites that need it.
 BESIDE = {
+    ("rollcage_cli", "rollcage_views"),
     ("rollcage_conformance", "rollcage_governance"),
     ("rollcage_conformance", "rollcage_policy"),
     ("rollcage_governance.commands", "rollcage_cli"),
     ("rollcage_governance.views", "rollcage_cli"),
+    ("rollcage_governance.views", "rollcage_views"),
     ("rollcage_import.commands", "rollcage_cli"),
     ("rollcage_mcp.commands", "rollcage_cli"),
     ("rollcage_policy.commands", "rollcage_cli"),
+    ("rollcage_policy.commands", "rollcage_views"),
     ("rollcage_workflow.commands", "rollcage_cli"),
 }
 

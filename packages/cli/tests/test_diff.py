@@ -52,7 +52,7 @@ def test_changed_arguments_and_results(cli: Cli, store: Path, tools: Any) -> Non
     two = record_calls(store, [(tools.put, {"path": "a", "text": "yy"}), given, logged_in])
     result = cli("diff", one, two)
     assert result.code == 1
-    assert 'args.text: "x" → "yy"' in result.out
+    assert 'args.text:           "x" → "yy"' in result.out
     assert "outcome.value.wrote: 1 → 2" in result.out
     assert "outcome.value.a[1]: 2 → 3" in result.out
     assert "outcome.value.a[2]: null → 4" in result.out
@@ -79,7 +79,7 @@ def test_a_step_in_between_does_not_shift_the_rest(cli: Cli, store: Path, tools:
     result = cli("diff", one, two, "--all", "--json")
     assert result.code == 1
     assert [s["relation"] for s in result.data["steps"]] == ["same"] * 5 + ["only_b"] + ["same"] * 5
-    assert "= 1 / 1  put" in cli("diff", one, two, "--all").out
+    assert "=  1 / 1   put" in cli("diff", one, two, "--all").out
 
 
 def test_identical_calls_are_counted(cli: Cli, store: Path, tools: Any) -> None:

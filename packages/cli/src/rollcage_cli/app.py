@@ -3,7 +3,8 @@
 Exit codes: 0 done; 1 runs differ, not everything is undone, the doctor found something to decide or
 mend, or the demo found less than it promises; 2 the request makes no sense, or what it asks for
 does not exist; 3 a trace, or something else in the store, is damaged; 4 a run is in use; 5 the
-store can't be read or written, or something unexpected; 130 interrupted.
+store can't be read or written, or something unexpected; 6 the watched run is paused; 7 its process
+died; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ __all__ = ["main", "rollcage"]
 # other packages are entry points of `GROUP`.
 _COMMANDS: Final = {
     "demo": "rollcage_cli.demo",
+    "jobs": "rollcage_cli.jobs",
     "runs": "rollcage_cli.runs",
     "show": "rollcage_cli.show",
+    "watch": "rollcage_cli.watch",
     "verify": "rollcage_cli.verify",
     "diff": "rollcage_cli.diff",
     "fork": "rollcage_cli.forks.command",

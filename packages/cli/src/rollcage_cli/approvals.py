@@ -13,9 +13,9 @@ from rollcage import Approval, ApprovalCorrupt, ApprovalInvalid
 from rollcage.gate import ApprovalQueue, Queued
 from rollcage.store import without_password
 from rollcage.trace import TAG
+from rollcage_views import time_text
 
 from rollcage_cli.errors import CORRUPT, UsageError
-from rollcage_cli.lookup import time_text
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption, who
 from rollcage_cli.output import arguments_text, console, print_json, value_text, visible
 

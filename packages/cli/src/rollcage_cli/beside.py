@@ -8,8 +8,8 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 from rollcage.trace import REPLAYED, Step
+from rollcage_views import Pair, first_difference
 
-from rollcage_cli.diff import Pair, first_difference
 from rollcage_cli.output import arguments_text, value_text, visible
 from rollcage_cli.table import Table
 

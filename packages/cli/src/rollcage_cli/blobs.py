@@ -9,8 +9,7 @@ import orjson
 from rollcage.errors import StoreError
 from rollcage.store import Reader
 from rollcage.trace import TAG
-
-from rollcage_cli.values import items_of, mapping_of, tag_of
+from rollcage_views import items_of, mapping_of, tag_of
 
 __all__ = ["blobs_in", "blobs_of"]
 

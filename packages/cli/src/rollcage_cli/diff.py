@@ -2,57 +2,33 @@
 
 from __future__ import annotations
 
-import dataclasses
-from bisect import bisect_left
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from itertools import zip_longest
-from typing import Annotated, Any, Final
+from collections.abc import Sequence
+from typing import Annotated, Final
 
 import typer
+from rich.console import Console
 from rich.text import Text
-from rollcage.trace import REPLAYED, Run, Step, read_run
+from rollcage.trace import read_run
+from rollcage_views import (
+    Pair,
+    align,
+    first_difference,
+    in_order,
+    lineage_of,
+    pair_data,
+    standing,
+    words,
+)
 
 from rollcage_cli.errors import DIFFERENT
-from rollcage_cli.lineage import lineage_of, standing, words
 from rollcage_cli.lookup import find
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
 from rollcage_cli.output import console, counted, print_json, value_text, visible
-from rollcage_cli.values import items_of, mapping_of, tag_of
 
-__all__ = ["Change", "Pair", "align", "diff", "first_difference", "in_order", "pair_data"]
+__all__ = ["diff"]
 
 _CHANGES: Final = 20  # of one step that are told in text
 _VALUE: Final = 120  # characters of a value that are told in text
-_DEEPEST: Final = 100  # levels of a value that are distinguished
-_ABSENT: Final = object()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Change:
-    """A place where two steps differ: `a` and `b` are None where there is nothing."""
-
-    path: str
-    a: Any
-    b: Any
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Pair:
-    """A step of each run that stand for one another; one of them may be missing."""
-
-    a: Step | None
-    b: Step | None
-    changes: list[Change]
-
-    @property
-    def relation(self) -> str:
-        """`same`, `changed`, `only_a` or `only_b`."""
-        if self.a is None:
-            return "only_b"
-        if self.b is None:
-            return "only_a"
-        return "changed" if self.changes else "same"
 
 
 def diff(
@@ -98,152 +74,6 @@ def diff(
         raise typer.Exit(DIFFERENT)
 
 
-def in_order(seen: Run) -> list[Step]:
-    """The steps of a run, in the order in which they were asked for."""
-    return sorted(seen.steps, key=lambda row: (row.turn, row.slot, row.step))
-
-
-def first_difference(pairs: Sequence[Pair]) -> Pair | None:
-    """The first steps that are not the same."""
-    return next((pair for pair in pairs if pair.relation != "same"), None)
-
-
-def align(a: Sequence[Step], b: Sequence[Step]) -> list[Pair]:
-    """Pair the steps of two runs.
-
-    First by call (kind, name, version, arguments); between those that agree, by kind and name.
-    """
-    pairs: list[Pair] = []
-    for gap_a, gap_b, same in _split(a, b, lambda row: (row.kind, row.name, row.key)):
-        for only_a, only_b, alike in _split(gap_a, gap_b, lambda row: (row.kind, row.name)):
-            pairs += (Pair(row, None, []) for row in only_a)
-            pairs += (Pair(None, row, []) for row in only_b)
-            pairs += (_pair(*both) for both in alike)
-        pairs += (_pair(*both) for both in same)
-    return _without_replayed_bodies(pairs)
-
-
-_Gap = tuple[Sequence[Step], Sequence[Step], Sequence[tuple[Step, Step]]]
-
-
-def _split(
-    a: Sequence[Step], b: Sequence[Step], identity: Callable[[Step], Hashable]
-) -> Iterator[_Gap]:
-    """Cut both where they agree: what stands before each agreement, and the two that agree.
-
-    The n-th of identical steps agrees with the n-th, so that the longest common sequence is a
-    longest increasing one, found in n log n.
-    """
-    where = {each: index for index, each in enumerate(_numbered(b, identity))}
-    common = [(i, where[each]) for i, each in enumerate(_numbered(a, identity)) if each in where]
-    at_a = at_b = 0
-    for i, j in _longest_increasing(common):
-        yield a[at_a:i], b[at_b:j], [(a[i], b[j])]
-        at_a, at_b = i + 1, j + 1
-    yield a[at_a:], b[at_b:], []
-
-
-def _numbered(
-    rows: Sequence[Step], identity: Callable[[Step], Hashable]
-) -> Iterator[tuple[Hashable, int]]:
-    seen: Counter[Hashable] = Counter()
-    for row in rows:
-        each = identity(row)
-        yield each, seen[each]
-        seen[each] += 1
-
-
-def _longest_increasing(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Of pairs that rise in their first part, the most that rise in their second one too."""
-    ends: list[int] = []  # by length: the lowest second part that a sequence of it can end with
-    last: list[int] = []  # by length: the pair that does so
-    before: list[int] = []  # by pair: the one that comes before it
-    for index, (_, second) in enumerate(pairs):
-        length = bisect_left(ends, second)
-        before.append(last[length - 1] if length else -1)
-        ends[length : length + 1] = [second]
-        last[length : length + 1] = [index]
-    found: list[tuple[int, int]] = []
-    index = last[-1] if last else -1
-    while index >= 0:
-        found.append(pairs[index])
-        index = before[index]
-    return found[::-1]
-
-
-def _without_replayed_bodies(pairs: Sequence[Pair]) -> list[Pair]:
-    """Leave out what a body did whose replay in the other run stands for all of it."""
-    replayed_in_b = {p.a.step for p in pairs if p.a and p.b and p.b.state in REPLAYED}
-    replayed_in_a = {p.b.step for p in pairs if p.a and p.b and p.a.state in REPLAYED}
-    kept: list[Pair] = []
-    for pair in pairs:
-        if pair.b is None and pair.a is not None and pair.a.parent in replayed_in_b:
-            replayed_in_b.add(pair.a.step)
-        elif pair.a is None and pair.b is not None and pair.b.parent in replayed_in_a:
-            replayed_in_a.add(pair.b.step)
-        else:
-            kept.append(pair)
-    return kept
-
-
-def _pair(a: Step, b: Step) -> Pair:
-    changes = [
-        *_differences("version", a.version, b.version),
-        *_differences("effect", a.simulated or a.effect, b.simulated or b.effect),
-        *_differences("args", a.args, b.args),
-        *_differences("outcome", _ended(a), _ended(b)),
-    ]
-    return Pair(a, b, changes)
-
-
-def _ended(row: Step) -> dict[str, Any]:
-    """What counts of an outcome: not whether it was replayed, nor how many tokens it took."""
-    if row.state == "blocked":
-        return {"status": "blocked", "verdict": row.verdict}
-    if row.kind == "branch":
-        return {"status": "ok"}
-    outcome = row.outcome or {"status": row.state}
-    return {k: outcome[k] for k in ("status", "value", "error") if outcome.get(k) is not None}
-
-
-def _differences(path: str, a: Any, b: Any, depth: int = 0) -> Iterator[Change]:
-    """Where two values differ; a tagged one is compared as a whole."""
-    inside = _insides(a, b) if depth < _DEEPEST else []
-    for name, x, y in inside:
-        yield from _differences(f"{path}{name}", x, y, depth + 1)
-    if not inside and (type(a) is not type(b) or a != b):
-        yield Change(path, *(None if each is _ABSENT else each for each in (a, b)))
-
-
-def _insides(a: Any, b: Any) -> list[tuple[str, Any, Any]]:
-    """What two values of one shape hold, side by side; nothing where they can't be inspected."""
-    x, y = mapping_of(a), mapping_of(b)
-    if x is not None and y is not None and tag_of(x) is None and tag_of(y) is None:
-        return [(f".{n}", x.get(n, _ABSENT), y.get(n, _ABSENT)) for n in {**x, **y}]
-    i, j = items_of(a), items_of(b)
-    if i is not None and j is not None:
-        both = enumerate(zip_longest(i, j, fillvalue=_ABSENT))
-        return [(f"[{index}]", *pair) for index, pair in both]
-    return []
-
-
-# --- telling it ----------------------------------------------------------------------------------
-
-
-def pair_data(pair: Pair) -> dict[str, Any]:
-    """For machines."""
-    row = pair.a or pair.b
-    assert row is not None
-    return {
-        "relation": pair.relation,
-        "name": row.name,
-        "kind": row.kind,
-        "a": None if pair.a is None else pair.a.step,
-        "b": None if pair.b is None else pair.b.step,
-        "changes": [dataclasses.asdict(change) for change in pair.changes],
-    }
-
-
 _SIGNS: Final = {"same": "=", "changed": "~", "only_a": "-", "only_b": "+"}
 _STYLES: Final = {"same": "dim", "changed": "yellow", "only_a": "red", "only_b": "green"}
 
@@ -251,17 +81,28 @@ _STYLES: Final = {"same": "dim", "changed": "yellow", "only_a": "red", "only_b":
 def _print(pairs: Sequence[Pair], differing: int, *, all_steps: bool) -> None:
     out = console()
     first = first_difference(pairs)
-    for pair in pairs:
+    told = [pair for pair in pairs if all_steps or pair.relation != "same"]
+    numbers = [
+        ["—" if each is None else str(each.step) for each in (pair.a, pair.b)] for pair in told
+    ]
+    a, b = (max((len(pair[side]) for pair in numbers), default=0) for side in (0, 1))
+    for pair, (at_a, at_b) in zip(told, numbers, strict=True):
         row = pair.a or pair.b
-        if row is None or (pair.relation == "same" and not all_steps):
-            continue
-        at = " / ".join("—" if each is None else str(each.step) for each in (pair.a, pair.b))
+        assert row is not None
         mark = "  (the first difference)" if pair is first and differing > 1 else ""
-        said = f"{_SIGNS[pair.relation]} {at}  {visible(row.name)}{mark}"
-        out.print(Text(said, style=_STYLES[pair.relation]), soft_wrap=True)
-        for change in pair.changes[:_CHANGES]:
-            was, now = (value_text(each)[:_VALUE] for each in (change.a, change.b))
-            out.print(f"    {visible(change.path)}: {was} → {now}", soft_wrap=True)
-        if len(pair.changes) > _CHANGES:
-            out.print(f"    and {len(pair.changes) - _CHANGES} more")
+        at = f"{_SIGNS[pair.relation]} {at_a:>{a}} / {at_b:<{b}}"
+        out.print(Text(f"{at}  {visible(row.name)}{mark}", _STYLES[pair.relation]), soft_wrap=True)
+        _print_changes(out, pair)
     out.print(f"{counted(len(pairs), 'step')} compared, {differing or 'none'} differ")
+
+
+def _print_changes(out: Console, pair: Pair) -> None:
+    """Where two steps differ, the values below one another."""
+    told = pair.changes[:_CHANGES]
+    place = min(max((len(visible(each.path)) for each in told), default=0), 40)
+    for change in told:
+        was, now = (value_text(each)[:_VALUE] for each in (change.a, change.b))
+        path = f"{visible(change.path)}:"
+        out.print(f"    {path:<{place + 1}} {was} → {now}", soft_wrap=True)
+    if len(pair.changes) > _CHANGES:
+        out.print(f"    and {len(pair.changes) - _CHANGES} more")

@@ -11,10 +11,10 @@ from rich.text import Text
 from rollcage.errors import RollcageError, RunNotFound, StoreError, StoreInvalid
 from rollcage.store import RunInfo, Store, check_attested, open_store, store_option
 from rollcage.trace import read_run
+from rollcage_views import lineage_of, standing
 
 from rollcage_cli.blobs import blobs_of
 from rollcage_cli.errors import CORRUPT, DIFFERENT, OK, UsageError
-from rollcage_cli.lineage import lineage_of, standing
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption
 from rollcage_cli.output import console, counted, print_json, visible
 

@@ -32,10 +32,12 @@ from rollcage.errors import (
 
 __all__ = [
     "CORRUPT",
+    "DIED",
     "DIFFERENT",
     "FAILED",
     "IN_USE",
     "OK",
+    "PAUSED",
     "USAGE",
     "ClaimFailed",
     "DemoUnavailable",
@@ -53,6 +55,8 @@ USAGE: Final = 2
 CORRUPT: Final = 3
 IN_USE: Final = 4
 FAILED: Final = 5
+PAUSED: Final = 6
+DIED: Final = 7
 
 
 class UsageError(RollcageError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -20,11 +19,12 @@ from rollcage.store import (
     open_trace,
     without_password,
 )
+from rollcage_views import time_text
 
 from rollcage_cli.errors import RunAmbiguous
 from rollcage_cli.output import visible
 
-__all__ = ["Found", "find", "time_text"]
+__all__ = ["Found", "find"]
 
 _LISTED: Final = 10
 
@@ -38,15 +38,6 @@ class Found(NamedTuple):
     def read(self) -> RunTrace:
         """Its trace."""
         return self.reader.read(self.run)
-
-
-def time_text(microseconds: int) -> str:
-    """An instant as people in this time zone read it."""
-    try:
-        moment = datetime.fromtimestamp(microseconds / 1e6, tz=UTC).astimezone()
-    except (OverflowError, ValueError, OSError):
-        return "?"
-    return moment.strftime("%Y-%m-%d %H:%M:%S")
 
 
 def find(store: str, reference: str) -> Found:

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+from rollcage_cli.completion import complete_run
 from rollcage_cli.errors import UsageError
 
 __all__ = [
@@ -31,6 +32,7 @@ RunArgument = Annotated[
         metavar="RUN",
         help="An id, its beginning or end, @NAME (the newest so named), latest, or a .jsonl file.",
         show_default=False,
+        autocompletion=complete_run,
     ),
 ]
 NewestRunArgument = Annotated[
@@ -39,6 +41,7 @@ NewestRunArgument = Annotated[
         metavar="[RUN]",
         help="As in every command; by default the newest run.",
         show_default=False,
+        autocompletion=complete_run,
     ),
 ]
 StoreOption = Annotated[

@@ -6,17 +6,15 @@ away, and no console here knows markup, so that `[red]` in a tool's argument is 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator
 from typing import IO, Any, Final, TextIO
 
 from rich.console import Console
-from rollcage.trace import TAG
-
-from rollcage_cli.values import items_of, mapping_of
+from rollcage_views import arguments_text, counted, escape_json, value_text, visible
 
 __all__ = [
     "arguments_text",
@@ -24,48 +22,13 @@ __all__ = [
     "counted",
     "escape_json",
     "is_terminal",
+    "paged",
     "print_json",
     "value_text",
     "visible",
 ]
 
 _PIPE_WIDTH: Final = 160  # columns, where no terminal says how many there are
-_DEEPEST: Final = 20  # levels of a value that are shown
-_LONGEST: Final = 4000  # characters of one value that are looked at for a table
-
-# C0 and C1 controls, what changes the direction or hides in text, lone surrogates, tags.
-_UNSAFE: Final = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
-    "\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
-)
-_NAMED: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 run`, `2 runs`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def visible(text: str) -> str:
-    """The text with every character that a terminal might act on written as an escape."""
-    return _UNSAFE.sub(_escaped, text)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    character = found.group()
-    point = ord(character)
-    if character in _NAMED:
-        return _NAMED[character]
-    return f"\\x{point:02x}" if point < 256 else f"\\u{{{point:x}}}"
-
-
-def escape_json(text: str) -> str:
-    """JSON with the same characters as `visible` in its own escapes: it means what it meant."""
-    return _UNSAFE.sub(_json_escaped, text)
-
-
-def _json_escaped(found: re.Match[str]) -> str:
-    return json.dumps(found.group())[1:-1] if found.group() != "\x7f" else "\\u007f"
 
 
 def is_terminal(stream: IO[str]) -> bool:
@@ -80,47 +43,26 @@ def console(*, error: bool = False, to: TextIO | None = None) -> Console:
     return Console(file=stream, markup=False, emoji=False, highlight=False, width=width)
 
 
+@contextlib.contextmanager
+def paged() -> Generator[Console]:
+    """A console on stdout; on a terminal, what is longer than it goes through `PAGER`."""
+    out = console()
+    if not (is_terminal(sys.stdout) and is_terminal(sys.stdin)):
+        yield out
+        return
+    with out.capture() as captured:
+        yield out
+    text = captured.get()
+    if text.count("\n") < out.height:
+        out.file.write(text)
+        return
+    from rich.pager import SystemPager
+
+    os.environ.setdefault("LESS", "-RX")  # shows colours, and leaves the text where it was
+    SystemPager().show(text)
+
+
 def print_json(data: Any, *, error: bool = False) -> None:
     """One JSON document on stdout, or on stderr; ASCII only."""
     text = json.dumps(data, indent=2).replace("\x7f", "\\u007f")
     print(text, file=sys.stderr if error else sys.stdout)
-
-
-def arguments_text(arguments: Mapping[str, Any]) -> str:
-    """A call's arguments as one line."""
-    shown = (f"{visible(name)}={value_text(value)}" for name, value in arguments.items())
-    return ", ".join(shown)
-
-
-def value_text(encoded: Any, depth: int = 0) -> str:
-    """A recorded value as one line of safe text, its encoding read but nothing of it revived."""
-    if depth > _DEEPEST:
-        return "…"
-    mapping, items = mapping_of(encoded), items_of(encoded)
-    if mapping is not None:
-        if TAG in mapping:
-            return _tagged_text(mapping, depth)
-        inside = (f"{visible(name)}: {value_text(v, depth + 1)}" for name, v in mapping.items())
-        return f"{{{', '.join(inside)}}}"
-    if items is not None:
-        return f"[{', '.join(value_text(item, depth + 1) for item in items)}]"
-    if isinstance(encoded, str):
-        text = encoded if len(encoded) <= _LONGEST else f"{encoded[:_LONGEST]}…"
-        return f'"{visible(text)}"'
-    return visible(json.dumps(encoded))
-
-
-def _tagged_text(encoded: Mapping[str, Any], depth: int) -> str:
-    tag = visible(str(encoded[TAG]))
-    if tag in ("secret", "redacted"):
-        return f"<{tag}>"
-    if tag == "blob":
-        return (
-            f"<{encoded.get('size', '?')} bytes in blob {visible(str(encoded.get('sha256')))[:12]}>"
-        )
-    if tag == "opaque":
-        return f"<{visible(str(encoded.get('type', 'a value')))}, not recorded>"
-    inner = value_text(encoded.get("value"), depth + 1)
-    if tag in ("native", "model", "dataclass", "enum"):
-        return f"{visible(str(encoded.get('type', tag)))}({inner})"
-    return f"{tag}({inner})"

@@ -10,8 +10,8 @@ import orjson
 from rollcage.errors import RollcageError, RunNotFound, StoreError
 from rollcage.store import RunInfo, RunTrace, Store, check_attested, store_option
 from rollcage.trace import check_events, read_run
+from rollcage_views import lineage_of, standing
 
-from rollcage_cli.lineage import lineage_of, standing
 from rollcage_cli.redact import Redaction, sealed
 
 __all__ = ["Choice", "choices", "drop_unused_blobs", "prune_run"]

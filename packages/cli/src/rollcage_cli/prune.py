@@ -10,9 +10,10 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 from rollcage.store import Store, open_store, without_password
+from rollcage_views import time_text
 
 from rollcage_cli.errors import UsageError
-from rollcage_cli.lookup import find, time_text
+from rollcage_cli.lookup import find
 from rollcage_cli.moments import moment
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption, who
 from rollcage_cli.output import console, counted, print_json, visible

@@ -16,9 +16,9 @@ from typing import Any, Final
 import orjson
 from rollcage.errors import StoreError
 from rollcage.trace import CHAIN_START, TAG, seal_line
+from rollcage_views import items_of, mapping_of, pairs_of, tag_of
 
 from rollcage_cli.output import escape_json
-from rollcage_cli.values import items_of, mapping_of, pairs_of, tag_of
 
 __all__ = ["Redaction", "sealed"]
 

@@ -11,9 +11,9 @@ import typer
 from rich.text import Text
 from rollcage.store import RunTrace, Store, Writer, check_attested, store_option
 from rollcage.trace import Run, Step, encode, read_run, step_resolved
+from rollcage_views import lineage_of, standing
 
 from rollcage_cli.errors import StepNotFound, StepNotUnknown, UsageError
-from rollcage_cli.lineage import lineage_of, standing
 from rollcage_cli.lookup import Found, find
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
 from rollcage_cli.output import console, counted, print_json, value_text, visible

@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
 
 import typer
 from rich.text import Text
 from rollcage.errors import RollcageError
 from rollcage.store import Reader, RunInfo, open_store, without_password
 from rollcage.trace import read_run
+from rollcage_views import Standing, lineage_of, short_ids, standing, time_text
 
-from rollcage_cli.lineage import Standing, lineage_of, standing
-from rollcage_cli.lookup import time_text
+from rollcage_cli.completion import complete_name
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption
-from rollcage_cli.output import console, print_json, visible
+from rollcage_cli.output import console, paged, print_json, visible
 from rollcage_cli.table import Table
 
-__all__ = ["runs"]
+__all__ = ["STATUS_STYLES", "runs"]
 
-_STYLES = {
+STATUS_STYLES = {
     "ok": "green", "error": "red", "halted": "yellow", "paused": "cyan", "partial": "yellow",
     "unfinished": "yellow", "abandoned": "dim", "would_write": "magenta", "would_ask": "magenta",
+    "running": "cyan", "died": "bold yellow", "undone": "magenta",
 }  # fmt: skip
+
+_WIDE: Final = 120  # columns from which on whole ids have room
+_JOINED: Final = {"resume": "resumes", "fork": "fork of", "offline": "replays"}
 
 
 def runs(
     store: StoreOption = DEFAULT_STORE,
     name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only the runs of this job.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Only the runs of this job.", autocompletion=complete_name
+        ),
     ] = None,
     status: Annotated[
         str | None,
@@ -61,14 +68,16 @@ def runs(
             }
         )
         return
-    out = console()
     if not found:
         which = "No runs" if name is None and status is None else "No such runs"
-        out.print(f"{which} in {visible(without_password(store))}.")
+        console().print(f"{which} in {visible(without_password(store))}.")
         return
-    out.print(_table(shown, open_, refused))
-    if len(shown) < len(found):
-        out.print("Older ones are not shown (--limit 0 lists all).")
+    ids = short_ids(own, [run for info in shown for run in (info.run, info.source) if run])
+    with paged() as out:
+        table = _table if out.width >= _WIDE else _narrow
+        out.print(table(shown, open_, refused, ids))
+        if len(shown) < len(found):
+            out.print("Older ones are not shown (--limit 0 lists all).")
 
 
 def _standing(reader: Reader, info: RunInfo) -> Standing | None:
@@ -112,24 +121,55 @@ def _status(info: RunInfo) -> str:
 
 
 def _table(
-    found: Sequence[RunInfo], open_: dict[str, Standing | None], refused: dict[str, int | None]
+    found: Sequence[RunInfo],
+    open_: Mapping[str, Standing | None],
+    refused: Mapping[str, int | None],
+    ids: Mapping[str, str],
 ) -> Table:
     table = Table()
     titles = ["run", "name", "status", "mode", "started", "source", "open"]
     for title in [*titles, "refused"] if any(refused.values()) else titles:
         table.add_column(title, no_wrap=True)
     for info in found:
-        status = _status(info)
         table.add_row(
             Text(visible(info.run)),
             Text(visible(info.name)),
-            Text(
-                f"{visible(status)}{', pruned' * bool(info.pruned)}", style=_STYLES.get(status, "")
-            ),
+            _status_text(info),
             Text(visible(info.mode)),
             Text(time_text(info.time)),
-            Text(visible(info.source[-12:]) if info.source else ""),
+            Text(ids[info.source] if info.source else ""),
             Text(_open_text(open_[info.run]), style="yellow"),
             *([Text(str(refused[info.run] or ""))] if any(refused.values()) else []),
         )
     return table
+
+
+def _narrow(
+    found: Sequence[RunInfo],
+    open_: Mapping[str, Standing | None],
+    refused: Mapping[str, int | None],
+    ids: Mapping[str, str],
+) -> Table:
+    """What a terminal of 80 columns has room for: short ids, and what is open in words."""
+    table = Table()
+    table.add_column("run", no_wrap=True)
+    table.add_column("name", no_wrap=True, max_width=20)
+    table.add_column("status", no_wrap=True)
+    table.add_column("started", no_wrap=True)
+    table.add_column("")
+    for info in found:
+        source = f"{_JOINED.get(info.mode, info.mode)} {ids[info.source]}" if info.source else ""
+        refusals = f"{refused[info.run]} refused" if refused[info.run] else ""
+        notes = [source or (info.mode if info.mode != "record" else ""), refusals]
+        text = Text(visible(", ".join(filter(None, notes))))
+        left = _open_text(open_[info.run])
+        text.append(f"{', ' if text.plain and left else ''}{left}", style="yellow")
+        started = time_text(info.time)[5:16]
+        table.add_row(ids[info.run], Text(visible(info.name)), _status_text(info), started, text)
+    return table
+
+
+def _status_text(info: RunInfo) -> Text:
+    status = _status(info)
+    pruned = ", pruned" * bool(info.pruned)
+    return Text(f"{visible(status)}{pruned}", style=STATUS_STYLES.get(status, ""))

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from datetime import datetime
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 from rich.console import Console
 from rich.text import Text
-from rollcage.trace import REPLAYED, Run, Step, read_run
+from rollcage.trace import REPLAYED, STATES, Run, Step, read_run
+from rollcage_views import (
+    StepFilter,
+    call_text,
+    duration_text,
+    lineage_of,
+    outcome_text,
+    standing,
+    state_text,
+    time_text,
+    tree_of,
+    words,
+)  # fmt: skip
 
-from rollcage_cli.errors import StepNotFound
-from rollcage_cli.lineage import lineage_of, standing, words
-from rollcage_cli.lookup import Found, find, time_text
+from rollcage_cli.errors import StepNotFound, UsageError
+from rollcage_cli.lookup import Found, find
+from rollcage_cli.moments import moment
 from rollcage_cli.options import (
     DEFAULT_STORE,
     NEWEST,
@@ -22,17 +35,21 @@ from rollcage_cli.options import (
     NewestRunArgument,
     StoreOption,
 )
-from rollcage_cli.output import arguments_text, console, counted, print_json, value_text, visible
+from rollcage_cli.output import arguments_text, counted, paged, print_json, value_text, visible
 from rollcage_cli.table import Table
 
-__all__ = ["outcome_text", "show", "state_text"]
+__all__ = ["STYLES", "show", "styled_state"]
 
-_STYLES: Final = {
+STYLES: Final = {
     "hit": "cyan", "seen": "blue", "ran": "green", "simulated": "magenta", "failed": "red",
     "blocked": "magenta", "unknown": "bold yellow", "cut_off": "yellow", "not_started": "dim",
 }  # fmt: skip
+_STATES: Final = (*STATES, "undone")
 _WIDTH: Final = 40  # columns of the timeline
 _FIXED: Final = 47  # columns of the table besides the call, its arguments and its outcome
+_WIDE: Final = 110  # columns from which on effects, turns and arguments have their own
+_STATE: Final = 12  # columns of a state on a narrower terminal
+_NARROW_FIXED: Final = 34  # and of all besides the call and its outcome
 
 
 def show(
@@ -40,6 +57,30 @@ def show(
     store: StoreOption = DEFAULT_STORE,
     step: Annotated[int | None, typer.Option(min=1, metavar="N", help="One step, in full.")] = None,
     limit: Annotated[int, typer.Option(min=0, help="Only the last steps; 0 shows all.")] = 200,
+    tool: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="Only these tools, or models.")
+    ] = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STATE",
+            help="Only steps in this state: unknown, undone, ...",
+            autocompletion=lambda: [*_STATES],
+        ),
+    ] = None,
+    agent: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="Only what these agents did.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="From then on: 2026-03-01T12:30, or 24h ago.")
+    ] = None,
+    grep: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Only steps that hold this text, in capitals or not."),
+    ] = None,
+    tree: Annotated[
+        bool, typer.Option("--tree", help="As a tree: agents, turns, calls, nested calls.")
+    ] = OFF,
     as_json: JsonOption = OFF,
 ) -> None:
     """Show the steps of a run: of the newest, where none is given.
@@ -51,19 +92,39 @@ def show(
     found = find(store, run)
     trace = found.read()
     seen = read_run(trace)
-    rows = seen.steps if step is None else [_wanted(seen, found.run, step)]
+    wanted = StepFilter(
+        tuple(tool or ()),
+        tuple(map(_state, state or ())),
+        tuple(agent or ()),
+        None if since is None else moment(since, datetime.now().astimezone()),
+        grep or "",
+    )
+    rows = wanted.of(seen.steps) if step is None else [_wanted(seen, found.run, step)]
     if as_json:
         print_json(_data(seen, rows, len(trace.torn), found))
         return
-    out = console()
-    if step is not None:
-        _print_step(out, rows[0])
-        return
-    _print_head(out, seen, len(trace.torn))
+    with paged() as out:
+        if step is not None:
+            _print_step(out, rows[0])
+        else:
+            _print(out, found, seen, rows, _Layout(limit, tree, len(trace.torn)))
+
+
+class _Layout(NamedTuple):
+    """How a run is printed."""
+
+    limit: int
+    tree: bool
+    torn: int
+
+
+def _print(out: Console, found: Found, seen: Run, rows: Sequence[Step], how: _Layout) -> None:
+    """A whole run, or the steps of it that are asked for."""
+    _print_head(out, seen, how.torn)
     if rows:
-        _print_steps(out, seen, rows, limit)
+        _print_steps(out, seen, rows, how)
     else:
-        out.print("No steps.")
+        out.print("No such steps." if seen.steps else "No steps.")
     _print_refused(out, seen)
     stands = standing(lineage_of(found.reader, seen))
     if stands.sources:
@@ -72,17 +133,34 @@ def show(
         out.print(Text(said, style="yellow"), soft_wrap=True)
 
 
+def _state(word: str) -> str:
+    """A state as it is typed.
+
+    Raises:
+        UsageError: there is no such state.
+    """
+    state = word.lower().replace(" ", "_").replace("-", "_")
+    if state not in _STATES:
+        raise UsageError(f"{visible(word)!r} is no state of a step: {', '.join(_STATES)}")
+    return state
+
+
 def _runs_text(runs: Sequence[tuple[str, str]]) -> str:
     return ", ".join(f"{visible(run)} ({visible(status)})" for run, status in reversed(runs))
 
 
-def _print_steps(out: Console, seen: Run, rows: Sequence[Step], limit: int) -> None:
-    shown = rows[-limit:] if limit else rows
+def _print_steps(out: Console, seen: Run, rows: Sequence[Step], how: _Layout) -> None:
+    shown = rows[-how.limit :] if how.limit else rows
+    if len(rows) < len(seen.steps):
+        out.print(f"{len(rows)} of {counted(len(seen.steps), 'step')}.")
     if len(shown) < len(rows):
         out.print(f"The first {len(rows) - len(shown)} steps are not shown (--limit 0 shows all).")
-    out.print(_table(shown, out.width))
-    out.print()
-    out.print(_timeline(shown, ascii_only=out.options.ascii_only))
+    if how.tree:
+        _print_tree(out, shown)
+    else:
+        out.print(_table(shown, out.width))
+        out.print()
+        out.print(_timeline(shown, ascii_only=out.options.ascii_only))
     out.print()
     out.print(_sums(seen))
 
@@ -134,7 +212,13 @@ def _print_head(out: Console, seen: Run, torn: int) -> None:
         out.print(Text(_abandoned_text(seen.abandoned), style="yellow"), soft_wrap=True)
     error = (seen.finished or {}).get("error")
     if error:
-        out.print(Text(_error_text(error), style="red"), soft_wrap=True)
+        out.print(
+            Text(
+                f"{visible(str(error.get('type')))}: {visible(str(error.get('message')))}",
+                style="red",
+            ),
+            soft_wrap=True,
+        )
     if torn:
         out.print(Text(f"A torn last line of {torn} bytes is left out.", style="yellow"))
     if started.get("redacted"):
@@ -174,75 +258,67 @@ def _abandoned_text(event: dict[str, Any]) -> str:
 # --- the table -----------------------------------------------------------------------------------
 
 
-def state_text(row: Step) -> Text:
+def styled_state(row: Step) -> Text:
     """A step's state, in its colour."""
-    text = Text(row.state.replace("_", " "), style=_STYLES[row.state])
-    if row.state in REPLAYED and row.outcome is not None and row.outcome["status"] != "ok":
-        text.append(f" ({row.outcome['status']})", style="red")
-    if row.undone in ("verified", "compensated"):
-        text.append(", undone")
-    if row.assumed:
-        text.append(", assumed", style="yellow")
+    text = Text(state_text(row), style=STYLES[row.state])
+    if row.state in REPLAYED:
+        text.highlight_regex(r"\(.*\)", "red")
     return text
-
-
-def outcome_text(row: Step) -> str:
-    """What a step gave back, or why not, as one line."""
-    if row.state == "blocked" and row.verdict is not None:
-        return f"{visible(row.verdict['code'])}: {visible(row.verdict['reason'])}"
-    outcome = row.outcome or {}
-    said = ""
-    if outcome.get("status") == "ok":
-        said = _drift_text(outcome.get("drift")) + value_text(outcome.get("value"))
-    elif outcome.get("error"):
-        said = _error_text(outcome["error"])
-    if row.resolved_by:
-        said = f"{said} (resolved by {row.resolved_by})".lstrip()
-    if row.drift:
-        said = f"{said} (drift: {visible(row.drift)})"
-    if row.unreplayable:
-        said = f"not replayable: {visible(row.unreplayable)}; {said}"
-    if row.undeclared:
-        said = f"undeclared: {visible(', '.join(row.undeclared))}; {said}"
-    return said
-
-
-def _drift_text(drift: dict[str, Any] | None) -> str:
-    """How an output breaks its contract, in front of the output."""
-    if drift is None:
-        return ""
-    reported = ", reported only" if drift.get("reported") else ""
-    return f"{visible(drift['code'])} at {visible(drift['path'])}{reported}: "
-
-
-def _error_text(error: dict[str, Any]) -> str:
-    return f"{visible(str(error.get('type')))}: {visible(str(error.get('message')))}"
 
 
 def _table(rows: Sequence[Step], width: int) -> Table:
     names = [_name(row) for row in rows]
+    agents = [visible(row.agent) for row in rows]
+    by = min(max(map(len, agents)), 12 if width < _WIDE else 20)
+    left = width - (by + 2 if by else 0)
+    if width < _WIDE:
+        return _narrow(rows, names, by, max(left - _NARROW_FIXED, 20))
     call = min(max(map(len, names)), 28)
-    left = max(width - call - _FIXED, 20)
+    left = max(left - call - _FIXED, 20)
     arguments = left * 2 // 5
     table = Table()
-    for title in ("step", "turn", "call", "effect", "state", "arguments", "outcome", "took"):
+    titles = ("step", "turn", *(["agent"] if by else []), "call", "effect", "state", "arguments")
+    for title in (*titles, "outcome", "took"):
         table.add_column(title, right=title in ("step", "turn", "took"), no_wrap=True)
     for row, name in zip(rows, names, strict=True):
         table.add_row(
             str(row.step),
             str(row.turn),
+            *([_cell(visible(row.agent), by)] if by else []),
             _cell(name, call),
             row.simulated or row.effect,
-            state_text(row),
-            _cell(arguments_text(row.args), arguments),
+            styled_state(row),
+            _cell(call_text(row), arguments),
             _cell(outcome_text(row), left - arguments),
-            _duration_text(row.duration),
+            duration_text(row.duration),
         )
     return table
 
 
-def _cell(text: str, width: int) -> Text:
-    cell = Text(text[: 2 * width])
+def _narrow(rows: Sequence[Step], names: Sequence[str], by: int, room: int) -> Table:
+    """What a terminal of 80 columns has room for: the call with its arguments in one column."""
+    calls = [
+        f"{name}({call_text(row)})" if row.kind != "branch" else name
+        for row, name in zip(rows, names, strict=True)
+    ]
+    call = min(max(map(len, calls)), room * 3 // 5)
+    table = Table()
+    for title in ("step", *(["agent"] if by else []), "call", "state", "outcome", "took"):
+        table.add_column(title, right=title in ("step", "took"), no_wrap=True)
+    for row, said in zip(rows, calls, strict=True):
+        table.add_row(
+            str(row.step),
+            *([_cell(visible(row.agent), by)] if by else []),
+            _cell(said, call),
+            _cell(styled_state(row), _STATE),
+            _cell(outcome_text(row), room - call),
+            duration_text(row.duration),
+        )
+    return table
+
+
+def _cell(text: str | Text, width: int) -> Text:
+    cell = text if isinstance(text, Text) else Text(text[: 2 * width])
     cell.truncate(width, overflow="ellipsis")
     return cell
 
@@ -256,14 +332,33 @@ def _name(row: Step) -> str:
     return f"  ↳ {name}" if row.parent is not None else name
 
 
-def _duration_text(microseconds: int | None) -> str:
-    if microseconds is None:
-        return ""
-    if microseconds < 1000:
-        return f"{microseconds} µs"
-    if microseconds < 1_000_000:
-        return f"{microseconds / 1e3:.1f} ms"
-    return f"{microseconds / 1e6:.1f} s"
+# --- the tree ------------------------------------------------------------------------------------
+
+
+def _print_tree(out: Console, rows: Sequence[Step]) -> None:
+    """Agents, branches and turns, with what was called in each."""
+    ascii_only = out.options.ascii_only
+    rail = ("|  ", "|- ", "`- ", "   ") if ascii_only else ("│  ", "├─ ", "└─ ", "   ")
+    # Last of its siblings or not, by depth: what stands in front of a line.
+    todo = [(node, "", at == 0, "") for at, node in enumerate(reversed(tree_of(rows)))]
+    while todo:
+        node, front, last, sign = todo.pop()
+        text = Text(f"{front}{sign}", style="dim")
+        row = node.step
+        if row is None:
+            text.append(visible(node.title), style="bold")
+        else:
+            name = f"join of {visible(row.name)}" if row.kind == "branch" else visible(row.name)
+            undoes = "↺ " if row.undoes is not None else ""
+            text.append(f"{row.step} ", style="default")
+            text.append(f"{state_text(row)} ", style=STYLES[row.state])
+            text.append(_cell(f"{undoes}{name}({call_text(row)})", out.width * 3 // 5))
+            text.append(f"  {outcome_text(row)}", style="default")
+        text.truncate(out.width, overflow="ellipsis")
+        out.print(text)
+        below = front + (rail[3 if last else 0] if sign else "")
+        children = [*enumerate(reversed(node.children))]
+        todo += [(child, below, at == 0, rail[2 if at == 0 else 1]) for at, child in children]
 
 
 # --- over time -----------------------------------------------------------------------------------
@@ -275,10 +370,12 @@ def _timeline(rows: Sequence[Step], *, ascii_only: bool) -> Table:
     end = max(row.time + _ran_for(row) for row in rows)
     table = Table()
     table.add_column("step", right=True, no_wrap=True)
-    table.add_column(f"over {_duration_text(end - start)}", no_wrap=True)
+    table.add_column(f"over {duration_text(end - start)}", no_wrap=True)
     table.add_column("", no_wrap=True)
     for row in rows:
-        table.add_row(str(row.step), _bar(row, start, end, ascii_only=ascii_only), state_text(row))
+        table.add_row(
+            str(row.step), _bar(row, start, end, ascii_only=ascii_only), styled_state(row)
+        )
     return table
 
 
@@ -296,7 +393,7 @@ def _bar(row: Step, start: int, end: int, *, ascii_only: bool) -> Text:
         marks |= {"hit": "◆", "seen": "◇", "blocked": "✕"}
     mark = marks.get(row.state, "#" if ascii_only else "━")
     bar = mark if row.state in marks else mark * min(length, _WIDTH - left)
-    return Text(" " * left).append(bar, style=_STYLES[row.state])
+    return Text(" " * left).append(bar, style=STYLES[row.state])
 
 
 def _sums(seen: Run) -> Text:
@@ -304,11 +401,11 @@ def _sums(seen: Run) -> Text:
     text = Text(counted(totals.steps, "step"))
     for state, count in totals.states.items():
         if count:
-            text.append(", ").append(f"{count} {state.replace('_', ' ')}", style=_STYLES[state])
+            text.append(", ").append(f"{count} {state.replace('_', ' ')}", style=STYLES[state])
     if totals.refused:
         text.append(f"; {counted(totals.refused, 'call')} refused", style="magenta")
     if totals.states["hit"] or totals.states["seen"]:
-        text.append(f"; saved {_duration_text(round(totals.seconds_saved * 1e6))}")
+        text.append(f"; saved {duration_text(round(totals.seconds_saved * 1e6))}")
         text.append(f" and {totals.tokens_saved} tokens")
     return text
 
@@ -327,7 +424,7 @@ def _print_refused(out: Console, seen: Run) -> None:
 
 def _print_step(out: Console, row: Step) -> None:
     out.print(Text(f"step {row.step}  ", style="bold").append(_name(row)).append("  ").append(
-        state_text(row)
+        styled_state(row)
     ))  # fmt: skip
     facts = [
         ("kind", row.kind),
@@ -338,7 +435,7 @@ def _print_step(out: Console, row: Step) -> None:
         ("agent", visible(row.agent)),
         ("parent", "" if row.parent is None else f"step {row.parent}"),
         ("started", time_text(row.time)),
-        ("took", _duration_text(row.duration)),
+        ("took", duration_text(row.duration)),
         ("tokens", str(row.tokens or "")),
         ("first ran", f"step {row.origin[1]} of run {row.origin[0]}" if row.origin else ""),
         ("undoes", f"step {row.undoes[1]} of run {row.undoes[0]}" if row.undoes else ""),

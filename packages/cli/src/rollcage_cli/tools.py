@@ -14,10 +14,10 @@ from typing import Any, Final, cast
 from rollcage import Contract
 from rollcage.adapter import guarded_contract
 from rollcage.errors import RollcageError
+from rollcage_views import items_of
 
 from rollcage_cli.errors import ToolsUnusable
 from rollcage_cli.output import visible
-from rollcage_cli.values import items_of
 
 __all__ = ["any_async", "contracts_of", "load_tools"]
 

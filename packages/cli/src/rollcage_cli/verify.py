@@ -18,13 +18,12 @@ from rich.text import Text
 from rollcage.errors import StoreError, TraceCorrupt
 from rollcage.store import Reader, RunInfo, RunTrace, check_attested
 from rollcage.trace import CHAIN_START, Worlds, event_adapter, fold, read_events, tail_of
+from rollcage_views import items_of, lineage_of, mapping_of, standing, tag_of, words
 
 from rollcage_cli.errors import CORRUPT
-from rollcage_cli.lineage import lineage_of, standing, words
 from rollcage_cli.lookup import find
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
 from rollcage_cli.output import console, is_terminal, print_json, visible
-from rollcage_cli.values import items_of, mapping_of, tag_of
 
 __all__ = ["Finding", "Report", "verify", "verify_trace"]
 

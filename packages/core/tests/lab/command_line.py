@@ -46,6 +46,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing of whoever runs the tests, and no store but the test's own."""
     for name in ("ROLLCAGE_STORE", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "TERM"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PAGER", "cat")  # nobody is there to leave another one
     monkeypatch.chdir(tmp_path)
 
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from rich.table import Table
 from rich.text import Text
-from rollcage_cli.lookup import time_text
 from rollcage_cli.output import visible
+from rollcage_views import time_text
 
 from rollcage_governance.facade import FacadeSnapshot
 from rollcage_governance.lifecycle import Governed, Lifecycle

@@ -9,11 +9,11 @@ from typing import Final, TextIO
 
 from rich.console import Console
 from rich.text import Text
+from rollcage_views import time_text
 
 from rollcage_cli.audit.entries import Entry, Head, Origin, policy_text
 from rollcage_cli.audit.lines import instant
 from rollcage_cli.audit.reading import Damaged, Item, Summary
-from rollcage_cli.lookup import time_text
 from rollcage_cli.table import Table
 
 __all__ = ["what_happened", "who_decided", "write_html", "write_markdown", "write_table"]

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from rollcage.trace import REPLAYED, AskedApproval, RefusedCall, Run, Step
+from rollcage_views import Effect
 
 from rollcage_cli.audit.screen import Screen
-from rollcage_cli.lineage import Effect
 
 __all__ = ["FIELDS", "Elsewhere", "Entry", "Head", "Origin", "entries_of", "head_of", "policy_text"]
 

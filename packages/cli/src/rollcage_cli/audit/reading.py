@@ -12,11 +12,11 @@ from typing import Any, Final
 from rollcage.errors import RollcageError
 from rollcage.store import RunTrace, check_attested
 from rollcage.trace import Run, read_run
+from rollcage_views import Effect, lineage_of, standing
 
 from rollcage_cli.audit.entries import Elsewhere, Entry, Head, entries_of, head_of
 from rollcage_cli.audit.screen import Screen
 from rollcage_cli.audit.selection import Named, Selection
-from rollcage_cli.lineage import Effect, lineage_of, standing
 
 __all__ = ["Damaged", "Item", "Summary", "audited", "telling_of_others"]
 

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.text import Text
 from rollcage.store import JsonlStore
 from rollcage.trace import Run, Step, read_run
+from rollcage_views import outcome_text
 
 from rollcage_cli.demo.job import (
     NAME_DRIFT,
@@ -32,7 +33,7 @@ from rollcage_cli.demo.tools import SETTING
 from rollcage_cli.errors import ClaimFailed, DemoUnavailable
 from rollcage_cli.options import OFF, JsonOption
 from rollcage_cli.output import arguments_text, console, print_json, visible
-from rollcage_cli.show import outcome_text, state_text
+from rollcage_cli.show import styled_state
 from rollcage_cli.verify import verify_trace
 
 __all__ = ["NEEDED", "demo", "folder_for"]
@@ -371,7 +372,7 @@ class _Stage:
 
     def _tell_step(self, row: Step) -> None:
         text = Text(f"{row.step:>5}  ")
-        state = state_text(row)
+        state = styled_state(row)
         text.append(state).append(" " * (9 - len(state)))
         text.append(f"{visible(row.name)}({arguments_text(row.args)})")
         if row.state in ("failed", "blocked") or "drift" in (row.outcome or {}):

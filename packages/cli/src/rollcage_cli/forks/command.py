@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.text import Text
 from rollcage.store import store_option
 from rollcage.trace import Run
+from rollcage_views import Pair, align, first_difference, in_order, pair_data
 
 from rollcage_cli.beside import print_beside
-from rollcage_cli.diff import Pair, align, first_difference, in_order, pair_data
 from rollcage_cli.errors import FAILED, UsageError
 from rollcage_cli.forks.asking import Asked, asked_fork
 from rollcage_cli.forks.running import Forked, Program, run_fork, would_have

@@ -12,7 +12,7 @@ from rollcage_cli.errors import DIFFERENT
 from rollcage_cli.options import OFF, JsonOption
 from rollcage_cli.output import console, counted, print_json, visible
 from rollcage_cli.tools import contracts_of, load_tools
-from rollcage_cli.values import items_of
+from rollcage_views import items_of
 
 from rollcage_policy import Doubt, Policy, PolicyRule, doubts
 from rollcage_policy.commands.options import (

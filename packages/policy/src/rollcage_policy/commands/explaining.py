@@ -15,7 +15,7 @@ from rollcage_cli.lookup import find
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption
 from rollcage_cli.output import arguments_text, console, print_json, visible
 from rollcage_cli.tools import contracts_of, load_tools
-from rollcage_cli.values import mapping_of
+from rollcage_views import mapping_of
 
 from rollcage_policy import Explained, Figures, Judged, Policy, Rerun, Trial, view_of
 from rollcage_policy.commands.options import (

@@ -9,8 +9,8 @@ from typing import Any, Final
 from rollcage.errors import RollcageError
 from rollcage.store import RunInfo, Store, check_attested
 from rollcage.trace import Run, Step, read_run
-from rollcage_cli.diff import align, first_difference, in_order
 from rollcage_cli.forks import Asked, Forked, Program, run_fork, would_have
+from rollcage_views import align, first_difference, in_order
 
 from rollcage_policy import Judged, Rerun
 

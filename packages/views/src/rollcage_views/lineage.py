@@ -10,7 +10,7 @@ from rollcage.errors import RollcageError
 from rollcage.store import Reader, store_option
 from rollcage.trace import Run, Step, read_run
 
-from rollcage_cli.output import counted, visible
+from rollcage_views.text import counted, visible
 
 __all__ = ["Effect", "Standing", "lineage_of", "standing", "words"]
 

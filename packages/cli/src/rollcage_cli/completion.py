@@ -1,0 +1,49 @@
+"""What a shell completes: names of jobs, and ids of runs."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from rollcage.store import RunInfo
+
+__all__ = ["complete_name", "complete_run"]
+
+_LOOKED_AT = 200  # of the newest runs: a shell waits for this
+
+
+def complete_run(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """The jobs as `@NAME`, `latest`, and the ids that begin so, with their jobs."""
+    from rollcage_views import visible  # a command that completes nothing does not wait for it
+
+    infos = _newest(context)
+    found = [("latest", "the newest run")] if infos else []
+    found += [(f"@{name}", "its job") for name in _names(infos)]
+    found += [(info.run, visible(info.name)) for info in infos]
+    return [each for each in found if each[0].startswith(incomplete)]
+
+
+def complete_name(context: typer.Context, incomplete: str) -> list[str]:
+    """The names of jobs."""
+    return [name for name in _names(_newest(context)) if name.startswith(incomplete)]
+
+
+def _names(infos: list[RunInfo]) -> list[str]:
+    """Those that a shell could be given: a hostile one is left out."""
+    from rollcage_views import visible
+
+    return sorted({info.name for info in infos if visible(info.name) == info.name})
+
+
+def _newest(context: typer.Context) -> list[RunInfo]:
+    from rollcage.errors import RollcageError
+    from rollcage.store import open_store
+
+    store = context.params.get("store") or os.environ.get("ROLLCAGE_STORE") or ".rollcage"
+    try:
+        return [*open_store(str(store)).runs(limit=_LOOKED_AT)][::-1]
+    except RollcageError:
+        return []  # the command itself says what is wrong

@@ -1,0 +1,96 @@
+"""`rollcage jobs`: one line a job, its attempts as a chain."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
+
+import typer
+from rich.text import Text
+from rollcage.store import open_store, without_password
+from rollcage_views import Attempt, Job, jobs_of, short_ids, time_text
+
+from rollcage_cli.completion import complete_name
+from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption
+from rollcage_cli.output import console, paged, print_json, visible
+from rollcage_cli.runs import STATUS_STYLES
+from rollcage_cli.table import Table
+
+__all__ = ["jobs"]
+
+_SHOWN: Final = 4  # attempts of a chain: the first, and the last ones
+
+
+def jobs(
+    store: StoreOption = DEFAULT_STORE,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Only the jobs of this name.", autocompletion=complete_name
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Only the newest; 0 lists all.")] = 50,
+    as_json: JsonOption = OFF,
+) -> None:
+    """List the jobs, newest first, each with its attempts: died, then resumed, then ok, say.
+
+    An attempt is a run that went on with the one before it. Forks and replays for a test only look
+    at others, so they are not listed.
+    """
+    own = open_store(store)
+    found = jobs_of(own, name=name, limit=limit + 1 if limit else None)
+    shown = found[:limit] if limit else found
+    if as_json:
+        data = {"store": without_password(store), "more": len(shown) < len(found)}
+        print_json(data | {"jobs": [*map(_data, shown)]})
+        return
+    if not found:
+        console().print(f"No jobs in {visible(without_password(store))}.")
+        return
+    ids = short_ids(own, [each.info.run for job in shown for each in job.attempts])
+    with paged() as out:
+        out.print(_table(shown, ids, out.width))
+        if len(shown) < len(found):
+            out.print("Older ones are not shown (--limit 0 lists all).")
+
+
+def _data(job: Job) -> dict[str, Any]:
+    attempts = [dataclasses.asdict(each.info) | {"status": each.status} for each in job.attempts]
+    return {
+        "name": job.name, "status": job.status, "run": job.run, "began": job.began,
+        "attempts": attempts, "more_attempts": job.more,
+    }  # fmt: skip
+
+
+def _table(jobs: Sequence[Job], ids: Mapping[str, str], width: int) -> Table:
+    table = Table()
+    table.add_column("job", no_wrap=True, max_width=max(width // 4, 12))
+    table.add_column("status", no_wrap=True)
+    table.add_column("began", no_wrap=True)
+    table.add_column("attempts")
+    for job in jobs:
+        table.add_row(
+            Text(visible(job.name)),
+            Text(visible(job.status), style=STATUS_STYLES.get(job.status, "")),
+            Text(time_text(job.began)),
+            _chain(job, ids),
+        )
+    return table
+
+
+def _chain(job: Job, ids: Mapping[str, str]) -> Text:
+    """`died 1a2b3c4d → ok 5e6f7a8b`."""
+    told: list[Attempt | None] = [*job.attempts]
+    if len(told) > _SHOWN:
+        told = [told[0], None, *told[1 - _SHOWN :]]
+    text = Text("… → " if job.more else "")
+    for at, each in enumerate(told):
+        if at:
+            text.append(" → ")
+        if each is None:
+            text.append(f"{len(job.attempts) - _SHOWN} more", style="dim")
+            continue
+        text.append(visible(each.status), style=STATUS_STYLES.get(each.status, ""))
+        text.append(f" {ids[each.info.run]}")
+    return text

@@ -1,0 +1,121 @@
+"""`rollcage watch`: a run while it happens, a line a step."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.text import Text
+from rollcage.errors import RunNotFound
+from rollcage.store import Store
+from rollcage.trace import Step
+from rollcage_views import (
+    Following,
+    arguments_text,
+    call_text,
+    duration_text,
+    outcome_text,
+    state_text,
+)  # fmt: skip
+
+from rollcage_cli.completion import complete_run
+from rollcage_cli.errors import DIED, DIFFERENT, OK, PAUSED
+from rollcage_cli.lookup import Found, find
+from rollcage_cli.options import DEFAULT_STORE, NEWEST, StoreOption
+from rollcage_cli.output import console, visible
+from rollcage_cli.runs import STATUS_STYLES
+from rollcage_cli.show import STYLES
+
+__all__ = ["watch"]
+
+_CODES: Final = {"ok": OK, "paused": PAUSED, "died": DIED}
+_TOLD: Final = {"run.stopped": "stopped", "approval.decided": "decided"}
+
+
+def watch(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="[NAME]",
+            help="A job by its name, or a run as in every command; by default the newest.",
+            show_default=False,
+            autocompletion=complete_run,
+        ),
+    ] = NEWEST,
+    store: StoreOption = DEFAULT_STORE,
+    every: Annotated[
+        float, typer.Option(min=0.05, metavar="SECONDS", help="How often it is looked at.")
+    ] = 0.5,
+) -> None:
+    """Follow a run: each step as it ends, until the run does.
+
+    Exits with 0 where it ended ok, 1 where it ended otherwise (an error, halted, partial), 6 where
+    it is paused, 7 where its process died. Ctrl-C ends the watching, not the run.
+    """
+    found = _found(store, run)
+    following = Following(found.reader, found.run)
+    out = console()
+    while True:
+        # Asked before the trace is read: what its last breath wrote is not missed.
+        live = isinstance(found.reader, Store) and found.reader.live(found.run)
+        for each in following.news():
+            _tell(out, each)
+        if not live:
+            break
+        time.sleep(every)
+    end = following.finished
+    status = "died" if end is None else str(end.get("status", "abandoned"))
+    said = f"run {found.run}: {visible(status)}"
+    reason = (end or {}).get("reason")
+    text = Text(f"{said}: {visible(str(reason))}" if reason else said)
+    text.stylize(STATUS_STYLES.get(status, ""))
+    out.print(text, soft_wrap=True)
+    code = _CODES.get(status, DIFFERENT)
+    if code:
+        raise typer.Exit(code)
+
+
+def _found(store: str, reference: str) -> Found:
+    """The run that is meant; a name alone is that of a job."""
+    try:
+        return find(store, reference)
+    except RunNotFound:
+        if reference.startswith("@") or reference == NEWEST or "/" in reference:
+            raise
+        return find(store, f"@{reference}")
+
+
+def _tell(out: Console, each: Step | dict[str, Any]) -> None:
+    if isinstance(each, Step):
+        text = _step_text(each)
+    elif each["event"] == "run.started":
+        head = Text(f"{visible(str(each['name']))}  ", style="bold")
+        text = head.append(str(each["run"]), style="dim")
+    elif each["event"] == "approval.requested":
+        text = Text(f"   ? {_call(each)} waits for approval", style="bold yellow")
+    elif each["event"] == "call.refused":
+        text = Text(f"   - {_call(each)} refused: {visible(str(each['code']))}", style="magenta")
+    elif each["event"] in _TOLD:
+        by = visible(str(each.get("by", "")))
+        text = Text(f"   ! {_TOLD[each['event']]}{f' by {by}' if by else ''}", style="yellow")
+    else:
+        return
+    text.truncate(out.width, overflow="ellipsis")
+    out.print(text)
+    out.file.flush()  # whoever reads the pipe sees it now
+
+
+def _call(event: dict[str, Any]) -> str:
+    return f"{visible(str(event['name']))}({arguments_text(event['args'])})"
+
+
+def _step_text(step: Step) -> Text:
+    agent = f"{visible(step.agent)}: " if step.agent else ""
+    inside = "↳ " if step.parent is not None else ""
+    text = Text(f"{step.step:>4} ").append(f"{state_text(step):<8} ", style=STYLES[step.state])
+    called = f"{agent}{inside}{visible(step.name)}({call_text(step)})"
+    text.append(called if len(called) <= 120 else f"{called[:120]}…")
+    text.append(f"  {duration_text(step.duration)}", style="dim")
+    return text.append(f"  {outcome_text(step)[:4000]}")

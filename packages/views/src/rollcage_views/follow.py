@@ -1,0 +1,84 @@
+"""A run while it is written: what is new in its trace, read once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from rollcage.errors import TraceCorrupt
+from rollcage.store import Reader
+from rollcage.trace import CHAIN_START, Run, Step, Tail, fold, read_events, split_tail, tail_of
+
+__all__ = ["Following"]
+
+_BEGIN: Final = ("step.started", "step.replayed", "step.blocked", "branch.joined")
+_END: Final = ("step.finished", "step.resolved")
+_WHOLE: Final = ("step.replayed", "step.blocked", "branch.joined")
+
+
+class Following:
+    """Follows a run: `news` tells what happened since it was last asked.
+
+    What it costs grows with what is new, not with the run.
+
+    Attributes:
+        started: the run's `run.started`; empty before it was read.
+        finished: its last `run.finished` or `run.abandoned`; None while there is none, or where
+            events of steps came after it.
+    """
+
+    def __init__(self, reader: Reader, run: str) -> None:
+        self._reader = reader
+        self._run = run
+        self._tail = Tail(0, 0, CHAIN_START, b"")
+        self._open: dict[int, tuple[int, dict[str, Any]]] = {}
+        self.started: dict[str, Any] = {}
+        self.finished: dict[str, Any] | None = None
+
+    def news(self) -> Iterator[Step | dict[str, Any]]:
+        """Each step that has come to its end, and each other event as it is.
+
+        Raises:
+            RunNotFound: the run is gone.
+            TraceCorrupt: a line that breaks the chain, or is no event of this format.
+            StoreError: it can't be read.
+        """
+        before = self._tail
+        trace = self._reader.read(self._run, after=before.lines)
+        whole, _ = split_tail(trace.data)
+        if not whole:
+            return
+        rest = tail_of(whole)
+        after = before if before.lines else None
+        for line, event in read_events(whole, trace.where, after=after, restore=False):
+            try:
+                told = self._take(line, event)
+            except (LookupError, TypeError, AttributeError) as error:
+                said = f"not an event of this format: {error!r}"
+                raise TraceCorrupt(trace.where, line, said) from None
+            if told is not None:
+                yield told
+        self._tail = Tail(before.lines + rest.lines, before.size + rest.size, rest.head, b"")
+
+    def _take(self, line: int, event: dict[str, Any]) -> Step | dict[str, Any] | None:
+        kind = event["event"]
+        if kind == "run.started":
+            self.started = event
+        elif kind in ("run.finished", "run.abandoned"):
+            self.finished = event
+        elif kind in _BEGIN:
+            self.finished = None
+            self._open[event["step"]] = (line, event)
+            return self._step(event["step"]) if kind in _WHOLE else None
+        elif kind in _END and event["step"] in self._open:
+            return self._step(event["step"], (line, event))
+        return event
+
+    def _step(self, number: int, *ends: tuple[int, dict[str, Any]]) -> Step:
+        """A step by its own events alone; one that is unknown may still be resolved later."""
+        begun = self._open[number]
+        seen: Run = fold([(1, self.started), begun, *ends])
+        (step,) = seen.steps
+        if step.state != "unknown":
+            del self._open[number]
+        return step

@@ -1,0 +1,127 @@
+"""Jobs: what was to be done, and the attempts at it, each of which went on with the one before."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from rollcage.errors import RollcageError
+from rollcage.store import RunInfo, Store
+
+__all__ = ["Attempt", "Job", "job_of", "jobs_of"]
+
+_ATTEMPTS: Final = 50  # of one job that are told, the newest
+_BATCH: Final = 100  # runs that are asked for at first
+_LOOKS: Final = ("offline", "verify", "fork")  # runs that look at others, and are no attempts
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Attempt:
+    """A run, as one attempt at its job.
+
+    Attributes:
+        info: what the store knows of it.
+        status: as the store has it; without one `running`, or `died` where nobody writes it.
+    """
+
+    info: RunInfo
+    status: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Job:
+    """A job, by its attempts, oldest first.
+
+    Attributes:
+        attempts: the runs; the last one is where it stands.
+        more: whether there were earlier ones that are not told.
+    """
+
+    attempts: list[Attempt]
+    more: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.attempts[-1].info.name
+
+    @property
+    def run(self) -> str:
+        """The id of its latest run."""
+        return self.attempts[-1].info.run
+
+    @property
+    def status(self) -> str:
+        """How it stands."""
+        return self.attempts[-1].status
+
+    @property
+    def began(self) -> int:
+        """When its first attempt that is told began (Unix, µs)."""
+        return self.attempts[0].info.time
+
+
+def jobs_of(store: Store, *, name: str | None = None, limit: int | None = None) -> list[Job]:
+    """The jobs of a store, those with the newest runs first.
+
+    What they cost does not grow with the older runs of the store.
+
+    Args:
+        store: where they are.
+        name: only those of this name.
+        limit: only so many.
+
+    Raises:
+        StoreError: nobody can tell.
+    """
+    return list(islice(_jobs(store, name), limit))
+
+
+def job_of(store: Store, info: RunInfo) -> Job:
+    """The job of which this run is the latest attempt."""
+    chain = [info]
+    known = {info.run}
+    source = info.source
+    while source is not None and source not in known and len(chain) <= _ATTEMPTS:
+        known.add(source)
+        try:
+            before = store.info(source)
+        except RollcageError:
+            break  # it lies in another store, or is gone
+        chain.append(before)
+        source = before.source
+    told = chain[:_ATTEMPTS][::-1]
+    attempts = [Attempt(each, _status(store, each)) for each in told]
+    return Job(attempts, more=len(chain) > _ATTEMPTS)
+
+
+def _jobs(store: Store, name: str | None) -> Iterator[Job]:
+    seen: set[str] = set()
+    for info in _newest_first(store, name):
+        if info.run in seen or info.mode in _LOOKS:
+            continue
+        job = job_of(store, info)
+        seen.update(each.info.run for each in job.attempts)
+        yield job
+
+
+def _newest_first(store: Store, name: str | None) -> Iterator[RunInfo]:
+    """Runs, asked for in batches that grow, since a store tells the newest in one go."""
+    told, size = 0, _BATCH
+    while True:
+        found = store.runs(name=name, limit=size)[::-1]
+        yield from found[told:]
+        if len(found) < size:
+            return
+        told, size = size, size * 4
+
+
+def _status(store: Store, info: RunInfo) -> str:
+    if info.status is not None:
+        return info.status
+    try:
+        return "running" if store.live(info.run) else "died"
+    except RollcageError:
+        return "unfinished"

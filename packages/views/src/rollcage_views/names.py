@@ -1,0 +1,36 @@
+"""Short forms of run ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from rollcage.store import Reader, Store
+
+__all__ = ["short_ids"]
+
+_SHORTEST: Final = 8
+_RANDOM: Final = 12  # the last characters of an id: 48 random bits
+_LOOKED_AT: Final = 1000  # runs of a store, so that a short id costs the same beside any number
+
+
+def short_ids(reader: Reader, runs: Iterable[str]) -> dict[str, str]:
+    """The end of each id, as short as it can be told from all others; all of one length.
+
+    Beside more runs than are looked at, an end has 12 characters or more, which are random.
+    """
+    wanted = list(dict.fromkeys(runs))
+    infos = reader.runs(limit=_LOOKED_AT + 1) if isinstance(reader, Store) else []
+    known = {info.run for info in infos} | set(wanted)
+    length = _SHORTEST if len(infos) <= _LOOKED_AT else _RANDOM
+    while length < 36 and not _told_apart(wanted, known, length):
+        length += 1
+    return {run: run[-length:] for run in wanted}
+
+
+def _told_apart(wanted: Iterable[str], known: set[str], length: int) -> bool:
+    ends: dict[str, int] = {}
+    for run in known:
+        for part in {run[-length:], run[:length]}:
+            ends[part] = ends.get(part, 0) + 1
+    return all(ends[run[-length:]] == 1 for run in wanted)

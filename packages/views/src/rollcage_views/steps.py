@@ -1,0 +1,103 @@
+"""A step in a few words: what was called, what became of it, what a model said and asked for."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+from rollcage.trace import REPLAYED, Step
+
+from rollcage_views.text import arguments_text, value_text, visible
+from rollcage_views.values import items_of, mapping_of
+
+__all__ = ["call_text", "outcome_text", "said_text", "state_text"]
+
+_LONGEST: Final = 4000  # characters that are looked at of what a model said
+_CALLS: Final = 20  # tools that it asked for at once that are told
+
+
+def state_text(step: Step) -> str:
+    """What became of a step, and whether it was undone since."""
+    text = step.state.replace("_", " ")
+    if step.state in REPLAYED and step.outcome is not None and step.outcome["status"] != "ok":
+        text += f" ({step.outcome['status']})"
+    if step.undone in ("verified", "compensated"):
+        text += ", undone"
+    return f"{text}, assumed" if step.assumed else text
+
+
+def call_text(step: Step) -> str:
+    """The arguments of a call; of a model's, what it was last told, and how much before that."""
+    messages = items_of(step.args.get("messages")) if step.kind == "model" else None
+    if not messages:
+        return arguments_text(step.args)
+    last = mapping_of(messages[-1]) or {}
+    role = f"{visible(str(last['role']))}: " if isinstance(last.get("role"), str) else ""
+    earlier = f"({len(messages) - 1} earlier) " if len(messages) > 1 else ""
+    return f"{earlier}{role}{_content_text(last.get('content'))}"
+
+
+def said_text(step: Step) -> str | None:
+    """What a model said, and the tools that it asked for; None where that is not recorded."""
+    answer = mapping_of((step.outcome or {}).get("answer"))
+    if step.kind != "model" or answer is None:
+        return None
+    text = answer.get("text")
+    said = [value_text(text)] if isinstance(text, str) and text else []
+    calls = [mapping_of(each) or {} for each in items_of(answer.get("tool_calls")) or []]
+    if calls:
+        asked = ", ".join(map(_asked_text, calls[:_CALLS]))
+        said.append(f"→ {asked}" + (", …" if len(calls) > _CALLS else ""))
+    return " ".join(said) or '""'
+
+
+def outcome_text(step: Step) -> str:
+    """What a step gave back, or why not, as one line."""
+    if step.state == "blocked" and step.verdict is not None:
+        return f"{visible(step.verdict['code'])}: {visible(step.verdict['reason'])}"
+    outcome = step.outcome or {}
+    said = ""
+    if outcome.get("status") == "ok":
+        given = said_text(step)
+        said = _drift_text(outcome.get("drift"))
+        said += value_text(outcome.get("value")) if given is None else given
+    elif outcome.get("error"):
+        error = outcome["error"]
+        said = f"{visible(str(error.get('type')))}: {visible(str(error.get('message')))}"
+    if step.resolved_by:
+        said = f"{said} (resolved by {visible(step.resolved_by)})".lstrip()
+    if step.drift:
+        said = f"{said} (drift: {visible(step.drift)})"
+    if step.unreplayable:
+        said = f"not replayable: {visible(step.unreplayable)}; {said}"
+    if step.undeclared:
+        said = f"undeclared: {visible(', '.join(step.undeclared))}; {said}"
+    return said
+
+
+def _drift_text(drift: dict[str, Any] | None) -> str:
+    """How an output breaks its contract, in front of the output."""
+    if drift is None:
+        return ""
+    reported = ", reported only" if drift.get("reported") else ""
+    return f"{visible(drift['code'])} at {visible(drift['path'])}{reported}: "
+
+
+def _asked_text(call: dict[str, Any]) -> str:
+    """A tool that a model asked for; its arguments are JSON of its own making."""
+    given = call.get("arguments", call.get("args"))
+    if isinstance(given, str):
+        try:
+            given = orjson.loads(given)
+        except orjson.JSONDecodeError:
+            given = {"": given}
+    arguments = mapping_of(given)
+    told = arguments_text(arguments) if arguments is not None else value_text(given)
+    return f"{visible(str(call.get('name', '?')))}({told})"
+
+
+def _content_text(content: Any) -> str:
+    """What a message says: its text, or the texts of its parts."""
+    parts = [mapping_of(each) or {} for each in items_of(content) or []]
+    texts = [each["text"] for each in parts if isinstance(each.get("text"), str)]
+    return value_text(" ".join(texts)[:_LONGEST]) if texts else value_text(content)
