@@ -72,10 +72,12 @@ def runs(
         which = "No runs" if name is None and status is None else "No such runs"
         console().print(f"{which} in {visible(without_password(store))}.")
         return
-    ids = short_ids(own, [run for info in shown for run in (info.run, info.source) if run])
     with paged() as out:
-        table = _table if out.width >= _WIDE else _narrow
-        out.print(table(shown, open_, refused, ids))
+        if out.width >= _WIDE:
+            out.print(_table(shown, open_, refused))
+        else:
+            ids = short_ids(own, [run for info in shown for run in (info.run, info.source) if run])
+            out.print(_narrow(shown, open_, refused, ids))
         if len(shown) < len(found):
             out.print("Older ones are not shown (--limit 0 lists all).")
 
@@ -124,7 +126,6 @@ def _table(
     found: Sequence[RunInfo],
     open_: Mapping[str, Standing | None],
     refused: Mapping[str, int | None],
-    ids: Mapping[str, str],
 ) -> Table:
     table = Table()
     titles = ["run", "name", "status", "mode", "started", "source", "open"]
@@ -137,7 +138,7 @@ def _table(
             _status_text(info),
             Text(visible(info.mode)),
             Text(time_text(info.time)),
-            Text(ids[info.source] if info.source else ""),
+            Text(visible(info.source[-12:]) if info.source else ""),
             Text(_open_text(open_[info.run]), style="yellow"),
             *([Text(str(refused[info.run] or ""))] if any(refused.values()) else []),
         )

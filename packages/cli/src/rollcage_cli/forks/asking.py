@@ -11,11 +11,11 @@ from typing import Any, Final
 from rollcage import Fork
 from rollcage.errors import SessionError
 from rollcage.trace import Run, read_run
+from rollcage_views import mapping_of
 
 from rollcage_cli.errors import StepNotFound, UsageError
 from rollcage_cli.lookup import Found
 from rollcage_cli.output import counted, visible
-from rollcage_cli.values import mapping_of
 
 __all__ = ["Asked", "asked_fork"]
 
