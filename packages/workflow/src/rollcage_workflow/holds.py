@@ -13,7 +13,7 @@ import time
 from typing import Any, Final, Literal
 
 import orjson
-from rollcage.store import StopOrder, Store
+from rollcage.store import StopOrder, Store, job_name
 
 from rollcage_workflow.errors import WorkflowError
 
@@ -24,8 +24,8 @@ Kind = Literal["paused", "cancelled"]
 
 
 def prefix_of(execution: str) -> str:
-    """How the keys of an execution's documents begin."""
-    return hashlib.sha256(execution.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    """How the keys of an execution's documents begin: of one name, however Unicode writes it."""
+    return hashlib.sha256(job_name(execution).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Holds:
 
     def __init__(self, store: Store, execution: str) -> None:
         self._store = store
-        self._execution = execution
+        self._execution = job_name(execution)
 
     def read(self) -> Hold | None:
         """What holds it, if anything does; that it was cancelled before that it is paused.

@@ -8,7 +8,7 @@ import time
 from typing import Any, Final
 
 import orjson
-from rollcage.store import Store
+from rollcage.store import Store, job_name
 
 from rollcage_workflow.errors import WorkflowError
 from rollcage_workflow.expressions import is_finite
@@ -37,7 +37,7 @@ class Signals:
     def __init__(self, store: Store, execution: str, *, keeps: bool = True) -> None:
         self._store = store
         self._keeps = keeps
-        self._execution = execution
+        self._execution = job_name(execution)
         self._prefix = prefix_of(execution)
         self._lock = threading.Lock()
         self._taken: dict[str, dict[str, int]] = {}  # by name: by place, the number that it took

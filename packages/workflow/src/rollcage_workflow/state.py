@@ -27,7 +27,7 @@ Status = Literal[
 
 `pending`: no attempt has begun; `running`: one goes on now; `waiting`: for a signal, a time or an
 approval; `paused`: somebody stopped it; `completed`; `failed`; `cancelled`: somebody ended it;
-`rolled_back`: it failed or was cancelled, and all that it did was undone; `halted`: somebody has to
+`rolled_back`: whatever came of it, all that it did was undone; `halted`: somebody has to
 decide something first; `interrupted`: its last attempt was cut off, and the next one goes on.
 """
 _NOT_HELD: Final = ("running", "completed", "failed", "rolled_back")
@@ -290,7 +290,7 @@ def _status(store: Store, info: RunInfo, run: Run, ended: dict[str, Any]) -> Sta
     if info.status is None and run.finished is None and store.live(info.run):
         return "running"
     if ended.get("status") == "completed" and run.status == "ok":
-        return "completed"
+        return "rolled_back" if _all_undone(run) else "completed"
     if ended.get("status") == "failed":
         return "rolled_back" if ended.get("rollback") and _all_undone(run) else "failed"
     if run.status == "paused":
@@ -313,6 +313,8 @@ def _waits(run: Run) -> str:
             f"the plan does not ask for all that is on record any more: put back the steps that "
             f"were removed, or take back what they did: rollcage undo {run.id}"
         )
+    if run.status == "ok" and _all_undone(run):
+        return "undone"
     finished = run.finished or {}
     error = finished.get("error") if run.status in ("halted", "paused") else None
     return str(finished.get("reason") or (error or {}).get("message") or "")
