@@ -53,6 +53,7 @@ LAZY = {
     ("rollcage.gate.extras", "rollcage_governance"),
     ("rollcage.gate.extras", "rollcage_policy"),
     ("rollcage_cli.export", "rollcage_otel"),
+    ("rollcage_mcp.commands", "rollcage_workflow"),
     ("rollcage_workflow.governed", "rollcage_governance"),
     ("rollcage_cli.demo", "rollcage_langchain"),
     ("rollcage_cli.demo", "rollcage_toolbox"),

@@ -6,7 +6,7 @@ from typing import Any
 import pydantic
 import pytest
 from rollcage import tool
-from rollcage_workflow import PlanInvalid, check, kinds
+from rollcage_workflow import PlanInvalid, check, kinds, run
 from rollcage_workflow.errors import ExpressionFailed
 from rollcage_workflow.expressions import fill
 from rollcage_workflow.plan import KINDS
@@ -119,6 +119,18 @@ def test_all_mistakes_are_found_at_once_each_with_its_line(tmp_path: Path) -> No
             said,
         )
     assert {line for line, _, _ in said} == {line for line, _, _ in FOUND}
+
+
+async def test_a_plan_with_mistakes_runs_nothing(tmp_path: Path) -> None:
+    """Its tools raise where they are called; no run, and no store, is there afterwards."""
+    file = tmp_path / "plan.yaml"
+    file.write_text(MISTAKES)
+    with pytest.raises(PlanInvalid) as raised:
+        await run(str(file), {"week": 1}, id="x", store=tmp_path / "store", tools=TOOLS)
+    assert len({each.code for each in raised.value.findings}) >= 12
+    for each in raised.value.findings:
+        assert str(each).startswith(f"{file}:{each.line}: ")
+    assert not (tmp_path / "store").exists()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import functools
 import logging
 import sys
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -286,6 +286,16 @@ def serve_tools(
             show_default=False,
         ),
     ] = None,
+    plans: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--plans",
+            metavar="MODULE[:NAME]|FILE",
+            help="Plans of workflows, each as a tool start.NAME that has a worker start it. Alone, "
+            "no other tools are served.",
+            show_default=False,
+        ),
+    ] = None,
     facade: FacadeOption = None,
     policy: PolicyOption = None,
     name: NameOption = None,
@@ -293,7 +303,9 @@ def serve_tools(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Serve functions declared with @rollcage.tool, guarded, at standard input and output."""
-    functions = [each for each in load_tools(tools) if not isinstance(each, Contract)]
+    own = load_tools(tools) if tools or not plans else []
+    functions = [each for each in own if not isinstance(each, Contract)]
+    functions += _starters(plans, tools, store) if plans else []
     if not functions:
         raise UsageError("no tools: name the module of yours with --tools")
     approver = None if queue is None else QueueApprover(store, wait=queue)
@@ -305,6 +317,16 @@ def serve_tools(
             await ToolServer("rollcage tools", exposed_tools(functions, session)).serve_stdio()
 
     asyncio.run(serve())
+
+
+def _starters(plans: list[str], tools: list[str] | None, store: str) -> list[Callable[..., Any]]:
+    """A tool for each plan, which starts it. Raises `UsageError`."""
+    try:
+        from rollcage_workflow.commands.worker import load_plans
+        from rollcage_workflow.served import orders
+    except ModuleNotFoundError as error:
+        raise UsageError(f"--plans needs {error.name}: pip install rollcage-workflow") from None
+    return orders(load_plans(plans, tools)[0], open_store(store), by=who(None))
 
 
 @contextlib.contextmanager

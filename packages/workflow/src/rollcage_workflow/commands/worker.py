@@ -22,7 +22,7 @@ from rollcage_workflow.engine import Engine, Limit
 from rollcage_workflow.graph import Checked
 from rollcage_workflow.plan import Plan
 
-__all__ = ["worker"]
+__all__ = ["load_plans", "worker"]
 
 _FILES: Final = (".yaml", ".yml", ".json")
 
@@ -81,7 +81,7 @@ def worker(
     A worker that is killed loses nothing: the next one goes on with what it was at.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
-    found, declared = _loaded(plans or (), tools)
+    found, declared = load_plans(plans or (), tools)
     made = Engine(
         engine,
         store=store,
@@ -99,8 +99,13 @@ def worker(
     made.serve(stop, grace=grace, once=once)
 
 
-def _loaded(plans: Iterable[str], tools: list[str] | None) -> tuple[list[Checked], list[Any]]:
-    """The plans, checked with the tools of their modules and those that are named."""
+def load_plans(plans: Iterable[str], tools: list[str] | None) -> tuple[list[Checked], list[Any]]:
+    """The plans, checked with the tools of their modules and those that are named; and these tools.
+
+    Raises:
+        PlanInvalid: something is wrong with a plan.
+        ToolsUnusable: a module can't be loaded.
+    """
     found: list[Any] = []
     modules = [spec.partition(":")[0] for spec in plans if not spec.endswith(_FILES)]
     declared = load_tools([*modules, *(tools or ())]) if modules or tools else load_tools(None)
