@@ -246,3 +246,13 @@ def test_two_proxies_of_one_job_at_once(tmp_path: Path) -> None:
         assert second.close() == 4
         assert first.write("b")["result"]["content"][0]["text"] == "wrote b"
         assert first.world == ["a", "b"]
+
+
+def test_a_client_that_says_nothing_at_all(tmp_path: Path) -> None:
+    """Standard input is /dev/null: the conversation ends as it begins."""
+    proxy = [sys.executable, "-m", "rollcage", "mcp", "run", "--store", str(tmp_path / "store")]
+    command = [*proxy, "--", sys.executable, LINE_SERVER, str(tmp_path / "world")]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
