@@ -175,6 +175,29 @@ def test_identical_calls_one_after_another_replay_one_after_another(store: Jsonl
 # --- many threads on one session -----------------------------------------------------------------
 
 
+def test_where_threads_went_another_way_the_replay_says_how_to_give_them_an_order(
+    store: JsonlStore,
+) -> None:
+    """A bare pool: each of its writes stands in the world that the ones before it have made."""
+
+    def work(numbers: Iterable[int], **how: Any) -> None:
+        with Session("job", store=store, **how) as session:
+            put = session.tool(lambda n: n, name="threads.put", effect="write")
+            with ThreadPoolExecutor(1) as pool:
+                assert [pool.submit(put, n=n).result() for n in numbers] == list(numbers)
+
+    work([1, 2, 3])
+    with pytest.raises(ReplayMiss) as missed:
+        work([3, 2, 1], replay="offline")
+    for said in (
+        "was called in a thread",
+        "session.turn() as turn",
+        "turn.slot(i)",
+        "branch(name)",
+    ):
+        assert said in str(missed.value)
+
+
 def test_eight_threads_on_one_session_lose_and_mix_up_nothing(
     store: JsonlStore, events: Events
 ) -> None:
