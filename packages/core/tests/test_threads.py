@@ -175,6 +175,10 @@ def test_identical_calls_one_after_another_replay_one_after_another(store: Jsonl
 # --- many threads on one session -----------------------------------------------------------------
 
 
+def _put(number: int) -> int:
+    return number
+
+
 def test_where_threads_went_another_way_the_replay_says_how_to_give_them_an_order(
     store: JsonlStore,
 ) -> None:
@@ -182,9 +186,9 @@ def test_where_threads_went_another_way_the_replay_says_how_to_give_them_an_orde
 
     def work(numbers: Iterable[int], **how: Any) -> None:
         with Session("job", store=store, **how) as session:
-            put = session.tool(lambda n: n, name="threads.put", effect="write")
+            put = session.tool(_put)
             with ThreadPoolExecutor(1) as pool:
-                assert [pool.submit(put, n=n).result() for n in numbers] == list(numbers)
+                assert [pool.submit(put, n).result() for n in numbers] == list(numbers)
 
     work([1, 2, 3])
     with pytest.raises(ReplayMiss) as missed:
