@@ -192,7 +192,10 @@ class Session:
         if not name:
             raise SessionError("a session needs a name: it identifies the job")
         self.name = job_name(name)
-        fork = self.fork = self._forked(fork, replay)
+        given = fork
+        fork = self.fork = self._forked(given, replay)
+        if fork is not None and given is None:  # the process is told, whatever its program says
+            replay, source = "auto", None
         if fork is not None and fork.policy is not None:
             policy = fork.policy
         if fork is not None and not fork.live:
