@@ -16,6 +16,7 @@ import pytest
 from rollcage.store import open_store
 from rollcage.trace import read_run
 from rollcage_governance import Registry
+from rollcage_mcp.errors import ServersInvalid
 from rollcage_mcp.toolset import tools_of
 
 LINE_SERVER = str(Path(__file__).parent / "lab" / "line_server.py")
@@ -256,3 +257,16 @@ def test_a_client_that_says_nothing_at_all(tmp_path: Path) -> None:
         command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_two_servers_with_a_tool_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    """An undo must not call the wrong one."""
+    command = orjson.dumps([sys.executable, LINE_SERVER, str(tmp_path / "world")]).decode()
+    servers = tmp_path / "servers.toml"
+    servers.write_text("".join(f"[servers.{name}]\ncommand = {command}\n" for name in "ab"))
+    with pytest.raises(ServersInvalid, match=r"'a' and 'b' of .* both have a tool 'write'"):
+        tools_of(servers)
+    with pytest.raises(ServersInvalid, match="no server 'c': it has a, b"):
+        tools_of(servers, "c")
+    found: list[Any] = tools_of(servers, "b")
+    assert {"read", "write"} <= {each.__rollcage_contract__.name for each in found}

@@ -30,7 +30,8 @@ _GROUP: Final = "rollcage.tools"
 def load_tools(named: Sequence[str] | None) -> list[Source]:
     """The tools that are named as `module:attribute` or `module`, else those of the project.
 
-    A file that ends in `.toml` or `.json` names MCP servers, whose tools these are.
+    A file that ends in `.toml` or `.json` names MCP servers, whose tools these are; `file:server`
+    is one of them.
 
     The project's are in `tool.rollcage.tools` of the `pyproject.toml` in the working directory.
     Modules are looked for there, too.
@@ -75,9 +76,9 @@ def _setting(path: Path) -> list[str]:
 
 
 def _load(spec: str) -> list[Source]:
-    if Path(spec).suffix in _FILES:
-        return _from_file(spec)
     module_name, _, attribute = spec.partition(":")
+    if Path(module_name).suffix in _FILES:
+        return _from_file(module_name, attribute)
     try:
         module: Any = importlib.import_module(module_name)
         if not attribute:
@@ -96,15 +97,15 @@ def _load(spec: str) -> list[Source]:
     return _several(spec, found)
 
 
-def _from_file(path: str) -> list[Source]:
-    """The tools of the servers that a file names, by the package that knows such files."""
+def _from_file(path: str, server: str) -> list[Source]:
+    """The tools of a server that a file names, or of all, by the package that knows such files."""
     brought = metadata.entry_points(group=_GROUP).select(name="servers")
     if not brought:
         raise ToolsUnusable(
             f"tools {visible(path)!r}: a file that names MCP servers needs rollcage-mcp: "
             f"pip install 'rollcage[mcp]'"
         )
-    return _several(path, brought["servers"].load()(path))
+    return _several(path, brought["servers"].load()(path, server))
 
 
 def _is_tool(each: object) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from rollcage import Contract
 
 from rollcage_mcp.contracts import READS, read_contract, tool_contract, tool_function
-from rollcage_mcp.errors import ServerError
+from rollcage_mcp.errors import ServerError, ServersInvalid
 from rollcage_mcp.messages import Message, as_failure, as_notification, as_request, result_of
 from rollcage_mcp.pack import Pack
 from rollcage_mcp.servers import Server, load_servers
@@ -31,22 +31,37 @@ _INFO: Final = {"name": "rollcage", "version": "0.1.0"}
 _PAGES: Final = 1_000
 
 
-def tools_of(path: str | Path) -> list[Callable[..., Any]]:
-    """The tools of all servers that a file names, as functions: `--tools FILE.toml`.
+def tools_of(path: str | Path, only: str = "") -> list[Callable[..., Any]]:
+    """The tools of all servers that a file names, as functions: `--tools FILE.toml[:SERVER]`.
 
     What a client reads of a server is among them: a facade gives it as it gives a tool.
     Each server is started, asked for its tools, and ended with this process.
 
+    Args:
+        path: the file.
+        only: one of its servers; empty: all of them.
+
     Raises:
-        ServersInvalid: the file can't be used.
+        ServersInvalid: the file can't be used, has no such server, or two of its servers have a
+            tool of one name: an undo would not know which of them is meant.
         PackInvalid: a pack does not fit its server.
         ServerGone: a server can't be started.
     """
-    found: list[Callable[..., Any]] = []
-    for server in load_servers(path).values():
-        tools = ServerTools(server)
-        found += [tools.function(name) for name in tools.start()]
-    return [*found, *map(_reading, sorted(READS))]
+    servers = load_servers(path)
+    if only and only not in servers:
+        raise ServersInvalid(f"{path} names no server {only!r}: it has {', '.join(servers)}")
+    found: dict[str, Callable[..., Any]] = {}
+    having: dict[str, str] = {}
+    for named in [only] if only else servers:
+        tools = ServerTools(servers[named])
+        for name in tools.start():
+            if name in found:
+                raise ServersInvalid(
+                    f"the servers {having[name]!r} and {named!r} of {path} both have a tool "
+                    f"{name!r}: say which is meant, as {path}:{named}"
+                )
+            found[name], having[name] = tools.function(name), named
+    return [*found.values(), *map(_reading, sorted(READS))]
 
 
 def _reading(method: str) -> Callable[..., Any]:
