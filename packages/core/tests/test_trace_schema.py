@@ -24,7 +24,7 @@ from rollcage import (
     tool,
 )
 from rollcage.store import JsonlStore, StopOrder
-from rollcage.trace import FORMAT, constructors, json_schema
+from rollcage.trace import FORMAT, check_events, constructors, json_schema
 from rollcage_policy import Policy
 
 PUBLISHED = Path(__file__).parents[3] / "docs" / "schema" / "trace-event.schema.json"
@@ -232,3 +232,21 @@ def events_of(schema: Any) -> set[str]:
 
 
 EVENTS = events_of(json_schema())
+
+
+@pytest.mark.parametrize("levels", [50, 199, 201, 250])
+def test_a_value_that_is_nested_deep_is_whole(tmp_path: Path, levels: int) -> None:
+    """What may be recorded passes the check: the schema says nothing of the insides of values."""
+    deep: Any = 0
+    for _ in range(levels):
+        deep = [deep]
+
+    @tool(effect="write", name="schema.deep")
+    def put(x: object) -> object:
+        return {"x": x}
+
+    store = JsonlStore(tmp_path)
+    with Session("deep", store=store) as session:
+        put(deep)
+    found = store.read(session.run_id)
+    assert len(check_events(found.data, found.where)) == 4
