@@ -40,7 +40,7 @@ SUITES = ["packages/conformance", "packages/core", "packages/governance", "packa
 # Each package with the siblings that its tests need: nothing else is in its environment.
 PACKAGES = {
     "core": ["packages/core", "packages/governance", "packages/policy"],
-    "cli": ["packages/cli", "packages/views", "packages/core"],
+    "cli": ["packages/cli", "packages/views", "packages/core", "packages/governance"],
     "conformance": SUITES,
     "governance": ["packages/governance", "packages/cli", "packages/views", "packages/core"],
     "policy": [
@@ -232,12 +232,10 @@ def mcp(session: nox.Session) -> None:
     if shutil.which("npm") is None:
         if os.geteuid() != 0:
             session.error("npm is needed: apt-get install nodejs npm")
+        session.run("apt-get", "update", "-qq", external=True)
         session.run("apt-get", "install", "--yes", "-qq", "nodejs", "npm", external=True)
-    session.install(
-        *editable("packages/core", "packages/cli", "packages/views", "packages/mcp[http]"),
-        *groups("test"),
-        *CONSTRAINTS,
-    )
+    needed = [*PACKAGES["mcp"][1:], "packages/mcp[http]"]
+    session.install(*editable(*needed), *groups("test"), *CONSTRAINTS)
     there = Path(session.create_tmp()).resolve() / "servers"
     for line, packages in MCP_LINES.items():
         session.run("uv", "venv", "--quiet", "--clear", str(there / line), external=True)

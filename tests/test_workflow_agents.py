@@ -111,7 +111,7 @@ def autogen_agent() -> Callable[..., Any]:
         built = AssistantAgent(
             "clerk",
             guard_model(Scripted([], info), session),
-            tools=as_tools([workflow_agents_put]),  # type: ignore[arg-type] # list is invariant
+            tools=[*as_tools([workflow_agents_put])],
             max_tool_iterations=5,
         )
         result = await built.run(task=task)

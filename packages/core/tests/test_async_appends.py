@@ -105,6 +105,7 @@ async def test_a_task_that_writes_keeps_the_loop_from_nothing(
 
 @pytest.mark.parametrize("after", range(12))
 async def test_a_call_is_cut_off_at_any_point(store: SqliteStore, path: Path, after: int) -> None:
+    session: Any = None
     with contextlib.suppress(Exception):
         async with Session("job", store=store) as session:
             await add(1)
@@ -126,6 +127,7 @@ async def test_a_call_is_cut_off_at_any_point(store: SqliteStore, path: Path, af
 async def test_a_call_that_times_out_before_it_began_runs_in_the_next_session(
     store: SqliteStore, path: Path
 ) -> None:
+    session: Any = None
     with pytest.raises(TimeoutError):
         async with Session("job", store=store) as session:
             await add(1)
@@ -220,6 +222,7 @@ async def test_a_write_that_waits_for_the_store_when_its_session_is_left_did_not
 
 
 async def test_a_full_disk_halts_before_the_body(store: SqliteStore) -> None:
+    connection: Any = None
     with pytest.raises(TraceUnwritable, match="SQLITE_FULL"):
         async with Session("job", store=store) as session:
             await add(1)
@@ -277,7 +280,8 @@ async def test_a_forked_child_writes_nothing_of_its_parent(store: SqliteStore) -
         if not child:
             refused = False
             try:
-                session._calls.driver.writer.append({"event": "x"})  # type: ignore[union-attr]
+                calls: Any = session._calls
+                calls.driver.writer.append({"event": "x"})
             except Forked:
                 refused = True
             os._exit(0 if refused else 1)

@@ -3,6 +3,7 @@
 import warnings
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rollcage import (
@@ -35,7 +36,7 @@ def send(to: str) -> str:
 CLOCK = Clock(lambda: 10**18, lambda: 0, lambda size: sha256(b"trace").digest()[:size])
 
 
-def session(store: object, name: str = "mail") -> Session:
+def session(store: Any, name: str = "mail") -> Session:
     made = {"format": "otel", "trace": "a1", "source": b"{}", "skipped": {"a chain": 2}}
     return import_session(name, store=store, clock=CLOCK, **made)  # type: ignore[arg-type]  # plain
 

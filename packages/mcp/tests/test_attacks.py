@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -237,7 +237,7 @@ async def met_client(client: Client) -> None:
 
 
 @contextlib.asynccontextmanager
-async def asked(talk: Talk, server: Server, **more: Any) -> Any:
+async def asked(talk: Talk, server: Server, **more: Any) -> AsyncIterator[tuple[Any, int]]:
     """A conversation in which the person at the client is being asked about a call."""
     approver = ClientApprover()
     met: Callable[[Conversation], None] = approver.met

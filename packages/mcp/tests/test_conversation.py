@@ -92,6 +92,8 @@ async def test_a_server_that_ends_in_a_write_leaves_it_unknown(talk: Talk) -> No
         return ""
 
     server = Server(dies=dies, send=send)
+    told: Any = None
+    after: Any = None
     with pytest.raises(UnknownOutcome):
         async with talk(server) as client:
             await client.greet()

@@ -70,6 +70,7 @@ async def test_the_client_makes_the_call_again_with_the_answer(
 
 async def test_it_goes_on_when_the_proxy_was_started_again_in_between(talk: Talk) -> None:
     server = Server(send=send)
+    state: Any = None
     with pytest.raises(RuntimeError, match="power cut"):
         async with talk(server, **settings()) as client:
             state = (await call(client, "a"))["requestState"]
@@ -86,6 +87,7 @@ async def test_it_goes_on_when_the_proxy_was_started_again_in_between(talk: Talk
 @pytest.mark.parametrize("attack", ["forged", "other key", "other call", "cut", "made up"])
 async def test_a_state_counts_for_its_own_call_alone(talk: Talk, attack: str) -> None:
     server = Server(send=send)
+    state: Any = None
     with pytest.raises(RuntimeError, match="power cut"):
         async with talk(server, **settings()) as client:
             state = str((await call(client, "a"))["requestState"])

@@ -66,7 +66,9 @@ async def test_a_start_that_the_plan_does_not_have_is_refused(world: World) -> N
     crew.start(id="bare", start="c")
     await crew.work()
     for name, said in (("nowhere", "has no step 'cc'"), ("bare", "b: c comes after it")):
-        result = crew.result(crew.commands.started(name).key)  # type: ignore[union-attr]
+        begun = crew.commands.started(name)
+        assert begun is not None
+        result = crew.result(begun.key)
         assert result.outcome == "refused"
         assert said in result.detail
     made = Engine(None, store=world.store, plans=[check(LATER, world.tools)])

@@ -86,7 +86,9 @@ async def test_a_worker_that_has_another_plan_of_the_name_refuses(world: World) 
     (start,) = orders([checked(world)], crew.store, by="carl")
     start({"what": "x"}, "job")
     await crew.work()
-    result = crew.result(crew.commands.started("job").key)  # type: ignore[union-attr]
+    begun = crew.commands.started("job")
+    assert begun is not None
+    result = crew.result(begun.key)
     assert result.outcome == "refused"
     assert "digest" in result.detail
     assert not world.deeds

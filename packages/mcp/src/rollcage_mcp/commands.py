@@ -24,7 +24,7 @@ from rollcage_mcp.approving import ClientApprover
 from rollcage_mcp.conversation import GRACE, Conversation, Declared, Send
 from rollcage_mcp.errors import PackInvalid, ServersInvalid
 from rollcage_mcp.exposed import exposed_tools
-from rollcage_mcp.ops import SCOPES, ops_tools
+from rollcage_mcp.ops import SCOPES, Scope, ops_tools
 from rollcage_mcp.servers import Server, load_servers
 from rollcage_mcp.serving import ToolServer
 from rollcage_mcp.stdio import Connect, serve_stdio
@@ -265,7 +265,7 @@ def ops(
 
     An approval counts only if it comes from somebody else than the agent whose call it is.
     """
-    scopes = [each for each in SCOPES if each in (allow or ["read"])]
+    scopes: list[Scope] = [each for each in SCOPES if each in (allow or ["read"])]
     unknown = sorted({*(allow or [])} - {*SCOPES})
     if unknown:
         raise UsageError(f"--allow {unknown[0]}: the scopes are {', '.join(SCOPES)}")

@@ -76,6 +76,7 @@ class Calling(Protocol):
 
     async def look(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The result of a tool."""
+        ...
 
 
 def tool_function(contract: Contract, name: str, server: Calling) -> Callable[..., Any]:

@@ -32,9 +32,11 @@ class Tools(Protocol):
 
     async def look(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The result of a tool that changes nothing: it is called past the session."""
+        ...
 
     def function(self, name: str) -> Callable[..., Any]:
         """A tool as a function with its contract, for a compensation."""
+        ...
 
 
 BUILT_IN: Final = ("filesystem", "git", "memory", "sqlite")

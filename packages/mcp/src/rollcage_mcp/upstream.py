@@ -38,6 +38,7 @@ class Connection(Protocol):
         Raises:
             ServerGone: it broke the protocol.
         """
+        ...
 
     async def close(self) -> None:
         """End the connection, and what was started for it."""

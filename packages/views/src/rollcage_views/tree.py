@@ -26,7 +26,7 @@ class Node:
 
     def walk(self, depth: int = 0) -> Iterator[tuple[int, Node]]:
         """Itself and all that is inside, each with its depth."""
-        todo = [(depth, self)]
+        todo: list[tuple[int, Node]] = [(depth, self)]
         while todo:
             level, node = todo.pop()
             yield level, node

@@ -40,8 +40,12 @@ def _serve(
     One that is reckless takes whatever another worker is at, though that has the run's lock.
     """
     if is_reckless:
-        vars(transact)["_SURE"] = 0  # what an operator could do wrong
-        vars(transact)["is_live"] = vars(board)["is_live"] = lambda *_: False
+        for module, name, value in (  # what an operator could do wrong
+            (transact, "_SURE", 0),
+            (transact, "is_live", lambda *_: False),
+            (board, "is_live", lambda *_: False),
+        ):
+            setattr(module, name, value)
     fleet_plans.WORLD = world
     plans = (fleet_plans.kills, fleet_plans.blinds, fleet_plans.chaos)
     tools: list[Any] = [

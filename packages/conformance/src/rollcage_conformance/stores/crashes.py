@@ -137,6 +137,7 @@ class CrashSuite(StoreBase):
         def late() -> None:
             ran.append("late")
 
+        successor: Any = None
         with pytest.raises(TraceUnwritable), Session("held", store=store) as session:
             note("one")
             lose_locks(store)

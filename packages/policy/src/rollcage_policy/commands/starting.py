@@ -57,7 +57,7 @@ def init(
     there = [path for path in (policy, tests) if path.exists()]
     if there and not force:
         raise UsageError(f"{visible(str(there[0]))} exists already; --force overwrites it")
-    starters = files(__package__) / "starters"
+    starters = files("rollcage_policy.commands") / "starters"
     hosts = host or ["api.example.com"]
     values = {
         "ROOT": _quoted(str((root or Path.cwd()).resolve())),
