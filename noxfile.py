@@ -40,7 +40,7 @@ SUITES = ["packages/conformance", "packages/core", "packages/governance", "packa
 # Each package with the siblings that its tests need: nothing else is in its environment.
 PACKAGES = {
     "core": ["packages/core", "packages/governance", "packages/policy"],
-    "cli": ["packages/cli", "packages/views", "packages/core", "packages/governance"],
+    "cli": ["packages/cli", "packages/views", *SUITES[1:]],
     "conformance": SUITES,
     "governance": ["packages/governance", "packages/cli", "packages/views", "packages/core"],
     "policy": [
