@@ -80,6 +80,13 @@ def test_a_changed_result_side_by_side(desk: Path, cli: Cli) -> None:
     assert untouched(desk)
 
 
+def test_null_is_a_result(desk: Path, cli: Cli) -> None:
+    given = ("--at", "2", "--result", "null")
+    result = cli("fork", "@desk", *given, "--run", "desk_agent:main", "--json")
+    assert result.data["fork"] == {"run": result.data["of"], "step": 2, "change": "result"}
+    assert untouched(desk)
+
+
 def test_a_function_with_the_input_of_the_run_and_an_answer(desk: Path, cli: Cli) -> None:
     result = cli(
         "fork", "@desk", "--at", "1", "--result", "480", "--answer", 'mail="sent"',

@@ -1,5 +1,6 @@
 """A run that was imported is there to look at and to replay: nothing trusts it with an effect."""
 
+import json
 import warnings
 from hashlib import sha256
 from pathlib import Path
@@ -120,6 +121,24 @@ def test_the_same_again_is_the_run_that_is_there(tmp_path: Path) -> None:
     there = imported_run(JsonlStore(tmp_path), CLOCK)
     assert there is not None
     assert (there.run, there.mode) == (run, "imported")
+
+
+def test_it_is_no_fork_in_a_process_that_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither made one, of a run of the same job, nor refused."""
+    with Session("mail", store=tmp_path) as recorded:
+        send("a")
+    asked = {"store": str(tmp_path), "run": recorded.run_id, "name": "mail"}
+    (tmp_path / "fork.json").write_text(json.dumps(asked))
+    monkeypatch.setenv("ROLLCAGE_FORK", str(tmp_path / "fork.json"))
+    for name in ("mail", "another"):
+        with session(tmp_path / name, name) as run:
+            pass
+        found = read_run(JsonlStore(tmp_path / name).read(run.run_id))
+        assert found.started["source"] is None
+        assert found.started.get("fork") is None
+        assert found.started["mode"] == "imported"
 
 
 def test_credentials_stay_off_the_disk(tmp_path: Path) -> None:

@@ -72,6 +72,28 @@ def test_a_changed_result_leads_to_a_write_that_ends_the_fork(url: str) -> None:
     assert DONE == SEEN == []
 
 
+@pytest.mark.parametrize("nothing", [None, [], "", 0, False, ()])
+def test_nothing_is_a_result_too(tmp_path: Path, nothing: Any) -> None:
+    """What if the search had found nothing?"""
+
+    @tool(effect="read", name="fork.search")
+    def search() -> Any:
+        return ["tea"]
+
+    got: list[Any] = []
+
+    def agent(**more: Any) -> str:
+        with Session("search", store=tmp_path, **more) as session:
+            got.append(search())
+        return session.run_id
+
+    fork = Fork(agent(), at=1, result=nothing)
+    assert fork.change == "result"
+    run = read_run(open_store(tmp_path).read(agent(fork=fork)))
+    assert got == [["tea"], nothing]
+    assert run.steps[0].changed
+
+
 def test_a_rule_answers_a_write_and_the_fork_goes_on(url: str) -> None:
     answers = {"fork_buy": "one is on its way", "fork_note": lambda text: f"<{text}>"}
     run, ended = forked(url, Fork(recorded(url), at=1, result=50, answers=answers))

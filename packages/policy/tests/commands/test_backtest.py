@@ -160,3 +160,26 @@ def test_other_tools_run_the_program_once_for_each_run(
     limited = cli(*again, "--max-writes", "0", "--limit", "1")
     assert limited.code == 1
     assert "would write book(" in limited.out
+
+
+def test_a_program_that_fails_as_it_did_fails_no_test(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ROLLCAGE_STORE", "runs")
+    Path("failing_agent.py").write_text(
+        "from rollcage import Session, tool\n"
+        '@tool(effect="read")\ndef find(city: str) -> str:\n    raise LookupError(city)\n'
+        'def main():\n    with Session("lost", store="runs"):\n        find(city="Atlantis")\n'
+    )
+    Path("other_tools.py").write_text(
+        'from rollcage import tool\n@tool(effect="read")\ndef find(city: str) -> str:\n'
+        "    raise PermissionError(city)\n"
+    )
+    main = [sys.executable, "-c", "import failing_agent; failing_agent.main()"]
+    assert subprocess.run(main, check=False, capture_output=True).returncode == 1
+    test = ("backtest", "--run", "failing_agent:main", "--max-failed", "0", "--json")
+    as_it_did = cli(*test)
+    assert (as_it_did.code, as_it_did.data["totals"]["failed"]) == (0, 0)
+    otherwise = cli(*test, "--tools", "other_tools")
+    assert (otherwise.code, otherwise.data["totals"]["failed"]) == (1, 1)

@@ -108,11 +108,9 @@ class Fork:
         _ = self.replaced
 
     def _changed(self) -> list[Change]:
-        return [
-            each
-            for each in _CHANGES
-            if getattr(self, each) is not _UNCHANGED and getattr(self, each) not in (None, ())
-        ]
+        said = {each: getattr(self, each) is not None for each in _CHANGES}
+        said |= {"result": self.result is not _UNCHANGED, "tools": bool(self.tools)}
+        return [each for each in _CHANGES if said[each]]
 
     @property
     def change(self) -> Change:

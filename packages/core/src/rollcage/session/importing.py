@@ -44,12 +44,14 @@ def import_session(
     Raises:
         DetectorMissing: what finds credentials is not installed.
     """
-    session = Session(name, store=store, replay="off", secrets="detected", clock=clock)
+    # Made as one that runs nothing: that is no fork, whatever its process was told to be.
+    session = Session(name, store=store, replay="offline", secrets="detected", clock=clock)
     digest = session._key.sign(source.decode("utf-8", "surrogateescape"))  # noqa: SLF001 - of its room
     imported: dict[str, Any] = {"format": format, "trace": trace, "digest": digest}
     if skipped:
         imported["skipped"] = dict(skipped)
-    session._options = dataclasses.replace(session._options, imported=imported)  # noqa: SLF001
+    options = dataclasses.replace(session._options, replay="off", imported=imported)  # noqa: SLF001
+    session._options = options  # noqa: SLF001
     return session
 
 

@@ -124,7 +124,8 @@ def forked_row(row: Row, run: Run, asked: Asked, program: Program) -> None:
     fork = made.run
     steps = [step for step in fork.steps if step.kind != "branch"]
     fresh = [step for step in steps if step.state in ("ran", "failed") and step.simulated is None]
-    row.fork, row.status, row.failed = fork.id, fork.status, int(made.failed)
+    row.fork, row.status = fork.id, fork.status
+    row.failed = int(made.failed and _error_of(fork) != _error_of(run))
     row.calls, row.ran = len(steps), len(fresh)
     row.tokens = sum(step.tokens for step in fresh)
     row.blocked = _newly_blocked(run, steps)
@@ -136,6 +137,12 @@ def forked_row(row: Row, run: Run, asked: Asked, program: Program) -> None:
         assert step is not None
         what = {"only_a": "not called", "only_b": "new"}.get(first.relation, "differs")
         row.first = f"step {step.step}, {step.name}: {what}"
+
+
+def _error_of(run: Run) -> str | None:
+    """The type of the error by which a run ended; None where it ended by none."""
+    error = (run.finished or {}).get("error")
+    return None if error is None else str(error["type"])
 
 
 def _newly_blocked(run: Run, steps: Iterable[Step]) -> int:
