@@ -117,7 +117,8 @@ def test_every_name_is_on_one_list() -> None:
         "rollcage.run.id", "rollcage.run.mode", "rollcage.run.root", "rollcage.run.source",
         "rollcage.run.status", "rollcage.step", "rollcage.step.branch", "rollcage.step.drift",
         "rollcage.step.effect", "rollcage.step.fingerprint", "rollcage.step.kind",
-        "rollcage.step.seen", "rollcage.step.state", "rollcage.step.world", "rollcage.steps",
+        "rollcage.step.seen", "rollcage.step.simulated", "rollcage.step.state",
+        "rollcage.step.world", "rollcage.steps",
         "rollcage.undo.status", "rollcage.undo.steps", "rollcage.verdict.code",
         "rollcage.verdict.decision", "rollcage.verdict.rule",
     ]  # fmt: skip

@@ -18,6 +18,8 @@ from rollcage import (
     Approval,
     ApprovalRequired,
     Blocked,
+    Fork,
+    ForkEnded,
     Halt,
     QueueApprover,
     Session,
@@ -440,6 +442,29 @@ def test_a_session_inside_of_a_step_is_inside_of_its_span(kept: Any, store: Stor
         delegate()
     inner = {"invoke_agent inner": ["execute_tool otel.look"]}
     assert kept.tree() == [{"invoke_agent outer": [{"invoke_agent otel.delegate": [inner]}]}]
+
+
+def test_what_stood_in_for_a_write_of_a_fork_is_no_write_that_ran(
+    keeping: Any, store: Store
+) -> None:
+    with Session("job", store=store) as recorded:
+        look("a")
+        put("b")
+    for answers, state in (({"otel.put": "as if"}, "simulated"), ({}, "blocked")):
+        kept = keeping(content=True)
+        fork = Fork(recorded.run_id, at=1, result="another", answers=answers)
+        with (
+            contextlib.suppress(ForkEnded),
+            Session("job", store=store, fork=fork, observers=[kept.spans]) as session,
+        ):
+            put(look("a"))
+        written = kept.named("execute_tool otel.put").attributes
+        assert written[names.STATE] == state
+        assert written.get(names.SIMULATED) == ("write" if answers else None)
+        assert kept.named("execute_tool otel.look").attributes[names.STATE] == "simulated"
+        exported = spans_of(store.read(session.run_id), content=True)
+        (again,) = [each for each in exported if each.name == "execute_tool otel.put"]
+        assert again.attributes == written
 
 
 def test_the_child_of_a_fork_ends_no_span(kept: Any, store: Store) -> None:

@@ -67,6 +67,7 @@ def own(event: StepEvent) -> Attributes:
         names.EFFECT: event.effect,
         names.BRANCH: event.branch,
         names.APPROVAL: event.approval,
+        names.SIMULATED: event.simulated,
     }
     said |= {attribute: event.get(field) for field, attribute in _WRITTEN.items()}
     if event.verdict is not None:

@@ -44,7 +44,7 @@ class Metrics:
         if event.what == "replayed":
             self._tokens.add(sum((event.usage or {}).values()))
             self._seconds.add((event.duration or 0) / 1e6)
-        elif kind == "tool" and event.duration is not None:
+        elif kind == "tool" and event.duration is not None and not event.simulated:
             failed = {} if event.status == "ok" else {names.ERROR_TYPE: "_OTHER"}
             self._duration.record(event.duration / 1e6, {names.TOOL_NAME: event.name, **failed})
 

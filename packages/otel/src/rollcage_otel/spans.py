@@ -32,7 +32,7 @@ __all__ = ["Spans"]
 
 _OURS: Final = contexts.create_key("rollcage_otel")
 _STATES: Final = {"ok": "ran", "error": "failed", "not_started": "not_started"}
-_HARMLESS: Final = frozenset({"ran", "hit", "not_started", "pending"})
+_HARMLESS: Final = frozenset({"ran", "hit", "simulated", "not_started", "pending"})
 _NOT_UNDONE: Final = frozenset({"conflict", "unknown", "failed"})
 
 Key = tuple[object, ...]  # a run, and what of it
@@ -340,6 +340,8 @@ def _state(event: StepEvent) -> str:
     """What became of a step, in the words of `rollcage.trace.State`."""
     if event.what != "settled":
         return "hit" if event.what == "replayed" else event.what
+    if event.simulated and event.status == "ok":
+        return "simulated"
     return _without_end(event) if event.status == "unknown" else _STATES[event.status]
 
 

@@ -66,6 +66,7 @@ class StepEvent:
         origin: of what is replayed or undone: the run and step that performed it.
         undoes: of a compensating call: the run and step that it undoes.
         approval: the request for approval, of what is asked and of the call that was decided.
+        simulated: in a fork, the effect of the tool for which something stood in: it did not run.
     """
 
     what: Happening
@@ -87,6 +88,7 @@ class StepEvent:
     origin: tuple[str, int] | None = None
     undoes: tuple[str, int] | None = None
     approval: str = ""
+    simulated: str = ""
     _written: Mapping[str, Any] = dataclasses.field(
         default_factory=dict[str, Any], repr=False, compare=False
     )
@@ -378,4 +380,4 @@ def recorded_events(trace: Traced) -> Iterator[RunEvent | StepEvent]:
         )
 
 
-_ABOUT: Final = ("kind", "name", "effect", "agent", "branch", "parent", "call_id")
+_ABOUT: Final = ("kind", "name", "effect", "agent", "branch", "parent", "call_id", "simulated")
