@@ -73,6 +73,7 @@ BESIDE = {
     ("rollcage_mcp.commands", "rollcage_cli"),
     ("rollcage_policy.commands", "rollcage_cli"),
     ("rollcage_policy.commands", "rollcage_views"),
+    ("rollcage_mcp.approving", "rollcage_views"),
     ("rollcage_workflow.commands", "rollcage_cli"),
 }
 

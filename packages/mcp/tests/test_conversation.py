@@ -238,6 +238,20 @@ async def test_the_person_at_the_client_approves(
     assert '"text": "x"' in asked.params["message"]
 
 
+async def test_a_person_sees_what_hides_in_an_argument(talk: Talk) -> None:
+    """Characters that turn text around could show another recipient than the one that gets it."""
+    server, approver = Server(send=send), ClientApprover()
+    text = "to \u202emoc.live@nna\u202c\u200b, in Zürich\nand more"
+    async with talk(server, rules=[ask_about(text)], approver=approver, met=approver.met) as client:
+        client.says = lambda message: {"result": {"action": "decline"}}
+        await client.greet(elicitation={})
+        await client.call("send", text=text)
+    (asked,) = [each for each in client.sent if each.kind == "request"]
+    shown = asked.params["message"]
+    assert r"to \u202emoc.live@nna\u202c\u200b, in Zürich\nand more" in shown
+    assert shown.count("\n") == 3
+
+
 async def test_a_server_cannot_answer_for_the_person(talk: Talk) -> None:
     """It asks an innocent question; the answer to that is no approval."""
     approver = ClientApprover()

@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 
 from rollcage import Approval, ApprovalRequest
 from rollcage.gate import person
+from rollcage_views import escape_json, visible
 
 from rollcage_mcp.conversation import Conversation
 from rollcage_mcp.errors import ServerError
@@ -82,11 +83,13 @@ class ClientApprover:
 def question(request: ApprovalRequest) -> dict[str, Any]:
     """What a person is asked about a call: the parameters of `elicitation/create`.
 
-    What a server or a model has named stands in it as JSON: it can't look like words of ours.
+    What a server or a model has named stands in it as JSON, without characters that hide or turn
+    around what is next to them: it can't look like words of ours, nor like another call.
     """
-    arguments = json.dumps(dict(request.args), indent=2, default=str, ensure_ascii=False)
+    lines = json.dumps(dict(request.args), indent=2, default=str, ensure_ascii=False).split("\n")
+    arguments = "\n".join(map(escape_json, lines))
     name = request.name if request.name.isprintable() else json.dumps(request.name)
-    text = f"{name} requires approval: {request.verdict.reason}\n{arguments}"
+    text = f"{name} requires approval: {visible(request.verdict.reason)}\n{arguments}"
     return {"mode": "form", "message": text, "requestedSchema": _FORM}
 
 
