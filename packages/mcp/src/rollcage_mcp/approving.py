@@ -51,17 +51,17 @@ class ClientApprover:
         """What the person at the client says. No answer is no approval."""
         conversation = self._conversation
         assert conversation is not None
-        can, client = conversation.asker
+        can, client = conversation.asking.asker
         if not can:
             return Approval.reject(
                 "the client has no dialog for approvals; rollcage mcp run --queue SECONDS waits "
                 "for one in the store's queue",
                 by=_WHO,
             )
-        if not conversation.has_requests:
+        if not conversation.asking.has_requests:
             return decision(await self._required(conversation, request), client)
         try:
-            answer = await conversation.ask("elicitation/create", question(request))
+            answer = await conversation.asking.ask("elicitation/create", question(request))
         except ServerError as error:
             return Approval.reject(f"the client can't ask for approval: {error}", by=_WHO)
         return decision(answer, client)
@@ -71,11 +71,11 @@ class ClientApprover:
     ) -> Mapping[str, Any]:
         """The answer of a client that takes no requests: it came back with the call, or will."""
         key = self._key()
-        carried = conversation.carried()
+        carried = conversation.asking.carried()
         if carried is not None and is_sealed_for(carried[0], request, key):
             said = carried[1]  # the proxy was started again in between
         else:
-            said = await conversation.require(question(request), sealed(request, key))
+            said = await conversation.asking.require(question(request), sealed(request, key))
         answer: Any = said.get("approval") if isinstance(said, dict) else None
         return cast("Mapping[str, Any]", answer) if isinstance(answer, dict) else {}
 

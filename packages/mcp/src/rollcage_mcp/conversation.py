@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
-import dataclasses
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from rollcage import Contract, Session
 from rollcage.adapter import HALTED, REFUSED, Instead, exposes
 from rollcage.errors import RollcageError
 
+from rollcage_mcp.asking import Asking, Send, Served, call_of, serving
 from rollcage_mcp.contracts import OWN, READS, read_contract, tool_function
 from rollcage_mcp.errors import ServerError, ServerGone
 from rollcage_mcp.listing import Declared, Listing, definitions_of
@@ -35,9 +34,6 @@ __all__ = ["GRACE", "Conversation", "Declared", "Send"]
 
 _log: Final = logging.getLogger("rollcage.mcp")
 
-Send = Callable[[Message], Awaitable[None]]
-"""Takes what goes to the client."""
-
 GRACE: Final = 10.0
 """Seconds that a call may go on when the client is gone."""
 
@@ -46,34 +42,8 @@ _GONE: Final = -32001
 _DOUBLED: Final = -32600
 _INTERNAL: Final = -32603
 _PAGES: Final = 1_000  # of a list of tools
-_OF: Final = "io.modelcontextprotocol/"
-_ERA: Final = f"{_OF}protocolVersion"
 _QUIET: Final = {"ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"}
 """Requests whose answer says nothing: a proxy without a server gives it itself."""
-
-
-@dataclasses.dataclass(eq=False)
-class _Served:
-    """A request of the client while it is being answered."""
-
-    message: Message
-    task: asyncio.Task[None] | None = None
-    is_write: bool = False
-    asks: bool = False  # the server was asked
-    cancelled: bool = False  # by the client, who wants no answer any more
-    in_doubt: bool = False  # a write that was cancelled in the server
-    value: Any = None  # what the body gave
-    response: Message | None = None  # what the server answered
-    notes: list[dict[str, Any]] = dataclasses.field(default_factory=list[dict[str, Any]])
-    carried: tuple[str, Any] | None = None  # a state of ours that came with it, and the answers
-
-    @property
-    def token(self) -> object:
-        """By what the server's progress is known to be that of this request."""
-        return self.message.meta.get("progressToken")
-
-
-_serving: contextvars.ContextVar[_Served] = contextvars.ContextVar("rollcage-mcp-call")
 
 
 class Conversation:
@@ -95,19 +65,15 @@ class Conversation:
         declared: Declared = Declared(),  # noqa: B008 - immutable
     ) -> None:
         self.session = session
-        self.client: Mapping[str, Any] = {}  # what `initialize` was told of it
-        self.can_elicit = False  # whether the client has a dialog
         self._send = send
         self._is_live = connect is not None
         self._upstream = Upstream(connect or _nowhere, self._from_server)
-        self._served: dict[Id, _Served] = {}
-        self._asked: dict[Id, asyncio.Future[Message]] = {}
-        self._paused: dict[str, _Served] = {}  # that wait for an answer, by their states
+        self._served: dict[Id, Served] = {}
+        self.asking = Asking(send, self._served)
         self._doubts: list[dict[str, Any]] = []
         self._listing = Listing(declared, self)
         self._meta: dict[str, Any] = {}
         self._hello: Message | None = None
-        self._is_closing = False
         self._is_greeted = False
         self._opening: asyncio.Task[None] | None = None
 
@@ -116,11 +82,8 @@ class Conversation:
     async def take(self, message: Message) -> None:
         """Take a message of the client; its requests are answered by and by."""
         if message.kind == "response":
-            asked = self._asked.pop(message.id, None)
-            if asked is None:
+            if not self.asking.take(message):
                 await self._pass_on(message)
-            elif not asked.done():
-                asked.set_result(message)
         elif message.kind == "notification":
             if message.method == "notifications/cancelled":
                 await self._cancel(message)
@@ -136,20 +99,15 @@ class Conversation:
         """Have a request answered; one that carries an answer of ours goes on where it was."""
         state = message.params.get("requestState")
         if message.method != "tools/call" or not is_ours(state):
-            served = _Served(message)
+            served = Served(message)
         else:
             own = ("requestState", "inputResponses")
             params = {name: each for name, each in message.params.items() if name not in own}
             carried = (str(state), message.params.get("inputResponses"))
             message = as_request(message.id, message.method, params)
-            waits = self._paused.get(str(state))
-            waits = None if waits is None or self._asked[str(state)].done() else waits
-            if waits is not None and _call_of(waits.message) == _call_of(message):
-                waits.message = message
-                self._served[message.id] = waits
-                self._asked[str(state)].set_result(as_answer(message.id, {"said": carried[1]}))
+            if self.asking.goes_on(str(state), message, carried[1]):
                 return
-            served = _Served(message, carried=carried)
+            served = Served(message, carried=carried)
         self._served[message.id] = served
         served.task = asyncio.create_task(self._serve(served))
 
@@ -172,71 +130,7 @@ class Conversation:
             return
         # Whether the server stops in time, nobody knows: until it answers, the call is under way.
         served.in_doubt = True
-        self._doubts.append(_call_of(served.message))
-
-    async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask the client something on the proxy's own behalf.
-
-        Raises:
-            ServerError: it answers with an error.
-        """
-        # The server can't guess the id, so no answer to it is taken for the answer to this.
-        request = as_request(f"rollcage-{secrets.token_hex(16)}", method, params)
-        answer = self._asked[request.id] = asyncio.get_running_loop().create_future()
-        try:
-            await self._send(request)
-            return result_of(await answer)
-        except asyncio.CancelledError:
-            if not self._is_closing:  # the dialog is of no use any more
-                note = {"requestId": request.id, "reason": "the call was cancelled"}
-                await self._send(as_notification("notifications/cancelled", note))
-            raise
-        finally:
-            self._asked.pop(request.id, None)
-
-    async def require(self, question: Mapping[str, Any], state: str) -> Any:
-        """Ask by the answer to the call that is being made: the client makes it again.
-
-        Args:
-            question: the parameters of `elicitation/create`.
-            state: what the client carries back.
-
-        Returns:
-            What the client answers, by the names of what was asked.
-        """
-        served = _serving.get()
-        answer = self._asked[state] = asyncio.get_running_loop().create_future()
-        self._paused[state] = served
-        inputs = {"approval": {"method": "elicitation/create", "params": dict(question)}}
-        result = {"resultType": "input_required", "inputRequests": inputs, "requestState": state}
-        del self._served[served.message.id]
-        await self._send(as_answer(served.message.id, result))
-        try:
-            return (await answer).data["result"]["said"]
-        finally:
-            self._paused.pop(state, None)
-            self._asked.pop(state, None)
-
-    def carried(self) -> tuple[str, Any] | None:
-        """What came back with the call that is being made: a state, and the answers."""
-        served = _serving.get()
-        carried, served.carried = served.carried, None
-        return carried
-
-    @property
-    def has_requests(self) -> bool:
-        """Whether the client takes requests; of those without a handshake, none does."""
-        return not isinstance(_serving.get().message.meta.get(_ERA), str)
-
-    @property
-    def asker(self) -> tuple[bool, Mapping[str, Any]]:
-        """Whether whoever makes the call has a dialog, and what it has said of itself."""
-        if self.has_requests:
-            return self.can_elicit, self.client
-        meta = _serving.get().message.meta
-        able, info = meta.get(f"{_OF}clientCapabilities"), meta.get(f"{_OF}clientInfo")
-        named = cast("Mapping[str, Any]", info) if isinstance(info, dict) else {}
-        return isinstance(able, dict) and isinstance(able.get("elicitation"), dict), named
+        self._doubts.append(call_of(served.message))
 
     # --- from the server -------------------------------------------------------------------------
 
@@ -251,7 +145,7 @@ class Conversation:
                     return
         await self._send(message)
 
-    def _about(self, note: Message) -> _Served | None:
+    def _about(self, note: Message) -> Served | None:
         """Which request a notification is about; None where that is not certain."""
         asking = [each for each in self._served.values() if each.asks]
         if note.method == "notifications/progress":
@@ -261,7 +155,7 @@ class Conversation:
 
     # --- a request -------------------------------------------------------------------------------
 
-    async def _serve(self, served: _Served) -> None:
+    async def _serve(self, served: Served) -> None:
         message = served.message
         try:
             answer = await self._answer(served)
@@ -272,11 +166,11 @@ class Conversation:
         finally:
             self._served.pop(served.message.id, None)
             if served.in_doubt and served.response is not None:
-                self._doubts.remove(_call_of(message))
+                self._doubts.remove(call_of(message))
         if not served.cancelled:
             await self._send(answer)
 
-    async def _answer(self, served: _Served) -> Message:
+    async def _answer(self, served: Served) -> Message:
         message = served.message
         try:
             value = await self._value(served)
@@ -303,7 +197,7 @@ class Conversation:
         await self._give_notes(served, value)
         return as_answer(served.message.id, value["result"])
 
-    async def _value(self, served: _Served) -> Any:
+    async def _value(self, served: Served) -> Any:
         message = served.message
         gone = self._upstream.gone
         if gone is not None and self.session.halted is None:  # not sent, so not recorded
@@ -320,7 +214,7 @@ class Conversation:
         text = f"{message.method} is not recorded, and no server is there to answer it"
         return as_failure(message.id, -32601, text)
 
-    async def _give_notes(self, served: _Served, value: Mapping[str, Any]) -> None:
+    async def _give_notes(self, served: Served, value: Mapping[str, Any]) -> None:
         """Send again what the server sent while it was at work, in its order."""
         for note in value.get("notifications", ()):
             params = dict(note["params"])
@@ -332,15 +226,12 @@ class Conversation:
 
     # --- steps -----------------------------------------------------------------------------------
 
-    async def _read(self, served: _Served) -> Any:
+    async def _read(self, served: Served) -> Any:
         message = served.message
         params = {name: each for name, each in message.params.items() if name != "_meta"}
         if message.method == "initialize":
             self._hello = message
-            info = params.get("clientInfo")
-            self.client = cast("Mapping[str, Any]", info) if isinstance(info, dict) else {}
-            able: Any = params.get("capabilities")
-            self.can_elicit = isinstance(able, dict) and isinstance(able.get("elicitation"), dict)
+            self.asking.met(params)
             params = {"protocolVersion": params.get("protocolVersion")}  # any client's will do
         value = await self.session.arun(read_contract(message.method), params, self._body(served))
         if message.method == "tools/list":
@@ -348,7 +239,7 @@ class Conversation:
             return self._exposed(value)
         return value
 
-    async def _tool_call(self, served: _Served) -> Any:
+    async def _tool_call(self, served: Served) -> Any:
         message = served.message
         name, given = message.params.get("name"), message.params.get("arguments")
         if not isinstance(name, str) or not isinstance(given, dict | None):
@@ -358,11 +249,11 @@ class Conversation:
         if name.startswith(OWN):
             raise ServerError(-32602, f"a tool can't be called {name!r}: {OWN} is for reads")
         self._note_meta(message)
-        _serving.set(served)
+        serving.set(served)
         contract = await self._contract(name)
         served.is_write = contract.effect == "write"
         arguments = _arguments(message)
-        if _call_of(message) in self._doubts:
+        if call_of(message) in self._doubts:
             text = (
                 f"{name} was cancelled while it ran, and the server has not said whether it has "
                 f"happened: the same call is not made again in this conversation"
@@ -372,7 +263,7 @@ class Conversation:
         instead = Instead(self._edited(served), _as_result)
         return await self.session.arun(contract, arguments, self._body(served), instead=instead)
 
-    def _body(self, served: _Served) -> Callable[..., Any]:
+    def _body(self, served: Served) -> Callable[..., Any]:
         async def body(**_: Any) -> dict[str, Any]:
             message = served.message
             if message.method == "tools/call":  # what was gated, and nothing that hides beside it
@@ -381,7 +272,7 @@ class Conversation:
 
         return body
 
-    def _edited(self, served: _Served) -> Callable[..., Any]:
+    def _edited(self, served: Served) -> Callable[..., Any]:
         async def body(**arguments: Any) -> dict[str, Any]:
             params = {**served.message.params, "arguments": arguments}
             params |= arguments.pop(_MORE, {})
@@ -390,7 +281,7 @@ class Conversation:
 
         return body
 
-    async def _asked_of_server(self, served: _Served, request: Message) -> dict[str, Any]:
+    async def _asked_of_server(self, served: Served, request: Message) -> dict[str, Any]:
         """What the server answers to a request: the body of its step."""
         await self._go_live(request)
         if self._upstream.gone is not None:
@@ -440,7 +331,7 @@ class Conversation:
             params: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
             own = f"rollcage-{secrets.token_hex(8)}"
             request = as_request(own, "tools/list", {**params, **self._meta})
-            contract, body = read_contract("tools/list"), self._body(_Served(request))
+            contract, body = read_contract("tools/list"), self._body(Served(request))
             page = (await self.session.arun(contract, params, body))["result"]
             listing.learn(cursor, page)
             cursor = page.get("nextCursor")
@@ -491,7 +382,7 @@ class Conversation:
     @property
     def under_way(self) -> list[asyncio.Task[None]]:
         """The requests that are being answered now."""
-        all_of_them = [*self._served.values(), *self._paused.values()]
+        all_of_them = [*self._served.values(), *self.asking.waiting]
         return [each.task for each in all_of_them if each.task is not None]
 
     async def close(self, grace: float = 0.0) -> None:
@@ -499,9 +390,7 @@ class Conversation:
 
         A write that has not ended by then is recorded as one of unknown outcome.
         """
-        self._is_closing = True
-        for question in self._asked.values():  # nobody is there to answer it
-            question.cancel()
+        self.asking.close()
         tasks = self.under_way
         if tasks:
             await asyncio.wait(tasks, timeout=grace)
@@ -515,10 +404,6 @@ class Conversation:
 
 
 _MORE: Final = "mcp:more"  # the argument that holds the other parameters of a call
-
-
-def _call_of(message: Message) -> dict[str, Any]:
-    return {"name": message.params.get("name"), "arguments": message.params.get("arguments")}
 
 
 def _arguments(message: Message) -> dict[str, Any]:
