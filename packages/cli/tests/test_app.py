@@ -66,6 +66,24 @@ def test_only_the_command_that_is_asked_for_is_imported() -> None:
     assert ended.returncode == 0, ended.stderr
 
 
+def test_a_command_of_another_package_is_imported_alone() -> None:
+    code = """
+        import sys
+        from importlib.metadata import EntryPoint, EntryPoints
+        from rollcage_cli import app
+
+        brought = EntryPoint("mine", "rollcage_cli.abandon:abandon", app.GROUP)
+        app._installed = lambda: EntryPoints([brought])
+        assert app.main(["mine", "--help"]) == 0
+        others = {"rollcage_cli.audit", "rollcage_cli.demo", "rollcage_cli.show"}
+        assert "rollcage_cli.abandon" in sys.modules and not others & sys.modules.keys()
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_a_command_that_is_misspelled_is_told_its_neighbours(cli: Cli) -> None:
     result = cli("verfiy")
     assert result.code == 2

@@ -19,7 +19,7 @@ from rollcage import QueueApprover, Session, Verdict, tool
 store = sys.argv[1]
 
 @tool(secret=["pin"])
-def pay(to: str, amount: int, pin: str = "4711-4711") -> str:
+def pay(to: str, amount: int, pin: str = "pin-4711") -> str:
     return f"paid {amount} to {to}"
 
 def asks(step):
@@ -68,7 +68,7 @@ def test_what_waits_is_listed(cli: Cli, request_id: str) -> None:
     (data,) = cli("approvals", "--json").data["approvals"]
     assert (data["id"], data["state"], data["name"]) == (request_id, "waiting", "pay")
     assert data["requested_by"] == "carl"
-    assert "4711" not in str(data)
+    assert "pin-4711" not in str(data)
 
 
 def test_one_is_shown_in_full(cli: Cli, request_id: str) -> None:

@@ -261,22 +261,22 @@ def test_a_secret_stays_as_it_was_where_a_call_is_edited(tmp_path: Path) -> None
     secret = pydantic.SecretStr("hunter2")
     approver = Answers(Approval.edit({"amount": 5}, by="ann"))
     with guarded(tmp_path, approver):
-        assert withdraw(500, "1234", secret) == 5
-    assert ran == [(5, "1234", "hunter2")]
+        assert withdraw(500, "one-2-3", secret) == 5
+    assert ran == [(5, "one-2-3", "hunter2")]
     shown = dict(approver.asked[0].args)
     assert "hunter2" not in str(shown)
-    assert "1234" not in str(shown["pin"])
+    assert "one-2-3" not in str(shown["pin"])
     with guarded(tmp_path, nobody, replay="resume"):
-        assert withdraw(500, "1234", secret) == 5
+        assert withdraw(500, "one-2-3", secret) == 5
     with guarded(tmp_path, Answers(Approval.edit({**shown, "amount": 6}, by="ann")), replay="off"):
-        assert withdraw(500, "1234", secret) == 6
-    assert ran[1:] == [(6, "1234", "hunter2")]
+        assert withdraw(500, "one-2-3", secret) == 6
+    assert ran[1:] == [(6, "one-2-3", "hunter2")]
 
 
 @pytest.mark.parametrize(
     "args",
     [
-        {"amount": 5, "pin": "0000"},
+        {"amount": 5, "pin": "nought-0"},
         {"amount": 5, "password": "guessed"},
         {"amount": 5, "pin": {"$rollcage": "secret", "value": "00" * 32}},
     ],
@@ -287,11 +287,11 @@ def test_a_secret_cannot_be_edited(tmp_path: Path, args: dict[str, Any]) -> None
         guarded(tmp_path, Answers(Approval.edit(args, by="ann"))) as session,
         pytest.raises(Blocked, match="approval can't be used") as no,
     ):
-        withdraw(500, "1234")
+        withdraw(500, "one-2-3")
     assert no.value.verdict_code in ("approval_edit_secret", "approval_edit_invalid")
     assert ran == []
     for path in tmp_path.rglob("*.jsonl"):
-        assert b'0000"' not in path.read_bytes()
+        assert b'nought-0"' not in path.read_bytes()
         assert b"guessed" not in path.read_bytes()
     assert told(session, "step.blocked")
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,7 @@ async def test_calls_of_one_turn_are_recorded_together(
     def counted(self: Committer, rows: Any) -> bool:
         given = list(rows)
         commits.append(len(given))
+        time.sleep(0.02)  # as long as a slow disk takes: the others wait for the next one
         return commit(self, given)
 
     monkeypatch.setattr(Committer, "_commit", counted)

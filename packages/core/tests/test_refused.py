@@ -76,7 +76,7 @@ async def test_async_and_streams_too(store: JsonlStore, events: Events) -> None:
 
 def test_a_tool_that_does_not_exist(store: JsonlStore, events: Events) -> None:
     with Session("job", store=store) as session, session.place(turn=1, slot=2, agent="Zoë"):
-        session.refused("pu\udc80t", {"what": b"a", "pin": "1234", "$rollcage": 1})
+        session.refused("pu\udc80t", {"what": b"a", "pin": "one-2-3", "$rollcage": 1})
     (line,) = lines(events(session.run_id))
     assert (line["code"], line["turn"], line["slot"], line["agent"]) == (
         "tool_missing",
@@ -85,7 +85,9 @@ def test_a_tool_that_does_not_exist(store: JsonlStore, events: Events) -> None:
         "Zoë",
     )
     assert line["reason"] == "there is no tool called 'pu?t'"
-    assert "1234" not in store.read(session.run_id).data.decode(), "a tool here calls it a secret"
+    assert "one-2-3" not in store.read(session.run_id).data.decode(), (
+        "a tool here calls it a secret"
+    )
 
 
 def test_what_has_no_encoding_is_named_by_its_path(store: JsonlStore, events: Events) -> None:

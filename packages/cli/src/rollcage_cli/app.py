@@ -72,7 +72,7 @@ class _Commands(TyperGroup):
         return [*_COMMANDS, *_installed().names]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        known = cmd_name in _COMMANDS or cmd_name in _ELSEWHERE
+        known = cmd_name in {*_COMMANDS, *_ELSEWHERE, *_installed().names}
         for name in [cmd_name] if known else self.list_commands(ctx):
             if name not in self.commands:
                 self.commands[name] = _imported(name)
