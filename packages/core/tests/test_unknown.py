@@ -132,6 +132,32 @@ def test_an_idempotent_one_runs_again_where_nobody_can_tell(
     assert len(service.keys) == 2
 
 
+@pytest.mark.parametrize("answer", [True, False, "did x"])
+def test_a_probe_that_gives_something_else_says_nothing(
+    store: JsonlStore, tmp_path: Path, answer: object
+) -> None:
+    file = tmp_path / "order"
+    service = Service()
+
+    @tool(
+        effect="write",
+        probe=lambda: answer,
+        observe=lambda args: {"order": file.read_text() if file.exists() else None},
+        undo=lambda args: [],
+    )
+    def order(what: str) -> str:
+        return service.perform(what)
+
+    service.lost = "after"
+    with pytest.raises(UnknownOutcome), Session("job", store=store):
+        order("x")
+    gave = f"its probe gave {type(answer).__name__}, and not Happened, DidNotHappen or None"
+    for _ in range(2):  # that the state is as it was is not taken for an answer
+        with pytest.raises(UnknownOutcome, match=gave), Session("job", store=store):
+            order("x")
+    assert len(service.keys) == 1
+
+
 def test_a_probe_that_fails_says_nothing(
     store: JsonlStore, service: Service, lose: Callable[..., str]
 ) -> None:

@@ -93,6 +93,22 @@ def test_thresholds_and_the_choice_of_runs(cli: Cli, recorded: list[str], tmp_pa
     assert cli("backtest").code == 2
 
 
+def test_a_call_that_cannot_be_judged_fails_the_thresholds(
+    cli: Cli, recorded: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "named.toml"
+    file.write_text(POLICY.replace("args.amount > 50", "!named('ann@example.com')"))
+    policy = ("backtest", "--policy", str(file))
+    assert cli(*policy).code == 0
+    result = cli(*policy, "--max-blocked", "0", "--json")
+    assert result.code == 1
+    assert result.data["totals"]["blocked"] == 0
+    assert result.data["over"] == {"unknown": 0}
+    assert "unknown, at most 0 allowed" in cli(*policy, "--max-asked", "9").out
+    assert cli(*policy, "--max-blocked", "0", "--max-unknown", "9").code == 0
+    assert cli(*policy, "--max-writes", "9").code == 0
+
+
 def test_a_report_is_one_file_in_which_all_that_is_recorded_is_text(
     cli: Cli, store: Path, tmp_path: Path
 ) -> None:

@@ -28,12 +28,14 @@ class ProbeResult(NamedTuple):
         happened: None where nobody can tell.
         outcome: where it happened, as the trace holds it, and its digest (hex).
         undo: what that adds to what stands of its undo.
+        why: nobody can tell, in words.
     """
 
     happened: bool | None
     outcome: dict[str, Any] | None = None
     digest: str = ""
     undo: dict[str, Any] | None = None
+    why: str = ""
 
 
 class Sought(Protocol):

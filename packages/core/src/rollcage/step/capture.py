@@ -344,6 +344,9 @@ def probed(
         if isinstance(answer, Returned):
             if isinstance(answer.value, Happened | DidNotHappen):
                 return answer.value
+            if answer.value is not None:  # True may mean either: it is not set against the state
+                given = type(answer.value).__name__
+                return f"its probe gave {given}, and not Happened, DidNotHappen or None"
             said = "its probe does not know"
         elif isinstance(answer.error, Exception):
             said = f"its probe failed: {type(answer.error).__name__}: {answer.error}"

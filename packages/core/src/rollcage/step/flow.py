@@ -240,7 +240,7 @@ def _probed(
     elif isinstance(said, Happened):
         result = yield from happened(contract, values, entry.undo, said, setting)
     else:
-        result = ProbeResult(None)
+        result = ProbeResult(None, why=said)
     progress.prepared = progress.prepared._replace(probe=result)
     return None
 

@@ -142,7 +142,9 @@ class Taking:
             refusal = Blocked(said["reason"], rule=said["rule"], code=said["code"])
             return Refused(refusal, halts=False)
         if match.why == "unknown":
-            return Refused(halts.unknown(entry.run, entry.step, entry.name, self._at))
+            asked = arrival.probe_result
+            why = f" ({asked.why})" if asked is not None and asked.why else ""
+            return Refused(halts.unknown(entry.run, entry.step, entry.name, self._at, why=why))
         if match.why == "lossy":
             return Refused(halts.lossy(match.given or entry, self._at))
         return Refused(halts.changed(match.why, entry, arrival.contract))

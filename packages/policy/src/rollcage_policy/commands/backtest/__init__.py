@@ -91,6 +91,12 @@ def backtest(
     max_newly_allowed: Annotated[
         int | None, typer.Option(min=0, help="Fail above so many newly allowed calls.")
     ] = None,
+    max_unknown: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Fail above so many calls that can't be judged [0 with one of the above]."
+        ),
+    ] = None,
     max_writes: Annotated[
         int | None, typer.Option(min=0, help="Fail above so many new writes.")
     ] = None,
@@ -112,8 +118,10 @@ def backtest(
     """
     limits = {
         "blocked": max_blocked, "asked": max_asked, "newly_allowed": max_newly_allowed,
-        "writes": max_writes, "failed": max_failed,
+        "unknown": max_unknown, "writes": max_writes, "failed": max_failed,
     }  # fmt: skip
+    if max_unknown is None and not {max_blocked, max_asked, max_newly_allowed} <= {None}:
+        limits["unknown"] = 0  # a call that can't be judged may be any of these
     own = open_store(store)
     chosen = _chosen(own, store, run or (), name or (), status, since)
     chosen = chosen[-limit:] if limit else chosen

@@ -16,7 +16,7 @@ from rollcage_policy import Judged, Rerun
 
 __all__ = ["LIMITS", "Row", "forked_row", "judged_row", "over", "worth_testing"]
 
-LIMITS: Final = ("blocked", "asked", "newly_allowed", "writes", "failed")
+LIMITS: Final = ("blocked", "asked", "newly_allowed", "unknown", "writes", "failed")
 """What a threshold can be set for, by its name in a `Row`."""
 
 _JOBS: Final = ("record", "resume", "imported")  # forks and replays are no evidence of anything

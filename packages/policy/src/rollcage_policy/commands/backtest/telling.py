@@ -80,7 +80,7 @@ def _counted(count: int, what: str) -> str:
 
 def _sums(rows: Sequence[Row], change: str) -> str:
     sums = totals(rows)
-    told = [_counted(sums[what], what) for what in (*LIMITS, "unknown") if sums[what]]
+    told = [_counted(sums[what], what) for what in LIMITS if sums[what]]
     unread = sum(bool(row.error) for row in rows)
     told += [f"{counted(unread, 'run')} can't be tested"] if unread else []
     head = f"{change}: {counted(len(rows), 'run')}, {counted(sums['calls'], 'call')}"
