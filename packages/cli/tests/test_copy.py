@@ -21,6 +21,7 @@ from rollcage import (
 )
 from rollcage.store import JsonlStore, Store, check_attested
 from rollcage.trace import check_events
+from rollcage_governance import Facade, Registry
 
 URL = "sqlite:///copy.db"
 world: list[str] = []
@@ -197,6 +198,87 @@ def test_a_run_that_was_told_to_stop_stays_stopped(cli: Cli, store: Path) -> Non
     with pytest.raises(RunStopped):
         work(URL, "a")
     assert world == ["a"]
+
+
+def govern(where: Any) -> Registry:
+    """A registry that gives `copied.keep` to agents."""
+    registry = Registry(where)
+    for each in (keep, drop):
+        name = registry.propose(each, by="ann").name
+        registry.approve(name, by="bob")
+        registry.activate(name, "pack", by="bob")
+    registry.define_facade("agents", ["pack"], by="bob")
+    return registry
+
+
+def test_the_registry_comes_with_a_whole_store(cli: Cli, store: Path) -> None:
+    registry = govern(store)
+    run = work(store, "a", "fail", gate=[Facade("agents")])
+    assert cli("copy", run, "--to", "single").code == 0
+    assert not Registry("single").history()  # a run that is named brings what is its own
+    result = cli("copy", "--to", URL)
+    assert (result.code, "the registry copied" in result.out) == (0, True), result.out
+    assert Registry(URL).history() == registry.history()
+    work(URL, "a", "b", gate=[Facade("agents")])
+    assert world == ["a", "b"]
+    registry.freeze("copied.keep", by="bob")
+    assert "the registry copied" in cli("copy", "--to", URL).out  # what was decided since
+    Registry(URL).unfreeze("copied.keep", by="bob")
+    again = cli("copy", "--to", URL)  # it goes farther there
+    assert (again.code, "the registry" in again.out) == (0, False)
+
+
+def test_a_registry_that_was_decided_on_in_both_is_a_conflict(cli: Cli, store: Path) -> None:
+    govern(store)
+    assert cli("copy", "--to", URL).code == 0
+    Registry(store).freeze("copied.keep", by="bob")
+    there = Registry(URL)
+    there.deactivate("copied.keep", "pack", by="ann")
+    before = there.history()
+    run = work(store, "a")
+    result = cli("copy", "--to", URL, "--json")
+    assert result.code == 1
+    assert [each["what"] for each in result.data["runs"]] == ["copied"]
+    (conflict,) = result.data["documents"]
+    assert (conflict["kind"], conflict["what"]) == ("registry", "conflict")
+    assert "approved in both stores" in conflict["error"]
+    assert (there.history(), open_store(URL).info(run).name) == (before, "job")
+
+
+def test_a_command_stays_where_a_run_of_its_execution_does(cli: Cli, store: Path) -> None:
+    one, other = open_store(store), open_store("target")
+    fine, live = (b'{"said":{"execution":"%s"}}' % name for name in (b"fine", b"live"))
+    one.put_once("commands", "fine.start", fine)
+    one.put_once("commands", "live.wake", live)
+    with Session("live", store=store):
+        result = cli("copy", "--to", "target", "--json")
+    assert result.code == 4
+    assert list(other.keys("commands")) == ["fine.start"]
+    other.drop("commands", "fine.start")
+    other.put_once("results", "fine.start", b"{}")  # a worker did it there
+    assert cli("copy", "--to", "target").code == 0
+    assert list(other.keys("commands")) == ["live.wake"]
+    one.drop("commands", "live.wake")
+    done = b'{"said":{"command":{"execution":"live"}}}'
+    one.put_once("results", "live.wake", done)
+    assert cli("copy", "--to", "target").code == 0
+    assert (list(other.keys("commands")), other.get("results", "live.wake")) == ([], done)
+
+
+def test_schedules_come_with_a_whole_store(cli: Cli, store: Path) -> None:
+    one, other = open_store(store), open_store("target")
+    one.put_once("schedules", "nightly", b"[1]")
+    run = work(store, "a")
+    assert cli("copy", run, "--to", "target").code == 0
+    assert not other.keys("schedules")
+    result = cli("copy", "--to", "target")
+    assert (result.code, "1 schedule copied" in result.out) == (0, True)
+    assert other.get("schedules", "nightly") == b"[1]"
+    other.drop("schedules", "nightly")
+    other.put_once("schedules", "nightly", b"[2]")
+    result = cli("copy", "--to", "target")
+    assert (result.code, "schedules nightly says something else" in result.out) == (1, True)
+    assert other.get("schedules", "nightly") == b"[2]"
 
 
 @pytest.mark.damaged

@@ -27,6 +27,7 @@ from rollcage import (
 )
 from rollcage.store import StopOrder, Store, check_attested
 from rollcage.trace import check_events
+from rollcage_governance import Registry
 
 KILLS = 3  # between two stores
 # Dies at the so many-th call of a function, wherever that is; or tells how many there were.
@@ -48,7 +49,9 @@ code = main(["copy", "--from", sys.argv[2], "--to", sys.argv[3]])
 sys.setprofile(None)
 print("calls", total - left, code)
 """
-DOCUMENTS: Final = ("approvals", "holds", "pruned", "signals")
+DOCUMENTS: Final = (
+    "approvals", "commands", "holds", "pruned", "results", "schedules", "signals"
+)  # fmt: skip
 world: list[str] = []
 
 
@@ -118,8 +121,19 @@ def everything(cli: Cli, where: str) -> None:
     stopped = work(where, "stopped", "i", "fail")
     store.stop(StopOrder(stopped, "ann", "enough", 5))
     for kind in ("signals", "holds"):
-        said = orjson.dumps({"execution": "values", "said": kind})
-        assert store.put_once(kind, f"values.{kind}", said)
+        for execution in ("values", "not begun"):
+            said = orjson.dumps({"execution": execution, "said": kind})
+            assert store.put_once(kind, f"{execution.replace(' ', '-')}.{kind}", said)
+    for name in ("values", "not begun"):
+        asked = {"format": "?", "said": {"execution": name}}
+        assert store.put_once("commands", f"{name.replace(' ', '-')}.wake", orjson.dumps(asked))
+    done = {"format": "?", "said": {"command": {"execution": "values"}}}
+    assert store.put_once("results", "values.start", orjson.dumps(done))
+    assert store.put_once("schedules", "nightly", b'{"name":"nightly"}')
+    registry = Registry(where)
+    registry.propose(keep, by="ann")
+    registry.approve("moved.keep", by="bob")
+    registry.activate("moved.keep", "pack", by="bob")
 
 
 def same(one: Store, other: Store) -> None:
@@ -138,6 +152,8 @@ def same(one: Store, other: Store) -> None:
         assert [other.get(kind, key) for key in other.keys(kind)] == [
             one.get(kind, key) for key in one.keys(kind)
         ]
+    begins = "registry.started"
+    assert other.log("registry", begins).read() == one.log("registry", begins).read()
     assert list(other.blobs()) == list(one.blobs())
     for digest in one.blobs():
         assert other.get_blob(digest) == one.get_blob(digest)

@@ -490,3 +490,25 @@ async def test_a_copy_knows_what_was_approved_and_that_it_is_held(world: World) 
     await moved.work()
     assert moved.job().status == "completed"
     assert copied.standing == {"ship": 1}
+
+
+async def test_what_was_asked_for_is_done_in_the_store_that_it_was_copied_to(world: World) -> None:
+    plan = steps(ask={"wait": {"approval": "ship?"}}, ship=put("ship", "ask"))
+    crew = Crew(world, plan)
+    request = await asked(crew, plan)  # one has begun, by carl
+    crew.start(id="later", inputs={"n": 2})  # and one has not
+    there = world.store.with_name("copied")
+    command = [sys.executable, "-m", "rollcage", "copy", "--from", str(world.store), "--to"]
+    await asyncio.to_thread(subprocess.run, [*command, str(there)], check=True, capture_output=True)
+    copied = World(there)
+    moved = Crew(copied, plan)
+    started = moved.commands.started("job")
+    assert started == crew.commands.started("job")
+    assert started is not None
+    with pytest.raises(ApprovalInvalid):  # who started it is known there, too
+        ApprovalQueue(moved.store).decide(request, Approval(True, by=started.by))
+    ApprovalQueue(moved.store).decide(request, Approval(True, by="ann"))
+    await moved.work()
+    assert (moved.job().status, copied.standing) == ("completed", {"ship": 1})
+    assert (moved.job("later").status, moved.job("later").inputs) == ("waiting", {"n": 2})
+    assert not moved.start(id="later")

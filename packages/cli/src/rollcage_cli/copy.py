@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
-import orjson
 import typer
 from rich.text import Text
 from rollcage.errors import (
@@ -19,10 +17,20 @@ from rollcage.errors import (
     StoreReadOnly,
     TraceCorrupt,
 )
-from rollcage.store import RunInfo, RunTrace, Store, check_attested, open_store
+from rollcage.store import RunInfo, RunTrace, Store, check_attested, job_name, open_store
 from rollcage.trace import check_events
 
 from rollcage_cli.blobs import blobs_of
+from rollcage_cli.documents import (
+    Beside,
+    Sent,
+    What,
+    copy_approvals,
+    copy_beside,
+    copy_commands,
+    put,
+    sent_in,
+)
 from rollcage_cli.errors import OK, UsageError, exit_code
 from rollcage_cli.lookup import find
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption
@@ -31,20 +39,10 @@ from rollcage_cli.table import Table
 
 __all__ = ["copy"]
 
-What = Literal["copied", "already there", "in use", "conflict", "unreadable"]
-
 _STYLES: Final = {
     "copied": "green", "already there": "dim", "in use": "yellow", "conflict": "red",
     "unreadable": "red",
 }  # fmt: skip
-Sent = dict[tuple[str, str], bytes]
-"""Documents by kind and key."""
-_APPROVALS: Final = "approvals"  # the kind of their documents
-_SIGNALS: Final = "signals"  # that of what was sent to executions of workflows
-_HOLDS: Final = "holds"  # that of what says that one was paused or cancelled
-_WAITS: Final = "workflow.approval"  # what people are asked by a wait of one
-_ASKED: Final = b'{"event":"approval.requested"'
-_OF: Final = re.compile(r"([0-9a-f]+)(-[0-9]+)?\..*")  # a request's id, in the key of a document
 
 
 class Copied(NamedTuple):
@@ -80,11 +78,12 @@ def copy(
 ) -> None:
     """Copy runs into another store, each with what it builds on.
 
-    Traces stay the same bytes, with their attested ends; large values, approvals, signals, pauses
-    and stop orders come along. What is there already is left alone, so it can be run again after it
-    was cut off. A new store takes over the key that secrets and inputs are hashed with; one that
-    has another key is refused. Runs in use are left out. Exits with 4 if any was, with 1 after a
-    conflict, and with 3 if a trace is damaged.
+    Traces stay the same bytes, with their attested ends; large values, approvals, signals, pauses,
+    open commands and stop orders come along, and where no run is named, the registry of tools and
+    the schedules of workflows, too. What is there already is left alone, so it can be run again
+    after it was cut off. A new store takes over the key that secrets and inputs are hashed with;
+    one that has another key is refused. Runs in use are left out. Exits with 4 if any was, with 1
+    after a conflict, and with 3 if a trace is damaged.
     """
     source, target = open_store(origin), open_store(to)
     if not source.exists():
@@ -92,15 +91,18 @@ def copy(
     if _place(source) == _place(target):
         raise UsageError("--from and --to name the same store")
     chosen = _chosen(source, origin, runs or ())
-    if chosen:
+    if chosen or not runs:
         _take_key(source, target)
-    sent = _sent(source) if chosen else {}
-    told = [_copied(source, target, info, sent.get(info.name, {})) for info in chosen]
+    told, beside = _all_copied(source, target, chosen, whole=not runs)
     if as_json:
-        print_json({"from": origin, "to": to, "runs": [_data(each) for each in told]})
+        more = [_document(each) for each in beside]
+        said = {"from": origin, "to": to, "runs": [_data(each) for each in told]}
+        print_json(said | {"documents": more})
     else:
-        _print(told, target)
-    code = next((exit_code(each.error) for each in told if each.error is not None), OK)
+        _print(told, beside, target)
+    outcomes: list[Copied | Beside] = [*told, *beside]
+    errors = (each.error for each in outcomes)
+    code = next((exit_code(error) for error in errors if error is not None), OK)
     if code:
         raise typer.Exit(code)
 
@@ -149,6 +151,21 @@ def _take_key(source: Store, target: Store) -> None:
         )
 
 
+def _all_copied(
+    source: Store, target: Store, chosen: Sequence[RunInfo], *, whole: bool
+) -> tuple[list[Copied], list[Beside]]:
+    """Copy runs, and then what has to find them there; of a `whole` store, what has no run, too."""
+    sent = sent_in(source)
+    names = {job_name(info.name) for info in chosen}
+    told = [_copied(source, target, info, sent.get(job_name(info.name), {})) for info in chosen]
+    for name in names:
+        sent.pop(name, None)
+    beside = list(copy_beside(source, target, sent)) if whole else []
+    there = {each.info.run for each in told if each.error is None}
+    beside += copy_commands(source, target, there, None if whole else names)
+    return told, beside
+
+
 def _copied(source: Store, target: Store, info: RunInfo, sent: Sent) -> Copied:
     try:
         new = _copy(source, target, info, sent)
@@ -165,7 +182,8 @@ def _copy(source: Store, target: Store, info: RunInfo, sent: Sent) -> bool:
     """Copy one run; whether anything was new of it. What belongs to it is there before it is."""
     run = info.run
     if info.pruned is not None and info.count is None:
-        return target.restore(RunTrace(run, source.url, b"", b"", info))
+        new = _put_sent(target, run, sent)
+        return target.restore(RunTrace(run, source.url, b"", b"", info)) or new
     _check_free(source, run)
     trace = source.read(run)
     check_events(trace.data, trace.where)
@@ -176,9 +194,8 @@ def _copy(source: Store, target: Store, info: RunInfo, sent: Sent) -> bool:
     for digest, held in blobs.items():
         assert isinstance(held, bytes)
         _put_blob(target, digest, held)
-    new = _copy_approvals(source, target, trace)
-    for (kind, key), data in sent.items():
-        new = _put_document(target, kind, key, data, f"run {run}: its {kind[:-1]}") or new
+    new = copy_approvals(source, target, trace)
+    new = _put_sent(target, run, sent) or new
     _check_free(source, run)
     new = target.restore(trace) or new
     order = source.stop_order(run)
@@ -186,6 +203,12 @@ def _copy(source: Store, target: Store, info: RunInfo, sent: Sent) -> bool:
         target.stop(order)
         new = True
     return new
+
+
+def _put_sent(target: Store, run: str, sent: Sent) -> bool:
+    """Keep what was sent to a run's execution; whether anything was new."""
+    told = [put(target, *at, data, f"run {run}: its {at[0][:-1]}") for at, data in sent.items()]
+    return any(told)
 
 
 def _put_blob(target: Store, digest: str, data: bytes) -> None:
@@ -202,60 +225,17 @@ def _check_free(store: Store, run: str) -> None:
         raise RunInUse(f"run {run} is being written or resumed by another session")
 
 
-def _copy_approvals(source: Store, target: Store, trace: RunTrace) -> bool:
-    """Copy what was asked, decided and used of a run's requests; whether anything was new."""
-    asked = {orjson.loads(line)["id"] for line in trace.data.splitlines() if _ASKED in line[:40]}
-    if not asked:
-        return False
-    new = False
-    for key in source.keys(_APPROVALS):
-        found = _OF.fullmatch(key)
-        if found is None or found[1] not in asked:
-            continue
-        data = source.get(_APPROVALS, key) or b""
-        what = f"run {trace.run}: its approval"
-        new = _put_document(target, _APPROVALS, key, data, what) or new
-    return new
-
-
-def _sent(store: Store) -> dict[str, Sent]:
-    """By the execution that they are about: signals, holds, and what its waits asked people."""
-    found: dict[str, Sent] = {}
-    for kind in (_SIGNALS, _HOLDS, _APPROVALS):
-        for key in store.keys(kind):
-            data = store.get(kind, key) or b""
-            try:
-                said = orjson.loads(data)
-                if kind != _APPROVALS:
-                    found.setdefault(str(said["execution"]), {})[kind, key] = data
-                elif said["part"] == "request" and said["name"] == _WAITS:
-                    asked = key.removesuffix("request")
-                    own = found.setdefault(str(said["args"]["execution"]), {})
-                    own |= {(kind, each): store.get(kind, each) or b"" for each in store.keys(kind)
-                            if each.startswith(asked)}  # fmt: skip
-            except (ValueError, TypeError, LookupError):
-                continue  # no execution could read it either
-    return found
-
-
-def _put_document(target: Store, kind: str, key: str, data: bytes, what: str) -> bool:
-    """Keep a document; whether it is new. Raises RunConflict where another one has its key."""
-    if target.put_once(kind, key, data):
-        return True
-    if target.get(kind, key) != data:
-        raise RunConflict(
-            f"{what} {key} says something else in {target.url}: it was given or used in both "
-            f"stores since it was copied"
-        )
-    return False
-
-
 def _data(each: Copied) -> dict[str, Any]:
     told = {"run": each.info.run, "name": each.info.name, "what": each.what}
     return told | ({} if each.error is None else {"error": str(each.error)})
 
 
-def _print(told: Sequence[Copied], target: Store) -> None:
+def _document(each: Beside) -> dict[str, Any]:
+    told = {"kind": each.kind, "key": each.key, "what": each.what}
+    return told | ({} if each.error is None else {"error": str(each.error)})
+
+
+def _print(told: Sequence[Copied], beside: Sequence[Beside], target: Store) -> None:
     out = console()
     if told:
         table = Table()
@@ -269,13 +249,17 @@ def _print(told: Sequence[Copied], target: Store) -> None:
                 Text(what, style=_STYLES[what]),
             )
         out.print(table)
-    for each in told:
+    outcomes: list[Copied | Beside] = [*told, *beside]
+    for each in outcomes:
         if each.error is not None:
             out.print(Text(visible(str(each.error)), style=_STYLES[each.what]), soft_wrap=True)
-    out.print(f"{_counts(told)}; now in {visible(target.url)}", soft_wrap=True)
+    out.print(f"{_counts(told, beside)}; now in {visible(target.url)}", soft_wrap=True)
 
 
-def _counts(told: Iterable[Copied]) -> str:
+def _counts(told: Iterable[Copied], beside: Sequence[Beside]) -> str:
     whats = Counter[str](each.what for each in told)
-    said = (f"{counted(whats[what], 'run')} {what}" for what in _STYLES if whats[what])
+    said = [f"{counted(whats[what], 'run')} {what}" for what in _STYLES if whats[what]]
+    kinds = Counter(each.kind for each in beside if each.what == "copied")
+    said += ["the registry copied"] if kinds.pop("registry", 0) else []
+    said += [f"{counted(kinds[kind], kind[:-1])} copied" for kind in sorted(kinds)]
     return ", ".join(said) or "No runs"
