@@ -31,7 +31,8 @@ class Kind(NamedTuple):
     """A kind of damage to a database.
 
     Attributes:
-        statement: what does it; `{bad}` is some bytes that are none of ours, `{job}` a run's place.
+        statement: what does it; `{bad}` is bytes that are none of ours, `{empty}` an empty JSON
+            object, `{job}` a run's place.
         code: what it is told as.
         mends: whether there is a command that mends it, once `BACKUP` is named.
     """
@@ -73,7 +74,10 @@ KINDS: Final = {
         "UPDATE documents SET data = {bad} WHERE kind = 'approvals'", "document"
     ),
     "a stub changed": Kind(
-        "UPDATE documents SET data = {bad} WHERE kind = 'pruned'", "store_unusable"
+        "UPDATE documents SET data = {bad} WHERE kind = 'pruned'", "stub_damaged", mends=True
+    ),
+    "a stub of another form": Kind(
+        "UPDATE documents SET data = {empty} WHERE kind = 'pruned'", "stub_damaged", mends=True
     ),
 }
 
@@ -105,7 +109,7 @@ def harmed(request: pytest.FixtureRequest) -> Iterator[tuple[str, Callable[[str]
 
         def in_sqlite(statement: str) -> None:
             with contextlib.closing(sqlite3.connect("harmed.db")) as db, db:
-                db.execute(statement.format(bad="x'64616d61676564'", **PLACES))
+                db.execute(statement.format(bad="x'64616d61676564'", empty="x'7b7d'", **PLACES))
 
         yield "sqlite:///harmed.db", in_sqlite
         return
@@ -114,7 +118,8 @@ def harmed(request: pytest.FixtureRequest) -> Iterator[tuple[str, Callable[[str]
         def in_postgres(statement: str) -> None:
             with psycopg.connect(server(), autocommit=True) as db:
                 db.execute(f"SET search_path = {url.rpartition('=')[2]}".encode())
-                db.execute(statement.format(bad="'damaged'::bytea", **PLACES).encode())
+                harms = {"bad": "'damaged'::bytea", "empty": "'{}'::bytea"}
+                db.execute(statement.format(**harms, **PLACES).encode())
 
         yield url, in_postgres
 
@@ -169,7 +174,7 @@ FILES: Final[dict[str, tuple[str, bytes | slice | None, str, bool]]] = {
     "a decision changed": ("registry.jsonl", b"bob", "registry_corrupt", False),
     "a decision is gone": ("registry.jsonl", slice(0, -100), "registry_corrupt", False),
     "an approval changed": ("approvals/*", b"{", "document", False),
-    "a stub changed": ("pruned/*", b"{", "document", False),
+    "a stub changed": ("pruned/*", b"{", "stub_damaged", True),
 }
 
 

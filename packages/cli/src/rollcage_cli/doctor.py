@@ -100,6 +100,9 @@ def _index(own: Store) -> Iterator[Finding]:
         yield Finding(
             "open", "index_behind", run, "it began or ended otherwise than the index says", repair
         )
+    for run in checked.stubs:
+        said = "it was pruned, and what is left of it is damaged: it can't be asked when"
+        yield Finding("open", "stub_damaged", run, said, repair)
     for name in checked.left:
         said = f"a killed process left {name}"
         yield Finding("note", "left_over", "", said, repair)
@@ -111,18 +114,17 @@ def _index(own: Store) -> Iterator[Finding]:
 
 
 def _beside(own: Store) -> Iterator[Finding]:
-    """What lies beside the runs: the registry of tools, approvals, and what is left of runs."""
+    """What lies beside the runs: the registry of tools, and approvals."""
     try:
         own.log("registry", "registry.started").read()
     except StoreError as error:
         yield Finding("damaged", error.code, "", str(error), "")
-    for kind in ("approvals", "pruned"):
-        for key in own.keys(kind):
-            try:
-                orjson.loads(own.get(kind, key) or b"null")
-            except orjson.JSONDecodeError as error:
-                said = f"the document {key} of {kind} is damaged: {error}"
-                yield Finding("damaged", "document", "", said, "")
+    for key in own.keys("approvals"):
+        try:
+            orjson.loads(own.get("approvals", key) or b"null")
+        except orjson.JSONDecodeError as error:
+            said = f"the document {key} of approvals is damaged: {error}"
+            yield Finding("damaged", "document", "", said, "")
 
 
 def _run(own: Store, info: RunInfo, *, blobs: bool, is_newest: bool) -> Iterator[Finding]:

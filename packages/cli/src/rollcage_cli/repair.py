@@ -38,6 +38,8 @@ def repair(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> Non
             out.print(f"run {run} was missing, and is in the index again", soft_wrap=True)
         for run in found.behind:
             out.print(f"run {run} began or ended otherwise than the index said", soft_wrap=True)
+        for run in found.stubs:
+            out.print(f"what is left of run {run}, which was pruned, was damaged", soft_wrap=True)
         for name in found.left:
             out.print(f"removed what a killed process left: {visible(name)}", soft_wrap=True)
         for run in found.unattested:
@@ -47,7 +49,8 @@ def repair(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> Non
             )
         for said in found.unreadable:
             out.print(Text(visible(said), style="red"), soft_wrap=True)
-        whole = not (found.damaged or found.lost or found.behind or found.unreadable)
+        mended = found.damaged or found.lost or found.behind or found.stubs
+        whole = not (mended or found.unreadable)
         said = "the index was complete" if whole else "the index was rebuilt"
         out.print(f"{said}: {counted(found.runs, 'run')}", soft_wrap=True)
     if found.unreadable:

@@ -128,6 +128,39 @@ class CopySuite(StoreBase):
             keep(2)
         assert (afresh.stats.hits, afresh.root) == (0, afresh.run_id)
 
+    @pytest.mark.parametrize("kept", [False, True])
+    @pytest.mark.parametrize("left", [b"damaged", b"{}", b"[1]"])
+    def test_where_what_is_left_of_a_run_is_damaged_only_that_run_can_not_be_used(
+        self, store: Store, url: str, left: bytes, *, kept: bool
+    ) -> None:
+        with Session("job", store=url) as session:
+            keep(1)
+        with pytest.raises(KeyError), Session("later", store=url) as later:
+            keep(2)
+            raise KeyError
+        run, before = session.run_id, store.info(session.run_id)
+        store.prune(run, by="ann", time=5, skeleton=store.read(later.run_id).data if kept else b"")
+        store.drop("pruned", run)
+        store.put_once("pruned", run, left)
+        for repaired in (False, True):
+            again = open_store(url)
+            assert [info.run for info in again.runs(status="ok")] == [run]
+            found = again.newest("job", None)
+            assert found is not None
+            assert (found.run, found.status, found.pruned is None) == (run, before.status, False)
+            assert again.info(run) == found
+            assert again.check().stubs == (() if repaired else (run,))
+            for needs_it in (again.lock, again.reopen, again.lift):
+                with pytest.raises(RunPruned):
+                    needs_it(run)
+            with pytest.raises(RunPruned):  # it was done: nobody does it again
+                Session("job", store=url, replay="continue").__enter__()
+            if not repaired:
+                assert again.repair().stubs == (run,)
+        with Session("later", store=url) as resumed:
+            assert [keep(2), keep(3)] == [2, 3]
+        assert resumed.stats.hits == 1
+
     def test_a_run_that_another_one_builds_on_is_not_pruned(self, store: Store, url: str) -> None:
         with Session("job", store=url) as first:
             keep(1)

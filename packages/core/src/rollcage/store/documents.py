@@ -49,6 +49,18 @@ class DocumentFiles:
             raise StoreError(f"{path} can't be written: {disk.said(error)}") from error
         return True
 
+    def replace(self, kind: str, key: str, data: bytes) -> None:
+        """Keep a document in place of one that is damaged.
+
+        Raises:
+            StoreError: it can't be written; the former one stays.
+        """
+        path = self._path(kind, key)
+        try:
+            disk.replace(path, data, part=disk.new_name(path, hidden=True))
+        except OSError as error:
+            raise StoreError(f"{path} can't be written: {disk.said(error)}") from error
+
     def get(self, kind: str, key: str) -> bytes | None:
         """A document; None where there is none.
 

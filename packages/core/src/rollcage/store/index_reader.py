@@ -147,6 +147,11 @@ class IndexReader:
                 return found
         return self._known(self._data(), run)
 
+    def is_pruned(self, run: str) -> bool:
+        """Whether the lines of a run say that it was pruned."""
+        found = self.known(run)
+        return found.started is not None and "pruned" in (found.ended or {})
+
     @staticmethod
     def _known(data: bytes, run: str) -> Known:
         return parse(lines_with(data, run))[0].get(run) or Known()

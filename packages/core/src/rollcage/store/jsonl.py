@@ -172,8 +172,11 @@ class JsonlStore(TraceFile):
         """
         with self._locked():
             found, left = self._index.repair(thorough=True), left_in(self._folder)
+            found = self._with(found, left)
             remove_left(left)
-        return self._with(found, left)
+            for run in found.stubs:
+                self._documents.replace(stubs.KIND, run, stubs.stub_of(self._index.find(run)))
+        return found
 
     def check(self) -> Repair:
         return self._with(self._index.look(thorough=True)[0], left_in(self._folder))
@@ -182,7 +185,18 @@ class JsonlStore(TraceFile):
         names = (str(path.relative_to(self._at)) for path in left)
         keyed = any(info.input is not None for info in self.runs())
         wrong = (*found.unreadable, *self._key.wrong(keyed=keyed))
-        return dataclasses.replace(found, left=tuple(names), unreadable=wrong)
+        return dataclasses.replace(
+            found, left=tuple(names), unreadable=wrong, stubs=tuple(self._damaged_stubs())
+        )
+
+    def _damaged_stubs(self) -> list[str]:
+        """Those of runs that the index knows as pruned: it has all that they said."""
+        return [
+            run
+            for run in self._documents.keys(stubs.KIND)
+            if stubs.is_damaged(self._documents.get(stubs.KIND, run) or b"")
+            and self._index.is_pruned(run)
+        ]
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -338,7 +352,11 @@ class JsonlStore(TraceFile):
         """What is left of a run that was pruned, if it was."""
         stub = self._documents.get(stubs.KIND, run)
         where = f"{self.root}/{stubs.KIND}/{run}.json"
-        return None if stub is None else stubs.info_in(stub, where)
+        if stub is None:
+            return None
+        if stubs.is_damaged(stub) and self._index.is_pruned(run):
+            return self._index.find(run)
+        return stubs.info_in(stub, where)
 
     def _check_pruned(self, run: str) -> None:
         """Raises RunPruned."""

@@ -122,6 +122,7 @@ class Repair:
             by it.
         unattested: the runs that ended without their count and head: nothing but their own last
             lines says that they are whole.
+        stubs: the runs that were pruned, of which what is left is damaged.
         unreadable: what can't be read of the traces, each as its error says it.
         left: files that killed processes left, and nobody uses any more.
     """
@@ -131,6 +132,7 @@ class Repair:
     lost: tuple[str, ...] = ()
     behind: tuple[str, ...] = ()
     unattested: tuple[str, ...] = ()
+    stubs: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
 

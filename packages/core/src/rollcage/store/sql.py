@@ -175,7 +175,7 @@ class SqlStore(SqlDocuments):
         """What is known of a run; where more stands there than was attested, by its own lines."""
         place, run, name, mode, source, time, given, status, count, head, stub, lines = row
         if stub is not None:
-            pruned = stubs.info_in(stub, f"what is left of run {run}").pruned
+            pruned = stubs.pruned_in(stub)
             return RunInfo(run, name, mode, source, time, status, count, head, given, pruned)
         if status is None or count != lines:
             status = ended(self._data(db, place) if data is None else data) or status
@@ -337,10 +337,9 @@ class SqlStore(SqlDocuments):
 
     def _check_pruned(self, db: Any, run: str) -> None:
         """Raises RunPruned."""
-        stub = "SELECT data FROM documents WHERE kind = ? AND key = ?"
-        row = db.execute(stub, (stubs.KIND, run)).fetchone()
-        if row is not None:
-            raise stubs.gone(stubs.info_in(row[0], f"what is left of run {run}"))
+        stub = "SELECT 1 FROM documents WHERE kind = ? AND key = ?"
+        if db.execute(stub, (stubs.KIND, run)).fetchone() is not None:
+            raise stubs.gone(self._info(db, self._row(db, run)))
 
 
 def fields_of(info: RunInfo) -> tuple[Any, ...]:

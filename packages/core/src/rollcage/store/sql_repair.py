@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Final
 
 from rollcage.errors import TraceCorrupt
+from rollcage.store import stubs
 from rollcage.store.keyfile import key_gone
 from rollcage.store.protocol import Repair, is_run_id
 from rollcage.store.sql import SqlStore
@@ -20,6 +21,11 @@ _ROWS: Final = (
 _UNLISTED: Final = (
     "SELECT DISTINCT place FROM lines WHERE place NOT IN (SELECT place FROM runs) ORDER BY place"
 )
+_STUBS: Final = (
+    "SELECT key, data FROM documents WHERE kind = 'pruned' AND key IN (SELECT run FROM runs)"
+    " ORDER BY key"
+)
+_MEND_STUB: Final = "UPDATE documents SET data = ? WHERE kind = 'pruned' AND key = ?"
 _CHANGE: Final = (
     "UPDATE runs SET run = ?, name = ?, mode = ?, source = ?, time = ?, input = ? WHERE place = ?"
 )
@@ -42,11 +48,13 @@ class SqlRepair(SqlStore):
     def repair(self) -> Repair:
         """Make the rows of runs again that are lost, or say something else than their lines.
 
+        And what is left of pruned runs, where it is damaged: by their rows.
+
         Raises:
             StoreError: it can't be read, or the store can't be written.
         """
         found = self.check()
-        if found.lost or found.behind:
+        if found.lost or found.behind or found.stubs:
             with self._sql.changing() as db:
                 self._mend(db)
             self._on_disk()
@@ -74,6 +82,7 @@ class SqlRepair(SqlStore):
             lost=tuple(lost),
             behind=tuple(behind),
             unattested=tuple(unattested),
+            stubs=tuple(self._damaged_stubs(db)),
             unreadable=tuple(self._key_lost(db, keyed=keyed)),
         )
 
@@ -90,6 +99,14 @@ class SqlRepair(SqlStore):
                 names = f"place, {', '.join(_FIELDS)}"
                 made = f"INSERT INTO runs ({names}) {self.own_place} VALUES (?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
                 db.execute(f"{made} ON CONFLICT DO NOTHING", (place, *began))
+
+        for run in self._damaged_stubs(db):
+            stub = stubs.stub_of(self._info(db, self._row(db, run)))
+            db.execute(_MEND_STUB, (stub, run))
+
+    @staticmethod
+    def _damaged_stubs(db: Any) -> list[str]:
+        return [run for run, stub in db.execute(_STUBS).fetchall() if stubs.is_damaged(stub)]
 
     @staticmethod
     def _unlisted(db: Any) -> list[int]:

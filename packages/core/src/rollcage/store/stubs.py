@@ -19,17 +19,22 @@ from rollcage.trace.reader import split_tail, tail_of
 
 __all__ = [
     "KIND",
+    "UNTOLD",
     "check_there",
     "check_unneeded",
     "goes_on",
     "gone",
     "info_in",
+    "is_damaged",
+    "pruned_in",
     "pruned_of",
     "stub_of",
 ]
 
 KIND: Final = "pruned"  # of documents
 _WORKS: Final = ("record", "resume")  # the modes of runs that go on from another one
+UNTOLD: Final = Pruned(0, "", 0, "")
+"""Of a run that was pruned, where what was left of it was damaged."""
 _TOLD: Final = ("run", "name", "mode", "source", "time", "status", "input")
 
 
@@ -82,15 +87,41 @@ def info_in(stub: bytes, where: str) -> RunInfo:
         raise StoreError(f"{where}, what is left of a pruned run, is damaged: {error}") from None
 
 
+def pruned_in(stub: bytes) -> Pruned:
+    """When its run was pruned, and by whom; `UNTOLD` where the document is damaged.
+
+    That there is one says that the run was pruned, which must not be forgotten.
+    """
+    try:
+        return info_in(stub, "").pruned or UNTOLD
+    except StoreError:
+        return UNTOLD
+
+
+def is_damaged(stub: bytes) -> bool:
+    """Whether what is left of a pruned run can't be read."""
+    try:
+        info_in(stub, "")
+    except StoreError:
+        return True
+    return False
+
+
 def gone(info: RunInfo) -> RunPruned:
     """The error for whoever needs the trace of a run that was pruned."""
     assert info.pruned is not None
+    again = 'To do its job again, start a new run with replay="off"'
+    if info.pruned == UNTOLD:
+        return RunPruned(
+            f"run {info.run} of {info.name!r} was pruned. What was left of it was damaged: nobody "
+            f"can tell when, or by whom. {again}"
+        )
     when = dt.datetime.fromtimestamp(info.pruned.time / 1e6, tz=dt.UTC).strftime("%Y-%m-%d %H:%M")
     by = f" by {info.pruned.by}" if info.pruned.by else ""
     return RunPruned(
         f"run {info.run} of {info.name!r} was pruned{by} on {when} UTC: it ended "
-        f"{info.status!r} with {info.pruned.count} lines, and its trace is gone. To do its job "
-        f'again, start a new run with replay="off"'
+        f"{info.status!r} with {info.pruned.count} lines, and its trace is gone. "
+        f"{again}"
     )
 
 
