@@ -1,5 +1,6 @@
 """What a store in a SQLite file does where the file is not as it should be."""
 
+import asyncio
 import contextlib
 import gc
 import os
@@ -198,6 +199,44 @@ def test_connections_are_closed_with_the_store_that_opened_them(tmp_path: Path) 
 
 
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="a test that runs as root needs setpriv")
+def test_a_burst_of_sessions_leaves_few_connections_open(store: SqliteStore) -> None:
+    """A service that once had many sessions at once does not keep all of that for ever."""
+    most = 0
+
+    async def job(number: int, together: asyncio.Barrier) -> None:
+        nonlocal most
+        async with Session(f"job {number}", store=store):
+            note(str(number))
+            await together.wait()
+            most = max(most, open_files(store))
+            await together.wait()
+
+    async def burst() -> None:
+        together = asyncio.Barrier(50)
+        await asyncio.gather(*(job(number, together) for number in range(50)))
+
+    asyncio.run(burst())
+    database = store._database
+    assert most > 50
+    assert len(database._idle) == len(database._opened) == 32
+    assert open_files(store) == 32
+    with Session("later", store=store):
+        note("later")
+    assert {info.status for info in store.runs()} == {"ok"}
+
+
+def open_files(store: SqliteStore) -> int:
+    """How often this process has the log of the database open.
+
+    SQLite itself keeps the database's own descriptors, to lend them to the next connections.
+    """
+    found = 0
+    for each in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found += str(each.readlink()) == f"{store._database.path}-wal"
+    return found
+
+
 def test_a_store_that_can_not_be_written_replays_offline(
     db: sqlite3.Connection, path: Path, store: SqliteStore, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ __all__ = ["Database", "RunLock", "failed", "identity", "unwritable"]
 
 VERSION: Final = 1
 WAIT: Final = 30.0  # seconds for another process that writes just now
+_IDLE: Final = 32  # connections that are kept open while nobody uses them
 _SCHEMA: Final = """
 CREATE TABLE kept (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT;
 CREATE TABLE runs (place INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL UNIQUE,
@@ -120,9 +121,7 @@ class Database:
         try:
             yield connection
         except sqlite3.Error as error:
-            connection.close()
-            with self._guard, contextlib.suppress(ValueError):  # forgotten, in a forked child
-                self._opened.remove(connection)
+            self._discard(connection)
             raise failed(self.url, error) from error
         except BaseException:
             self.give_back(connection)
@@ -165,9 +164,17 @@ class Database:
             raise disk.refused(f"the store {self.url} can't be opened", error) from error
 
     def give_back(self, connection: sqlite3.Connection) -> None:
-        """Keep a connection for whoever asks next."""
+        """Keep a connection for whoever asks next, unless so many are kept already."""
         with self._guard:
-            self._idle.append(connection)
+            if len(self._idle) < _IDLE:
+                self._idle.append(connection)
+                return
+        self._discard(connection)
+
+    def _discard(self, connection: sqlite3.Connection) -> None:
+        connection.close()
+        with self._guard, contextlib.suppress(ValueError):  # forgotten, in a forked child
+            self._opened.remove(connection)
 
     def forget(self) -> None:
         """In a forked child: leave the parent's connections alone."""
