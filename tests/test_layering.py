@@ -74,6 +74,7 @@ BESIDE = {
     ("rollcage_policy.commands", "rollcage_cli"),
     ("rollcage_policy.commands", "rollcage_views"),
     ("rollcage_mcp.approving", "rollcage_views"),
+    ("rollcage_mcp.install", "rollcage_cli"),
     ("rollcage_workflow.commands", "rollcage_cli"),
 }
 

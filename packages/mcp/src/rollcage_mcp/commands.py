@@ -24,6 +24,7 @@ from rollcage_mcp.approving import ClientApprover
 from rollcage_mcp.conversation import GRACE, Conversation, Declared, Send
 from rollcage_mcp.errors import PackInvalid, ServersInvalid
 from rollcage_mcp.exposed import exposed_tools
+from rollcage_mcp.install.commands import install, uninstall
 from rollcage_mcp.ops import SCOPES, Scope, ops_tools
 from rollcage_mcp.servers import Server, load_servers
 from rollcage_mcp.serving import ToolServer
@@ -37,6 +38,10 @@ mcp = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+
+
+mcp.command()(install)
+mcp.command()(uninstall)
 
 
 @mcp.callback()

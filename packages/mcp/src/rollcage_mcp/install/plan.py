@@ -1,0 +1,201 @@
+"""What an installation changes in a client's file, or takes back; before anything is written."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rollcage_cli.output import visible
+
+from rollcage_mcp.install.clients import Client
+from rollcage_mcp.install.entries import Config, Entry
+from rollcage_mcp.install.errors import ConfigChanged, ConfigInvalid
+from rollcage_mcp.install.file import ConfigFile
+from rollcage_mcp.install.json_text import Place
+from rollcage_mcp.install.records import Change, Records
+
+__all__ = ["Plan", "plan_install", "plan_uninstall", "read"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A change of a client's file.
+
+    Attributes:
+        file: as it was read.
+        config: what it says.
+        text: what it is to say.
+        servers: which are changed.
+        left: which stay as they are, each with why.
+        keeps: what is to be remembered of the change.
+        drops: of which servers nothing has to be remembered any more.
+    """
+
+    file: ConfigFile
+    config: Config
+    text: str
+    servers: tuple[Entry, ...] = ()
+    left: tuple[tuple[Entry, str], ...] = ()
+    keeps: Mapping[Place, tuple[Change, ...]] = dataclasses.field(
+        default_factory=dict[Place, tuple[Change, ...]]
+    )
+    drops: tuple[Place, ...] = ()
+
+    @property
+    def changes(self) -> bool:
+        """Whether the file is to change."""
+        return self.text != self.file.text
+
+    def diff(self) -> list[str]:
+        """The change for a person, line by line; of the rest of the file, no value is shown."""
+        places = [each.place for each in self.servers]
+        after = Config(self.config.client, self.text).shown(places)
+        name = visible(str(self.file.path))
+        return [
+            visible(line)
+            for line in difflib.unified_diff(
+                self.config.shown(places).splitlines(), after.splitlines(),
+                name, name, lineterm="", n=1,
+            )
+        ]  # fmt: skip
+
+    def write(self) -> None:
+        """Do it.
+
+        Raises:
+            ConfigChanged: somebody else has changed the file meanwhile.
+            ConfigInvalid: it can't be written.
+        """
+        records = Records()
+        with records.alone():
+            if self.keeps:  # first: what was written has to be known, also after a crash
+                records.keep(self.file.real, dict(self.keeps))
+            if self.changes:
+                self.file.write(self.text)
+            if self.drops:
+                records.drop(self.file.real, list(self.drops))
+
+
+def read(client: Client, path: Path) -> tuple[ConfigFile, Config]:
+    """A client's file, and what it says. Raises `ConfigInvalid`."""
+    file = ConfigFile(path)
+    try:
+        return file, Config(client, file.text)
+    except ConfigInvalid as error:
+        raise ConfigInvalid(f"{visible(str(path))} can't be used: {visible(str(error))}") from None
+
+
+def plan_install(client: Client, path: Path, names: Sequence[str], guard: Sequence[str]) -> Plan:
+    """Have a client's servers run through a guard.
+
+    Args:
+        client: the client.
+        path: its file.
+        names: which servers; all that can be, where it is empty.
+        guard: `rollcage mcp run …`, to and with the `--`.
+
+    Raises:
+        ConfigInvalid: the file can't be used or written, or one that is named is not there, or
+            can't be guarded.
+    """
+    file, config = read(client, path)
+    chosen = _chosen(config, path, names)
+    changes: dict[Place, str | None] = {}
+    keeps: dict[Place, tuple[Change, ...]] = {}
+    servers = [each for each in chosen if each.state == "bare"]
+    left = [(each, each.why or "it is guarded already") for each in chosen if each.state != "bare"]
+    refused = next((each for each, _ in left if names and each.state == "left"), None)
+    if refused is not None:
+        raise ConfigInvalid(f"{visible(refused.name)} can't be guarded here: {refused.why}")
+    for each in servers:
+        own = config.guarded(each, guard)
+        changes |= own
+        keeps[each.place] = tuple(
+            Change(place=place, before=config.text.raw(place), after=text)
+            for place, text in own.items()
+            if text is not None
+        )
+    text = config.text.changed(changes) if changes else file.text
+    plan = Plan(file, config, text, tuple(servers), tuple(left), keeps)
+    if changes:
+        file.check()
+        _check(plan, changes)
+    return plan
+
+
+def _check(plan: Plan, changes: Mapping[Place, str | None]) -> None:
+    """Find out whether just that is changed, and whether it can be taken back.
+
+    Raises:
+        ConfigInvalid: it is not, or can't; the file has a form of which nobody thought.
+    """
+    after = Config(plan.config.client, plan.text)
+    backward = {own.place: own.before for each in plan.keeps.values() for own in each}
+    restored = Config(plan.config.client, after.text.changed(backward))
+    said = {place: plan.config.text.value_of(text) for place, text in changes.items() if text}
+    is_said = all(after.value(place) == value for place, value in said.items())
+    if not is_said or restored.text.text != plan.file.text:
+        raise ConfigInvalid(
+            f"{visible(str(plan.file.path))} can't be changed so that it could be restored as it "
+            f"is; write the guard into it by hand: docs/mcp.md says how"
+        )
+
+
+def plan_uninstall(client: Client, path: Path, names: Sequence[str]) -> Plan:
+    """Take back what was installed.
+
+    Args:
+        client: the client.
+        path: its file.
+        names: which servers; all that were installed, where it is empty.
+
+    Raises:
+        ConfigInvalid: the file can't be used or written, or one that is named was not installed.
+        ConfigChanged: somebody has changed what was installed.
+    """
+    file, config = read(client, path)
+    known = Records().of(file.real)
+    chosen = [each for each in _chosen(config, path, names) if names or each.place in known]
+    unknown = [each for each in chosen if each.place not in known]
+    if unknown:
+        raise ConfigInvalid(
+            f"{visible(unknown[0].name)} was not installed by this command: what was there before "
+            f"is not known. Its own command is what follows on -- in {visible(str(path))}"
+        )
+    changes: dict[Place, str | None] = {}
+    servers: list[Entry] = []
+    for each in chosen:
+        differs = [own for own in known[each.place] if not _is(config, own.place, own.after)]
+        if not differs:
+            servers.append(each)
+            changes |= {own.place: own.before for own in known[each.place]}
+        elif not all(_is(config, own.place, own.before) for own in known[each.place]):
+            raise ConfigChanged(
+                f"{visible(each.name)} of {visible(str(path))} was changed since it was installed: "
+                f"{', '.join(own.place[-1] for own in differs)}. Nothing was written: change it by "
+                f"hand, its own command is what follows on --"
+            )
+    here = {each.place for each in config.entries}
+    gone = [place for place in known if place not in here] if not names else []
+    text = config.text.changed(changes) if changes else file.text
+    if changes:
+        file.check()
+    drops = (*(each.place for each in chosen), *gone)
+    return Plan(file, config, text, tuple(servers), drops=drops)
+
+
+def _is(config: Config, place: Place, text: str | None) -> bool:
+    value: Any = config.value(place)
+    return value is None if text is None else value == config.text.value_of(text)
+
+
+def _chosen(config: Config, path: Path, names: Sequence[str]) -> list[Entry]:
+    """The servers of these names; all where there are none. Raises `ConfigInvalid`."""
+    missing = sorted({*names} - {each.name for each in config.entries})
+    if missing:
+        listed = ", ".join(sorted({visible(each.name) for each in config.entries})) or "none"
+        raise ConfigInvalid(f"{visible(str(path))} has no server {missing[0]!r}: it has {listed}")
+    return [each for each in config.entries if not names or each.name in names]
