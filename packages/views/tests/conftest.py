@@ -1,8 +1,10 @@
 """Runs to look at: see core's `lab`."""
 
 from command_line import (  # noqa: F401 - pytest finds them here
+    evil,
     plain_environment,
     record,
     store,
     tools,
 )
+from incident import incident, view_files  # noqa: F401 - as above

@@ -13,7 +13,7 @@ from rollcage import Approval, ApprovalCorrupt, ApprovalInvalid
 from rollcage.gate import ApprovalQueue, Queued
 from rollcage.store import without_password
 from rollcage.trace import TAG
-from rollcage_views import time_text
+from rollcage_views import queued_data, time_text
 
 from rollcage_cli.errors import CORRUPT, UsageError
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption, who
@@ -54,7 +54,7 @@ def approvals(
     now = time_ns() // 1000
     shown = [each for each in found if every or each.state(now) in ("waiting", "decided")]
     if as_json:
-        requests = [_data(each, now) for each in shown]
+        requests = [queued_data(each, now) for each in shown]
         print_json(
             {"store": without_password(str(store)), "approvals": requests, "damaged": damaged}
         )
@@ -125,7 +125,7 @@ def respond(
 def _decide(queue: ApprovalQueue, approval: str, said: Approval, *, as_json: bool) -> None:
     queued = queue.decide(approval, said)
     if as_json:
-        print_json(_data(queued, time_ns() // 1000))
+        print_json(queued_data(queued, time_ns() // 1000))
         return
     out = console()
     text = Text(f"{visible(queued.request.name)} is {said.decision}", style="green")
@@ -209,7 +209,7 @@ def _one(queue: ApprovalQueue, approval: str, *, as_json: bool) -> None:
     if queued is None:
         raise ApprovalInvalid(f"there is no request {approval}")
     if as_json:
-        print_json(_data(queued, now))
+        print_json(queued_data(queued, now))
         return
     out, request, said = console(), queued.request, queued.decision
     lines = {
@@ -258,35 +258,3 @@ def _list(shown: list[Queued], damaged: dict[str, str], now: int) -> None:
         out.print(table)
     for why in damaged.values():
         out.print(Text("damaged: ", style=_STYLES["damaged"]).append(visible(why)), soft_wrap=True)
-
-
-def _data(queued: Queued, now: int) -> dict[str, Any]:
-    request, said = queued.request, queued.decision
-    data: dict[str, Any] = {
-        "id": queued.id,
-        "state": queued.state(now),
-        "kind": request.kind,
-        "name": request.name,
-        "args": dict(request.args),
-        "agent": request.agent,
-        "verdict": request.verdict.as_data(),
-        "run": request.run,
-        "root": request.root,
-        "idempotency_key": request.idempotency_key,
-        "policy": request.policy,
-        "requested_by": request.requested_by,
-        "at": request.at,
-        "expires": request.expires,
-        "use": queued.use,
-    }
-    if said is not None:
-        data["decision"] = {
-            "decision": said.decision,
-            "by": said.by,
-            "reason": said.reason,
-            "at": queued.decided_at,
-            "args": None if said.args is None else dict(said.args),
-        }
-        if said.response is not None:
-            data["decision"]["value"] = said.response.value
-    return data

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 from rich.text import Text
@@ -43,7 +42,7 @@ def jobs(
     shown = found[:limit] if limit else found
     if as_json:
         data = {"store": without_password(store), "more": len(shown) < len(found)}
-        print_json(data | {"jobs": [*map(_data, shown)]})
+        print_json(data | {"jobs": [job.as_data() for job in shown]})
         return
     if not found:
         console().print(f"No jobs in {visible(without_password(store))}.")
@@ -53,14 +52,6 @@ def jobs(
         out.print(_table(shown, ids, out.width))
         if len(shown) < len(found):
             out.print("Older ones are not shown (--limit 0 lists all).")
-
-
-def _data(job: Job) -> dict[str, Any]:
-    attempts = [dataclasses.asdict(each.info) | {"status": each.status} for each in job.attempts]
-    return {
-        "name": job.name, "status": job.status, "run": job.run, "began": job.began,
-        "attempts": attempts, "more_attempts": job.more,
-    }  # fmt: skip
 
 
 def _table(jobs: Sequence[Job], ids: Mapping[str, str], width: int) -> Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final, NamedTuple
@@ -17,6 +16,7 @@ from rollcage_views import (
     duration_text,
     lineage_of,
     outcome_text,
+    run_data,
     standing,
     state_text,
     time_text,
@@ -101,7 +101,8 @@ def show(
     )
     rows = wanted.of(seen.steps) if step is None else [_wanted(seen, found.run, step)]
     if as_json:
-        print_json(_data(seen, rows, len(trace.torn), found))
+        stands = standing(lineage_of(found.reader, seen))
+        print_json(run_data(seen, stands, rows, torn=len(trace.torn)))
         return
     with paged() as out:
         if step is not None:
@@ -172,22 +173,6 @@ def _wanted(seen: Run, run: str, number: int) -> Step:
             f"run {run} has no step {number}; it has {counted(len(seen.steps), 'step')}"
         )
     return row
-
-
-def _data(seen: Run, rows: Sequence[Step], torn: int, found: Found) -> dict[str, Any]:
-    finished = seen.finished or {}
-    return {
-        "run": {k: v for k, v in seen.started.items() if k not in ("event", "hash")},
-        "status": seen.status,
-        "error": finished.get("error"),
-        "waits_for": finished.get("reason"),
-        "abandoned": seen.abandoned,
-        "torn_bytes": torn,
-        "standing": standing(lineage_of(found.reader, seen)).as_data(),
-        "totals": dataclasses.asdict(seen.totals),
-        "steps": [dataclasses.asdict(row) | {"tokens": row.tokens} for row in rows],
-        "refused": [dataclasses.asdict(row) for row in seen.refused],
-    }
 
 
 def _print_head(out: Console, seen: Run, torn: int) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import typer
@@ -24,6 +22,7 @@ from rollcage import (
 )
 from rollcage.errors import ToolMissing
 from rollcage.store import Store
+from rollcage_views import plan_data, report_data
 
 from rollcage_cli.errors import DIFFERENT, UsageError
 from rollcage_cli.lookup import find
@@ -77,7 +76,7 @@ def undo(
         _print_plan(console(), planned)
     if plan or not planned.steps:
         if as_json:
-            print_json({"plan": _plan_data(planned)})
+            print_json({"plan": plan_data(planned)})
         raise typer.Exit(0 if planned.complete else DIFFERENT)
     if planned.conflicts and not as_json:
         console().print("Nothing was changed: resolve the conflict first.")
@@ -86,7 +85,7 @@ def undo(
         raise typer.Exit(DIFFERENT)
     report = work.undo()
     if as_json:
-        print_json({"plan": _plan_data(planned), "report": _report_data(report)})
+        print_json({"plan": plan_data(planned), "report": report_data(report)})
     else:
         _print_report(console(), report)
     if not report.complete:
@@ -176,28 +175,3 @@ def _print_report(out: Console, report: UndoReport) -> None:
     if report.complete:
         out.print(Text(f"{len(report.steps)} effects undone", style="green"))
         out.print("The next session of this name resumes from there.")
-
-
-# --- for machines --------------------------------------------------------------------------------
-
-
-def _plan_data(plan: UndoPlan) -> dict[str, Any]:
-    return {
-        "run": plan.run, "to": plan.to, "complete": plan.complete, "conflicts": plan.conflicts,
-        "steps": _steps_data(plan.steps),
-    }  # fmt: skip
-
-
-def _report_data(report: UndoReport) -> dict[str, Any]:
-    left = [{"run": run, "step": step, "name": name} for run, step, name in report.left]
-    return {
-        "run": report.run, "to": report.to, "complete": report.complete,
-        "steps": _steps_data(report.steps), "left": left,
-    }  # fmt: skip
-
-
-def _steps_data(steps: Sequence[PlannedStep | UndoneStep]) -> list[dict[str, Any]]:
-    return [
-        dataclasses.asdict(step) | {"calls": [call.as_data() for call in step.calls]}
-        for step in steps
-    ]

@@ -1,11 +1,19 @@
-"""What is seen of recorded runs: pure functions over a store, for terminals and programs."""
+"""What is seen of recorded runs: pure functions over a store, for terminals, pages and programs.
+
+Each view has a form for machines, `as_data()` or a function that ends in `_data`. What is shown to
+somebody goes through a `Viewer`, which hides values from who must not see them.
+"""
 
 from rollcage_views.alignment import Change, Pair, align, first_difference, in_order, pair_data
+from rollcage_views.changes import DiffLine, StateChange, changes_of, line_diff
+from rollcage_views.data import run_data, step_data
 from rollcage_views.follow import Following
-from rollcage_views.jobs import Attempt, Job, job_of, jobs_of
+from rollcage_views.inbox import Inbox, Waiting, inbox_of, may_answer, queued_data
+from rollcage_views.jobs import Attempt, Job, job_of, jobs_of, newest_first
 from rollcage_views.lineage import Effect, Standing, lineage_of, standing, words
 from rollcage_views.names import short_ids
-from rollcage_views.search import StepFilter
+from rollcage_views.policies import Hit, RuleCount, hits_of, rule_counts
+from rollcage_views.search import FoundStep, RunFilter, StepFilter, search_runs, search_steps
 from rollcage_views.steps import call_text, outcome_text, said_text, state_text
 from rollcage_views.text import (
     arguments_text,
@@ -16,42 +24,81 @@ from rollcage_views.text import (
     value_text,
     visible,
 )
+from rollcage_views.timeline import Bar, Timeline, timeline_of
 from rollcage_views.tree import Node, tree_of
+from rollcage_views.undoing import PlanRow, plan_data, plan_digest, plan_rows, report_data
+from rollcage_views.usage import Price, Usage, UsageRow, usage_of
 from rollcage_views.values import items_of, mapping_of, pairs_of, tag_of
+from rollcage_views.viewer import HIDDEN, SEES_ALL, Viewer
 
 __all__ = [
+    "HIDDEN",
+    "SEES_ALL",
     "Attempt",
+    "Bar",
     "Change",
+    "DiffLine",
     "Effect",
     "Following",
+    "FoundStep",
+    "Hit",
+    "Inbox",
     "Job",
     "Node",
     "Pair",
+    "PlanRow",
+    "Price",
+    "RuleCount",
+    "RunFilter",
     "Standing",
+    "StateChange",
     "StepFilter",
+    "Timeline",
+    "Usage",
+    "UsageRow",
+    "Viewer",
+    "Waiting",
     "align",
     "arguments_text",
     "call_text",
+    "changes_of",
     "counted",
     "duration_text",
     "escape_json",
     "first_difference",
+    "hits_of",
     "in_order",
+    "inbox_of",
     "items_of",
     "job_of",
     "jobs_of",
+    "line_diff",
     "lineage_of",
     "mapping_of",
+    "may_answer",
+    "newest_first",
     "outcome_text",
     "pair_data",
     "pairs_of",
+    "plan_data",
+    "plan_digest",
+    "plan_rows",
+    "queued_data",
+    "report_data",
+    "rule_counts",
+    "run_data",
     "said_text",
+    "search_runs",
+    "search_steps",
     "short_ids",
     "standing",
     "state_text",
+    "step_data",
     "tag_of",
     "time_text",
+    "timeline_of",
     "tree_of",
+    "usage_of",
     "value_text",
     "visible",
     "words",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from rollcage.errors import RollcageError
 from rollcage.store import RunInfo, Store
 
-__all__ = ["Attempt", "Job", "job_of", "jobs_of"]
+__all__ = ["Attempt", "Job", "job_of", "jobs_of", "newest_first"]
 
 _ATTEMPTS: Final = 50  # of one job that are told, the newest
 _BATCH: Final = 100  # runs that are asked for at first
@@ -62,6 +62,14 @@ class Job:
         """When its first attempt that is told began (Unix, µs)."""
         return self.attempts[0].info.time
 
+    def as_data(self) -> dict[str, Any]:
+        """For machines."""
+        told = [dataclasses.asdict(each.info) | {"status": each.status} for each in self.attempts]
+        return {
+            "name": self.name, "status": self.status, "run": self.run, "began": self.began,
+            "attempts": told, "more_attempts": self.more,
+        }  # fmt: skip
+
 
 def jobs_of(store: Store, *, name: str | None = None, limit: int | None = None) -> list[Job]:
     """The jobs of a store, those with the newest runs first.
@@ -99,7 +107,7 @@ def job_of(store: Store, info: RunInfo) -> Job:
 
 def _jobs(store: Store, name: str | None) -> Iterator[Job]:
     seen: set[str] = set()
-    for info in _newest_first(store, name):
+    for info in newest_first(store, name=name):
         if info.run in seen or info.mode in _LOOKS:
             continue
         job = job_of(store, info)
@@ -107,11 +115,27 @@ def _jobs(store: Store, name: str | None) -> Iterator[Job]:
         yield job
 
 
-def _newest_first(store: Store, name: str | None) -> Iterator[RunInfo]:
-    """Runs, asked for in batches that grow, since a store tells the newest in one go."""
+def newest_first(
+    store: Store,
+    *,
+    name: str | None = None,
+    since: int | None = None,
+    before: int | None = None,
+) -> Iterator[RunInfo]:
+    """Runs, asked for in batches that grow, since a store tells the newest in one go.
+
+    Args:
+        store: where they are.
+        name: only those of this job.
+        since: only those that began then or later (Unix, µs).
+        before: only those that began earlier than that (Unix, µs).
+
+    Raises:
+        StoreError: nobody can tell.
+    """
     told, size = 0, _BATCH
     while True:
-        found = store.runs(name=name, limit=size)[::-1]
+        found = store.runs(name=name, since=since, before=before, limit=size)[::-1]
         yield from found[told:]
         if len(found) < size:
             return

@@ -1,17 +1,23 @@
-"""Which steps of a run are asked for."""
+"""Which runs are asked for, and which of their steps."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from itertools import islice
+from typing import NamedTuple
 
-from rollcage.trace import Step
+from rollcage.errors import RollcageError
+from rollcage.store import RunInfo, Store
+from rollcage.trace import Step, read_run
 
+from rollcage_views.jobs import newest_first
 from rollcage_views.steps import call_text, outcome_text
 from rollcage_views.text import arguments_text
+from rollcage_views.viewer import SEES_ALL, Viewer
 
-__all__ = ["StepFilter"]
+__all__ = ["FoundStep", "RunFilter", "StepFilter", "search_runs", "search_steps"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,6 +55,95 @@ class StepFilter:
     def of(self, steps: Iterable[Step]) -> list[Step]:
         """Those that are like it."""
         return [step for step in steps if step in self]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunFilter:
+    """What runs have to be like; an empty part asks for nothing.
+
+    Attributes:
+        names: globs over the names of jobs.
+        statuses: as `RunInfo` has them; `unfinished` for those that have none.
+        modes: as `RunInfo` has them.
+        since: from when on they began (Unix, µs).
+        before: before when they began (Unix, µs).
+        text: what is in the name, in capitals or not, or what the id begins or ends with.
+    """
+
+    names: Sequence[str] = ()
+    statuses: Sequence[str] = ()
+    modes: Sequence[str] = ()
+    since: int | None = None
+    before: int | None = None
+    text: str = ""
+
+    def __contains__(self, info: RunInfo) -> bool:
+        return (
+            _is_one_of(info.name, self.names)
+            and (not self.statuses or (info.status or "unfinished") in self.statuses)
+            and (not self.modes or info.mode in self.modes)
+            and (self.since is None or info.time >= self.since)
+            and (self.before is None or info.time < self.before)
+            and (not self.text or self._has_text(info))
+        )
+
+    def _has_text(self, info: RunInfo) -> bool:
+        part = self.text.lower()
+        in_name = self.text.casefold() in info.name.casefold()
+        return in_name or info.run.startswith(part) or info.run.endswith(part)
+
+
+class FoundStep(NamedTuple):
+    """A step that is like what was asked for, and its run."""
+
+    info: RunInfo
+    step: Step
+
+
+def search_runs(store: Store, wanted: RunFilter, *, limit: int | None = None) -> list[RunInfo]:
+    """The runs that are like what is asked for, the newest first.
+
+    Args:
+        store: where they are.
+        wanted: what they have to be like.
+        limit: only so many.
+
+    Raises:
+        StoreError: nobody can tell.
+    """
+    found = newest_first(store, since=wanted.since, before=wanted.before)
+    return list(islice((info for info in found if info in wanted), limit))
+
+
+def search_steps(
+    store: Store,
+    runs: RunFilter,
+    steps: StepFilter,
+    *,
+    viewer: Viewer = SEES_ALL,
+    limit: int | None = None,
+) -> Iterator[FoundStep]:
+    """The steps that are like what is asked for, those of the newest runs first.
+
+    Runs that can't be read, and those whose traces were pruned, are passed over. Whoever does not
+    see values does not find by them.
+
+    Args:
+        store: where they are.
+        runs: what their runs have to be like.
+        steps: what they have to be like.
+        viewer: who looks.
+        limit: only of so many runs, the newest.
+
+    Raises:
+        StoreError: nobody can tell which runs there are.
+    """
+    for info in search_runs(store, runs, limit=limit):
+        try:
+            seen = viewer.run(read_run(store.read(info.run)))
+        except RollcageError:
+            continue
+        yield from (FoundStep(info, step) for step in steps.of(seen.steps))
 
 
 def _is_one_of(name: str, globs: Sequence[str]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from rollcage.trace import Step
 
@@ -31,6 +32,12 @@ class Node:
             level, node = todo.pop()
             yield level, node
             todo += ((level + 1, child) for child in reversed(node.children))
+
+    def as_data(self) -> dict[str, Any]:
+        """For machines: of a step, its number."""
+        number = None if self.step is None else self.step.step
+        inside = [child.as_data() for child in self.children]
+        return {"title": self.title, "step": number, "children": inside}
 
 
 def tree_of(steps: Sequence[Step]) -> list[Node]:

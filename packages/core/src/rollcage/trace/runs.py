@@ -82,6 +82,9 @@ class Step:
         line: of its beginning in the trace, from 1.
         ended: when its end was written (Unix, µs), where one was.
         ended_line: of its first end in the trace.
+        before: by resource, the state that it changed, encoded; None where nothing observes it.
+        after: by resource, the digest of the state behind it, or of each of its fields.
+        plan: the calls that undo it; None where it has none.
     """
 
     step: int
@@ -123,6 +126,9 @@ class Step:
     line: int = 0
     ended: int | None = None
     ended_line: int | None = None
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
+    plan: list[dict[str, Any]] | None = None
 
     @property
     def tokens(self) -> int:
@@ -156,6 +162,8 @@ class Step:
         self.resolved_by = event.get("by")
         self.undeclared = event.get("undeclared")
         self.labels = tuple(event.get("labels") or self.labels)
+        self.after = event.get("after") or self.after
+        self.plan = event.get("plan", self.plan)
         self.ended = event["time"]
         self.ended_line = self.ended_line or line
 
@@ -437,6 +445,9 @@ def _begin(event: Event, line: int) -> Step:
         changed=event.get("changed", False),
         assumed=event.get("assumed", False),
         line=line,
+        before=event.get("before"),
+        after=event.get("after"),
+        plan=event.get("plan"),
     )
     if joined:
         step.state = _given(event) if step.origin else "ran"

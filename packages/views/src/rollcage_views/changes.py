@@ -1,0 +1,195 @@
+"""What a write changed, as far as its trace proves: the state before it, and the one behind it.
+
+A trace holds the state before a write, and of the one behind it digests only. What these are of is
+often recorded all the same: in the arguments, in the result, or as the state before a later write.
+A digest says so beyond doubt; where nothing has it, the state behind is not told.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
+from typing import Any, Final, Literal
+
+import orjson
+from rollcage.trace import Run, Step, jcs
+
+from rollcage_views.text import visible
+from rollcage_views.values import items_of, mapping_of, tag_of
+
+__all__ = ["DiffLine", "StateChange", "changes_of", "line_diff"]
+
+_DEEPEST: Final = 20  # levels of an argument that are looked through
+_TRIED: Final = 200  # values of a step that are tried as what a digest is of
+_LONGEST: Final = 2000  # characters of a line
+_LINES: Final = 400  # lines of a state that are compared
+_CONTEXT: Final = 3  # lines that stay, around those that don't
+_UNKNOWN: Final = object()
+
+Sign = Literal["+", "-", " ", "…"]
+DiffLine = tuple[Sign, str]
+"""A line that came, went or stayed; `…` stands for those that are left out."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StateChange:
+    """How a write changed one resource.
+
+    Attributes:
+        resource: its name.
+        before: the state before, encoded.
+        after: the state behind, encoded; where only a part of it is known, that part.
+        fields: what of `after` is not known: the names of fields, or `*` for all of it.
+        changed: whether it is another state at all.
+    """
+
+    resource: str
+    before: Any
+    after: Any
+    fields: tuple[str, ...] = ()
+    changed: bool = True
+
+    def lines(self) -> list[DiffLine]:
+        """The change, line by line; what is not known of it is said in words."""
+        if "*" in self.fields:
+            return [*line_diff(self.before, None, one_sided=True),
+                    ("+", "(another state, of which only the digest is recorded)")]  # fmt: skip
+        told = line_diff(self.before, self.after)
+        unknown = ", ".join(visible(name) for name in self.fields)
+        return [*told, ("+", f"({unknown}: changed, only the digest is recorded)")][
+            : None if unknown else len(told)
+        ]
+
+    def as_data(self) -> dict[str, Any]:
+        """For machines."""
+        return dataclasses.asdict(self) | {"fields": list(self.fields), "lines": self.lines()}
+
+
+def changes_of(step: Step, runs: Sequence[Run] = ()) -> list[StateChange]:
+    """What a write changed, by resource.
+
+    Args:
+        step: the write.
+        runs: the lineage that it stands in, where later writes may tell what it left.
+    """
+    if not step.before or step.after is None:
+        return []
+    own = list(_values_of(step))
+    states = [each.before or {} for each in _later(step, runs)]
+    found: list[StateChange] = []
+    for resource, digest in step.after.items():
+        before = step.before.get(resource)
+        later = [each[resource] for each in states if resource in each]
+        found.append(_change(resource, before, digest, [before, None, *later, *own]))
+    return found
+
+
+def _change(resource: str, before: Any, digest: Any, tried: Iterable[Any]) -> StateChange:
+    """What a digest, or those of fields, are of."""
+    if isinstance(digest, str):
+        after = next((value for value in tried if _digest(value) == digest), _UNKNOWN)
+        if after is _UNKNOWN:
+            return StateChange(resource, before, None, ("*",))
+        return StateChange(resource, before, after, changed=after != before)
+    fields = mapping_of(digest) or {}
+    candidates = list(tried)
+    was = mapping_of(before) or {}
+    after_fields: dict[str, Any] = {}
+    unknown: list[str] = []
+    for name, of in fields.items():
+        parts = [(mapping_of(each) or {}).get(name, _UNKNOWN) for each in candidates]
+        known = [was.get(name, _UNKNOWN), *parts, *candidates]
+        value = next((v for v in known if v is not _UNKNOWN and _digest(v) == of), _UNKNOWN)
+        if value is _UNKNOWN:
+            unknown.append(name)
+        else:
+            after_fields[name] = value
+    changed = bool(unknown) or after_fields != before
+    return StateChange(resource, before, after_fields, tuple(unknown), changed)
+
+
+def _digest(value: Any) -> str:
+    return sha256(jcs(value)).hexdigest()
+
+
+def _later(step: Step, runs: Sequence[Run]) -> Iterator[Step]:
+    """The writes behind a step that say what they found."""
+    for seen in runs:
+        for each in seen.steps:
+            if each.before and each.time >= step.time and each is not step:
+                yield each
+
+
+def _values_of(step: Step) -> Iterator[Any]:
+    """The values that a call was given, and gave, with what is inside of them."""
+    todo: list[tuple[Any, int]] = [((step.outcome or {}).get("value"), 0)]
+    todo += [(value, 0) for value in reversed(step.args.values())]
+    for _ in range(_TRIED):
+        if not todo:
+            return
+        value, depth = todo.pop()
+        yield value
+        if depth < _DEEPEST:
+            inside = mapping_of(value)
+            parts = items_of(value) or ([] if inside is None else [*inside.values()])
+            todo += ((each, depth + 1) for each in parts)
+
+
+# --- lines ---------------------------------------------------------------------------------------
+
+
+def line_diff(before: Any, after: Any, *, one_sided: bool = False) -> list[DiffLine]:
+    """Two encoded values, line by line.
+
+    Args:
+        before: what was.
+        after: what is.
+        one_sided: all of `before` went, and `after` is not known.
+    """
+    old, new = _lines(before), [] if one_sided else _lines(after)
+    cut = max(len(old), len(new)) > _LINES
+    told: list[DiffLine] = []
+    matcher = difflib.SequenceMatcher(a=old[:_LINES], b=new[:_LINES], autojunk=False)
+    for number, group in enumerate(matcher.get_grouped_opcodes(_CONTEXT)):
+        if number:
+            told.append(("…", ""))
+        for kind, i, j, k, m in group:
+            if kind == "equal":
+                told += ((" ", line) for line in old[i:j])
+            else:
+                told += (("-", line) for line in old[i:j])
+                told += (("+", line) for line in new[k:m])
+    if cut:
+        told.append(("…", f"only the first {_LINES} lines are compared"))
+    return told
+
+
+def _lines(value: Any) -> list[str]:
+    """A value as people would write it down; a text with its own lines."""
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return [_line(each) for each in value.split("\n")]
+    mapping = mapping_of(value)
+    if mapping is not None and tag_of(value) is None:
+        lines: list[str] = []
+        for name, each in mapping.items():
+            lines += _field(name, each)
+        return lines
+    if tag_of(value) in ("str", "datetime", "date", "time", "decimal", "uuid", "path"):
+        return _lines((mapping or {}).get("value"))
+    text = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode(errors="replace")
+    return [_line(each) for each in text.split("\n")]
+
+
+def _field(name: str, value: Any) -> list[str]:
+    if isinstance(value, str) and "\n" in value:
+        return [f"{visible(name)}:", *(f"  {_line(each)}" for each in value.split("\n"))]
+    text = value if isinstance(value, str) else orjson.dumps(value).decode(errors="replace")
+    return [_line(f"{name}: {text}")]
+
+
+def _line(text: str) -> str:
+    return visible(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")

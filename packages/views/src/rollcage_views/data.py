@@ -1,0 +1,44 @@
+"""A run and its steps, for machines."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from rollcage.trace import Run, Step
+
+from rollcage_views.lineage import Standing
+
+__all__ = ["run_data", "step_data"]
+
+
+def step_data(step: Step) -> dict[str, Any]:
+    """A step."""
+    return dataclasses.asdict(step) | {"tokens": step.tokens}
+
+
+def run_data(
+    seen: Run, stands: Standing, steps: Sequence[Step], *, torn: int = 0
+) -> dict[str, Any]:
+    """A run.
+
+    Args:
+        seen: as its trace tells.
+        stands: how it and what it builds on stand.
+        steps: those that are told.
+        torn: how many bytes of a cut-off last line are left out.
+    """
+    finished = seen.finished or {}
+    return {
+        "run": {k: v for k, v in seen.started.items() if k not in ("event", "hash")},
+        "status": seen.status,
+        "error": finished.get("error"),
+        "waits_for": finished.get("reason"),
+        "abandoned": seen.abandoned,
+        "torn_bytes": torn,
+        "standing": stands.as_data(),
+        "totals": dataclasses.asdict(seen.totals),
+        "steps": [step_data(step) for step in steps],
+        "refused": [dataclasses.asdict(row) for row in seen.refused],
+    }

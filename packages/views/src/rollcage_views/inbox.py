@@ -1,0 +1,169 @@
+"""What waits for a person: calls to approve, and steps of which nobody knows what became."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final
+
+from rollcage.errors import ApprovalCorrupt, RollcageError
+from rollcage.gate import ApprovalQueue, Queued, same_person
+from rollcage.store import Store
+from rollcage.trace import Step, read_run
+
+from rollcage_views.jobs import jobs_of
+from rollcage_views.lineage import lineage_of, standing
+from rollcage_views.viewer import SEES_ALL, Viewer
+
+__all__ = ["Inbox", "Waiting", "inbox_of", "may_answer", "queued_data"]
+
+_JOBS: Final = 200  # the newest that are looked through for unknown steps
+_SETTLED: Final = ("ok", "abandoned", "undone", "running")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Waiting:
+    """A step that waits for somebody's word, as `rollcage resolve` takes it.
+
+    Attributes:
+        job: the name of its job.
+        run: the run in which it was performed, if it was.
+        step: as its trace has it.
+        why: `unknown`, where nobody knows whether it happened; `not_replayable` where it did, and
+            its result can't be given back.
+    """
+
+    job: str
+    run: str
+    step: Step
+    why: str
+
+    def as_data(self) -> dict[str, Any]:
+        """For machines."""
+        return {
+            "job": self.job, "run": self.run, "step": self.step.step, "name": self.step.name,
+            "kind": self.step.kind, "args": self.step.args, "agent": self.step.agent,
+            "time": self.step.time, "why": self.why,
+        }  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Inbox:
+    """What waits for a person, the oldest first.
+
+    Attributes:
+        approvals: the requests that nobody has decided on, and that are not expired.
+        unknown: the steps to resolve.
+        damaged: the ids of requests that can't be believed, with why: their calls do not run.
+    """
+
+    approvals: list[Queued]
+    unknown: list[Waiting]
+    damaged: dict[str, str]
+
+    def __len__(self) -> int:
+        return len(self.approvals) + len(self.unknown)
+
+    def as_data(self, now: int) -> dict[str, Any]:
+        """For machines.
+
+        Args:
+            now: Unix time (µs).
+        """
+        return {
+            "approvals": [queued_data(each, now) for each in self.approvals],
+            "unknown": [each.as_data() for each in self.unknown],
+            "damaged": self.damaged,
+        }
+
+
+def inbox_of(store: Store, now: int, viewer: Viewer = SEES_ALL) -> Inbox:
+    """What waits for a person in a store.
+
+    Args:
+        store: where to look.
+        now: Unix time (µs).
+        viewer: who looks.
+
+    Raises:
+        StoreError: the store can't be read.
+    """
+    queue = ApprovalQueue(store)
+    approvals: list[Queued] = []
+    damaged: dict[str, str] = {}
+    for name in queue.ids():
+        try:
+            queued = queue.get(name)
+        except ApprovalCorrupt as error:
+            damaged[name] = str(error)
+            continue
+        if queued is not None and queued.state(now) == "waiting":
+            approvals.append(queued)
+    approvals.sort(key=lambda each: (each.request.at, each.id))
+    unknown = sorted(_unknown(store, viewer), key=lambda each: each.step.time)
+    if not viewer.values:
+        approvals = [Queued("", viewer.request(each.request)) for each in approvals]
+        damaged = {f"request {n}": "damaged" for n, _ in enumerate(damaged, 1)}
+    return Inbox(approvals, unknown, damaged)
+
+
+def may_answer(queued: Queued, person: str) -> bool:
+    """Whether the yes of this person would count: that of who the run acts for does not."""
+    return bool(person) and not same_person(person, queued.request.requested_by)
+
+
+def _unknown(store: Store, viewer: Viewer) -> Iterator[Waiting]:
+    for job in islice(jobs_of(store, limit=_JOBS), _JOBS):
+        if job.status in _SETTLED:
+            continue
+        try:
+            runs = lineage_of(store, read_run(store.read(job.run)))
+        except RollcageError:
+            continue  # damaged, or gone: whoever opens it is told so
+        stands = standing(runs)
+        by_id = {seen.id: seen for seen in runs}
+        found = [(each, "unknown") for each in stands.unknown]
+        found += [(each, "not_replayable") for each in stands.lost]
+        for effect, why in found:
+            step = by_id[effect.run].step(effect.step)
+            if step is not None:
+                yield Waiting(job.name, effect.run, viewer.step(step), why)
+
+
+def queued_data(queued: Queued, now: int) -> dict[str, Any]:
+    """A request for approval, for machines.
+
+    Args:
+        queued: as the queue has it.
+        now: Unix time (µs).
+    """
+    request, said = queued.request, queued.decision
+    data: dict[str, Any] = {
+        "id": queued.id,
+        "state": queued.state(now),
+        "kind": request.kind,
+        "name": request.name,
+        "args": dict(request.args),
+        "agent": request.agent,
+        "verdict": request.verdict.as_data(),
+        "run": request.run,
+        "root": request.root,
+        "idempotency_key": request.idempotency_key,
+        "policy": request.policy,
+        "requested_by": request.requested_by,
+        "at": request.at,
+        "expires": request.expires,
+        "use": queued.use,
+    }
+    if said is not None:
+        data["decision"] = {
+            "decision": said.decision,
+            "by": said.by,
+            "reason": said.reason,
+            "at": queued.decided_at,
+            "args": None if said.args is None else dict(said.args),
+        }
+        if said.response is not None:
+            data["decision"]["value"] = said.response.value
+    return data

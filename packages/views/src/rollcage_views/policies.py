@@ -1,0 +1,130 @@
+"""What policies decided: the calls that a rule hit, and what one that is only tried out says."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from rollcage.trace import Run, Step
+
+__all__ = ["Hit", "RuleCount", "hits_of", "rule_counts"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Hit:
+    """A call that a rule decided on.
+
+    Attributes:
+        run: the id of the run.
+        job: its name.
+        step: its number; None where an approval was asked for, and nothing came of it so far.
+        name: the tool's name, or the model's.
+        time: when it was asked for (Unix, µs).
+        state: what became of it; `waiting` where nothing did.
+        decision: `allow`, `ask` or `deny`.
+        rule: which rule decided; empty where none concerned the call.
+        code: of the verdict.
+        reason: of the verdict.
+        shadow: what a policy that is only tried out says, as a verdict; None where it agrees.
+    """
+
+    run: str
+    job: str
+    step: int | None
+    name: str
+    time: int
+    state: str
+    decision: str
+    rule: str
+    code: str
+    reason: str
+    shadow: dict[str, Any] | None = None
+
+    def as_data(self) -> dict[str, Any]:
+        """For machines."""
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RuleCount:
+    """How often a rule decided.
+
+    Attributes:
+        rule: its id.
+        shadow: whether it is only tried out.
+        decisions: how often it said what.
+        blocked: how many of these calls did not run.
+    """
+
+    rule: str
+    shadow: bool
+    decisions: dict[str, int]
+    blocked: int
+
+    def as_data(self) -> dict[str, Any]:
+        """For machines."""
+        return dataclasses.asdict(self)
+
+
+def hits_of(seen: Run) -> list[Hit]:
+    """The calls of a run that a rule decided on, or that one in shadow mode would have."""
+    found = [*_of_steps(seen), *_of_approvals(seen)]
+    return sorted(found, key=lambda hit: hit.time)
+
+
+def rule_counts(hits: Iterable[Hit]) -> list[RuleCount]:
+    """The rules that decided, the one with the most hits first; those in shadow mode apart."""
+    said: dict[tuple[str, bool], Counter[str]] = {}
+    blocked: Counter[tuple[str, bool]] = Counter()
+    for hit in hits:
+        shadow = hit.shadow or {}
+        for rule, decision, tried in (
+            (hit.rule, hit.decision, False),
+            (str(shadow.get("rule", "")), str(shadow.get("decision", "")), True),
+        ):
+            if decision and (rule or decision != "allow"):
+                said.setdefault((rule, tried), Counter())[decision] += 1
+                blocked[rule, tried] += hit.state == "blocked" and not tried
+    order = sorted(said, key=lambda at: (at[1], -said[at].total(), at[0]))
+    return [RuleCount(rule, tried, dict(said[rule, tried]), blocked[rule, tried])
+            for rule, tried in order]  # fmt: skip
+
+
+def _of_steps(seen: Run) -> Iterator[Hit]:
+    for step in seen.steps:
+        if step.verdict is not None and _says(step.verdict):
+            yield _hit(seen, step.verdict, step=step, time=step.time)
+
+
+def _of_approvals(seen: Run) -> Iterator[Hit]:
+    """The requests of which no step came in this run."""
+    for asked in seen.approvals:
+        if asked.request and asked.decision is None:
+            verdict: Mapping[str, Any] = asked.request.get("verdict") or {}
+            name = str(asked.request["name"])
+            yield _hit(seen, verdict, name=name, time=asked.request["time"])
+
+
+def _says(verdict: Mapping[str, Any]) -> bool:
+    decides = verdict.get("decision") != "allow" or bool(verdict.get("rule"))
+    return decides or bool(verdict.get("shadow"))
+
+
+def _hit(
+    seen: Run, verdict: Mapping[str, Any], *, time: int, step: Step | None = None, name: str = ""
+) -> Hit:
+    return Hit(
+        run=seen.id,
+        job=str(seen.started["name"]),
+        step=None if step is None else step.step,
+        name=name if step is None else step.name,
+        time=time,
+        state="waiting" if step is None else step.state,
+        decision=str(verdict.get("decision", "")),
+        rule=str(verdict.get("rule", "")),
+        code=str(verdict.get("code", "")),
+        reason=str(verdict.get("reason", "")),
+        shadow=dict(verdict["shadow"]) if verdict.get("shadow") else None,
+    )

@@ -1,0 +1,130 @@
+"""A job over time: its attempts, their steps, and what they waited for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from rollcage.trace import REPLAYED, Run, Step
+
+__all__ = ["Bar", "Timeline", "timeline_of"]
+
+Event = dict[str, Any]
+Kind = Literal["attempt", "step", "wait"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bar:
+    """Something that took time.
+
+    Attributes:
+        kind: `attempt`, a run from its beginning to its end; `step`; or `wait`: for an approval, or
+            for the next attempt.
+        run: the id of the run.
+        title: the tool's name, or what was waited for.
+        state: the run's status, the step's state, or how a wait ended: `approved`, `resumed`, say,
+            and `waiting` where it has not.
+        start: when it began (Unix, µs).
+        length: how long it took (µs); 0 for a step that was replayed.
+        step: its number; None where it is none.
+        parent: the step in whose body it was called.
+    """
+
+    kind: Kind
+    run: str
+    title: str
+    state: str
+    start: int
+    length: int
+    step: int | None = None
+    parent: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Timeline:
+    """The attempts of a job over time.
+
+    Attributes:
+        start: when the first began (Unix, µs).
+        end: the latest time that the last one tells of.
+        bars: each attempt, oldest first, with its steps and waits behind it.
+    """
+
+    start: int
+    end: int
+    bars: list[Bar]
+
+    @property
+    def length(self) -> int:
+        """From the first beginning to the last end (µs); 1 at least."""
+        return max(self.end - self.start, 1)
+
+    def place(self, bar: Bar) -> tuple[float, float]:
+        """Where a bar begins, and how long it is, as parts of the whole: from 0 to 1."""
+        start = min(max((bar.start - self.start) / self.length, 0.0), 1.0)
+        return start, min(max(bar.length, 0) / self.length, 1.0 - start)
+
+    def as_data(self) -> dict[str, Any]:
+        """For machines."""
+        bars = [dataclasses.asdict(bar) for bar in self.bars]
+        return {"start": self.start, "end": self.end, "bars": bars}
+
+
+def timeline_of(runs: Sequence[Run]) -> Timeline:
+    """The runs of a lineage over time.
+
+    Args:
+        runs: oldest first, as `lineage_of` gives them; one at least.
+    """
+    bars: list[Bar] = []
+    decided = {each.decision["id"]: each.decision for seen in runs for each in seen.approvals
+               if each.decision and each.decision["id"]}  # fmt: skip
+    asked: set[str] = set()
+    for seen, later in zip(runs, [*runs[1:], None], strict=True):
+        begun = seen.started["time"]
+        title = str(seen.started["name"])
+        bars.append(Bar("attempt", seen.id, title, seen.status, begun, seen.last_time - begun))
+        bars += sorted(
+            (*map(_step(seen), seen.steps), *_waits(seen, decided, asked)),
+            key=lambda bar: bar.start,
+        )
+        if later is not None:
+            bars.append(_between(seen, later))
+    start = min(bar.start for bar in bars)
+    return Timeline(start, max(bar.start + bar.length for bar in bars), bars)
+
+
+def _step(seen: Run) -> Callable[[Step], Bar]:
+    def bar(step: Step) -> Bar:
+        took = 0 if step.state in REPLAYED else step.duration or 0
+        return Bar("step", seen.id, step.name, step.state, step.time, took, step.step, step.parent)
+
+    return bar
+
+
+def _waits(seen: Run, decided: Mapping[str, Event], asked: set[str]) -> Iterator[Bar]:
+    """The waits for approvals while the run was live.
+
+    A run that goes on asks again for what an earlier one had asked for: that is one wait, whose
+    rest is between the two.
+    """
+    for each in seen.approvals:
+        if not each.request or each.request["id"] in asked:
+            continue
+        if each.request["id"]:  # it is hidden from who may not see values
+            asked.add(each.request["id"])
+        begun = each.request["time"]
+        ended = seen.last_time if each.decision is None else each.decision["time"]
+        decision = each.decision or decided.get(each.request["id"], {})
+        state = str(decision.get("decision", "waiting"))
+        title = f"approval of {each.request['name']}"
+        yield Bar("wait", seen.id, title, state, begun, max(ended - begun, 0))
+
+
+def _between(seen: Run, later: Run) -> Bar:
+    """From the end of one attempt to the beginning of the next."""
+    begun, ended = seen.last_time, later.started["time"]
+    why = (seen.finished or {}).get("reason") if seen.status == "paused" else None
+    title = str(why) if why else f"nothing ran: {seen.status}"
+    return Bar("wait", seen.id, title, "resumed", begun, max(ended - begun, 0))

@@ -1,0 +1,282 @@
+"""What is made of recorded runs: timelines, inboxes, changes, hits, sums, searches."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from time import time_ns
+from typing import Any
+
+import pytest
+from incident import Incident
+from rollcage import Session, plan_undo
+from rollcage.gate import ApprovalQueue
+from rollcage.store import open_store
+from rollcage.trace import Run, read_run
+from rollcage_views import (
+    RunFilter,
+    StateChange,
+    StepFilter,
+    Viewer,
+    align,
+    changes_of,
+    hits_of,
+    in_order,
+    inbox_of,
+    line_diff,
+    lineage_of,
+    may_answer,
+    pair_data,
+    plan_data,
+    plan_digest,
+    plan_rows,
+    rule_counts,
+    run_data,
+    search_runs,
+    search_steps,
+    standing,
+    step_data,
+    timeline_of,
+    tree_of,
+    usage_of,
+)
+
+Record = Callable[..., str]
+BLIND = Viewer(values=False)
+
+
+def runs_of(incident: Incident, run: str) -> list[Run]:
+    own = open_store(incident.store)
+    return lineage_of(own, read_run(own.read(run)))
+
+
+# --- who may see values --------------------------------------------------------------------------
+
+
+def everything(incident: Incident, viewer: Viewer) -> dict[str, str]:
+    """Every view of everything, as JSON, by its name."""
+    own, now = open_store(incident.store), time_ns() // 1000
+    told: dict[str, Any] = {"inbox": inbox_of(own, now, viewer).as_data(now)}
+    for run in (incident.job, incident.waits, incident.unknown, incident.resumed):
+        whole = runs_of(incident, run)
+        runs = [viewer.run(each) for each in whole]
+        seen, stands = runs[-1], standing(whole)
+        pairs = align(in_order(whole[-1]), in_order(runs_of(incident, incident.job)[-1]))
+        plan = plan_undo(own, run)
+        told[run] = [
+            run_data(seen, stands, seen.steps),
+            timeline_of(runs).as_data(),
+            [node.as_data() for node in tree_of(seen.steps)],
+            [hit.as_data() for hit in hits_of(seen)],
+            usage_of(runs).as_data(),
+            plan_data(viewer.plan(plan)),
+            [[change.as_data() for change in row.changes]
+             for row in plan_rows(plan, whole, viewer)],
+            [[change.as_data() for change in changes_of(step, runs)] for step in seen.steps],
+            [pair_data(viewer.pair(pair)) for pair in pairs],
+            [[step_data(step) for step in (pair.a, pair.b) if step]
+             for pair in map(viewer.pair, pairs)],
+            [seen.finished, seen.undos, seen.stops, seen.policies],
+            [[asked.request, asked.decision] for asked in seen.approvals],
+        ]  # fmt: skip
+    return {name: json.dumps(each, default=str) for name, each in told.items()}
+
+
+def test_who_may_not_see_values_sees_none(incident: Incident) -> None:
+    for name, told in everything(incident, Viewer()).items():
+        assert incident.text in told, name
+    hidden = everything(incident, BLIND)
+    for told in hidden.values():
+        assert incident.text not in told
+    whole = json.dumps(hidden)
+    for run in (incident.job, incident.waits, incident.unknown, incident.resumed):
+        for seen in runs_of(incident, run):
+            for step in seen.steps:  # a short value could be guessed from a hash of it
+                assert step.key not in whole
+            for asked in seen.approvals:
+                for event in filter(None, (asked.request, asked.decision)):
+                    assert event["idempotency_key"][:16] not in whole
+
+
+def test_what_is_no_value_stays(incident: Incident) -> None:
+    (seen,) = runs_of(incident, incident.job)
+    shown = BLIND.run(seen)
+    assert [(s.name, s.state, s.undone) for s in shown.steps] == [
+        (s.name, s.state, s.undone) for s in seen.steps
+    ]
+    assert [hit.code for hit in hits_of(shown)] == ["path_escape"]
+    assert [list(step.args) for step in shown.steps] == [list(step.args) for step in seen.steps]
+
+
+def test_nobody_finds_by_what_they_may_not_see(incident: Incident) -> None:
+    own, by = open_store(incident.store), StepFilter(text=incident.text)
+    assert {each.info.run for each in search_steps(own, RunFilter(), by)} >= {incident.job}
+    assert [*search_steps(own, RunFilter(), by, viewer=BLIND)] == []
+    named = StepFilter(text="view_look")
+    assert [*search_steps(own, RunFilter(names=["job"]), named, viewer=BLIND)]
+
+
+# --- over time -----------------------------------------------------------------------------------
+
+
+def test_a_wait_is_a_bar_of_its_own(incident: Incident) -> None:
+    runs = runs_of(incident, incident.resumed)
+    line = timeline_of(runs)
+    assert [bar.kind for bar in line.bars if bar.kind != "step"] == [
+        "attempt", "wait", "wait", "attempt",
+    ]  # fmt: skip
+    approval, between = [bar for bar in line.bars if bar.kind == "wait"]
+    assert approval.title == "approval of view_pay"
+    assert (between.state, between.start) == ("resumed", runs[0].last_time)
+    assert between.start + between.length == runs[1].started["time"]
+    hit = next(bar for bar in line.bars if bar.state == "hit")
+    assert hit.length == 0
+    for bar in line.bars:
+        start, length = line.place(bar)
+        assert 0 <= start <= start + length <= 1
+
+
+def test_a_clock_that_went_back_breaks_no_timeline(incident: Incident) -> None:
+    first, second = runs_of(incident, incident.resumed)
+    second.started["time"] = first.started["time"] - 5_000_000
+    line = timeline_of([first, second])
+    assert all(bar.length >= 0 for bar in line.bars)
+    assert all(sum(line.place(bar)) <= 1.000001 for bar in line.bars)
+
+
+# --- what waits for somebody ---------------------------------------------------------------------
+
+
+def test_the_inbox_has_what_waits_and_nothing_else(incident: Incident) -> None:
+    own, now = open_store(incident.store), time_ns() // 1000
+    found = inbox_of(own, now)
+    (waiting,) = found.approvals
+    assert waiting.request.run == incident.waits
+    assert dict(waiting.request.args) == {"to": incident.text, "amount": 500}
+    assert may_answer(waiting, "ann")
+    assert not may_answer(waiting, "Carl")
+    assert not may_answer(waiting, "")
+    (unknown,) = found.unknown
+    assert (unknown.run, unknown.step.step, unknown.why) == (incident.unknown, 1, "unknown")
+    assert len(found) == 2
+    assert inbox_of(own, waiting.request.expires).approvals == []
+
+
+def test_a_request_that_cannot_be_believed_is_told(incident: Incident) -> None:
+    own, now = open_store(incident.store), time_ns() // 1000
+    (waiting,) = inbox_of(own, now).approvals
+    path = incident.store / "approvals" / f"{waiting.id}.request.json"
+    if not path.exists():
+        (path,) = incident.store.rglob(f"{waiting.id}.request*")
+    path.write_text(path.read_text().replace("500", "501"))
+    found = inbox_of(own, now)
+    assert found.approvals == []
+    assert list(found.damaged) == [waiting.id]
+    assert waiting.id not in json.dumps(inbox_of(own, now, BLIND).as_data(now))
+
+
+# --- what was changed ----------------------------------------------------------------------------
+
+
+def test_a_change_is_told_where_a_digest_proves_it(incident: Incident) -> None:
+    (seen,) = runs_of(incident, incident.job)
+    put, append = (step for step in seen.steps[1:3])
+    (change,) = changes_of(put, [seen])
+    assert change.changed
+    assert not change.fields
+    assert change.lines() == [
+        (" ", "text:"), (" ", "  one"), ("-", f"  two {incident.text}"),
+        ("+", f"  2 {incident.text}"), (" ", "  three"), (" ", "  "),
+    ]  # fmt: skip
+    (change,) = changes_of(append, [seen])  # no argument is what the file holds afterwards
+    assert change.fields == ("text",)
+    assert change.lines()[-1] == ("+", "(text: changed, only the digest is recorded)")
+    (change,) = changes_of(put)
+    assert change.lines()[2][0] == "-"  # the argument says it, with no other step
+    new = next(step for step in seen.steps if step.step == 4)
+    assert [sign for sign, _ in changes_of(new, [seen])[0].lines()] == ["-", "+"]
+
+
+def test_what_a_later_write_found_is_what_was_left(
+    store: Path, view_files: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "a"
+    path.write_text("1")
+    with Session("job", store=store) as session:
+        view_files.append(str(path), "2")
+        view_files.append(str(path), "3")
+    seen = read_run(open_store(store).read(session.run_id))
+    (change,) = changes_of(seen.steps[0], [seen])
+    assert change.lines() == [("-", "text: 1"), ("+", "text: 12")]
+    (change,) = changes_of(seen.steps[1], [seen])
+    assert change.fields == ("text",)
+
+
+def test_a_diff_is_bounded_and_safe(evil: str) -> None:
+    lines = line_diff(evil * 3, "\n".join(str(n) for n in range(5000)))
+    assert len(lines) < 500
+    assert lines[-1][0] == "…"
+    assert not any(c in text for _, text in lines for c in "\x1b\u202e\x07")
+    assert StateChange("r", {"a": 1}, None, ("*",)).lines()[-1][0] == "+"
+
+
+# --- undo ----------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_confirmed_as_it_was_seen(incident: Incident) -> None:
+    own = open_store(incident.store)
+    plan = plan_undo(own, incident.job)
+    assert plan_digest(plan) == plan_digest(plan_undo(own, incident.job))
+    rows = plan_rows(plan, runs_of(incident, incident.job))
+    assert [row.planned.step for row in rows] == [each.step for each in plan.steps]
+    assert any(row.changes for row in rows)
+    (disk,) = incident.store.parent.glob("disk-*")
+    (disk / "old.txt").write_text("somebody else")
+    assert plan_digest(plan) != plan_digest(plan_undo(own, incident.job))
+
+
+# --- rules, sums, search -------------------------------------------------------------------------
+
+
+def test_hits_are_counted_by_rule(incident: Incident) -> None:
+    hits = [
+        hit
+        for run in (incident.job, incident.waits, incident.resumed)
+        for hit in hits_of(runs_of(incident, run)[-1])
+    ]
+    counts = {each.rule: (each.decisions, each.blocked) for each in rule_counts(hits)}
+    assert counts["_rules"] == ({"deny": 1}, 1)
+    assert counts["_asks"][0]["ask"] >= 1
+    assert [hit.state for hit in hits if hit.step is None] == ["waiting"]
+
+
+def test_what_was_used_up_and_what_replay_spared(incident: Incident) -> None:
+    used = usage_of(runs_of(incident, incident.resumed), price=lambda step: 0.5)
+    rows = {row.name: row for row in used.rows}
+    assert (rows["view_look"].calls, rows["view_look"].replayed) == (1, 1)
+    assert rows["view_pay"].calls == 1
+    assert used.total.cost == 1.0
+    assert usage_of(runs_of(incident, incident.job)).total.failed == 1
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names"),
+    [
+        (RunFilter(), ["payout", "payout", "transfer", "refund", "job"]),
+        (RunFilter(names=["pay*"]), ["payout", "payout"]),
+        (RunFilter(statuses=["paused"]), ["payout", "refund"]),
+        (RunFilter(text="REF"), ["refund"]),
+        (RunFilter(modes=["resume"]), ["payout"]),
+        (RunFilter(before=0), []),
+    ],
+)
+def test_runs_are_found(incident: Incident, wanted: RunFilter, names: list[str]) -> None:
+    own = open_store(incident.store)
+    assert [info.name for info in search_runs(own, wanted)] == names
+    assert [info.name for info in search_runs(own, wanted, limit=1)] == names[:1]
+
+
+def test_a_run_is_found_by_its_id(incident: Incident) -> None:
+    own = open_store(incident.store)
+    ApprovalQueue(own)
+    (info,) = search_runs(own, RunFilter(text=incident.job[-8:]))
+    assert info.run == incident.job
