@@ -114,11 +114,14 @@ def test_a_run_that_the_index_lost_is_still_known(store: JsonlStore, lost: str) 
 @pytest.mark.parametrize(
     "line", [b"not json\n", b"[]\n", b'{"name":"job"}\n', b'{"run":"unheard of","status":"ok"}\n']
 )
-def test_a_damaged_index_stops_nobody(store: JsonlStore, line: bytes) -> None:
+def test_a_damaged_index_stops_nobody(
+    store: JsonlStore, line: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     first = record(store)
     index = store.root / "index.jsonl"
     index.write_bytes(line + index.read_bytes())
     assert [info.run for info in store.runs()] == [first]
+    assert "rollcage repair" in caplog.text
     second = record(store)
     assert [info.run for info in store.runs()] == [first, second]
     assert line not in index.read_bytes()

@@ -173,13 +173,16 @@ def test_a_session_that_the_server_ends_goes_on_where_nobody_took_it_over(
     checked(store)
 
 
-def test_a_database_that_is_down_is_waited_for(store: PostgresStore, network: Network) -> None:
+def test_a_database_that_is_down_is_waited_for(
+    store: PostgresStore, network: Network, caplog: pytest.LogCaptureFixture
+) -> None:
     with Session("job", store=network.url):
         add(1)
         network.take_down()
         threading.Timer(0.3, setattr, (network, "is_down", False)).start()
         add(2)
     assert ran == [1, 2]
+    assert [each.levelname for each in caplog.records].count("WARNING") == 1
     checked(store)
 
 
