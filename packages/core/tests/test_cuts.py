@@ -221,12 +221,37 @@ def test_10_calls_come_in_any_order_within_their_turn(program: Program, seed: in
     with folder() as root:
         lab = Lab(root)
         lab.through(program)
-        given_back, ran = lab.given, len(lab.tools.ran)
-        for generation in range(1, 4):
-            lab.shuffle = seed + 1000 * generation
-            lab.once(program, replay="offline", source=lab.path(lab.newest))
-            assert lab.given == given_back
-            assert len(lab.tools.ran) == ran
+        comes_in_any_order(lab, program, seed)
+
+
+def comes_in_any_order(lab: Lab, program: Program, seed: int) -> None:
+    """What a lab has just done is replayed offline, three times, in other orders."""
+    given_back, ran = lab.given, len(lab.tools.ran)
+    for generation in range(1, 4):
+        lab.shuffle = seed + 1000 * generation
+        lab.once(program, replay="offline", source=lab.path(lab.newest))
+        assert lab.given == given_back
+        assert len(lab.tools.ran) == ran
+
+
+SHUFFLED: list[Program] = [  # by a search
+    # An agent asks an operator for its first call; when he answers, one beside it has come back.
+    (Branches(((W(),), (ASKED,))), W()),
+    (Op("scope", inner=(Branches(((W(),), (Branches(((ASKED,), (W("lose after"),))),))), W())),),
+]
+
+
+@pytest.mark.parametrize("program", SHUFFLED)
+def test_10_of_what_a_search_has_found_cut_anywhere(program: Program) -> None:
+    with folder() as root:
+        lab = Lab(root / "whole")
+        lab.through(program)
+        for seed in range(3):
+            comes_in_any_order(lab, program, seed)
+        for run, line, world in moments(lab, lab.runs()[:2]):
+            cut = lab.back(run, line, root / "cut", world)
+            cut.through(program)
+            comes_in_any_order(cut, program, line)
 
 
 @FEWER

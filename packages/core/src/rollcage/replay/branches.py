@@ -124,10 +124,10 @@ class Branches:
         fork = self.open(full, branch_world(branch.world, own, ended), follows=follows)
         branch.inside.append(full)
         fork.forked_at, fork.forked_in, fork.behind = branch.position, turn, ended
-        began = None if self._recording is None else self._recording.began(full)
-        if branch.path is not None and began is not None:
-            # It stood beside what came back to the other branch after its own first step.
-            fork.forked_at = min(fork.forked_at, branch.path.position_at(began))
+        behind_turn = None if self._recording is None else self._recording.stood_behind(full)
+        if branch.path is not None and behind_turn is not None:
+            # It stood beside what came to the other branch after it had been opened there.
+            fork.forked_at = min(fork.forked_at, branch.path.position_at(behind_turn))
         return NewBranch(full, parent, turn, at)
 
     def named(self, name: str) -> Branch:

@@ -36,9 +36,12 @@ _NO_STEPS: Final = frozenset(
 class Generation:
     """One trace, event by event; then `merged` says what of it and of the older ones holds."""
 
-    def __init__(self, number: int, older: dict[Origin, Entry], undone: Undone) -> None:
+    def __init__(
+        self, number: int, older: dict[Origin, Entry], undone: Undone, forked: dict[str, int]
+    ) -> None:
         self.opened: dict[str, tuple[str, str]] = {}  # branches: see `Recording`
         self.after: dict[str, tuple[str, ...]] = {}
+        self._forked_in = forked  # the turn of each, of the trace that has opened it first
         self.settings: dict[str, Any] = {}
         self.waits = ""  # for what, where it ended like that and was not undone since
         self._steps = Steps(number, older)
@@ -144,12 +147,14 @@ class Generation:
 
         Not by a call of the very turn that has left it.
         """
-        left = self._left.get(parent)
-        follows = left is None or left[1] == self._steps.number * TURNS + turn
+        left, era = self._left.get(parent), self._steps.number * TURNS + turn
+        follows = left is None or left[1] == era
         other = any(each in self._off or each in self._left for each in after)
         if follows and parent not in self._off and not other:
+            self._forked_in.setdefault(name, era)
             return
         self._off.add(name)
+        self._forked_in[name] = era
         if not any(each == name or each.startswith(f"{name}/") for each in self._of_branch):
             return
         names = branches_below(name, self._steps.older.values()) or set()

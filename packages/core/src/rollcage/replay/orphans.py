@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from rollcage.replay.frontier import is_fork
 from rollcage.replay.path import Entry, Path
-from rollcage.replay.recording import Recording, is_fork
+from rollcage.replay.recording import Recording
 from rollcage.replay.steps import branches_below
 from rollcage.replay.world import Branch
 

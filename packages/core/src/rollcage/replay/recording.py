@@ -5,17 +5,26 @@ Nothing here does I/O.
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from rollcage.errors import TraceCorrupt
+from rollcage.replay.frontier import (
+    forked_off,
+    forks_of,
+    is_pure,
+    mark_frontier,
+    mark_frontiers,
+    told_as_it_was,
+)
 from rollcage.replay.generation import Generation
 from rollcage.replay.path import Entry, Path, Taken
 from rollcage.replay.undone import Undone
 from rollcage.trace.reader import read_events
 
-__all__ = ["Lineage", "Recording", "is_fork", "load", "read", "recording_of", "undo_paths"]
+__all__ = ["Lineage", "Recording", "load", "read", "recording_of", "undo_paths"]
 
 
 class Recording:
@@ -29,6 +38,7 @@ class Recording:
         opened: the branches of which a trace says that they were, whatever was done in them; each
             with where a framework with a memory stood by then: conversation and checkpoint.
         after: by branch, those that it comes after, of those that come after any.
+        forked: by branch, the turn in which it was opened, of the trace that has opened it first.
         pure: by key; holds in any world, any number of times.
         models: by key; in any world, once each, first in first out: those used are at the end.
         rolled: the branches that were undone whole.
@@ -43,6 +53,7 @@ class Recording:
         self.forks: dict[str, list[str]] = {}
         self.opened: dict[str, tuple[str, str]] = {}
         self.after: dict[str, tuple[str, ...]] = {}
+        self.forked: dict[str, int] = {}
         self.pure: dict[str, Entry] = {}
         self.models: dict[str, deque[Entry]] = {}
         self.rolled: set[str] = set()
@@ -50,6 +61,7 @@ class Recording:
         self.half_undone: tuple[Entry, ...] = ()
         self.waits = ""
         self._began: dict[str, int] | None = None  # see `began`
+        self._undone: dict[str, int] | None = None  # by branch, the first turn that was undone
 
     def began(self, branch: str) -> int | None:
         """The turn of the first step that holds of a branch, or of one below it; None: of none."""
@@ -59,9 +71,30 @@ class Recording:
                 held = (entry.era for entry in path.entries if path.tells(entry))
                 first = min(held, default=None)
                 if first is not None:
-                    for each in (name, *_around(name)):
+                    for each in (name, *forked_off(name)):
                         self._began[each] = min(self._began.get(each, first), first)
         return self._began.get(branch)
+
+    def stood_behind(self, branch: str) -> int | None:
+        """The last turn that a branch was opened behind; None: nothing is recorded of that.
+
+        It may have been opened in a trace that was cut before its first step: by now, more is
+        there of what stood beside it. Where a turn in front of it was undone, it is opened anew.
+        """
+        began, forked = self.began(branch), self.forked.get(branch)
+        if forked is None or self._first_undone(branch.rpartition("/")[0]) < forked:
+            return began
+        return forked - 1 if began is None else min(began, forked - 1)
+
+    def _first_undone(self, branch: str) -> float:
+        """The first turn of which anything was undone in a branch."""
+        if self._undone is None:
+            self._undone = {}
+            for entry in self.entries:
+                if entry.undone or entry.past or entry.abandoned:
+                    first = self._undone.get(entry.branch, entry.era)
+                    self._undone[entry.branch] = min(first, entry.era)
+        return self._undone.get(branch, math.inf)
 
     def next_answer(self, key: str, past: Collection[Entry] = ()) -> Entry | None:
         """The next recorded step of a model call, but for those that are past; None: no more."""
@@ -95,6 +128,7 @@ class Lineage(NamedTuple):
     waits: str  # see `Recording`
     opened: dict[str, tuple[str, str]]  # see `Recording`
     after: dict[str, tuple[str, ...]]  # see `Recording`
+    forked: dict[str, int]  # see `Recording`
 
     @property
     def half_undone(self) -> tuple[Entry, ...]:
@@ -115,10 +149,11 @@ def read(lineage: Iterable[tuple[str, bytes]], base: Lineage | None = None) -> L
     Raises:
         TraceCorrupt: a line that breaks the chain, or is no event of this format.
     """
-    base = Lineage([], Undone(), [], {}, 0, 0, "", {}, {}) if base is None else base
-    entries, undone, runs, settings, steps, turns, waits, opened, after = base
+    base = Lineage([], Undone(), [], {}, 0, 0, "", {}, {}, {}) if base is None else base
+    entries, undone, runs, settings, steps, turns, waits, opened, after, forked = base
     for number, (where, data) in enumerate(lineage, start=len(runs)):
-        generation = Generation(number, {(e.run, e.step): e for e in entries}, undone)
+        older = {(e.run, e.step): e for e in entries}
+        generation = Generation(number, older, undone, forked)
         steps = turns = 0
         for line, event in read_events(data, where):
             try:
@@ -134,7 +169,7 @@ def read(lineage: Iterable[tuple[str, bytes]], base: Lineage | None = None) -> L
         waits = generation.waits
         opened |= generation.opened
         after |= generation.after
-    return Lineage(entries, undone, runs, settings, steps, turns, waits, opened, after)
+    return Lineage(entries, undone, runs, settings, steps, turns, waits, opened, after, forked)
 
 
 def load(
@@ -162,10 +197,11 @@ def recording_of(whole: Lineage, *, offline: bool, retry_failed: bool | None) ->
     branches: dict[str, list[Entry]] = {}
     for entry in entries:
         branches.setdefault(entry.branch, []).append(entry)
-    _mark_frontiers(branches, whole.after, retry_failed=retry_failed)
-    recording.forks = _forks(branches)
+    mark_frontiers(branches, whole.after, retry_failed=retry_failed)
+    recording.forks = forks_of(branches)
     recording.opened, recording.after = whole.opened, whole.after
-    told = _told_as_it_was(
+    recording.forked = whole.forked
+    told = told_as_it_was(
         branches, recording.forks, whole.after, whole.undone.rolled, offline=offline
     )
     for branch in told:
@@ -176,7 +212,7 @@ def recording_of(whole: Lineage, *, offline: bool, retry_failed: bool | None) ->
             continue
         if entry.kind == "model" and _holds(entry, offline=offline):
             recording.models.setdefault(entry.key, deque()).append(entry)
-        elif not strict and _is_pure(entry) and entry.status in ("ok", "error"):
+        elif not strict and is_pure(entry) and entry.status in ("ok", "error"):
             known = recording.pure.get(entry.key)
             if known is None or known.status == "error":
                 recording.pure[entry.key] = entry
@@ -188,7 +224,7 @@ def recording_of(whole: Lineage, *, offline: bool, retry_failed: bool | None) ->
                 entry
                 for entry in _with_ends(steps)
                 if entry.kind != "model"
-                and (strict or not _is_pure(entry))
+                and (strict or not is_pure(entry))
                 and _holds(entry, offline=offline)
             ],
             recording.taken,
@@ -198,91 +234,6 @@ def recording_of(whole: Lineage, *, offline: bool, retry_failed: bool | None) ->
     return recording
 
 
-def _mark_frontiers(
-    branches: dict[str, list[Entry]],
-    after: dict[str, tuple[str, ...]],
-    *,
-    retry_failed: bool | None,
-) -> None:
-    """Mark in each branch the steps that nothing came after."""
-    went_on = _went_on(branches, after)
-    joined = _joined(branches)
-    for name, steps in branches.items():
-        if name in joined and retry_failed is None:
-            continue
-        _mark_frontier(steps, retry_failed=retry_failed, went_on=went_on.get(name))
-
-
-def _joined(branches: dict[str, list[Entry]]) -> set[str]:
-    """The branches that came back: whoever worked there has gone on."""
-    every = (entry for steps in branches.values() for entry in steps if entry.kind == "branch")
-    return {entry.name for entry in every if not (entry.undone or entry.abandoned)}
-
-
-def is_fork(branch: str) -> bool:
-    """Whether a branch was forked off another one: not the first one, nor that of a body."""
-    return "/" in branch or (branch != "" and not branch.startswith("#"))
-
-
-def _around(branch: str) -> Iterator[str]:
-    """What a branch was forked off, and what that was, and so on."""
-    while is_fork(branch):
-        branch = branch.rpartition("/")[0]
-        yield branch
-
-
-def _forks(branches: Iterable[str]) -> dict[str, list[str]]:
-    """By branch, those that were forked off it."""
-    forks: dict[str, list[str]] = {}
-    for branch in filter(is_fork, branches):
-        forks.setdefault(branch.rpartition("/")[0], []).append(branch)
-    return forks
-
-
-def _told_as_it_was(
-    branches: dict[str, list[Entry]],
-    forks: dict[str, list[str]],
-    after: dict[str, tuple[str, ...]],
-    rolled: set[str],
-    *,
-    offline: bool,
-) -> set[str]:
-    """The branches that were undone whole, and that the agent has left behind by then.
-
-    As a failure that something came after, each is given back as it was; one that nothing came
-    after is run again, in whole.
-    """
-    told: set[str] = set()
-    joined = _joined(branches)
-    came_after = _came_after(branches, after)
-    for branch in rolled:
-        parent = branch.rpartition("/")[0] if is_fork(branch) else None
-        if parent in rolled:
-            continue  # it is one with that
-        block = {branch, *(each for each in rolled if each.startswith(f"{branch}/"))}
-        steps = [entry for each in block for entry in branches.get(each, ()) if not entry.past]
-        last = max((entry.era for entry in steps), default=0)
-        beside: list[str] = []
-        if parent is not None:
-            beside = [parent, *(each for each in forks.get(parent, ()) if each != branch)]
-        went_on = not joined.isdisjoint(_around(branch))
-        went_on = went_on or any(came_after.get(each, 0) > last for each in _around(branch))
-        went_on = went_on or any(
-            entry.era > last
-            and entry.kind != "model"
-            and entry.status != "blocked"
-            and not _is_pure(entry)
-            and not entry.abandoned
-            and not entry.undone
-            for each in beside
-            for entry in branches.get(each, ())
-        )
-        if (offline or went_on) and not any(entry.has_effect for entry in steps):
-            told |= block
-    inside = {f"#{e.fingerprint}" for each in told for e in branches.get(each, ())}
-    return told | (inside & rolled)
-
-
 def undo_paths(entries: Iterable[Entry]) -> dict[str, Path]:
     """The paths of what earlier undos did, by branch, so that none of it is done twice."""
     branches: dict[str, list[Entry]] = {}
@@ -290,7 +241,7 @@ def undo_paths(entries: Iterable[Entry]) -> dict[str, Path]:
         if entry.undoes is not None:
             branches.setdefault(entry.branch, []).append(entry)
     for steps in branches.values():
-        _mark_frontier(steps, retry_failed=None)
+        mark_frontier(steps, retry_failed=None)
     taken = Taken()
     return {
         branch: Path(
@@ -300,82 +251,6 @@ def undo_paths(entries: Iterable[Entry]) -> dict[str, Path]:
         )
         for branch, steps in branches.items()
     }
-
-
-def _is_pure(entry: Entry) -> bool:
-    """Whether a step is found by its key alone, in any world."""
-    return entry.kind == "tool" and entry.effect == "pure" and entry.status != "blocked"
-
-
-def _mark_frontier(
-    steps: list[Entry], *, retry_failed: bool | None, went_on: int | None = None
-) -> None:
-    """Mark the steps that no tool call of a later turn, or of their own slot, came after.
-
-    `went_on` is the last turn of what was forked off their branch, if anything was. A pure step of
-    an older trace says nothing: it holds anywhere, wherever it stands among what is left of that.
-    """
-    if retry_failed is not None:
-        for entry in steps:
-            entry.frontier = retry_failed
-        return
-    last: int | None = None
-    pure: list[tuple[int, int]] = []  # the pure steps so far: their traces, and their turns
-    seats: set[int] = set()
-    for entry in reversed(steps):
-        if entry.status == "blocked" or entry.abandoned or entry.undone:
-            continue
-        if entry.kind == "model":
-            entry.frontier = last is None and not pure
-            continue
-        if last is not None and entry.era != last:
-            break
-        later = any(made >= entry.generation and era != entry.era for made, era in pure)
-        later = later or (went_on is not None and went_on > entry.era)
-        entry.frontier = not later and entry.seat not in seats  # else: retried in its own slot
-        if _is_pure(entry):
-            pure.append((entry.generation, entry.era))
-            continue
-        last = entry.era
-        seats.add(entry.seat)
-
-
-def _went_on(branches: dict[str, list[Entry]], after: dict[str, tuple[str, ...]]) -> dict[str, int]:
-    """By branch, the last turn of what was forked off it, or comes after, and changed something."""
-    last = _came_after(branches, after)
-    for branch in filter(is_fork, branches):
-        turn = _last_change(branches[branch])
-        for around in _around(branch) if turn else ():
-            last[around] = max(last.get(around, 0), turn)
-    return last
-
-
-def _came_after(
-    branches: dict[str, list[Entry]], after: dict[str, tuple[str, ...]]
-) -> dict[str, int]:
-    """By branch, the last turn of what comes after it and changed something."""
-    last: dict[str, int] = {}
-    changed: dict[str, int] = {}  # the last turn in which a branch, or one off it, did
-    for branch, steps in branches.items() if after else ():
-        turn = _last_change(steps)
-        for each in (branch, *_around(branch)):
-            changed[each] = max(changed.get(each, 0), turn)
-    for branch, comes_after in after.items():
-        turn = changed.get(branch, 0)
-        before = set(comes_after) if turn else set[str]()
-        waiting = [*before]
-        while waiting:
-            each = waiting.pop()
-            last[each] = max(last.get(each, 0), turn)
-            more = set(after.get(each, ())) - before
-            before |= more
-            waiting += more
-    return last
-
-
-def _last_change(steps: Iterable[Entry]) -> int:
-    """The last turn in which one of these steps changed something; 0: none did."""
-    return max((e.era for e in steps if e.has_effect and not e.abandoned), default=0)
 
 
 def _with_ends(steps: list[Entry]) -> list[Entry]:

@@ -133,6 +133,7 @@ def dump(saved: Saved, digest: str, key: bytes) -> bytes:
         "waits": lineage.waits,
         "opened": lineage.opened,
         "after": lineage.after,
+        "forked": lineage.forked,
     }
     body = b"\n".join((orjson.dumps(head), fields, b"".join(blocks)))
     return _signature(key, body) + b"\n" + body
@@ -170,6 +171,7 @@ def load_saved(data: bytes, digest: str, key: bytes) -> Saved | None:
         head["waits"],
         {name: (place[0], place[1]) for name, place in head["opened"].items()},
         {name: tuple(others) for name, others in head["after"].items()},
+        head["forked"],
     )
     return Saved(lineage, [TraceEnd(*each) for each in head["traces"]], head["last_time"])
 
