@@ -107,6 +107,8 @@ FOUND: list[Program] = [  # by a search
     ),
     # A block was undone, and one behind its branch was in the midst of its work.
     (Branches(((), (undone(W(), W()),), (kept(W()),)), (NONE, NONE, frozenset({0, 1}))),),
+    # An agent came after a block that was undone for a no, and that was being told again.
+    (Branches(((undone(W(), W("refuse")),), (W(),)), (NONE, frozenset({0}))),),
 ]
 
 ASKED = W("wait")

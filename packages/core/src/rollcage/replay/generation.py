@@ -83,7 +83,8 @@ class Generation:
             entry.status, entry.outcome = "blocked", event["verdict"]
             if "supersedes" in event:
                 run, step = event["supersedes"]
-                self._replace(entry, (run, step))
+                known = self._replace(entry, (run, step), undone=True)
+                entry.undone = known is not None and known.undone  # is given back as it was
         elif kind == "step.resolved":
             self._resolved(event)
         elif kind in ("branch.forked", "branch.joined"):
