@@ -221,3 +221,32 @@ def test_a_block_inside_of_one_that_was_stopped_is_undone_offline_too(store: Jso
     with Session("job", store=store, replay="offline", source=last.run_id) as session:
         job(session)
     assert box == [1]
+
+
+def test_a_run_that_is_stopped_while_an_undone_block_is_told_goes_on_behind_it(
+    store: JsonlStore,
+) -> None:
+    def job(session: Session, *, dies: bool = False, stops: bool = False) -> None:
+        with contextlib.suppress(Broken), session.transaction():
+            put(1)
+            if stops:
+                stop(store, session)
+            look(1)
+            raise Broken
+        put(2)
+        if dies:
+            session.halt(TraceUnwritable("the disk is full"))
+        put(3)
+
+    with pytest.raises(TraceUnwritable), Session("job", store=store) as died:
+        job(died, dies=True)
+    with pytest.raises(RunStopped), Session("job", store=store) as stopped:
+        job(stopped, stops=True)
+    assert box == [2], "what came after the block stays"
+    store.lift(stopped.run_id)
+    with Session("job", store=store) as session:
+        job(session)
+        assert session.stats.hits == 3, "the block is given back, and does not run again"
+    assert box == [2, 3]
+    with Session("job", store=store, replay="offline", source=session.run_id) as again:
+        job(again)
