@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -14,6 +15,8 @@ __all__ = [
     "DEFAULT_STORE",
     "NEWEST",
     "OFF",
+    "ForceOption",
+    "HtmlOption",
     "JsonOption",
     "NewestRunArgument",
     "RunArgument",
@@ -52,6 +55,13 @@ StoreOption = Annotated[
         metavar="URL",
         help="Where the runs are kept: a folder, sqlite:///FILE or postgresql://HOST/DB.",
     ),
+]
+HtmlOption = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="Write a page to this file instead; - is stdout."),
+]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Replace the file of --html where it exists.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON, for machines.")]
 

@@ -25,12 +25,15 @@ from rollcage_views import (
 )  # fmt: skip
 
 from rollcage_cli.errors import StepNotFound, UsageError
+from rollcage_cli.files import page_file
 from rollcage_cli.lookup import Found, find
 from rollcage_cli.moments import moment
 from rollcage_cli.options import (
     DEFAULT_STORE,
     NEWEST,
     OFF,
+    ForceOption,
+    HtmlOption,
     JsonOption,
     NewestRunArgument,
     StoreOption,
@@ -81,6 +84,8 @@ def show(
     tree: Annotated[
         bool, typer.Option("--tree", help="As a tree: agents, turns, calls, nested calls.")
     ] = OFF,
+    html: HtmlOption = None,
+    force: ForceOption = OFF,
     as_json: JsonOption = OFF,
 ) -> None:
     """Show the steps of a run: of the newest, where none is given.
@@ -88,7 +93,12 @@ def show(
     A step is a hit (replayed, nothing ran), seen (the framework's own memory held its result, so it
     was not asked for), ran, failed, blocked, unknown (it may have happened: see `rollcage
     resolve`), cut off or not started.
+
+    With --html, a page of its own: all steps that are asked for, over time, with the messages of
+    models and what writes changed. It has the values that the trace has: mind who gets it.
     """
+    if html is not None and (as_json or tree or step is not None):
+        raise UsageError("--html is a page of a whole run: leave out --json, --tree and --step")
     found = find(store, run)
     trace = found.read()
     seen = read_run(trace)
@@ -103,6 +113,12 @@ def show(
     if as_json:
         stands = standing(lineage_of(found.reader, seen))
         print_json(run_data(seen, stands, rows, torn=len(trace.torn)))
+        return
+    if html is not None:
+        from rollcage_views.html import write_run  # templates, which only a page waits for
+
+        with page_file(html, force=force) as page:
+            write_run(page, found.reader, seen, steps=rows, torn=len(trace.torn))
         return
     with paged() as out:
         if step is not None:

@@ -54,13 +54,19 @@ class StateChange:
     def lines(self) -> list[DiffLine]:
         """The change, line by line; what is not known of it is said in words."""
         if "*" in self.fields:
-            return [*line_diff(self.before, None, one_sided=True),
-                    ("+", "(another state, of which only the digest is recorded)")]  # fmt: skip
-        told = line_diff(self.before, self.after)
-        unknown = ", ".join(visible(name) for name in self.fields)
-        return [*told, ("+", f"({unknown}: changed, only the digest is recorded)")][
-            : None if unknown else len(told)
-        ]
+            unknown: list[DiffLine] = [(" ", line) for line in _lines(self.before)[:_LINES]]
+            return [*unknown, ("…", "became another state, of which only the digest is recorded")]
+        if not self.fields:
+            return line_diff(self.before, self.after)
+        was = mapping_of(self.before) or {}
+        known = {name: value for name, value in was.items() if name not in self.fields}
+        told: list[DiffLine] = line_diff(known, self.after)
+        for name in self.fields:
+            told += ((" ", line) for line in _field(name, was.get(name))[:_LINES])
+            told.append(
+                ("…", f"{_line(name)} became something of which only the digest is recorded")
+            )
+        return told
 
     def as_data(self) -> dict[str, Any]:
         """For machines."""
@@ -140,15 +146,9 @@ def _values_of(step: Step) -> Iterator[Any]:
 # --- lines ---------------------------------------------------------------------------------------
 
 
-def line_diff(before: Any, after: Any, *, one_sided: bool = False) -> list[DiffLine]:
-    """Two encoded values, line by line.
-
-    Args:
-        before: what was.
-        after: what is.
-        one_sided: all of `before` went, and `after` is not known.
-    """
-    old, new = _lines(before), [] if one_sided else _lines(after)
+def line_diff(before: Any, after: Any) -> list[DiffLine]:
+    """Two encoded values, line by line: `before` was, `after` is."""
+    old, new = _lines(before), _lines(after)
     cut = max(len(old), len(new)) > _LINES
     told: list[DiffLine] = []
     matcher = difflib.SequenceMatcher(a=old[:_LINES], b=new[:_LINES], autojunk=False)

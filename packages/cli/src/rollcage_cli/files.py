@@ -1,0 +1,70 @@
+"""Files that a command writes: whole or not at all, and no old one by mistake."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import Final, TextIO
+
+from rollcage.errors import StoreError
+
+from rollcage_cli.errors import UsageError
+from rollcage_cli.output import console, visible
+
+__all__ = ["page_file", "whole_file"]
+
+_STDOUT: Final = Path("-")
+
+
+@contextlib.contextmanager
+def whole_file(path: Path, *, replace: bool) -> Generator[TextIO]:
+    """A file to write; it appears when it is whole.
+
+    Args:
+        path: where.
+        replace: whether it takes the place of one that is there.
+
+    Raises:
+        UsageError: there is one, and it is not to be replaced.
+        StoreError: it can't be written.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        if not replace and path.exists():  # before what may take long
+            raise FileExistsError
+        with part.open("w", encoding="utf-8", newline="") as out:
+            yield out
+        if replace:
+            part.replace(path)
+        else:
+            os.link(part, path)  # fails where somebody else has made it meanwhile
+    except FileExistsError:
+        said = f"{visible(str(path))} exists; --force replaces it"
+        raise UsageError(said) from None
+    except OSError as error:
+        raise StoreError(f"{visible(str(path))} can't be written: {error.strerror}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def page_file(path: Path, *, force: bool) -> Generator[TextIO]:
+    """A page to write, to a file or, where that is `-`, to stdout; it is said where it is.
+
+    Raises:
+        UsageError: the file exists, and nobody said `--force`.
+        StoreError: it can't be written.
+    """
+    if path == _STDOUT:
+        yield sys.stdout
+        sys.stdout.flush()
+        return
+    with whole_file(path, replace=force) as out:
+        yield out
+    size = path.stat().st_size
+    told = f"{size / 1e6:.1f} MB" if size >= 1_000_000 else f"{size / 1e3:.0f} kB"
+    console(error=True).print(f"Wrote {visible(str(path))} ({told}).", soft_wrap=True)

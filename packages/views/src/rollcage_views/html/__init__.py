@@ -1,0 +1,30 @@
+"""Pages: reports of one file each, and the parts that a server's own pages are made of.
+
+Needs `rollcage-views[html]`. Templates get values that are escaped, and a `Links` that says where
+they lead. Nothing in a page is fetched, and every page can be read without its script.
+"""
+
+from rollcage_views.html.links import Links
+from rollcage_views.html.rendering import environment, loader, script, set_up, stylesheet
+from rollcage_views.html.rows import StepRow, step_row, step_rows
+from rollcage_views.html.runs import RunHead, RunPage, run_head, run_page, write_run
+from rollcage_views.html.tones import TONES, tone
+
+__all__ = [
+    "TONES",
+    "Links",
+    "RunHead",
+    "RunPage",
+    "StepRow",
+    "environment",
+    "loader",
+    "run_head",
+    "run_page",
+    "script",
+    "set_up",
+    "step_row",
+    "step_rows",
+    "stylesheet",
+    "tone",
+    "write_run",
+]

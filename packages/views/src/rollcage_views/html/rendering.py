@@ -1,0 +1,109 @@
+"""Templates, and what all pages share: a look, a small script, a strict policy for browsers."""
+
+from __future__ import annotations
+
+import base64
+import functools
+from collections.abc import Callable
+from hashlib import sha256
+from importlib import resources
+from typing import Any, Final, TextIO
+
+from jinja2 import BaseLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from rollcage_views.html.links import Links
+from rollcage_views.html.tones import tone
+from rollcage_views.text import counted, duration_text, time_text, visible
+
+__all__ = ["environment", "loader", "script", "set_up", "stylesheet", "write_report"]
+
+_WIDTH: Final = 1000  # units of a bar's track
+_LEAST: Final = 4  # units of the shortest bar
+
+
+def loader() -> BaseLoader:
+    """The templates: `parts.html` has the macros, `*_body.html` what a page is about."""
+    return PackageLoader("rollcage_views.html")
+
+
+def environment(templates: BaseLoader | None = None) -> Environment:
+    """An environment that escapes whatever it is given.
+
+    Args:
+        templates: others than these; a server's `ChoiceLoader` over its own and `loader()`, say.
+    """
+    made = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=templates or loader(),
+    )
+    set_up(made)
+    return made
+
+
+def set_up(templates: Environment) -> None:
+    """Give an environment what these templates call."""
+    filters: dict[str, Callable[..., Any]] = {
+        "counted": counted, "duration": duration_text, "instant": time_text, "tone": tone,
+        "visible": visible, "words": lambda word: str(word).replace("_", " "),
+    }  # fmt: skip
+    templates.filters.update(filters)
+    templates.globals["bar_place"] = _bar_place
+
+
+def _bar_place(start: float, length: float) -> tuple[int, int]:
+    """Where a bar stands on its track, and how wide it is: seen, however short."""
+    left = round(min(max(start, 0.0), 1.0) * (_WIDTH - _LEAST))
+    return left, max(_LEAST, min(round(length * _WIDTH), _WIDTH - left))
+
+
+def stylesheet() -> str:
+    """The look of all pages."""
+    return _file("style.css")
+
+
+def script() -> str:
+    """What makes lists filter as one types; every page is whole without it."""
+    return _file("page.js")
+
+
+@functools.cache
+def _file(name: str) -> str:
+    folder = resources.files("rollcage_views.html").joinpath("templates")
+    return folder.joinpath(name).read_text(encoding="utf-8")
+
+
+@functools.cache
+def _reports() -> Environment:
+    return environment()
+
+
+def write_report(template: str, out: TextIO, *, links: Links | None = None, **values: Any) -> None:
+    """Write a page that needs nothing else, piece by piece.
+
+    Args:
+        template: its name.
+        out: where to.
+        links: where its links lead.
+        values: what it shows; all of it is escaped.
+    """
+    style, code = stylesheet(), script()
+    shown = {
+        "style": Markup(style),  # noqa: S704 - our own file
+        "script": Markup(code),  # noqa: S704 - our own file
+        "policy": (
+            f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(code)}; "
+            f"base-uri 'none'; form-action 'none'"
+        ),
+        "links": links or Links(),
+        **values,
+    }
+    out.writelines(_reports().get_template(template).generate(shown))
+
+
+def _digest(text: str) -> str:
+    """What a policy lets through: this text, and no other."""
+    return f"'sha256-{base64.b64encode(sha256(text.encode()).digest()).decode()}'"

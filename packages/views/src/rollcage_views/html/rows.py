@@ -1,0 +1,341 @@
+"""Steps as rows of a page: texts, cut to what somebody reads, and what a row opens to."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+from rollcage.trace import REPLAYED, Run, Step
+
+from rollcage_views.changes import DiffLine, changes_of
+from rollcage_views.steps import call_text, outcome_text, state_text
+from rollcage_views.text import duration_text, time_text, value_text, visible
+from rollcage_views.values import items_of, mapping_of, tag_of
+
+__all__ = ["Cut", "Message", "RowChange", "StepRow", "cut", "step_row", "step_rows"]
+
+_IN_ROW: Final = 300  # characters of the arguments, and of the outcome, in a row
+_LONGEST: Final = 4000  # characters of one value that a row opens to
+_NAME: Final = 200  # characters of a name
+_MESSAGES: Final = 50  # new messages of a step that are shown
+_DEEPEST: Final = 40  # levels of a value that are written out
+_NESTED: Final = re.compile("#([0-9a-f]{8})[0-9a-f]{56}")  # a fingerprint, in a branch's name
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cut:
+    """A text, or its beginning.
+
+    Attributes:
+        text: what is shown.
+        left: how many characters are not.
+    """
+
+    text: str
+    left: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Message:
+    """What a model was told, or said."""
+
+    role: str
+    content: Cut
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RowChange:
+    """What a write changed, line by line."""
+
+    resource: str
+    lines: list[DiffLine]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepRow:
+    """A step, as texts.
+
+    Attributes:
+        run: the id of its run.
+        step: its number.
+        group: the agent, branch and turn that begin with it; empty where it goes on.
+        depth: in how many bodies it was called.
+        kind: `tool`, `model` or `branch`.
+        name: of the tool or the model, in front of it what makes it another thing: `↺`, say.
+        args: its arguments, as one line.
+        effect: what it is, where that matters: `write`, `reversible write`, `scope`, `model`.
+        began: when, as people say it.
+        state: of `rollcage.trace.STATES`; `undone` where it was undone since.
+        said: the state in words.
+        outcome: as one line.
+        took: how long, as people say it.
+        start: where it began on the time line, from 0 to 1; `length`: how long it is there.
+        facts: what else there is to know of it: a title and a text each.
+        origin: where it first ran (run, step), of a replayed one.
+        messages: what a model was told since the last call.
+        arguments: each argument in full, as lines.
+        result: what it gave in full, as lines.
+        changes: what it changed.
+        undone: whether these changes were undone since.
+        whole: the command that shows what was cut; empty where nothing was.
+    """
+
+    run: str
+    step: int
+    group: str
+    depth: int
+    kind: str
+    name: str
+    args: Cut
+    effect: str
+    began: str
+    state: str
+    said: str
+    outcome: Cut
+    took: str
+    start: float
+    length: float
+    facts: list[tuple[str, str]]
+    origin: tuple[str, int] | None
+    messages: list[Message]
+    arguments: list[tuple[str, Cut]]
+    result: Cut | None
+    changes: list[RowChange]
+    undone: bool
+    whole: str
+
+    @property
+    def opens(self) -> bool:
+        """Whether there is more of it than the row has room for."""
+        inside = self.messages or self.arguments or self.result or self.changes
+        return bool(self.facts or self.origin or inside)
+
+
+def step_rows(
+    seen: Run, steps: Sequence[Step] | None = None, runs: Sequence[Run] = (), *, at: str = ""
+) -> Iterator[StepRow]:
+    """The rows of a run's steps, made one by one: a page of ten thousand is written as they come.
+
+    Args:
+        seen: the run, as its viewer may see it.
+        steps: those that are shown; all of them by default.
+        runs: the lineage that it stands in, where later writes may tell what a write left.
+        at: what a command needs to find the store: see `store_option`.
+    """
+    span = seen.started["time"], max(seen.last_time - seen.started["time"], 1)
+    asked: dict[tuple[str, str], list[Any]] = {}
+    depths: dict[int, int] = {}
+    group, by_turn = "", _has_turns(seen)
+    for step in seen.steps if steps is None else steps:
+        depth = depths[step.step] = 0 if step.parent is None else depths.get(step.parent, 0) + 1
+        title = group if depth else _group(step, by_turn=by_turn)
+        new = _new_messages(step, asked)
+        yield step_row(
+            seen, step, group="" if title == group else title, depth=depth, messages=new,
+            span=span, runs=runs or (seen,), at=at,
+        )  # fmt: skip
+        group = title
+
+
+def step_row(
+    seen: Run,
+    step: Step,
+    *,
+    span: tuple[int, int],
+    group: str = "",
+    depth: int = 0,
+    messages: Sequence[Any] = (),
+    runs: Sequence[Run] = (),
+    at: str = "",
+) -> StepRow:
+    """One step.
+
+    Args:
+        seen: its run.
+        step: the step.
+        span: when the time line begins (Unix, µs), and how long it is (µs).
+        group: what begins with it.
+        depth: in how many bodies it was called.
+        messages: what a model was told that it had not been told before, encoded.
+        runs: the lineage that it stands in.
+        at: what a command needs to find the store.
+    """
+    begun, whole = span
+    ran = 0 if step.state in REPLAYED else step.duration or 0
+    undone = step.undone in ("verified", "compensated")
+    args, outcome = cut(call_text(step), _IN_ROW), cut(outcome_text(step), _IN_ROW)
+    arguments = _arguments(step) if args.left or _has_lines(step.args) else []
+    result, told = _result(step, outcome), [_message(each) for each in messages[:_MESSAGES]]
+    shown = [*(value for _, value in arguments), *(each.content for each in told)]
+    is_cut = len(messages) > _MESSAGES or any(each.left for each in (*shown, result) if each)
+    mark = "join of " if step.kind == "branch" else "↺ " if step.undoes else ""
+    return StepRow(
+        run=seen.id,
+        step=step.step,
+        group=group,
+        depth=min(depth, 8),
+        kind=step.kind,
+        name=f"{mark}{_name(step.name)}",
+        args=args,
+        effect=_effect(step),
+        began=time_text(step.time),
+        state="undone" if undone else step.state,
+        said=state_text(step),
+        outcome=outcome,
+        took=duration_text(step.duration),
+        start=(step.time - begun) / whole,
+        length=ran / whole,
+        facts=_facts(step),
+        origin=None if step.origin is None else (str(step.origin[0]), int(step.origin[1])),
+        messages=told,
+        arguments=arguments,
+        result=result,
+        changes=[
+            RowChange(visible(each.resource)[:_NAME], each.lines())
+            for each in changes_of(step, runs)
+            if each.changed
+        ],
+        undone=undone,
+        whole=f"rollcage show {seen.id}{at} --step {step.step} --json" if is_cut else "",
+    )
+
+
+def cut(text: str, longest: int = _LONGEST) -> Cut:
+    """A text that is safe to show, cut where it is too long."""
+    left = len(text) - longest
+    return Cut(text[:longest], left) if left > 0 else Cut(text)
+
+
+def _name(text: str) -> str:
+    return cut(visible(text), _NAME).text
+
+
+def _effect(step: Step) -> str:
+    effect = step.simulated or step.effect
+    if step.kind == "tool":
+        written = "reversible write" if step.reversible else "write"
+        return {"write": written, "scope": "scope"}.get(effect, "")
+    return "model" if step.kind == "model" else ""
+
+
+def _has_turns(seen: Run) -> bool:
+    """Whether there are turns of several calls: else each call would be a group of its own."""
+    turns = [(step.agent, step.branch, step.turn) for step in seen.steps if step.parent is None]
+    return len(set(turns)) < len(turns)
+
+
+def _group(step: Step, *, by_turn: bool) -> str:
+    parts = [f"agent {_name(step.agent)}"] if step.agent else []
+    branch = _NESTED.sub(lambda found: f"#{found[1]}", step.branch)
+    parts += [f"branch {_name(branch)}"] if branch else []
+    return " · ".join([*parts, *([f"turn {step.turn}"] if by_turn else [])])
+
+
+def _facts(step: Step) -> list[tuple[str, str]]:
+    """What a row has no room for; nothing of an ordinary step."""
+    verdict: Mapping[str, Any] = step.verdict or {}
+    shadow: Mapping[str, Any] = verdict.get("shadow") or {}
+    decided = step.decided_by and f"by {step.decided_by}"
+    told = [
+        ("decision", _verdict(verdict) if verdict else ""),
+        ("in shadow mode", _verdict(shadow) if shadow else ""),
+        ("approved" if step.state != "blocked" else "rejected", decided or ""),
+        ("undo", step.undone or ""),
+        ("undoes", f"step {step.undoes[1]} of run {step.undoes[0]}" if step.undoes else ""),
+        ("resolved", f"by {step.resolved_by}" if step.resolved_by else ""),
+        ("tokens", f"{step.tokens:,}" if step.tokens else ""),
+        ("labels", ", ".join(step.labels)),
+    ]
+    return [(title, cut(visible(text), _LONGEST).text) for title, text in told if text]
+
+
+def _verdict(verdict: Mapping[str, Any]) -> str:
+    rule = f" by {verdict['rule']}" if verdict.get("rule") else ""
+    code = f" ({verdict['code']})" if verdict.get("code") else ""
+    reason = f": {verdict['reason']}" if verdict.get("reason") else ""
+    return f"{verdict.get('decision', '')}{rule}{code}{reason}"
+
+
+# --- values in full ------------------------------------------------------------------------------
+
+
+def _arguments(step: Step) -> list[tuple[str, Cut]]:
+    if step.kind == "model" and items_of(step.args.get("messages")):
+        return []  # they are told one by one
+    return [(_name(name), _written(value)) for name, value in step.args.items()]
+
+
+def _result(step: Step, told: Cut) -> Cut | None:
+    outcome = step.outcome or {}
+    value = outcome.get("value")
+    if outcome.get("status") == "ok" and (told.left or _has_lines(value)):
+        answer = mapping_of(outcome.get("answer")) or {}
+        return _written(answer.get("text") or value)
+    if outcome.get("error") and (told.left or _has_lines(outcome["error"])):
+        return _written((mapping_of(outcome["error"]) or {}).get("message"))
+    return None
+
+
+def _has_lines(value: Any, depth: int = 0) -> bool:
+    """Whether there are lines in it that a row makes one of."""
+    if isinstance(value, str):
+        return "\n" in value
+    inside = mapping_of(value)
+    parts = items_of(value) or ([] if inside is None else [*inside.values()])
+    return depth < _DEEPEST and any(_has_lines(each, depth + 1) for each in parts)
+
+
+def _written(value: Any) -> Cut:
+    """A value as people write it down: a text with its lines, the rest as JSON."""
+    if isinstance(value, str):
+        return _lines(value)
+    if tag_of(value) is not None or not isinstance(value, dict | list):
+        return cut(value_text(value))
+    if _too_deep(value):
+        return cut(value_text(value))
+    return _lines(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode(errors="replace"))
+
+
+def _lines(text: str) -> Cut:
+    whole = cut(text)
+    return Cut("\n".join(visible(line) for line in whole.text.split("\n")), whole.left)
+
+
+def _too_deep(value: Any) -> bool:
+    level, depth = [value], 0
+    while level and depth <= _DEEPEST:
+        inside = [items_of(each) or [*(mapping_of(each) or {}).values()] for each in level]
+        level = [part for parts in inside for part in parts]
+        depth += 1
+    return bool(level)
+
+
+# --- what a model was told -----------------------------------------------------------------------
+
+
+def _new_messages(step: Step, asked: dict[tuple[str, str], list[Any]]) -> list[Any]:
+    """The messages that the agent's last request had not: each is shown once."""
+    messages = items_of(step.args.get("messages")) if step.kind == "model" else None
+    if messages is None:
+        return []
+    known = asked.get((step.agent, step.branch), [])
+    asked[step.agent, step.branch] = messages
+    return messages[len(known) :] if messages[: len(known)] == known else messages
+
+
+def _message(encoded: Any) -> Message:
+    message = mapping_of(encoded)
+    if message is None or "content" not in message:
+        return Message("message", _written(encoded))
+    content, calls = message["content"], items_of(message.get("tool_calls"))
+    texts = [(mapping_of(part) or {}).get("text") for part in items_of(content) or []]
+    if texts and all(isinstance(text, str) for text in texts):
+        content = "\n".join(map(str, texts))
+    said = _written(content) if content or not calls else Cut("")
+    if calls:
+        asked = cut(value_text(calls))
+        said = Cut(f"{said.text}\n→ {asked.text}".lstrip("\n"), said.left + asked.left)
+    return Message(_name(str(message.get("role", "message"))), said)

@@ -1,0 +1,241 @@
+"""A run as a page: its head, its attempts over time, its steps, and what else its trace tells."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, TextIO
+
+from rollcage.store import Reader, store_option
+from rollcage.trace import REPLAYED, Run, Step
+
+from rollcage_views.html.links import Links
+from rollcage_views.html.rendering import write_report
+from rollcage_views.html.rows import Cut, StepRow, cut, step_rows
+from rollcage_views.lineage import Standing, lineage_of, standing, words
+from rollcage_views.policies import Hit, RuleCount, hits_of, rule_counts
+from rollcage_views.text import arguments_text, duration_text, time_text, value_text
+from rollcage_views.text import visible as safe
+from rollcage_views.timeline import Timeline, timeline_of
+from rollcage_views.usage import Usage, usage_of
+from rollcage_views.viewer import SEES_ALL, Viewer
+
+__all__ = ["RunHead", "RunPage", "TrackRow", "run_head", "run_page", "write_run"]
+
+_LONGEST: Final = 1000  # characters of a note
+_HITS: Final = 500  # policy hits that are listed
+_WAIT_STATES: Final = {"resumed": "waited"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunHead:
+    """What is said of a run above all else.
+
+    Attributes:
+        name: of its job.
+        run: its id.
+        status: how it stands.
+        facts: a title and a text each.
+        source: the run that it goes on with, or is a fork of; empty where none.
+        error: the error that it ended with; empty where none.
+        notes: what somebody has to know of it, with the command that helps.
+        states: how many steps came to what, those with none left out.
+    """
+
+    name: str
+    run: str
+    status: str
+    facts: list[tuple[str, str]]
+    source: str
+    error: str
+    notes: list[str]
+    states: list[tuple[str, int]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TrackRow:
+    """An attempt, or a wait, on the time line of a job."""
+
+    kind: str
+    run: str
+    title: str
+    state: str
+    began: str
+    took: str
+    start: float
+    length: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunPage:
+    """What the template `run_body.html` shows.
+
+    Attributes:
+        head: the run.
+        tracks: its attempts and waits, where there is more than one; else nothing.
+        span: how long all of it took.
+        rows: the steps, made as they are asked for.
+        shown: how many of them there are; `total`: how many the run has.
+        states: the states that a list of them can be cut down to.
+        refused: calls that never became steps: who asked, for what, and why it was refused.
+        rules: the rules that decided, with what; `hits`: the calls.
+        usage: by tool and model.
+    """
+
+    head: RunHead
+    tracks: list[TrackRow]
+    span: str
+    rows: Iterable[StepRow]
+    shown: int
+    total: int
+    states: list[str]
+    refused: list[tuple[str, Cut, str]]
+    rules: list[RuleCount]
+    hits: list[Hit]
+    more_hits: int
+    usage: Usage
+
+
+def run_page(
+    runs: Sequence[Run],
+    stands: Standing,
+    reader: Reader,
+    *,
+    steps: Sequence[Step] | None = None,
+    viewer: Viewer = SEES_ALL,
+    torn: int = 0,
+) -> RunPage:
+    """What there is to show of a run.
+
+    Args:
+        runs: it, and what it builds on, oldest first: see `lineage_of`.
+        stands: how it stands: see `standing`.
+        reader: where it lies.
+        steps: those that are shown; all of them by default.
+        viewer: who looks.
+        torn: how many bytes of a cut-off last line are left out.
+    """
+    shown = [viewer.run(seen) for seen in runs]
+    seen = shown[-1]
+    line = timeline_of(shown)
+    wanted = None if steps is None else {step.step for step in steps}
+    listed = [step for step in seen.steps if wanted is None or step.step in wanted]
+    hits = hits_of(seen)
+    return RunPage(
+        head=run_head(seen, words(stands, seen.status, seen.id, reader), torn=torn),
+        tracks=_tracks(line),
+        span=duration_text(line.length),
+        rows=step_rows(seen, listed, shown if viewer.values else (), at=store_option(reader)),
+        shown=len(listed),
+        total=len(seen.steps),
+        states=_states(listed),
+        refused=[*_refused(seen)],
+        rules=rule_counts(hits),
+        hits=hits[:_HITS],
+        more_hits=max(len(hits) - _HITS, 0),
+        usage=usage_of(seen),
+    )
+
+
+def write_run(
+    out: TextIO,
+    reader: Reader,
+    seen: Run,
+    *,
+    steps: Sequence[Step] | None = None,
+    viewer: Viewer = SEES_ALL,
+    torn: int = 0,
+) -> None:
+    """Write a run as one page that needs nothing else.
+
+    Args:
+        out: where to.
+        reader: where the run lies, with those that it builds on.
+        seen: the run.
+        steps: those that are shown; all of them by default.
+        viewer: who looks.
+        torn: how many bytes of a cut-off last line are left out.
+    """
+    runs = lineage_of(reader, seen)
+    page = run_page(runs, standing(runs), reader, steps=steps, viewer=viewer, torn=torn)
+    write_report("run.html", out, links=Links(seen.id), page=page)
+
+
+def run_head(seen: Run, notes: Sequence[str] = (), *, torn: int = 0) -> RunHead:
+    """The head of a run, as its viewer may see it."""
+    error = (seen.finished or {}).get("error")
+    said = f"{error.get('type')}: {error.get('message')}" if error else ""
+    told = [*notes]
+    if torn:
+        told.append(f"A torn last line of {torn} bytes is left out.")
+    if seen.started.get("redacted"):
+        told.append("An export: values were taken out.")
+    counts = {state: number for state, number in seen.totals.states.items() if number}
+    undone = sum(step.undone in ("verified", "compensated") for step in seen.steps)
+    return RunHead(
+        name=cut(safe(seen.started["name"]), 200).text,
+        run=seen.id,
+        status=seen.status,
+        facts=[(title, cut(safe(text), _LONGEST).text) for title, text in _facts(seen) if text],
+        source=str(seen.started.get("source") or ""),
+        error=cut(safe(said), _LONGEST).text,
+        notes=told,
+        states=[*counts.items(), *([("undone", undone)] if undone else [])],
+    )
+
+
+def _facts(seen: Run) -> list[tuple[str, str]]:
+    started = seen.started
+    policy = started.get("policy") or {}
+    named = f"{policy.get('name') or 'policy'}@{str(policy.get('digest', ''))[:12]}"
+    given = started.get("input") or {}
+    totals = seen.totals
+    fork = started.get("fork") or {}
+    abandoned = seen.abandoned or {}
+    saved = f"{duration_text(round(totals.seconds_saved * 1e6))}, {totals.tokens_saved:,} tokens"
+    return [
+        ("mode", str(started["mode"])),
+        ("started", time_text(started["time"])),
+        ("took", duration_text(seen.last_time - started["time"])),
+        ("steps", f"{totals.steps:,}"),
+        ("acts for", str(started.get("actor", ""))),
+        ("input", value_text(given["value"]) if "value" in given else ""),
+        ("policy", f"{named} ({policy['mode']})" if policy.get("mode") else ""),
+        ("fork", f"another {fork['change']} {fork.get('to', '')}".strip() if fork else ""),
+        ("imported from", str((started.get("imported") or {}).get("format", ""))),
+        ("waits for", str((seen.finished or {}).get("reason") or "")),
+        ("abandoned", f"by {abandoned.get('by') or '?'}: {abandoned.get('reason', '')}"
+         if abandoned else ""),
+        ("replay saved", saved if any(s.state in REPLAYED for s in seen.steps) else ""),
+    ]  # fmt: skip
+
+
+def _tracks(line: Timeline) -> list[TrackRow]:
+    told = [bar for bar in line.bars if bar.kind != "step"]
+    if len(told) < 2:
+        return []
+    return [
+        TrackRow(
+            kind=bar.kind,
+            run=bar.run,
+            title=cut(safe(bar.title), 200).text,
+            state=_WAIT_STATES.get(bar.state, bar.state) if bar.kind == "wait" else bar.state,
+            began=time_text(bar.start),
+            took=duration_text(bar.length),
+            start=line.place(bar)[0],
+            length=line.place(bar)[1],
+        )
+        for bar in told
+    ]
+
+
+def _states(steps: Sequence[Step]) -> list[str]:
+    found = {step.state for step in steps}
+    undone = any(step.undone in ("verified", "compensated") for step in steps)
+    return sorted(found | ({"undone"} if undone else set()))
+
+
+def _refused(seen: Run) -> Iterator[tuple[str, Cut, str]]:
+    for call in seen.refused:
+        asked = cut(f"{safe(call.name)}({arguments_text(call.args)})", _LONGEST)
+        yield safe(call.agent), asked, cut(safe(f"{call.code}: {call.reason}"), _LONGEST).text

@@ -1,0 +1,30 @@
+"use strict";
+/* Lists are cut down as one types; a page is whole without it. */
+for (const form of document.querySelectorAll("form.filters")) {
+  const list = form.nextElementSibling;
+  const rows = [...list.children].filter((row) => !row.classList.contains("top"));
+  const texts = new Map();
+  const told = form.querySelector("output");
+  const text = (row) => {
+    if (!texts.has(row)) texts.set(row, row.textContent.toLowerCase());
+    return texts.get(row);
+  };
+  const apply = () => {
+    const words = form.elements.text.value.toLowerCase().trim();
+    const state = form.elements.state ? form.elements.state.value : "";
+    let shown = 0, all = 0, group = null, inside = 0;
+    const close = () => { if (group) group.hidden = Boolean((words || state) && !inside); };
+    for (const row of rows) {
+      if (row.classList.contains("group")) { close(); group = row; inside = 0; continue; }
+      const fits = (!state || row.dataset.state === state) && (!words || text(row).includes(words));
+      row.hidden = !fits;
+      all += 1; shown += fits; inside += fits;
+    }
+    close();
+    told.textContent = shown === all ? "" : `${shown} of ${all}`;
+  };
+  let waiting = 0;
+  form.hidden = false;
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(apply, 120); });
+}

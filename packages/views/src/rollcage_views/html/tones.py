@@ -1,0 +1,35 @@
+"""The palette: what each state, status, decision and outcome looks like, everywhere the same."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["TONES", "tone"]
+
+TONES: Final = ("ok", "replay", "bad", "unknown", "undone", "denied", "waiting", "dim")
+"""The classes that `style.css` has colours for."""
+
+_TONES: Final = {
+    # of steps
+    "ran": "ok", "hit": "replay", "seen": "replay", "simulated": "denied", "failed": "bad",
+    "blocked": "denied", "cut_off": "unknown", "not_started": "dim",
+    # of runs
+    "error": "bad", "halted": "bad", "paused": "waiting", "partial": "unknown", "died": "bad",
+    "unfinished": "unknown", "running": "replay", "abandoned": "dim", "would_write": "denied",
+    "would_ask": "denied",
+    # of decisions and approvals
+    "allow": "ok", "ask": "waiting", "deny": "denied", "approved": "ok", "edited": "ok",
+    "responded": "ok", "rejected": "denied", "refused": "denied", "pending": "waiting",
+    "decided": "ok", "expired": "dim", "damaged": "bad", "resumed": "dim", "continued": "dim",
+    # of undos
+    "reversible": "ok", "nothing": "dim", "conflict": "bad", "irreversible": "unknown",
+    "verified": "undone", "compensated": "undone",
+    # of an audit, and of a difference
+    "stopped": "bad", "not_asked_for": "unknown", "said": "dim", "enforce": "dim",
+    "shadow": "waiting", "same": "dim", "changed": "unknown", "only_a": "bad", "only_b": "ok",
+}  # fmt: skip
+
+
+def tone(word: str) -> str:
+    """How a word looks; `dim` where it is none of ours."""
+    return word if word in TONES else _TONES.get(word, "dim")

@@ -1,0 +1,178 @@
+"""Pages: text stays text, nothing is fetched, every state is seen, no hidden value is."""
+
+import dataclasses
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from incident import Incident
+from markup import HOSTILE, Markup
+from rollcage import Session, Verdict, tool
+from rollcage.store import open_store
+from rollcage.trace import STATES, Run, Step, read_run
+from rollcage_views import SEES_ALL, Viewer, visible
+from rollcage_views.html import TONES, step_row, stylesheet, tone, write_run
+
+Record = Callable[..., str]
+TAGS = {
+    "html", "head", "meta", "title", "style", "script", "body", "header", "main", "section",
+    "h1", "h2", "p", "span", "div", "b", "i", "em", "small", "code", "pre", "a", "dl", "dt", "dd",
+    "ul", "li", "br", "table", "thead", "tbody", "tfoot", "tr", "th", "td", "details", "summary",
+    "svg", "rect", "ins", "del", "form", "label", "input", "select", "option", "output",
+    "fieldset", "legend",
+}  # fmt: skip
+ATTRIBUTES = {
+    "lang", "charset", "http-equiv", "content", "name", "class", "id", "href", "role",
+    "aria-label", "aria-labelledby", "aria-live", "aria-hidden", "data-state", "data-count",
+    "title", "type", "placeholder", "autocomplete", "value", "hidden", "checked", "open", "scope",
+    "viewbox", "preserveaspectratio", "x", "width", "height",
+}  # fmt: skip
+
+
+def page_of(store: Path, run: str, viewer: Viewer = SEES_ALL) -> str:
+    own, out = open_store(store), io.StringIO()
+    write_run(out, own, read_run(own.read(run)), viewer=viewer)
+    return out.getvalue()
+
+
+@tool
+def html_keep(key: str, text: str, more: Any = None) -> Any:
+    return {"kept": text, "under": key}
+
+
+@pytest.fixture
+def hostile(store: Path) -> str:
+    """A run whose every text would act on a page."""
+
+    def rule(view: Any) -> Verdict | None:
+        denied = view.args["key"] == "no"
+        return Verdict.deny(view.args["text"], code="x") if denied else None
+
+    with Session(
+        HOSTILE[1],
+        store=store,
+        rules=[rule],
+        actor=HOSTILE[2],
+        said=list(HOSTILE),
+        input=HOSTILE[0],
+    ) as session:
+        for text in HOSTILE:
+            branch = text.replace("/", "|").replace("#", "")
+            with session.place(agent=text), session.branch(branch):
+                html_keep("yes", text, {text: [text, f"{text}\n{text}"]})
+                with pytest.raises(Exception, match=r"[\s\S]*"):
+                    html_keep("no", text)
+    return session.run_id
+
+
+def test_text_stays_text(store: Path, hostile: str) -> None:
+    page = Markup(page_of(store, hostile))
+    assert page.tags <= TAGS
+    assert page.attributes <= ATTRIBUTES
+    assert [tag for tag, _ in page.elements].count("script") == 1
+    page.check_alone()
+    for text in HOSTILE:
+        assert page.text.count(visible(text)) >= 4, text
+    assert not {*"\x1b\x07\u202e\u2028\u200b"} & {*page.text}
+
+
+def test_a_page_needs_nothing_else(incident: Incident) -> None:
+    for run in (incident.job, incident.waits, incident.unknown, incident.resumed):
+        page = Markup(page_of(incident.store, run))
+        page.check_alone()
+        assert page.tags <= TAGS
+        anchors = {given["id"] for _, given in page.elements if given.get("id")}
+        assert {address.removeprefix("#") for address in page.addresses} <= anchors
+
+
+def test_a_page_tells_what_happened(incident: Incident) -> None:
+    page = Markup(page_of(incident.store, incident.job))
+    assert {"ok", "bad", "denied", "undone"} <= page.classes
+    for said in ("view_put", "reversible write", "path_escape", "ran, undone", "branch side",
+                 "ValueError", "- two".replace("- ", "-   "), "+   2"):  # fmt: skip
+        assert said in page.text, said
+    waits = Markup(page_of(incident.store, incident.waits)).text
+    assert "rollcage approve" in waits
+    unknown = Markup(page_of(incident.store, incident.unknown)).text
+    assert f"rollcage resolve {incident.unknown} 1" in unknown
+    resumed = Markup(page_of(incident.store, incident.resumed)).text
+    for said in ("Attempts", "approval of view_pay", "approved by ann", "first ran step 1 of run"):
+        assert said in resumed, said
+
+
+def test_a_page_is_the_same_each_time(incident: Incident) -> None:
+    assert page_of(incident.store, incident.job) == page_of(incident.store, incident.job)
+
+
+def test_who_may_not_see_values_sees_none_on_a_page(incident: Incident) -> None:
+    for run in (incident.job, incident.waits, incident.unknown, incident.resumed):
+        assert incident.text in page_of(incident.store, run)
+        hidden = page_of(incident.store, run, Viewer(values=False))
+        assert "&lt;redacted&gt;" in hidden
+        head = hidden[hidden.index("<dl class") :] if run != incident.job else hidden
+        assert incident.text not in head
+
+
+def test_a_secret_is_on_no_page(store: Path, record: Record) -> None:
+    page = page_of(store, record())
+    assert "hunter2" not in page
+    assert "&lt;secret&gt;" in page
+
+
+@pytest.mark.parametrize("state", [*STATES, "undone"])
+def test_every_state_has_a_look(incident: Incident, state: str) -> None:
+    own = open_store(incident.store)
+    seen = read_run(own.read(incident.job))
+    step = seen.steps[0]
+    shown = (
+        dataclasses.replace(step, undone="verified")
+        if state == "undone"
+        else dataclasses.replace(step, state=state)  # type: ignore[arg-type]  # one of them
+    )
+    row = step_row(seen, shown, span=(seen.started["time"], 1))
+    assert row.state == state
+    assert tone(state) in TONES
+    assert f".{tone(state)} {{ --tone:" in stylesheet()
+    out = io.StringIO()
+    write_run(out, own, dataclasses.replace(seen, steps=[shown]))
+    assert state.replace("_", " ") in Markup(out.getvalue()).text
+
+
+def test_a_huge_value_is_cut_and_it_is_said(store: Path) -> None:
+    with Session("job", store=store) as session:
+        html_keep("big", "a\n" * 10_000)
+    text = page_of(store, session.run_id)
+    assert len(text) < 60_000
+    assert "more characters" in text
+    assert f"rollcage show {session.run_id} --step 1 --json" in Markup(text).text
+
+
+def test_a_deep_value_is_written(store: Path) -> None:
+    value: Any = "x\ny"
+    for _ in range(60):
+        value = [value]
+    with Session("job", store=store) as session:
+        html_keep("deep", "t", value)
+    Markup(page_of(store, session.run_id)).check_alone()
+
+
+def many(store: Path, record: Record, count: int) -> Run:
+    """A run of so many steps."""
+    seen = read_run(open_store(store).read(record()))
+    first = seen.steps[0]
+    steps: list[Step] = [
+        dataclasses.replace(first, step=n, turn=n, time=first.time + n, args={"path": f"file {n}"})
+        for n in range(1, count + 1)
+    ]
+    return dataclasses.replace(seen, steps=steps, last_time=first.time + count)
+
+
+def test_ten_thousand_steps_are_one_page(store: Path, record: Record) -> None:
+    seen, out = many(store, record, 10_000), io.StringIO()
+    write_run(out, open_store(store), seen)
+    text = out.getvalue()
+    assert len(text) < 8_000_000
+    assert text.count('id="step-') == 10_000
+    assert "content-visibility: auto" in text
