@@ -60,6 +60,14 @@ LAZY = {
     ("rollcage_cli.demo", "langchain"),
     ("rollcage_cli.demo", "langchain_community"),
     ("rollcage_cli.demo", "langchain_core"),
+    ("rollcage_cli.quickstart.autogen", "autogen_agentchat"),
+    ("rollcage_cli.quickstart.autogen", "autogen_core"),
+    ("rollcage_cli.quickstart.autogen", "rollcage_autogen"),
+    ("rollcage_cli.quickstart.crewai", "crewai"),
+    ("rollcage_cli.quickstart.crewai", "rollcage_crewai"),
+    ("rollcage_cli.quickstart.langchain", "langchain"),
+    ("rollcage_cli.quickstart.langchain", "langchain_core"),
+    ("rollcage_cli.quickstart.langchain", "rollcage_langchain"),
 }
 # ... and for these: commands that a package brings to the command line, and suites that need it.
 BESIDE = {

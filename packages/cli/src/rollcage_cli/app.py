@@ -28,6 +28,7 @@ __all__ = ["main", "rollcage"]
 # Where each command is. One is imported when it is asked for: nobody waits for the others. Those of
 # other packages are entry points of `GROUP`.
 _COMMANDS: Final = {
+    "quickstart": "rollcage_cli.quickstart",
     "demo": "rollcage_cli.demo",
     "jobs": "rollcage_cli.jobs",
     "runs": "rollcage_cli.runs",

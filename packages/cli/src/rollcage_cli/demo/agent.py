@@ -1,15 +1,12 @@
 """The program of the demo's agent: a LangChain agent over tools that Rollcage did not write.
 
-Run as `python -m rollcage_cli.demo.agent FOLDER`. It imports LangChain, which takes long, and then
-forks a process for each line on stdin: `ACT...`, played one after the other. On stdout that says
-`turn` whenever its model is asked, so that whoever started it looks at the trace, and at the end of
-each act `end` with the agent's answer; after it stands `exit`, with its code.
+Run as `python -m rollcage_cli.demo.agent FOLDER`. It imports LangChain and plays what it is told
+(see `process`). It tells `turn` when its model is asked, so that who looks on looks at the trace.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +30,7 @@ from rollcage_cli.demo.job import (
     Scene,
     report,
 )
+from rollcage_cli.demo.process import serve
 from rollcage_cli.demo.tools import for_agents, for_contracts
 
 if TYPE_CHECKING:
@@ -63,23 +61,11 @@ def main(arguments: Sequence[str]) -> int:
         warnings.simplefilter("ignore", DeprecationWarning)
         for module in _HEAVY:
             importlib.import_module(module)
-    while acts := sys.stdin.readline().split():
-        process = os.fork()
-        if process == 0:
-            return _play_all(Scene(Path(arguments[0])), acts)
-        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-        print(f"exit {code}", flush=True)  # noqa: T201 - see the module's docstring
-    return 0
+    scene = Scene(Path(arguments[0]))
+    return serve(lambda act, tell: _play(scene, act, lambda: tell("turn")))
 
 
-def _play_all(scene: Scene, acts: Sequence[str]) -> int:
-    for act in acts:
-        answer = _play(scene, act)
-        print(f"end {answer}", flush=True)  # noqa: T201 - see the module's docstring
-    return 0
-
-
-def _play(scene: Scene, act: str) -> str:
+def _play(scene: Scene, act: str, asked: Callable[[], None]) -> str:
     if act == "escape":
         asks: Sequence[Ask] = ESCAPE
         session = Session(NAME_ESCAPE, store=scene.store, rules=[_inside(scene.workspace)])
@@ -89,7 +75,7 @@ def _play(scene: Scene, act: str) -> str:
     else:
         asks = report(slip=act == "slip")
         session = Session(NAME_REPORT, store=scene.store)
-    model = _scripted_model(asks)
+    model = _scripted_model(asks, asked)
     with session:
         if act == "wreck":
             tools = _own_tools(for_agents(scene), session)
@@ -147,7 +133,7 @@ def _inside(workspace: Path) -> Any:
     return inside_workspace
 
 
-def _scripted_model(asks: Sequence[Ask]) -> BaseChatModel:
+def _scripted_model(asks: Sequence[Ask], asked: Callable[[], None]) -> BaseChatModel:
     """A chat model that issues these calls one after the other, then repeats what it last heard."""
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
@@ -166,7 +152,7 @@ def _scripted_model(asks: Sequence[Ask]) -> BaseChatModel:
             return self
 
         def _generate(self, messages: list[BaseMessage], *_args: Any, **_kwargs: Any) -> ChatResult:
-            print("turn", flush=True)  # noqa: T201 - see the module's docstring
+            asked()
             turn = sum(isinstance(message, AIMessage) for message in messages)
             if turn < len(asks):
                 call = {"name": asks[turn].tool, "args": asks[turn].args, "id": f"call-{turn + 1}"}

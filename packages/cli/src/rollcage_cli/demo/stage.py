@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Generator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Annotated, Any, Final, NamedTuple, Self
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -29,6 +26,8 @@ from rollcage_cli.demo.job import (
     Scene,
     prepare,
 )
+from rollcage_cli.demo.process import Program
+from rollcage_cli.demo.showing import Show, new_folder
 from rollcage_cli.demo.tools import SETTING
 from rollcage_cli.errors import ClaimFailed, DemoUnavailable
 from rollcage_cli.options import OFF, JsonOption
@@ -42,66 +41,9 @@ NEEDED: Final = (
     "langchain", "langchain_community", "rollcage_langchain", "rollcage_toolbox", "sqlalchemy",
 )  # fmt: skip
 """What is imported, and comes with the extra `rollcage[demo]`."""
+_AGENT: Final = "rollcage_cli.demo.agent"
 _FOLDER: Final = Path("rollcage-demo")
 _EDIT: Final = (b"120.50", b"920.50")  # what somebody writes into the record of what was done
-
-
-class _Agent:
-    """What runs the agent: a process that starts another one for each entrance."""
-
-    def __init__(self, folder: Path, errors: IO[bytes]) -> None:
-        command = [sys.executable, "-m", "rollcage_cli.demo.agent", str(folder)]
-        self._process = subprocess.Popen(  # noqa: S603 - our own program
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            encoding="utf-8",
-            bufsize=1,
-        )
-        self._code: int | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._process.kill()  # where we stop in the middle
-        self._process.__exit__(None, None, None)
-
-    def enter(self, *acts: str) -> None:
-        """Play these acts in a new process."""
-        assert self._process.stdin is not None
-        self._code = None
-        with contextlib.suppress(BrokenPipeError):  # nobody plays: the first claim says so
-            self._process.stdin.write(" ".join(acts) + "\n")
-
-    def act(self, tell: Callable[[], None]) -> str:
-        """Look on until the act or its process ends, telling what happens; the agent's answer."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            tell()
-            if line.startswith("end "):
-                return line.removeprefix("end ").rstrip("\n")
-            if line.startswith("exit "):
-                self._code = int(line.removeprefix("exit "))
-                return ""
-        self._code = self._process.wait()
-        tell()
-        return ""
-
-    def wait(self) -> int:
-        """The exit code of the process that played, when it has ended."""
-        while self._code is None:
-            self.act(lambda: None)
-        return self._code
-
-
-class Claim(NamedTuple):
-    """Something that the demo shows, and whether it did."""
-
-    said: str
-    true: bool
 
 
 def demo(
@@ -127,35 +69,25 @@ def demo(
         stage.play()
     finally:
         if as_json:
-            claims = [claim._asdict() for claim in stage.claims]
+            claims = [claim._asdict() for claim in stage.show.claims]
             where = {"folder": str(scene.folder), "store": str(scene.store)}
             print_json({**where, "runs": stage.runs, "claims": claims})
 
 
 def folder_for(folder: Path | None) -> Scene:
-    """Make the folder, and all that is in it; one that is there is never touched.
+    """Make the folder, and all that is in it.
 
     Raises:
         DemoUnavailable: the folder is there, or can't be made.
     """
-    wanted = folder or _FOLDER
-    number = 1
-    while folder is None and wanted.exists():
-        number += 1
-        wanted = Path(f"{_FOLDER}-{number}")
-    try:
-        return prepare(wanted)
-    except FileExistsError:
-        raise DemoUnavailable(f"{wanted} exists already; choose another one with --dir") from None
-    except OSError as error:
-        raise DemoUnavailable(f"{wanted} can't be made: {error.strerror}") from error
+    return new_folder(folder, _FOLDER, prepare)
 
 
 class _Stage:
     """The seven acts, shown as they happen."""
 
     def __init__(self, scene: Scene, out: Console) -> None:
-        self.claims: list[Claim] = []
+        self.show = Show(scene.folder, out)
         self.runs: dict[str, str] = {}
         self._scene = scene
         self._out = out
@@ -171,107 +103,104 @@ class _Stage:
         with self._agent() as agent:
             self._enter(agent, "slip")
             self._crash(agent)
-            self._check()
+            self.show.check()
             self._enter(agent, "resume", "escape")
             self._resume(agent)
-            self._check()
+            self.show.check()
             self._escape(agent)
-            self._check()
+            self.show.check()
             self._enter(agent, "drift")
             self._drift(agent)
-            self._check()
+            self.show.check()
             self._enter(agent, "missing")
             self._missing(agent)
-            self._check()
+            self.show.check()
             self._edit()
-            self._check()
+            self.show.check()
             before = self._digests()
             self._enter(agent, "wreck")
             self._wreck(agent, before)
-            self._check()
+            self.show.check()
         self._undo(before)
-        self._check()
+        self.show.check()
         self._farewell()
-
-    def _check(self) -> None:
-        failed = [claim.said for claim in self.claims if not claim.true]
-        if failed:
-            raise ClaimFailed(
-                f"what is left in {self._scene.folder} does not show this: {'; '.join(failed)}"
-            )
 
     # --- the acts --------------------------------------------------------------------------------
 
-    def _crash(self, agent: _Agent) -> None:
-        self._title("1", "An agent has ten steps to do. Its model gets the ninth one's path wrong.")
+    def _crash(self, agent: Program) -> None:
+        self.show.title(
+            "1. An agent has ten steps to do. Its model gets the ninth one's path wrong."
+        )
         agent.act(self._teller("crashed", NAME_REPORT))
         seen = self._view("crashed", agent)
         states = [row.state for row in seen.steps]
-        self._claim("eight steps ran", states[:8] == ["ran"] * 8)
-        self._claim("the ninth failed", states[8:] == ["failed"])
+        self.show.claim("eight steps ran", states[:8] == ["ran"] * 8)
+        self.show.claim("the ninth failed", states[8:] == ["failed"])
         code = agent.wait()
-        self._claim(f"the process ended, with exit code {code}", code != 0)
+        self.show.claim(f"the process ended, with exit code {code}", code != 0)
 
-    def _resume(self, agent: _Agent) -> None:
-        self._title("2", "The same program again, in a new process.")
+    def _resume(self, agent: Program) -> None:
+        self.show.title("2. The same program again, in a new process.")
         agent.act(self._teller("resumed", NAME_REPORT))
         seen = self._view("resumed", agent)
         hits = seen.totals.states["hit"]
         states = [row.state for row in seen.steps]
-        self._claim(f"{hits} steps were replayed: nothing ran", states[:8] == ["hit"] * 8)
-        self._claim("the ninth and the tenth ran", states[8:] == ["ran", "ran"])
-        self._claim(f"the run ended: {seen.status}", seen.status == "ok")
+        self.show.claim(f"{hits} steps were replayed: nothing ran", states[:8] == ["hit"] * 8)
+        self.show.claim("the ninth and the tenth ran", states[8:] == ["ran", "ran"])
+        self.show.claim(f"the run ended: {seen.status}", seen.status == "ok")
         orders = self._scene.orders()
-        self._claim(f"the database holds {orders} orders: none was written twice", orders == 3)
+        self.show.claim(f"the database holds {orders} orders: none was written twice", orders == 3)
         lines = (self._scene.workspace / "log.txt").read_text(encoding="utf-8").count("\n")
-        self._claim(f"the log has {lines} line", lines == 1)
+        self.show.claim(f"the log has {lines} line", lines == 1)
         sent = (self._scene.workspace / "outbox" / "report.md").is_file()
-        self._claim("the report is in the outbox", sent)
+        self.show.claim("the report is in the outbox", sent)
 
-    def _escape(self, agent: _Agent) -> None:
-        self._title(
-            "3", "An agent wants to read a file outside of its workspace. A rule denies it."
+    def _escape(self, agent: Program) -> None:
+        self.show.title(
+            "3. An agent wants to read a file outside of its workspace. A rule denies it."
         )
         answer = agent.act(self._teller("blocked", NAME_ESCAPE))
         seen = self._view("blocked", agent)
         verdicts = [row.verdict or {} for row in seen.steps if row.state == "blocked"]
         codes = [verdict["code"] for verdict in verdicts]
         reason = str(verdicts[-1]["reason"]) if verdicts else ""
-        self._claim("the call was blocked: the tool did not run", codes == ["path_escape"])
-        self._claim(f"the model was told why: {visible(reason)}", bool(reason) and reason in answer)
-        self._claim("the agent went on to its end", agent.wait() == 0 and seen.status == "ok")
+        self.show.claim("the call was blocked: the tool did not run", codes == ["path_escape"])
+        self.show.claim(
+            f"the model was told why: {visible(reason)}", bool(reason) and reason in answer
+        )
+        self.show.claim("the agent went on to its end", agent.wait() == 0 and seen.status == "ok")
 
-    def _drift(self, agent: _Agent) -> None:
-        self._title("4", "A service changes: a tool that declares a number gives a text.")
+    def _drift(self, agent: Program) -> None:
+        self.show.title("4. A service changes: a tool that declares a number gives a text.")
         agent.act(self._teller("drifted", NAME_DRIFT))
         rows = self._view("drifted", agent).steps
         drift: dict[str, Any] = (rows[0].outcome or {}).get("drift", {}) if rows else {}
         code, path = drift.get("code"), drift.get("path")
-        self._claim(f"the drift is in the trace: {code} at {path}", code == "output_wrong_type")
-        self._claim("the agent did not get the value", agent.wait() != 0)
+        self.show.claim(f"the drift is in the trace: {code} at {path}", code == "output_wrong_type")
+        self.show.claim("the agent did not get the value", agent.wait() != 0)
 
-    def _missing(self, agent: _Agent) -> None:
-        self._title("5", "The model forgets an argument of a call.")
+    def _missing(self, agent: Program) -> None:
+        self.show.title("5. The model forgets an argument of a call.")
         answer = agent.act(self._teller("corrected", NAME_MISSING))
         seen = self._view("corrected", agent)
         for row in seen.refused:
             asked = f"{visible(row.name)}({arguments_text(row.args)})"
             self._out.print(Text(f"       refused  {asked}", style="magenta"))
         reasons = [row.reason for row in seen.refused]
-        self._claim(
+        self.show.claim(
             f"nothing ran, and the trace says why: {visible(''.join(reasons))}",
             len(reasons) == 1 and "to: Field required" in reasons[0],
         )
         sent = [row.state for row in seen.steps] == ["ran"] and "sent to ann@" in answer
-        self._claim("the model read that, and its second call ran", sent and agent.wait() == 0)
+        self.show.claim("the model read that, and its second call ran", sent and agent.wait() == 0)
 
     def _edit(self) -> None:
-        self._title(
-            "6", "Somebody edits the record: one digit, in a copy of the first run's trace."
+        self.show.title(
+            "6. Somebody edits the record: one digit, in a copy of the first run's trace."
         )
         run = self.runs["crashed"]
         found = verify_trace(self._store.read(run), self._store)
-        self._claim(f"verify finds the run whole: {found.lines} lines", found.ok)
+        self.show.claim(f"verify finds the run whole: {found.lines} lines", found.ok)
         shutil.copytree(self._scene.store, self._scene.edited)
         edited = JsonlStore(self._scene.edited)
         path = self._scene.edited / "runs" / f"{run}.jsonl"
@@ -280,63 +209,52 @@ class _Stage:
         path.write_bytes(before.replace(*_EDIT, 1))
         findings = verify_trace(edited.read(run), edited).findings
         said = f"line {findings[0].line}: {findings[0].message}" if findings else "nothing"
-        self._claim(f"in the copy it finds {visible(said)}", [f.line for f in findings] == [line])
+        self.show.claim(
+            f"in the copy it finds {visible(said)}", [f.line for f in findings] == [line]
+        )
 
-    def _wreck(self, agent: _Agent, before: dict[str, str]) -> None:
-        self._title(
-            "7", "An agent cleans up: it wrecks its folder and its database. Then it is undone."
+    def _wreck(self, agent: Program, before: dict[str, str]) -> None:
+        self.show.title(
+            "7. An agent cleans up: it wrecks its folder and its database. Then it is undone."
         )
         agent.act(self._teller("wrecked", NAME_WRECK))
         states = [row.state for row in self._view("wrecked", agent).steps]
-        self._claim(f"{len(states)} writes ran", states == ["ran"] * len(WRECK))
-        self._claim("the agent is gone", agent.wait() == 0)
+        self.show.claim(f"{len(states)} writes ran", states == ["ran"] * len(WRECK))
+        self.show.claim("the agent is gone", agent.wait() == 0)
         for what, now in self._digests().items():
             said = f"the {what} is wrecked: {before[what][:16]}… became {now[:16]}…"
-            self._claim(said, now != before[what])
+            self.show.claim(said, now != before[what])
 
     def _undo(self, before: dict[str, str]) -> None:
         """Undo, in a process that knows the run's id and no more."""
         run = self.runs["wrecked"]
         (self._scene.folder / "pyproject.toml").write_text(SETTING, encoding="utf-8")
-        self._out.print(f"    $ rollcage undo {run[-12:]} --yes", soft_wrap=True)
-        code = self._rollcage("undo", run[-12:], "--yes")
+        code = self.show.command("undo", run[-12:], "--yes")
         rows = read_run(self._store.read(run)).steps
         ends = [row.undone for row in rows if row.undoes is None]
-        self._claim(
+        self.show.claim(
             f"{ends.count('verified')} effects were undone, and each was verified",
             code == 0 and ends == ["verified"] * len(WRECK),
         )
         for what, now in self._digests().items():
-            self._claim(f"the {what} is as it was: {now[:16]}…", now == before[what])
+            self.show.claim(f"the {what} is as it was: {now[:16]}…", now == before[what])
 
     def _digests(self) -> dict[str, str]:
         """What is there, looked at by the demo itself."""
         scene = self._scene
         return {"folder": scene.folder_digest(), "database": scene.database_digest()}
 
-    def _rollcage(self, *arguments: str) -> int:
-        """Run a command in the demo's folder, and show what it says; its exit code."""
-        command = [sys.executable, "-m", "rollcage", *arguments]
-        with (self._scene.folder / f"{arguments[0]}.log").open("wb") as errors:
-            ended = subprocess.run(  # noqa: S603 - our own program
-                command, cwd=self._scene.folder, stdout=subprocess.PIPE, stderr=errors,
-                env=os.environ | {"COLUMNS": str(self._out.width - 4)}, encoding="utf-8",
-                check=False,
-            )  # fmt: skip
-        for line in ended.stdout.splitlines():
-            self._out.print(f"    {visible(line.rstrip())}", soft_wrap=True)
-        return ended.returncode
-
     # --- what its processes leave ----------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _agent(self) -> Generator[_Agent]:
+    def _agent(self) -> Generator[Program]:
         """What runs the agent, as long as it is on."""
         log = self._scene.folder / "agent.log"
-        with log.open("wb") as errors, _Agent(self._scene.folder, errors) as agent:
+        folder = str(self._scene.folder)
+        with log.open("wb") as errors, Program(_AGENT, folder, errors=errors) as agent:
             yield agent
 
-    def _enter(self, agent: _Agent, *acts: str) -> None:
+    def _enter(self, agent: Program, *acts: str) -> None:
         """A new process plays these acts; its runs are the ones that were not there before."""
         self._known = {info.run for info in self._store.runs()}
         agent.enter(*acts)
@@ -358,17 +276,13 @@ class _Stage:
 
         return tell
 
-    def _view(self, role: str, agent: _Agent) -> Run:
+    def _view(self, role: str, agent: Program) -> Run:
         if role not in self.runs:
             agent.wait()
             raise ClaimFailed(f"the agent left no run; its messages are in {self._scene.folder}")
         return read_run(self._store.read(self.runs[role]))
 
     # --- telling it ------------------------------------------------------------------------------
-
-    def _title(self, number: str, text: str) -> None:
-        self._out.print()
-        self._out.print(Text(f"{number}. {text}", style="bold"))
 
     def _tell_step(self, row: Step) -> None:
         text = Text(f"{row.step:>5}  ")
@@ -380,13 +294,8 @@ class _Stage:
         text.truncate(self._out.width, overflow="ellipsis")
         self._out.print(text)
 
-    def _claim(self, said: str, true: object) -> None:
-        self.claims.append(Claim(said, bool(true)))
-        mark = Text("    ✓ ", style="green") if true else Text("    ✗ ", style="bold red")
-        self._out.print(mark.append(said, style="default"), soft_wrap=True)
-
     def _farewell(self) -> None:
-        out, store, run = self._out, self._scene.store, self.runs
+        store, run = self._scene.store, self.runs
         commands = [
             f"rollcage runs --store {store}",
             f"rollcage show {run['resumed'][-12:]} --store {store}",
@@ -397,7 +306,4 @@ class _Stage:
             f"rollcage verify {run['crashed'][-12:]} --store {self._scene.edited}",
             f"rollcage show {run['wrecked'][-12:]} --store {store}",
         ]
-        out.print()
-        out.print(Text("See the traces:", style="bold"))
-        for command in commands:
-            out.print(f"    {command}", soft_wrap=True)
+        self.show.farewell("See the traces:", commands)

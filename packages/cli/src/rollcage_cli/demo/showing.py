@@ -1,0 +1,103 @@
+"""What is shown on a terminal and checked: claims, commands that are run, a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from rich.console import Console
+from rich.text import Text
+
+from rollcage_cli.errors import ClaimFailed, DemoUnavailable
+from rollcage_cli.output import visible
+
+__all__ = ["Claim", "Show", "new_folder"]
+
+T = TypeVar("T")
+
+
+class Claim(NamedTuple):
+    """Something that is shown, and whether it is so."""
+
+    said: str
+    true: bool
+
+
+def new_folder(wanted: Path | None, default: Path, make: Callable[[Path], T]) -> T:
+    """Make the folder, and all that is in it; one that is there is never touched.
+
+    Args:
+        wanted: the folder that the user names.
+        default: where none is named; a number is added to one that is there.
+        make: makes it; FileExistsError where it is there.
+
+    Raises:
+        DemoUnavailable: the folder is there, or can't be made.
+    """
+    folder = wanted or default
+    number = 1
+    while wanted is None and folder.exists():
+        number += 1
+        folder = Path(f"{default}-{number}")
+    try:
+        return make(folder)
+    except FileExistsError:
+        raise DemoUnavailable(f"{folder} exists already; choose another one with --dir") from None
+    except OSError as error:
+        raise DemoUnavailable(f"{folder} can't be made: {error.strerror}") from error
+
+
+class Show:
+    """Tells what happens in a folder, and checks it."""
+
+    def __init__(self, folder: Path, out: Console) -> None:
+        self.claims: list[Claim] = []
+        self.out = out
+        self._folder = folder
+
+    def title(self, text: str) -> None:
+        """Begin a part."""
+        self.out.print()
+        self.out.print(Text(text, style="bold"))
+
+    def claim(self, said: str, true: object) -> None:
+        """Say that something is so, with what was found."""
+        self.claims.append(Claim(said, bool(true)))
+        mark = Text("    ✓ ", style="green") if true else Text("    ✗ ", style="bold red")
+        self.out.print(mark.append(said, style="default"), soft_wrap=True)
+
+    def check(self) -> None:
+        """Stop here where something was not so.
+
+        Raises:
+            ClaimFailed: it names what.
+        """
+        failed = [claim.said for claim in self.claims if not claim.true]
+        if failed:
+            raise ClaimFailed(
+                f"what is left in {self._folder} does not show this: {'; '.join(failed)}"
+            )
+
+    def command(self, *arguments: str, quiet: bool = False) -> int:
+        """Run `rollcage` in the folder, and show what it says, unless `quiet`; its exit code."""
+        self.out.print(f"    $ rollcage {' '.join(arguments)}", soft_wrap=True)
+        with (self._folder / f"{arguments[0]}.log").open("ab") as errors:
+            ended = subprocess.run(  # noqa: S603 - our own program
+                [sys.executable, "-m", "rollcage", *arguments],
+                cwd=self._folder, stdout=subprocess.PIPE, stderr=errors,
+                env=os.environ | {"COLUMNS": str(self.out.width - 4)}, encoding="utf-8",
+                check=False,
+            )  # fmt: skip
+        for line in [] if quiet else ended.stdout.splitlines():
+            self.out.print(f"    {visible(line.rstrip())}", soft_wrap=True)
+        return ended.returncode
+
+    def farewell(self, title: str, commands: Sequence[str]) -> None:
+        """What to type next."""
+        self.title(title)
+        for command in commands:
+            self.out.print(f"    {command}", soft_wrap=True)

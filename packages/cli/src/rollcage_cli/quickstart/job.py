@@ -1,0 +1,120 @@
+"""What the agents of the quickstart do: remind three customers, by mails that can be recalled."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from rollcage import Compensation, compensate, tool
+
+__all__ = [
+    "CUSTOMERS", "FINAL", "QUESTION", "SETTING", "TURNS", "YOURS", "Ask", "Functions", "declared",
+    "for_undo", "functions", "mails",
+]  # fmt: skip
+
+OUTBOX: Final = "outbox"
+CUSTOMERS: Final = ("ann", "bob", "cid")
+SETTING: Final = f'[tool.rollcage]\ntools = ["{__name__}:for_undo"]\n'
+"""What says to `rollcage undo`, in the folder of the quickstart, where its tools are."""
+QUESTION: Final = "Remind the customers who have not paid."
+FINAL: Final = "3 reminders are sent."
+YOURS: Final = "yours"
+"""The name of the run that is left to look at."""
+
+
+class Ask(NamedTuple):
+    """A tool call that the model issues."""
+
+    tool: str
+    args: dict[str, Any]
+
+
+def _reminder(customer: str) -> Ask:
+    return Ask("send", {"customer": customer, "text": "Your invoice is due."})
+
+
+TURNS: Final[Sequence[Sequence[Ask]]] = (
+    (Ask("unpaid", {}),),
+    (_reminder("ann"), _reminder("bob")),
+    (_reminder("cid"),),
+    (Ask("paid", {"customer": "dee"}),),
+)
+"""The messages of the model before its last one, `FINAL`: with the five of them, ten steps."""
+
+
+class Functions(NamedTuple):
+    """The tools, as functions that know nothing of Rollcage."""
+
+    unpaid: Callable[[], list[str]]
+    send: Callable[[str, str], int]
+    paid: Callable[[str], bool]
+
+
+def functions(outbox: Path, *, dies: bool = False) -> Functions:
+    """The tools on a folder of mails; with `dies`, the process is killed in the ninth step."""
+
+    def unpaid() -> list[str]:
+        """List the customers who have not paid."""
+        return list(CUSTOMERS)
+
+    def send(customer: str, text: str) -> int:
+        """Put a mail into a customer's box; gives how many are there now."""
+        outbox.mkdir(parents=True, exist_ok=True)
+        with (outbox / f"{customer}.txt").open("a", encoding="utf-8") as box:
+            box.write(f"{text}\n")
+        return mails(outbox)[customer]
+
+    def paid(customer: str) -> bool:
+        """Find out whether a customer has paid."""
+        if dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return customer not in CUSTOMERS
+
+    return Functions(unpaid, send, paid)
+
+
+def declared(outbox: Path, *, dies: bool = False) -> list[Callable[..., Any]]:
+    """The same tools with what Rollcage is to know of them; the last is for undo alone."""
+
+    def text_in(customer: str) -> str | None:
+        path = outbox / f"{customer}.txt"
+        return path.read_text(encoding="utf-8") if path.exists() else None
+
+    def observe(args: dict[str, Any]) -> dict[str, Any]:
+        customer = args["customer"]
+        return {f"{OUTBOX}:{customer}": {"text": text_in(customer)}}
+
+    @tool(effect="write", idempotent=True, observe=observe)
+    def recall(customer: str, text: str | None) -> None:
+        """Leave in a customer's box what was there before."""
+        box = outbox / f"{customer}.txt"
+        if text is None:
+            box.unlink(missing_ok=True)
+        else:
+            box.write_text(text, encoding="utf-8")
+
+    def undo(args: dict[str, Any], before: dict[str, Any]) -> list[Compensation]:
+        (was,) = before.values()
+        return [compensate(recall, customer=args["customer"], text=was["text"])]
+
+    plain = functions(outbox, dies=dies)
+    return [
+        tool(effect="read")(plain.unpaid),
+        tool(effect="write", observe=observe, undo=undo)(plain.send),
+        tool(effect="read")(plain.paid),
+        recall,
+    ]
+
+
+def for_undo() -> list[Callable[..., Any]]:
+    """The tools on the outbox in the working directory."""
+    return declared(Path(OUTBOX))
+
+
+def mails(outbox: Path) -> dict[str, int]:
+    """How many mails lie in each customer's box."""
+    boxes = sorted(outbox.glob("*.txt"))
+    return {box.stem: box.read_text(encoding="utf-8").count("\n") for box in boxes}

@@ -1,0 +1,33 @@
+"""The agent in plain Python: a loop of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rollcage import Session, tool
+
+from rollcage_cli.quickstart.job import FINAL, TURNS, Ask, declared, functions
+
+__all__ = ["run"]
+
+
+def decide(turn: int) -> list[Ask]:
+    """Stands in for a model: the calls of this turn; none at the end."""
+    return list(TURNS[turn]) if turn < len(TURNS) else []
+
+
+def run(outbox: Path, session: Session | None, *, dies: bool) -> str:
+    """The agent; guarded by the session that is open, if one is."""
+    tools: list[Any] = list(functions(outbox, dies=dies))
+    ask = decide
+    if session is not None:
+        tools = declared(outbox, dies=dies)
+        ask = tool(effect="read", name="model")(decide)
+    named = {each.__name__: each for each in tools}
+    turn = 0
+    while calls := ask(turn):
+        for name, args in calls:
+            named[name](**args)
+        turn += 1
+    return FINAL
