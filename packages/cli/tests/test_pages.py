@@ -68,3 +68,15 @@ def test_a_page_has_the_steps_that_are_asked_for(record: Record, cli: Cli) -> No
     ]
     assert steps == ["step-4"]
     assert "1 of 9 steps" in page.text
+
+
+def test_a_difference_is_written_as_a_page(record: Record, cli: Cli, tmp_path: Path) -> None:
+    one, other = record(), record(text="another text")
+    result = cli("diff", one, other, "--html", "diff.html")
+    assert (result.code, result.out) == (1, "")
+    page = Markup((tmp_path / "diff.html").read_text(encoding="utf-8"))
+    page.check_alone()
+    assert "another text" in page.text
+    assert cli("diff", one, other, "--html", "diff.html").code == 2
+    assert cli("diff", one, one, "--html", "diff.html", "--force").code == 0
+    assert cli("diff", one, one, "--html", "-", "--json").code == 2

@@ -13,7 +13,7 @@ from rollcage import Session, Verdict, tool
 from rollcage.store import open_store
 from rollcage.trace import STATES, Run, Step, read_run
 from rollcage_views import SEES_ALL, Viewer, visible
-from rollcage_views.html import TONES, step_row, stylesheet, tone, write_run
+from rollcage_views.html import TONES, step_row, stylesheet, tone, write_diff, write_run
 
 Record = Callable[..., str]
 TAGS = {
@@ -76,6 +76,45 @@ def test_text_stays_text(store: Path, hostile: str) -> None:
     for text in HOSTILE:
         assert page.text.count(visible(text)) >= 4, text
     assert not {*"\x1b\x07\u202e\u2028\u200b"} & {*page.text}
+
+
+def diff_of(store: Path, a: str, b: str, viewer: Viewer = SEES_ALL) -> str:
+    own, out = open_store(store), io.StringIO()
+    write_diff(out, (own, own), (read_run(own.read(a)), read_run(own.read(b))), viewer)
+    return out.getvalue()
+
+
+def test_text_stays_text_in_a_difference(store: Path, hostile: str, incident: Incident) -> None:
+    for a, b in ((hostile, incident.job), (incident.job, hostile), (hostile, hostile)):
+        page = Markup(diff_of(store, a, b))
+        page.check_alone()
+        assert page.tags <= TAGS
+        assert page.attributes <= ATTRIBUTES
+        for text in HOSTILE:
+            assert visible(text) in page.text
+
+
+def test_the_first_difference_is_marked_and_linked(store: Path) -> None:
+    runs = []
+    for text in ("one\ntwo\n", "one\n2\n"):
+        with Session("job", store=store, replay="off") as session:
+            html_keep("a", "as ever")
+            html_keep("b", text)
+            html_keep("c", text)
+        runs.append(session.run_id)
+    page = Markup(diff_of(store, runs[0], runs[1]))
+    assert "2 of 3 steps differ" in page.text
+    assert page.text.count("first difference") == 2
+    assert "#pair-2" in page.addresses
+    (marked,) = [g for _, g in page.elements if "first" in (g.get("class") or "").split()]
+    assert (marked["id"], marked["data-state"]) == ("pair-2", "changed")
+    for line in ("  one", "- two", "+ 2"):
+        assert line in page.text
+    alike = Markup(diff_of(store, runs[0], runs[0])).text
+    assert "3 steps, none differ" in alike
+    hidden = diff_of(store, runs[0], runs[1], Viewer(values=False))
+    assert "as ever" not in hidden
+    assert "2 of 3 steps differ" in hidden
 
 
 def test_a_page_needs_nothing_else(incident: Incident) -> None:

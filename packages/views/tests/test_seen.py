@@ -185,14 +185,14 @@ def test_a_change_is_told_where_a_digest_proves_it(incident: Incident) -> None:
     assert not change.fields
     assert change.lines() == [
         (" ", "text:"), (" ", "  one"), ("-", f"  two {incident.text}"),
-        ("+", f"  2 {incident.text}"), (" ", "  three"), (" ", "  "),
+        ("+", f"  2 {incident.text}"), (" ", "  three"),
     ]  # fmt: skip
     (change,) = changes_of(append, [seen])  # no argument is what the file holds afterwards
     assert change.fields == ("text",)
     assert change.lines()[-1][0] == "…"
     assert not any(sign in "+-" for sign, _ in change.lines())
     (change,) = changes_of(put)  # the argument says it, with no other step
-    assert [sign for sign, _ in change.lines()] == [" ", " ", "-", "+", " ", " "]
+    assert [sign for sign, _ in change.lines()] == [" ", " ", "-", "+", " "]
     new = next(step for step in seen.steps if step.step == 4)
     assert [sign for sign, _ in changes_of(new, [seen])[0].lines()] == ["-", "+"]
 

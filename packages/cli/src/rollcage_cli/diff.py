@@ -20,9 +20,18 @@ from rollcage_views import (
     words,
 )
 
-from rollcage_cli.errors import DIFFERENT
+from rollcage_cli.errors import DIFFERENT, UsageError
+from rollcage_cli.files import page_file
 from rollcage_cli.lookup import find
-from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
+from rollcage_cli.options import (
+    DEFAULT_STORE,
+    OFF,
+    ForceOption,
+    HtmlOption,
+    JsonOption,
+    RunArgument,
+    StoreOption,
+)
 from rollcage_cli.output import console, counted, print_json, value_text, visible
 
 __all__ = ["diff"]
@@ -39,20 +48,31 @@ def diff(
     beside: Annotated[
         bool, typer.Option("--side-by-side", help="A column for each run, and every step.")
     ] = OFF,
+    html: HtmlOption = None,
+    force: ForceOption = OFF,
     as_json: JsonOption = OFF,
 ) -> None:
     """Compare two runs, step by step.
 
     A step that ran and its replay are the same step. The first difference is marked: what follows
-    may follow from it. Exits with 1 if the runs differ.
+    may follow from it. With --html, a page of both, step beside step, with their values. Exits with
+    1 if the runs differ.
     """
+    if html is not None and as_json:
+        raise UsageError("--html is a page: leave out --json")
     found = find(store, a), find(store, b)
     seen = [read_run(each.read()) for each in found]
     pairs = align(*map(in_order, seen))
     stands = [standing(lineage_of(each.reader, run)) for each, run in zip(found, seen, strict=True)]
     first = first_difference(pairs)
     differing = sum(pair.relation != "same" for pair in pairs)
-    if as_json:
+    if html is not None:
+        from rollcage_views.html import write_diff  # templates, which only a page waits for
+
+        readers = found[0].reader, found[1].reader
+        with page_file(html, force=force) as page:
+            write_diff(page, readers, (seen[0], seen[1]))
+    elif as_json:
         shown = [pair_data(pair) for pair in pairs if all_steps or pair.relation != "same"]
         print_json(
             {"a": found[0].run, "b": found[1].run, "same": not differing,

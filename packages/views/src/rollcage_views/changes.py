@@ -149,6 +149,8 @@ def _values_of(step: Step) -> Iterator[Any]:
 def line_diff(before: Any, after: Any) -> list[DiffLine]:
     """Two encoded values, line by line: `before` was, `after` is."""
     old, new = _lines(before), _lines(after)
+    if old and new and not old[-1].strip() and not new[-1].strip():
+        del old[-1], new[-1]  # both end with a line feed
     cut = max(len(old), len(new)) > _LINES
     told: list[DiffLine] = []
     matcher = difflib.SequenceMatcher(a=old[:_LINES], b=new[:_LINES], autojunk=False)

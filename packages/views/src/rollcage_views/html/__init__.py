@@ -4,6 +4,7 @@ Needs `rollcage-views[html]`. Templates get values that are escaped, and a `Link
 they lead. Nothing in a page is fetched, and every page can be read without its script.
 """
 
+from rollcage_views.html.differences import DiffPage, DiffRow, diff_page, write_diff
 from rollcage_views.html.links import Links
 from rollcage_views.html.rendering import environment, loader, script, set_up, stylesheet
 from rollcage_views.html.rows import StepRow, step_row, step_rows
@@ -12,10 +13,13 @@ from rollcage_views.html.tones import TONES, tone
 
 __all__ = [
     "TONES",
+    "DiffPage",
+    "DiffRow",
     "Links",
     "RunHead",
     "RunPage",
     "StepRow",
+    "diff_page",
     "environment",
     "loader",
     "run_head",
@@ -26,5 +30,6 @@ __all__ = [
     "step_rows",
     "stylesheet",
     "tone",
+    "write_diff",
     "write_run",
 ]
