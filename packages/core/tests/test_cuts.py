@@ -240,6 +240,8 @@ SHUFFLED: list[Program] = [  # by a search
     # An agent asks an operator for its first call; when he answers, one beside it has come back.
     (Branches(((W(),), (ASKED,))), W()),
     (Op("scope", inner=(Branches(((W(),), (Branches(((ASKED,), (W("lose after"),))),))), W())),),
+    (Branches(((W("lose after"),), (ASKED,))), W()),
+    (undone(Branches(((W("lose after"),), (ASKED,)))),),
 ]
 
 

@@ -149,13 +149,12 @@ class Generation:
         Not by a call of the very turn that has left it.
         """
         left, era = self._left.get(parent), self._steps.number * TURNS + turn
+        self._forked_in.setdefault(name, era)  # beside it: whatever came after that, in any trace
         follows = left is None or left[1] == era
         other = any(each in self._off or each in self._left for each in after)
         if follows and parent not in self._off and not other:
-            self._forked_in.setdefault(name, era)
             return
         self._off.add(name)
-        self._forked_in[name] = era
         if not any(each == name or each.startswith(f"{name}/") for each in self._of_branch):
             return
         names = branches_below(name, self._steps.older.values()) or set()
