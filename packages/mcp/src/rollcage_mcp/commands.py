@@ -21,6 +21,7 @@ from rollcage_cli.options import DEFAULT_STORE, OFF, StoreOption, who
 from rollcage_cli.tools import load_tools
 
 from rollcage_mcp.approving import ClientApprover
+from rollcage_mcp.contracts import NEEDS_FACADE
 from rollcage_mcp.conversation import GRACE, Conversation, Declared, Send
 from rollcage_mcp.errors import PackInvalid, ServersInvalid
 from rollcage_mcp.exposed import exposed_tools
@@ -313,6 +314,12 @@ def serve_tools(
     functions += _starters(plans, tools, store) if plans else []
     if not functions:
         raise UsageError("no tools: name the module of yours with --tools")
+    proposed = next((each for each in functions if NEEDS_FACADE in vars(each)), None)
+    if proposed is not None and facade is None:
+        raise UsageError(
+            f"{proposed.__name__} is an operation of an OpenAPI document, and a proposal until "
+            f"somebody approves it: rollcage tools propose FILE, then name a facade with --facade"
+        )
     approver = None if queue is None else QueueApprover(store, wait=queue)
     label = name or f"mcp tools {uuid.uuid4()}"
     more: dict[str, Any] = {"policy": policy, "facade": facade, "approver": approver}

@@ -10,7 +10,23 @@ from rollcage.adapter import Effect
 
 from rollcage_mcp.errors import ServerError
 
-__all__ = ["OWN", "READS", "Calling", "read_contract", "text_of", "tool_contract", "tool_function"]
+__all__ = [
+    "GIVES_RESULT",
+    "NEEDS_FACADE",
+    "OWN",
+    "READS",
+    "Calling",
+    "read_contract",
+    "text_of",
+    "tool_contract",
+    "tool_function",
+]
+
+GIVES_RESULT: Final = "__rollcage_mcp_result__"
+"""Marks a function whose value holds the result of `tools/call`, as a server gives it."""
+
+NEEDS_FACADE: Final = "__rollcage_mcp_proposal__"
+"""Marks a function that only a session with a facade may call."""
 
 OWN: Final = "mcp:"
 """What the names of reads begin with; no tool's may."""
@@ -96,6 +112,7 @@ def tool_function(contract: Contract, name: str, server: Calling) -> Callable[..
 
     body.__name__ = name
     vars(body)["__rollcage_contract__"] = contract
+    vars(body)[GIVES_RESULT] = True
     return body
 
 

@@ -7,7 +7,14 @@ from typing import Any, Self
 
 from rollcage.errors import RollcageError
 
-__all__ = ["MessageInvalid", "PackInvalid", "ServerError", "ServerGone", "ServersInvalid"]
+__all__ = [
+    "MessageInvalid",
+    "OpenAPIInvalid",
+    "PackInvalid",
+    "ServerError",
+    "ServerGone",
+    "ServersInvalid",
+]
 
 
 class MessageInvalid(RollcageError):
@@ -53,3 +60,7 @@ class PackInvalid(RollcageError):
 
 class ServersInvalid(RollcageError):
     """The file that names the servers can't be used; the text says why."""
+
+
+class OpenAPIInvalid(ServersInvalid):
+    """An OpenAPI document can't be used; the text says why."""

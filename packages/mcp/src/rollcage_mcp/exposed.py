@@ -9,6 +9,7 @@ from pydantic_core import to_json
 from rollcage import Contract, Session
 from rollcage.adapter import HALTED, REFUSED, exposes
 
+from rollcage_mcp.contracts import GIVES_RESULT, OWN
 from rollcage_mcp.errors import ServerError
 from rollcage_mcp.messages import text_result
 from rollcage_mcp.serving import ServedTool
@@ -19,16 +20,16 @@ __all__ = ["exposed_tools"]
 def exposed_tools(
     functions: Iterable[Callable[..., Any] | Contract], session: Session
 ) -> list[ServedTool]:
-    """The tools that the session's facade gives, each guarded by the session.
+    """Tools guarded by the session: listed are those that its facade gives, the rest is refused.
 
     Args:
-        functions: declared with `@rollcage.tool`.
+        functions: declared with `@rollcage.tool`, or the tools of a file of servers.
         session: entered by now.
     """
     found: list[ServedTool] = []
     for each in functions:
         contract: Any = getattr(each, "__rollcage_contract__", None)
-        if isinstance(contract, Contract) and callable(each) and exposes(session, contract):
+        if isinstance(contract, Contract) and callable(each) and not contract.name.startswith(OWN):
             found.append(_served(each, contract, session))
     return found
 
@@ -43,13 +44,15 @@ def _served(function: Callable[..., Any], contract: Contract, session: Session) 
             raise ServerError(-32000, str(error)) from None
         except Exception as error:  # noqa: BLE001 - the tool's own error is for the model to read
             return text_result(f"{type(error).__name__}: {error}", is_error=True)
-        return _result(value)
+        return value["result"] if GIVES_RESULT in vars(function) else _result(value)
 
     hints = {
         "readOnlyHint": contract.effect in ("read", "pure"),
         "idempotentHint": contract.idempotent,
     }
-    return ServedTool(contract.name, contract.description, contract.json_schema, call, hints)
+    schema = {word: each for word, each in contract.json_schema.items() if word != "x-openapi"}
+    listed = exposes(session, contract)
+    return ServedTool(contract.name, contract.description, schema, call, hints, listed)
 
 
 def _result(value: Any) -> dict[str, Any]:

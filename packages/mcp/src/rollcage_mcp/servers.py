@@ -7,14 +7,17 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from string import Template
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import orjson
 import pydantic
 
-from rollcage_mcp.errors import ServersInvalid
+from rollcage_mcp.errors import OpenAPIInvalid, ServersInvalid
 from rollcage_mcp.pack import Pack
 from rollcage_mcp.upstream import Connection, ServerProcess
+
+if TYPE_CHECKING:
+    from rollcage_mcp.openapi.calling import Operations
 
 __all__ = ["Server", "load_servers"]
 
@@ -32,6 +35,11 @@ class Server(pydantic.BaseModel):
         pack: what is declared of its tools: the name of a pack that comes with the package, or a
             file, looked for beside the file that names it.
         trust_annotations: whether its own word about effects counts.
+        openapi: an OpenAPI document, looked for beside the file that names it: its operations are
+            the tools, and `url` is where they are called, if not at the document's own server.
+        operations: the names of the operations that are taken; all, where it is empty.
+        secrets: by the document's security schemes, the variables of this process's environment
+            with what is sent.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -43,11 +51,21 @@ class Server(pydantic.BaseModel):
     cwd: Path | None = None
     pack: str = ""
     trust_annotations: bool = False
+    openapi: str = ""
+    operations: tuple[str, ...] = ()
+    secrets: dict[str, str] = {}
 
     @pydantic.model_validator(mode="after")
     def _one_way(self) -> Self:
+        if self.openapi:
+            of_servers = (self.command, self.headers, self.env, self.cwd, self.trust_annotations)
+            if any(of_servers):
+                raise ValueError("with openapi go url, operations, secrets and pack alone")
+            return self
+        if self.operations or self.secrets:
+            raise ValueError("operations and secrets are of an OpenAPI document: say openapi")
         if bool(self.command) is bool(self.url):
-            raise ValueError("say either its command or its url")
+            raise ValueError("say either its command or its url, or openapi")
         return self
 
     async def connect(self) -> Connection:
@@ -67,8 +85,34 @@ class Server(pydantic.BaseModel):
         Raises:
             ServersInvalid: a variable of its headers is not set, or what speaks HTTP is missing.
         """
+        if self.openapi:
+            raise ServersInvalid(
+                f"{self.openapi} is an OpenAPI document, and no MCP server: its operations are "
+                f"served by rollcage mcp tools --tools FILE --facade NAME"
+            )
         if self.url:
             self._by_http()
+
+    def load_operations(self) -> Operations:
+        """The operations of its OpenAPI document.
+
+        Raises:
+            OpenAPIInvalid: it can't be used, or what reads it is missing.
+            PackInvalid: the pack does not fit it.
+        """
+        try:
+            from rollcage_mcp.openapi.calling import Operations
+        except ModuleNotFoundError as error:
+            raise OpenAPIInvalid(
+                f"{self.openapi} needs {error.name}: pip install 'rollcage-mcp[openapi]'"
+            ) from None
+        return Operations(
+            Path(self.openapi),
+            url=self.url,
+            only=self.operations,
+            secrets=self.secrets,
+            pack=self.load_pack(),
+        )
 
     def _by_http(self) -> Connection:
         try:
@@ -149,6 +193,8 @@ def _as_toml(data: Any) -> Any:
 
 def _beside(server: Server, path: Path) -> Mapping[str, Any]:
     """What a server's fields are, seen from the file that names it."""
-    if server.pack and (path.parent / server.pack).is_file():
-        return {"pack": str(path.parent / server.pack)}
-    return {}
+    found: dict[str, str] = {}
+    for word, named in (("pack", server.pack), ("openapi", server.openapi)):
+        if named and (path.parent / named).is_file():
+            found[word] = str(path.parent / named)
+    return found

@@ -31,6 +31,7 @@ class ServedTool:
         parameters: the JSON Schema of its arguments.
         call: what it does; gives the result of `tools/call`.
         annotations: what it says of its effect: `readOnlyHint`, `idempotentHint`, …
+        listed: whether clients get to see it.
     """
 
     name: str
@@ -38,6 +39,7 @@ class ServedTool:
     parameters: Mapping[str, Any]
     call: Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
     annotations: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    listed: bool = True
 
     @property
     def definition(self) -> dict[str, Any]:
@@ -120,7 +122,7 @@ class ToolServer:
             case "ping":
                 return {}
             case "tools/list":
-                listed = [each.definition for each in self._tools.values()]
+                listed = [each.definition for each in self._tools.values() if each.listed]
                 return {"tools": listed, **_COMPLETE}
             case "tools/call":
                 return await self._call(params)
@@ -136,7 +138,7 @@ class ToolServer:
             raise ServerError(_INVALID_PARAMS, "arguments have to be an object")
         tool = self._tools.get(name) if isinstance(name, str) else None
         if tool is None:
-            listed = ", ".join(self._tools)
+            listed = ", ".join(each.name for each in self._tools.values() if each.listed)
             raise ServerError(_INVALID_PARAMS, f"no tool {name!r}; there are: {listed}")
         return await tool.call(arguments)
 

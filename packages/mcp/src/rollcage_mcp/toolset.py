@@ -52,16 +52,26 @@ def tools_of(path: str | Path, only: str = "") -> list[Callable[..., Any]]:
         raise ServersInvalid(f"{path} names no server {only!r}: it has {', '.join(servers)}")
     found: dict[str, Callable[..., Any]] = {}
     having: dict[str, str] = {}
+    has_reads = False
     for named in [only] if only else servers:
-        tools = ServerTools(servers[named])
-        for name in tools.start():
+        own = _functions(servers[named])
+        has_reads = has_reads or not servers[named].openapi
+        for name, function in own.items():
             if name in found:
                 raise ServersInvalid(
                     f"the servers {having[name]!r} and {named!r} of {path} both have a tool "
                     f"{name!r}: say which is meant, as {path}:{named}"
                 )
-            found[name], having[name] = tools.function(name), named
-    return [*found.values(), *map(_reading, sorted(READS))]
+            found[name], having[name] = function, named
+    return [*found.values(), *map(_reading, sorted(READS) if has_reads else ())]
+
+
+def _functions(server: Server) -> dict[str, Callable[..., Any]]:
+    """A server's tools by name; the operations of an OpenAPI document."""
+    if server.openapi:
+        return server.load_operations().functions()
+    tools = ServerTools(server)
+    return {name: tools.function(name) for name in tools.start()}
 
 
 def _reading(method: str) -> Callable[..., Any]:

@@ -55,7 +55,7 @@ from rollcage.contract.contract import Effect
 from rollcage.errors import ArgumentsInvalid, Blocked, Halt, SessionHalted
 from rollcage.gate import Ask, Instead
 from rollcage.session.importing import import_session, imported_run
-from rollcage.session.scope import Asked, asking, call_id_here, step_here
+from rollcage.session.scope import Asked, asking, call_id_here, facade_here, step_here
 from rollcage.values.answer import Answer, ToolRequest
 from rollcage.values.codec import NOT_RECORDED
 
@@ -101,6 +101,7 @@ __all__ = [
     "declared_contract",
     "expose",
     "exposes",
+    "facade_here",
     "fixed",
     "gathered",
     "guard_each",

@@ -27,7 +27,7 @@ from rollcage.session.calls import Calls, check_approved
 from rollcage.session.means import Means
 from rollcage.session.opening import enter, leave, sealed_within
 from rollcage.session.run import Key, Run
-from rollcage.session.scope import Lent, here
+from rollcage.session.scope import Lent, here, looking_under
 from rollcage.session.undoing import undo_of
 from rollcage.step.call import Progress
 from rollcage.step.capture import Setting
@@ -118,16 +118,18 @@ def plan_undo(store: Where, run: str, **options: Unpack[PlanOptions]) -> UndoPla
     It takes `to`, `tools` and `in_doubt`, and raises as `undo_run` does, but for a run in use.
     """
     request = _request(run, options)
-    looking, setting = _looked_at(store, run, options)
-    plan: UndoPlan = looking.run(plan_steps(request, setting))
+    looking, setting, facade = _looked_at(store, run, options)
+    with looking_under(facade):
+        plan: UndoPlan = looking.run(plan_steps(request, setting))
     return plan
 
 
 async def aplan_undo(store: Where, run: str, **options: Unpack[PlanOptions]) -> UndoPlan:
     """`plan_undo` for async tools, or sync ones in threads."""
     request = _request(run, options, is_async=True)
-    looking, setting = _looked_at(store, run, options)
-    plan: UndoPlan = await looking.arun(plan_steps(request, setting))
+    looking, setting, facade = _looked_at(store, run, options)
+    with looking_under(facade):
+        plan: UndoPlan = await looking.arun(plan_steps(request, setting))
     return plan
 
 
@@ -207,8 +209,10 @@ def _recorded(
     return sealed_within(seal, key, lent), facade
 
 
-def _looked_at(store: Where, run: str, options: PlanOptions) -> tuple[Looking, Setting]:
-    """What performs a look at a run, and what the flow of one needs to know."""
+def _looked_at(
+    store: Where, run: str, options: PlanOptions
+) -> tuple[Looking, Setting, FacadeGuard | None]:
+    """What performs a look at a run, what the flow of one needs to know, and what was approved."""
     opened, lineage = Run.inspect(open_store(store), run)
     seal, facade = _recorded(opened, lineage)
     setting = Setting(
@@ -222,7 +226,7 @@ def _looked_at(store: Where, run: str, options: PlanOptions) -> tuple[Looking, S
         at=store_option(opened.store),
         run=run,
     )
-    return Looking(opened.store, opened.recall), setting
+    return Looking(opened.store, opened.recall), setting, facade
 
 
 def _nothing_runs(progress: Progress) -> Verdict:

@@ -23,7 +23,8 @@ from rollcage.values.registered import Types
 __all__ = [
     "Asked", "Branch", "CurrentStep", "Enclosing", "InScope", "Lent", "Nesting", "Scope",
     "TurnHandle", "Unguarded", "around", "asked", "asking", "call_id_here", "current_step",
-    "enter_body", "enter_watched", "here", "scope_of", "step_here",
+    "enter_body", "enter_watched", "facade_here", "here",
+    "looking_under", "scope_of", "step_here",
 ]  # fmt: skip
 
 Unguarded = Literal["warn", "refuse"]
@@ -172,6 +173,25 @@ def asking(raw: Mapping[str, Any] | None = None) -> Generator[Asked]:
     finally:
         with contextlib.suppress(ValueError):  # a stream that is closed in another context
             asked.reset(token)
+
+
+_looking: ContextVar[FacadeGuard | None] = ContextVar("rollcage_looking", default=None)
+
+
+@contextlib.contextmanager
+def looking_under(facade: FacadeGuard | None) -> Generator[None]:
+    """Around a look at a run that is no session: what was approved for that counts."""
+    token = _looking.set(facade)
+    try:
+        yield
+    finally:
+        _looking.reset(token)
+
+
+def facade_here() -> FacadeGuard | None:
+    """The facade of the calls around this context, an undo's too; None where there is none."""
+    scope = here()
+    return _looking.get() or (None if scope is None else scope.calls.facade)
 
 
 class Nesting:
