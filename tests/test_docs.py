@@ -23,7 +23,7 @@ from rollcage.values import decoding
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
     path
-    for pattern in ("README.md", "docs/**/*.md", "*/*/README.md")
+    for pattern in ("README.md", "docs/**/*.md", "*/*/README.md", "packages/core/src/**/*.md")
     for path in ROOT.glob(pattern)
     if "$ " in path.read_text(encoding="utf-8") or "```" in path.read_text(encoding="utf-8")
 )
