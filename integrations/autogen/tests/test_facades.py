@@ -23,7 +23,7 @@ from autogen_core.tools import (
 from autogen_ext.tools.mcp import McpWorkbench, StdioServerParams
 from pydantic import BaseModel
 from rollcage import Blocked, Contract, Session, ToolRefused
-from rollcage.adapter import guarded_contract, model_contract
+from rollcage.adapter import McpListing, guarded_contract, model_contract
 from rollcage_autogen import RollcageWorkbench, as_tools, guard_model, guard_tools
 from rollcage_governance import Registry
 
@@ -326,9 +326,10 @@ async def test_an_agent_with_a_real_mcp_server(
     async with McpWorkbench(server) as inner:
         (schema,) = [each for each in await inner.list_tools() if each["name"] == "note"]
         parameters: Any = schema.get("parameters")
-        govern(
-            Contract(name="note", description=schema.get("description", ""), parameters=parameters)
+        note = Contract(
+            name="note", description=schema.get("description", ""), parameters=parameters
         )
+        govern(note, McpListing.contract)
         async with lab.session(facade="agent") as session:
             bench = RollcageWorkbench(inner, session)
             client = lab.client([("note", {"line": "a"})], [("fail", {"reason": "b"})], "done")
@@ -336,6 +337,14 @@ async def test_an_agent_with_a_real_mcp_server(
         shown = [tool["name"] for tool in client.asked[0]["tools"]]
     assert shown == ["note"]
     assert notes.read_text() == "- a\n"
+
+
+async def test_what_a_server_lists_has_to_be_given_as_well(lab: "Lab", govern: Govern) -> None:
+    govern(save)
+    server = StdioServerParams(command="/no/such/server")
+    async with lab.session(facade="agent") as session:
+        with pytest.raises(ToolRefused, match="mcp:tools/list is not approved"):
+            await RollcageWorkbench(McpWorkbench(server), session).list_tools()
 
 
 # --- models --------------------------------------------------------------------------------------

@@ -19,9 +19,11 @@
 `RollcageWorkbench` does so for a workbench, that of an MCP server included. `guard_model` records
 and replays the model's own calls, says where the calls that it asks for stand, and ends the agent
 when the session is halted. `ReplayModel` drives an agent with the decisions of a recorded run.
+`mcp_tools` guards the tools of an MCP server, which a replay does not need.
 """
 
 from rollcage_autogen.bare import watch_agents
+from rollcage_autogen.mcp import mcp_tools
 from rollcage_autogen.memory import follow_state
 from rollcage_autogen.models import guard_model
 from rollcage_autogen.replay_model import ReplayModel
@@ -36,6 +38,7 @@ __all__ = [
     "follow_state",
     "guard_model",
     "guard_tools",
+    "mcp_tools",
 ]
 
 register()

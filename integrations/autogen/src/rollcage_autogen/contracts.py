@@ -13,6 +13,7 @@ from autogen_core.tools import BaseStreamTool, BaseTool
 from rollcage import Contract
 from rollcage.adapter import Declarations, declare_tool, is_list
 
+from rollcage_autogen.mcp_values import is_mcp_tool, register_content
 from rollcage_autogen.values import Piece
 
 __all__ = ["Declarations", "contract_for", "plain_function"]
@@ -51,10 +52,9 @@ def contract_for(
 
 def _returns(tool: AnyTool) -> Any:
     """The type of a tool's results; its adapter for MCP does not say it."""
-    mcp: Any = sys.modules.get("mcp.types")
-    adapters = [each.__name__ for each in type(tool).__mro__]
-    if mcp is not None and "McpToolAdapter" in adapters:
-        blocks: Any = mcp.ContentBlock
+    if is_mcp_tool(tool):
+        register_content()
+        blocks: Any = sys.modules["mcp.types"].ContentBlock
         return list[blocks]
     return tool.return_type()
 

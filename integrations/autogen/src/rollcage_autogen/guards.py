@@ -36,6 +36,7 @@ from rollcage_autogen.bare import before_question
 from rollcage_autogen.contracts import AnyTool, contract_for, plain_function
 from rollcage_autogen.declared import DeclaredTool, function_call
 from rollcage_autogen.endings import Answering, instead_of, linked
+from rollcage_autogen.mcp_values import is_mcp_tool, mcp_content
 from rollcage_autogen.turns import listing, note_missing, placed
 from rollcage_autogen.values import Piece, last_piece
 
@@ -88,7 +89,8 @@ class _Call(GuardedCall):
         return [Piece(value)] if self._guard.streams else value
 
     def given(self, value: Any) -> Any:
-        return last_piece(value)
+        value = last_piece(value)
+        return mcp_content(value) if self._guard.is_mcp else value
 
     def kept_piece(self, piece: Any) -> Piece:
         return Piece(piece)
@@ -102,6 +104,7 @@ class _Guard(GuardedTool):
         super().__init__(session, contract, Running(_asked.get))
         self.name = tool.name
         self.streams = isinstance(tool, BaseStreamTool)
+        self.is_mcp = is_mcp_tool(tool)
         self.schema: bytes | None = None  # as the framework made it, where it is always the same
 
     def call(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:  # noqa: ARG002 - a tool's bodies are its own

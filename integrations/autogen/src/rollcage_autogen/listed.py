@@ -8,11 +8,18 @@ from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
 from typing import Any, Final
 
-from autogen_core import CancellationToken
+from autogen_core import CancellationToken, Image
 from autogen_core.tools import ImageResultContent, TextResultContent, ToolResult
 from pydantic import BaseModel
 from rollcage import Contract, Session
-from rollcage.adapter import GuardedCall, GuardedTool, Instead, gathered, is_list, is_object
+from rollcage.adapter import (
+    GuardedCall,
+    GuardedTool,
+    Instead,
+    gathered,
+    mcp_blocks,
+    mcp_failure,
+)
 
 from rollcage_autogen.turns import placed
 from rollcage_autogen.values import Piece, last_piece
@@ -144,6 +151,9 @@ def result_of(name: str, value: Any) -> ToolResult:
     """A result, as this agent's workbench calls it; it may have been recorded elsewhere."""
     if isinstance(value, ToolResult):
         return value.model_copy(update={"name": name})
+    failed = mcp_failure(value)
+    if failed is not None:
+        return text_result(name, failed, is_error=True)
     blocks = _blocks(value)
     if blocks is not None:
         return ToolResult(name=name, result=blocks)
@@ -153,15 +163,19 @@ def result_of(name: str, value: Any) -> ToolResult:
 
 
 def _blocks(value: Any) -> list[TextResultContent | ImageResultContent] | None:
-    """Content blocks of another framework as AutoGen's, where all of them are text."""
-    if is_object(value) and "content" in value:
-        value = value["content"]
-    if not is_list(value) or not value:
-        return None
-    texts = [each.get("text") if is_object(each) else None for each in value]
-    if not all(isinstance(text, str) for text in texts):
-        return None
-    return [TextResultContent(content=str(text)) for text in texts]
+    """Content blocks of another framework as AutoGen's; None where there are none."""
+    blocks = mcp_blocks(value)
+    return None if blocks is None else [_shown(each) for each in blocks]
+
+
+def _shown(block: Mapping[str, Any]) -> TextResultContent | ImageResultContent:
+    """A block as the workbench of an MCP server shows it."""
+    if block["type"] == "text":
+        return TextResultContent(content=str(block.get("text", "")))
+    if block["type"] == "image" and "data" in block:
+        with contextlib.suppress(Exception):  # whatever the library for images says of it
+            return ImageResultContent(content=Image.from_base64(block["data"]))
+    return TextResultContent(content=json.dumps(block))
 
 
 def text_result(name: str, text: str, *, is_error: bool = False) -> ToolResult:

@@ -30,6 +30,7 @@ from rollcage.errors import ContractError
 from rollcage_autogen.bare import before_question, watch_agents
 from rollcage_autogen.endings import cancelled, instead_of
 from rollcage_autogen.listed import ListedTool, ToolFailed, result_of, text_result
+from rollcage_autogen.mcp import McpTools, is_mcp
 from rollcage_autogen.tools import guard_tools
 from rollcage_autogen.turns import listing, note_missing, placed
 from rollcage_autogen.values import register_messages
@@ -48,6 +49,9 @@ class RollcageWorkbench(StaticStreamWorkbench):
     why: AutoGen's agents would wait for ever for anything else. Once the session is halted, the
     agent ends at its next question to the model, be that guarded or not.
 
+    What an MCP server lists is recorded, once a session (`reset` asks it again), and it is started
+    when something is asked of it: never in a replay.
+
     (`AssistantAgent` takes streams from a `StaticStreamWorkbench` only: so this is one.)
 
     Args:
@@ -55,10 +59,11 @@ class RollcageWorkbench(StaticStreamWorkbench):
         session: guards the calls.
         effects: by a tool's own name, its effect; a tool that is not named is a `write`.
         contracts: by a tool's own name, its `Contract`, or some fields of it.
+        server: a name for an MCP server; needed where the session has several.
 
     Raises:
-        ContractError: no workbench, or, for tools that can be listed only later when that is done,
-            a declaration that can't be used.
+        ContractError: no workbench, another MCP server of this name, or, for tools that can be
+            listed only later when that is done, a declaration that can't be used.
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
         *,
         effects: Mapping[str, Effect] | None = None,
         contracts: Declarations | None = None,
+        server: str = "",
     ) -> None:
         super().__init__([])
         if not isinstance(workbench, Workbench):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
@@ -84,6 +90,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
         self._static = _is_static(workbench)
         self._given = workbench
         self._inner: Any = workbench
+        self._mcp = McpTools(workbench, session, server) if is_mcp(workbench) else None
         if self._static:
             tools = _tools_of(workbench)
             guarded = guard_tools(tools, session, effects=effects, contracts=contracts)
@@ -120,7 +127,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
         if self._static:
             self._guard_later()
         try:
-            schemas: list[ToolSchema] = await self._inner.list_tools()
+            schemas: list[ToolSchema] = await self._lists()
         except Exception:
             if purpose != "call":
                 raise
@@ -134,6 +141,14 @@ class RollcageWorkbench(StaticStreamWorkbench):
         if self.session.facade is None or self._static:
             return schemas
         return [each for each in schemas if exposes(self.session, self._contract_of(each))]
+
+    async def _lists(self) -> list[ToolSchema]:
+        if self._mcp is None:
+            schemas: list[ToolSchema] = await self._inner.list_tools()
+            return schemas
+        schemas = await self._mcp.schemas()
+        self._mcp.claim([self._contract_of(each).name for each in schemas])
+        return schemas
 
     def _own_name(self, name: str) -> str:
         """A tool's own name, where the workbench shows it to the model under another."""
@@ -252,15 +267,18 @@ class RollcageWorkbench(StaticStreamWorkbench):
     # --- everything else is the workbench's own --------------------------------------------------
 
     async def start(self) -> None:
-        """Start the workbench."""
-        await self._inner.start()
+        """Start the workbench; an MCP server is started when it is needed."""
+        if self._mcp is None:
+            await self._inner.start()
 
     async def stop(self) -> None:
         """Stop the workbench."""
-        await self._inner.stop()
+        await (self._inner if self._mcp is None else self._mcp).stop()
 
     async def reset(self) -> None:
-        """Reset the workbench."""
+        """Reset the workbench; an MCP server is asked for its tools again."""
+        if self._mcp is not None:
+            self._mcp.forget()
         await self._inner.reset()
 
     async def save_state(self) -> Mapping[str, Any]:

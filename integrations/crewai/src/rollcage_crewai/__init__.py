@@ -15,7 +15,7 @@
 `guard_crew` does so for all the tools of a crew, says where each call stands, sees to it that no
 retry of CrewAI's runs a tool again, and ends the crew when the session is halted. `guard_model`
 records and replays the model's own calls; `ReplayModel` drives a crew with the decisions of a
-recorded run.
+recorded run. `mcp_tools` guards the tools of an MCP server, which a replay does not need.
 
 CrewAI takes seconds to import: it is imported where one of these names is first used.
 """
@@ -27,11 +27,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from rollcage_crewai.crews import guard_crew
+    from rollcage_crewai.mcp import mcp_tools
     from rollcage_crewai.models import guard_model
     from rollcage_crewai.replay_model import ReplayModel
     from rollcage_crewai.tools import as_tools, guard_tools
 
-__all__ = ["ReplayModel", "as_tools", "guard_crew", "guard_model", "guard_tools"]
+__all__ = ["ReplayModel", "as_tools", "guard_crew", "guard_model", "guard_tools", "mcp_tools"]
 
 _MODULES: Final = {
     "ReplayModel": "replay_model",
@@ -39,6 +40,7 @@ _MODULES: Final = {
     "guard_crew": "crews",
     "guard_model": "models",
     "guard_tools": "tools",
+    "mcp_tools": "mcp",
 }
 
 

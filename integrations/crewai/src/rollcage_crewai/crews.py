@@ -142,6 +142,10 @@ class _CrewGuard:
             update["cache_handler"] = caches.of(agent.cache_handler)
         twin = agent.model_copy(update=update)
         object.__setattr__(twin, GUARD, GuardedAgent(self.session, self._tools.guarded))
+        if getattr(agent, "mcps", None):
+            from rollcage_crewai.agent_servers import mcp_tools_of
+
+            object.__setattr__(twin, "get_mcp_tools", mcp_tools_of(twin, self.session))
         return twin
 
 

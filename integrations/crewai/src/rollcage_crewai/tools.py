@@ -7,7 +7,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from crewai.tools.base_tool import BaseTool, Tool
 from crewai.tools.structured_tool import CrewStructuredTool
@@ -29,12 +29,14 @@ from rollcage.adapter import (
     Instead,
     Running,
     guard_each,
+    mcp_failure,
     plain_body,
     required_contract,
 )
-from rollcage.errors import ArgumentsInvalid, Blocked
+from rollcage.errors import ArgumentsInvalid, Blocked, ReplayedError
 
 from rollcage_crewai.contracts import arguments_of, contract_for, instead_of
+from rollcage_crewai.mcp_values import is_mcp, mcp_failed, mcp_text
 from rollcage_crewai.turns import awaiting, this_call
 from rollcage_crewai.values import register
 
@@ -132,7 +134,7 @@ class _Call(GuardedCall):
     Once the session is halted, the failure ends the agent.
     """
 
-    answered = _ANSWERED
+    answered: ClassVar[tuple[type[Exception], ...]] = _ANSWERED
 
     def __init__(self, guard: _Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._tool = guard.tool
@@ -155,13 +157,32 @@ class _Call(GuardedCall):
         return refusal(error, self._tool)
 
 
+class _McpCall(_Call):
+    """A call of an MCP server's tool; another framework may have recorded it."""
+
+    answered = (*_ANSWERED, ReplayedError)
+
+    def given(self, value: Any) -> Any:
+        failed = mcp_failure(value)
+        return mcp_text(value) if failed is None else mcp_failed(failed, self.contract.name)
+
+    def refusal(self, error: Exception) -> ToolFailure:
+        if not isinstance(error, ReplayedError):
+            return super().refusal(error)
+        failed = mcp_failure(error)
+        if failed is None:
+            raise error
+        return mcp_failed(failed, self.contract.name)
+
+
 class _Guard(GuardedTool):
     def __init__(self, session: Session, contract: Contract, tool: Any) -> None:
         super().__init__(session, contract, Running(this_call.get))
         self.tool = tool
+        self._kind = _McpCall if is_mcp(tool) else _Call
 
     def call(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:  # noqa: ARG002 - a tool's bodies are its own
-        return _Call(self, args, kwargs)
+        return self._kind(self, args, kwargs)
 
 
 def refusal(error: Any, tool: Any) -> ToolFailure:

@@ -18,13 +18,15 @@
 `RollcageMiddleware` says where each call stands, hands a refusal to the model as an error message,
 and ends the agent when the session is halted; `tool_node_wrappers` is its twin for a plain
 `ToolNode`. `guard_model` records and replays the model's own calls;
-`ReplayModel` drives an agent with the decisions of a recorded run.
+`ReplayModel` drives an agent with the decisions of a recorded run. `mcp_tools` guards the tools of
+MCP servers, which a replay does not need.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rollcage_langchain.mcp import mcp_tools
 from rollcage_langchain.memory import follow_checkpoints
 from rollcage_langchain.models import guard_model
 from rollcage_langchain.replay_model import ReplayModel
@@ -42,6 +44,7 @@ __all__ = [
     "follow_checkpoints",
     "guard_model",
     "guard_tools",
+    "mcp_tools",
     "tool_node_wrappers",
 ]
 

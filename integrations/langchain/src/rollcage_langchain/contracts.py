@@ -74,6 +74,7 @@ class BodySignature(Signature):
     ) -> None:
         schema: Any = tool.args_schema
         self.with_artifact = tool.response_format == "content_and_artifact"
+        self.is_mcp = self.with_artifact and body.__module__ == "langchain_mcp_adapters.tools"
         parameters = [p for p in _signature(tool, body) if p.name != "self"]
         annotations: dict[str, Any] = {p.name: p.annotation for p in parameters}
         annotations |= type_hints(body)

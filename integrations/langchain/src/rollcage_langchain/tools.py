@@ -22,14 +22,16 @@ from rollcage.adapter import (
     as_written,
     call_id_here,
     guard_each,
+    mcp_failure,
     plain_body,
     required_contract,
     swapped,
     type_hints,
 )
-from rollcage.errors import ContractError
+from rollcage.errors import ContractError, ReplayedError
 
 from rollcage_langchain.contracts import BodySignature, contract_for, parameters_of
+from rollcage_langchain.mcp_values import mcp_error, of_mcp
 from rollcage_langchain.memory import follow_checkpoints
 from rollcage_langchain.values import THIS_CALL, relabel
 
@@ -122,6 +124,8 @@ def running() -> Running:
 class _Call(GuardedCall):
     """A call of a tool's body; what names the call's id in its value is set anew in each run."""
 
+    answered = (ReplayedError,)  # of an MCP tool that failed in another framework
+
     def __init__(self, guard: _Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._signature, self._args, self._kwargs = guard.signature, args, kwargs
         self._id = guard.signature.call_id(kwargs) or call_id_here()
@@ -136,7 +140,14 @@ class _Call(GuardedCall):
         return relabel(value, self._id, THIS_CALL)
 
     def given(self, value: Any) -> Any:
-        return relabel(value, THIS_CALL, self._id)
+        value = relabel(value, THIS_CALL, self._id)
+        return of_mcp(value) if self._signature.is_mcp else value
+
+    def refusal(self, error: Exception) -> Any:
+        said = mcp_failure(error) if self._signature.is_mcp else None
+        if said is None:
+            raise error
+        raise mcp_error(said) from error
 
 
 class _Guard(GuardedTool):

@@ -28,6 +28,7 @@ from rollcage.adapter.guards import (
     guarding,
 )
 from rollcage.adapter.late import LateTools
+from rollcage.adapter.mcp import McpListing, mcp_blocks, mcp_definitions, mcp_failure
 from rollcage.adapter.models import (
     CallNumbers,
     GuardedModel,
@@ -83,6 +84,7 @@ __all__ = [
     "GuardedTool",
     "Instead",
     "LateTools",
+    "McpListing",
     "ModelCall",
     "Parts",
     "RecordedAnswers",
@@ -115,6 +117,9 @@ __all__ = [
     "is_model_class",
     "is_object",
     "is_tuple",
+    "mcp_blocks",
+    "mcp_definitions",
+    "mcp_failure",
     "model_contract",
     "model_request",
     "offered",

@@ -1,0 +1,142 @@
+"""MCP servers: the tools that autogen-ext makes of them, listed by the recording in a replay."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from autogen_core.tools import BaseTool, ToolSchema
+from rollcage import Session
+from rollcage.adapter import Declarations, Effect, McpListing, mcp_definitions
+from rollcage.errors import ContractError
+
+from rollcage_autogen.tools import guard_tools
+
+if TYPE_CHECKING:
+    from autogen_ext.tools.mcp import McpServerParams, McpWorkbench
+
+__all__ = ["McpTools", "is_mcp", "mcp_tools"]
+
+
+async def mcp_tools(
+    server_params: McpServerParams,
+    session: Session,
+    *,
+    server: str = "",
+    effects: Mapping[str, Effect] | None = None,
+    contracts: Declarations | None = None,
+) -> list[BaseTool[Any, Any]]:
+    """The guarded tools of an MCP server, in place of `await mcp_server_tools(server_params)`.
+
+    What the server lists is recorded, once a session: in a replay it is neither started nor
+    reached. After that each call opens a connection of its own, as AutoGen's own tools do.
+
+    Args:
+        server_params: of the server.
+        session: records; it must be entered.
+        server: a name for the server; needed where the session has several.
+        effects: by a tool's name, its effect; a tool that is not named is a `write`.
+        contracts: by a tool's name, its `Contract`, or some fields of it.
+
+    Raises:
+        ContractError: another server of the session has this name, or a tool of one name; a name
+            that no tool has; a declaration that can't be used.
+        ReplayMiss: the session replays offline, and the server's tools are not recorded.
+        ToolRefused: a tool that the session's facade does not give.
+    """
+    from autogen_ext.tools import mcp
+    from mcp.types import Tool
+
+    kinds: dict[type, Any] = {
+        mcp.StdioServerParams: mcp.StdioMcpToolAdapter,
+        mcp.SseServerParams: mcp.SseMcpToolAdapter,
+        mcp.StreamableHttpServerParams: mcp.StreamableHttpMcpToolAdapter,
+    }
+    kind = kinds.get(type(server_params))
+    if kind is None:
+        raise ContractError(f"{server_params!r} are no parameters of an MCP server of AutoGen")
+
+    async def ask() -> list[dict[str, Any]]:
+        async with mcp.create_mcp_server_session(server_params) as opened:
+            await opened.initialize()
+            return await mcp_definitions(opened)
+
+    listing = McpListing.of(session, server, server_params)
+    tools: list[BaseTool[Any, Any]] = [
+        kind(server_params=server_params, tool=Tool.model_validate(each))
+        for each in await listing.atools(ask)
+    ]
+    listing.claim([tool.name for tool in tools], "take one of them from a session of its own")
+    return guard_tools(tools, session, effects=effects, contracts=contracts)
+
+
+def is_mcp(workbench: Any) -> TypeGuard[McpWorkbench]:
+    """Whether it is AutoGen's workbench for an MCP server."""
+    module = sys.modules.get("autogen_ext.tools.mcp")
+    return module is not None and isinstance(workbench, module.McpWorkbench)
+
+
+class McpTools:
+    """What the server of a workbench lists, live or recorded.
+
+    Args:
+        workbench: as the user has it.
+        session: records.
+        server: its name in the session.
+
+    Raises:
+        ContractError: another server of the session has this name.
+    """
+
+    def __init__(self, workbench: McpWorkbench, session: Session, server: str) -> None:
+        self._workbench = workbench
+        self._listing = McpListing.of(session, server, workbench.server_params)
+
+    async def schemas(self) -> list[ToolSchema]:
+        """The tools of the workbench, as the workbench itself would show them."""
+        from mcp.types import ListToolsResult
+
+        definitions = await self._listing.atools(self._ask)
+        twin: Any = copy.copy(self._workbench)
+        twin._actor = _Answering(ListToolsResult.model_validate({"tools": definitions}))  # noqa: SLF001 - protected, and no other way
+        twin._actor_loop = None  # noqa: SLF001 - the same: it has nothing to stop
+        schemas: list[ToolSchema] = await twin.list_tools()
+        return schemas
+
+    def claim(self, names: list[str]) -> None:
+        """See `McpListing.claim`."""
+        self._listing.claim(names, 'declare it under another: contracts={"…": {"name": "…"}}')
+
+    def forget(self) -> None:
+        """Ask the server again next time."""
+        self._listing.forget()
+
+    async def _ask(self) -> list[dict[str, Any]]:
+        inner: Any = self._workbench
+        if not inner._actor:  # noqa: SLF001 - protected, and no other way
+            await inner.start()
+        answer: Any = await (await inner._actor.call("list_tools", None))  # noqa: SLF001 - the same
+        return [
+            tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in answer.tools
+        ]
+
+    async def stop(self) -> None:
+        """Stop the server, if it was needed."""
+        inner: Any = self._workbench
+        if inner._actor:  # noqa: SLF001 - protected, and no other way
+            await inner.stop()
+
+
+class _Answering:
+    """Stands in for the connection of a workbench, to list tools that are known already."""
+
+    def __init__(self, tools: Any) -> None:
+        self._tools = tools
+
+    async def call(self, *_: Any) -> Any:
+        answer = asyncio.get_running_loop().create_future()
+        answer.set_result(self._tools)
+        return answer

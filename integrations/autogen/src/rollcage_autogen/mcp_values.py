@@ -1,0 +1,68 @@
+"""Results of MCP tools as autogen-ext's tools give them, whichever framework recorded them."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import pydantic
+from rollcage.adapter import Parts, is_list, mcp_blocks, mcp_failure, register_parts
+
+__all__ = ["is_mcp_tool", "mcp_content", "register_content"]
+
+
+def is_mcp_tool(tool: Any) -> bool:
+    """Whether it is one of autogen-ext's tools of MCP servers."""
+    adapters = [each.__name__ for each in type(tool).__mro__]
+    return "mcp.types" in sys.modules and "McpToolAdapter" in adapters
+
+
+@functools.cache
+def register_content() -> None:
+    """Teach the trace what such a tool gives: the protocol's own content blocks."""
+    from mcp import types
+
+    blocks: dict[str, type[pydantic.BaseModel]] = {
+        "text": types.TextContent,
+        "image": types.ImageContent,
+        "audio": types.AudioContent,
+        "resource_link": types.ResourceLink,
+        "resource": types.EmbeddedResource,
+    }
+    register_parts(
+        {
+            kind: Parts.of_model(f"autogen.mcp_{name}", kind, by_alias=True, exclude_none=True)
+            for name, kind in blocks.items()
+        }
+    )
+
+
+def mcp_content(value: Any) -> Any:
+    """Content blocks of the protocol; another framework may have recorded a text, or its own.
+
+    Raises:
+        Exception: the tool failed, as autogen-ext says it.
+    """
+    if is_list(value) and all(isinstance(each, pydantic.BaseModel) for each in value):
+        return value
+    failed = mcp_failure(value)
+    if failed is not None:
+        raise Exception(failed)  # noqa: TRY002 - what autogen-ext itself raises
+    blocks = mcp_blocks(value)
+    if blocks is None:
+        blocks = [{"type": "text", "text": value if isinstance(value, str) else str(value)}]
+    from mcp.types import ContentBlock
+
+    adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(list[ContentBlock])
+    return adapter.validate_python([_protocol(each) for each in blocks])
+
+
+def _protocol(block: Mapping[str, Any]) -> Mapping[str, Any]:
+    if block["type"] == "image" and "data" in block:
+        return {"type": "image", "data": block["data"], "mimeType": block.get("mime_type") or ""}
+    if block["type"] in ("text", "audio", "resource", "resource_link"):
+        return block
+    return {"type": "text", "text": json.dumps(block)}

@@ -1,0 +1,119 @@
+"""The MCP servers that agents name themselves (`Agent(mcps=[...])`), in a guarded crew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from crewai.mcp.client import MCPClient
+from crewai.mcp.config import MCPServerConfig, MCPServerHTTP
+from crewai.mcp.tool_resolver import MCPToolResolver
+from crewai.tools.base_tool import BaseTool
+from crewai.tools.mcp_native_tool import MCPNativeTool
+from crewai.utilities.string_utils import sanitize_tool_name
+from rollcage import Session
+from rollcage.adapter import McpListing
+
+__all__ = ["mcp_tools_of"]
+
+
+def mcp_tools_of(agent: Any, session: Session) -> Callable[..., list[BaseTool]]:
+    """An agent's `get_mcp_tools`, which asks a server once a session, and none in a replay."""
+
+    def get_mcp_tools(mcps: list[str | MCPServerConfig]) -> list[BaseTool]:
+        return _Resolver(agent, agent._logger, session).resolve(mcps)  # noqa: SLF001 - as the agent does it
+
+    return get_mcp_tools
+
+
+class _Resolver(MCPToolResolver):
+    """Finds the tools as CrewAI does; their calls are made once.
+
+    CrewAI's own client makes one up to three times where no answer comes: each may have happened.
+    """
+
+    def __init__(self, agent: Any, logger: Any, session: Session) -> None:
+        super().__init__(agent, logger)
+        self._session = session
+
+    def _resolve_external(self, mcp_ref: str) -> list[BaseTool]:
+        """The tools behind an address; the one that it names after `#`, or all."""
+        url, _, only = mcp_ref.partition("#")
+        tools, _ = self._resolve_native(MCPServerHTTP(url=url))
+        wanted = sanitize_tool_name(only)
+        return [
+            tool
+            for tool in tools
+            if not only or sanitize_tool_name(getattr(tool, "original_tool_name", "")) == wanted
+        ]
+
+    def _resolve_native(
+        self, mcp_config: MCPServerConfig, server_reference: str | None = None
+    ) -> tuple[list[BaseTool], list[Any]]:
+        _, server = self._create_transport(mcp_config)
+        asked = type(mcp_config).__name__, mcp_config.model_dump(exclude={"tool_filter"})
+        listing = McpListing.of(self._session, server, asked)
+        found = [_as_crewai_lists(each) for each in listing.tools(lambda: self._ask(mcp_config))]
+        tools: list[BaseTool] = [
+            self._native(mcp_config, server, each, server_reference)
+            for each in found
+            if self._is_wanted(mcp_config.tool_filter, server, each)
+        ]
+        listing.claim([tool.name for tool in tools], "give one of the servers another address")
+        return tools, []
+
+    def _ask(self, config: MCPServerConfig) -> list[dict[str, Any]]:
+        """What the server lists: CrewAI asks it, and shows a filter each of its tools."""
+        seen: list[dict[str, Any]] = []
+
+        def show(_: Any, tool: dict[str, Any]) -> bool:
+            seen.append({**tool, "name": tool["original_name"]})
+            return False
+
+        super()._resolve_native(config.model_copy(update={"tool_filter": show}))
+        return [{n: v for n, v in each.items() if n != "original_name"} for each in seen]
+
+    def _is_wanted(self, wanted: Any, server: str, tool: dict[str, Any]) -> bool:
+        if not callable(wanted):
+            return True
+        from crewai.mcp.filters import ToolFilterContext
+
+        try:
+            context = ToolFilterContext(agent=self._agent, server_name=server, run_context=None)
+            return bool(wanted(context, tool))
+        except (TypeError, AttributeError):  # one that takes the tool alone; as CrewAI tells them
+            return bool(wanted(tool))
+
+    def _native(
+        self,
+        config: MCPServerConfig,
+        server: str,
+        tool: dict[str, Any],
+        server_reference: str | None,
+    ) -> MCPNativeTool:
+        def client() -> MCPClient:
+            transport, _ = self._create_transport(config)
+            return MCPClient(transport=transport, max_retries=1)
+
+        schema: dict[str, Any] = {"description": tool["description"], "args_schema": None}
+        if tool["inputSchema"]:
+            schema["args_schema"] = self._json_schema_to_pydantic(tool["name"], tool["inputSchema"])
+        return MCPNativeTool(
+            client_factory=client,
+            tool_name=tool["name"],
+            tool_schema=schema,
+            server_name=server,
+            original_tool_name=tool["original_name"],
+            server_reference=server_reference,
+        )
+
+
+def _as_crewai_lists(definition: dict[str, Any]) -> dict[str, Any]:
+    """A recorded tool, in the form that CrewAI's client and filters know."""
+    name = str(definition["name"])
+    return {
+        "name": sanitize_tool_name(name),
+        "original_name": name,
+        "description": definition.get("description") or "",
+        "inputSchema": definition.get("inputSchema") or {},
+    }

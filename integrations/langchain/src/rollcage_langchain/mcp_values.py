@@ -1,0 +1,47 @@
+"""Results of MCP tools as langchain-mcp-adapters gives them, whichever framework recorded them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from langchain_core.tools import ToolException
+from rollcage.adapter import is_object, is_tuple, mcp_blocks, mcp_failure
+
+__all__ = ["mcp_error", "of_mcp"]
+
+
+def of_mcp(value: Any) -> Any:
+    """Content blocks and an artifact: what such a tool gives.
+
+    Raises:
+        ToolException: the tool failed.
+    """
+    if is_tuple(value):
+        return value
+    failed = mcp_failure(value)
+    if failed is not None:
+        raise mcp_error(failed)
+    blocks = mcp_blocks(value)
+    if blocks is None:
+        blocks = [{"type": "text", "text": value if isinstance(value, str) else str(value)}]
+    result: Any = value.get("result", value) if is_object(value) else None
+    structured: Any = result.get("structuredContent") if is_object(result) else None
+    artifact = None if structured is None else {"structured_content": structured}
+    return [_block(each) for each in blocks], artifact
+
+
+def mcp_error(text: str) -> ToolException:
+    """The error by which langchain-mcp-adapters tells the model that a tool failed."""
+    adapters = sys.modules.get("langchain_mcp_adapters.tools")
+    kind: Any = getattr(adapters, "_MCPToolExecutionError", None)
+    return ToolException(text) if kind is None else kind([{"type": "text", "text": text}])
+
+
+def _block(block: Mapping[str, Any]) -> Mapping[str, Any]:
+    if block["type"] == "text":
+        return {"type": "text", "text": str(block.get("text", ""))}
+    if block["type"] == "image" and "data" in block:
+        return {"type": "image", "base64": block["data"], "mime_type": block.get("mime_type")}
+    return block

@@ -1,0 +1,249 @@
+"""MCP servers behind a framework's own client: what they list is a step, so it replays.
+
+The calls of their tools are guarded as all others are. The list of tools is what is left that a
+replay would need the server for: it is asked for once a session, and recorded as a read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, ClassVar, Final
+
+from rollcage.adapter.shapes import is_list, is_object, is_tuple
+from rollcage.contract.contract import Contract
+from rollcage.errors import ContractError, ReplayedError
+from rollcage.session.session import Session
+from rollcage.values.natives import native_of
+
+__all__ = ["McpListing", "mcp_blocks", "mcp_definitions", "mcp_failure"]
+
+Definition = dict[str, Any]
+"""A tool, as in the result of `tools/list`."""
+
+_FAILURES: Final = {
+    "langchain_mcp_adapters.tools._MCPToolExecutionError",
+    "rollcage_autogen.listed.ToolFailed",
+    "rollcage_mcp.errors.ServerError",
+}
+_PAGES: Final = 1_000
+_NAMED: Final = "mcp:tools/list"  # as the proxy of rollcage-mcp calls it
+_SERVER: Final = {"server": {"type": "string"}}
+
+
+class McpListing:
+    """The tools of one server, as a session has them: asked for once, recorded, and replayed.
+
+    Args:
+        session: records them.
+        server: the name of the server in this session; empty where there is but one.
+
+    See `of`, which finds the one that a session has already.
+
+    Attributes:
+        contract: of the read, for a policy; a facade has to give it, as it gives tools.
+    """
+
+    contract: ClassVar[Contract] = Contract(
+        name=_NAMED,
+        description="What the server answers to tools/list.",
+        parameters={"type": "object", "properties": _SERVER},
+        effect="read",
+    )
+
+    def __init__(self, session: Session, server: str) -> None:
+        self.session = session
+        self.server = server
+        self._found: list[Definition] | None = None
+        self._lock = threading.Lock()
+        self._asking = asyncio.Lock()
+
+    @staticmethod
+    def of(session: Session, server: str, asked: Any) -> McpListing:
+        """The listing of a server, made at the first time.
+
+        Args:
+            session: the session.
+            server: the server's name in it.
+            asked: what reaches the server (its parameters, say); it tells servers from each other.
+
+        Raises:
+            ContractError: another server of the session has this name.
+        """
+        with _LOCK:
+            servers = _SERVERS.setdefault(session, _Servers())
+            own, listing = servers.listings.setdefault(server, (asked, McpListing(session, server)))
+        if own != asked:
+            called = f"called {server!r}" if server else "without a name"
+            raise ContractError(
+                f"two MCP servers of this session are {called}, and their recorded tools could not "
+                f"be told apart: name each with server="
+            )
+        return listing
+
+    def tools(self, ask: Callable[[], Iterable[Definition]]) -> list[Definition]:
+        """The definitions of the server's tools; `ask` is called where none are recorded.
+
+        Raises:
+            ReplayMiss: the session replays offline, and none are recorded.
+            Blocked: the policy refuses the read `mcp:tools/list`.
+            ToolRefused: the session's facade does not give it.
+        """
+        self._expose()
+        with self._lock:
+            if self._found is None:
+                value = self.session.run(
+                    self.contract, self._arguments(), lambda **_: _recorded(ask())
+                )
+                self._found = _listed(value)
+            return list(self._found)
+
+    async def atools(self, ask: Callable[[], Awaitable[Iterable[Definition]]]) -> list[Definition]:
+        """`tools` for an async client."""
+
+        async def body(**_: Any) -> Any:
+            return _recorded(await ask())
+
+        self._expose()
+        async with self._asking:
+            if self._found is None:
+                value = await self.session.arun(self.contract, self._arguments(), body)
+                self._found = _listed(value)
+            return list(self._found)
+
+    def claim(self, names: Iterable[str], otherwise: str) -> None:
+        """Note which tools are the server's: a call has to tell which server it is for.
+
+        Args:
+            names: of the tools, as their contracts have them.
+            otherwise: how to give one of them another name, for the error.
+
+        Raises:
+            ContractError: a tool of another server of the session has this name.
+        """
+        with _LOCK:
+            owners = _SERVERS[self.session].owners
+            for name in names:
+                owner = owners.setdefault(name, self.server)
+                if owner != self.server:
+                    raise ContractError(
+                        f"the MCP servers {owner!r} and {self.server!r} both have a tool {name!r}, "
+                        f"and a recorded call would not say which one it was: {otherwise}"
+                    )
+
+    def forget(self) -> None:
+        """Ask again next time: the tools may have changed. That is a step of its own."""
+        self._found = None
+
+    def _expose(self) -> None:
+        facade = self.session.facade
+        verdict = None if facade is None else facade.check(self.contract)
+        if facade is not None and verdict is not None:
+            raise facade.refusal(self.contract, verdict)
+
+    def _arguments(self) -> dict[str, Any]:
+        return {"server": self.server} if self.server else {}
+
+
+class _Servers:
+    """What a session knows of its servers."""
+
+    def __init__(self) -> None:
+        self.listings: dict[str, tuple[Any, McpListing]] = {}
+        self.owners: dict[str, str] = {}
+
+
+_LOCK: Final = threading.Lock()
+_SERVERS: Final[weakref.WeakKeyDictionary[Session, _Servers]] = weakref.WeakKeyDictionary()
+
+
+async def mcp_definitions(client: Any) -> list[Definition]:
+    """All tools of a server, page by page.
+
+    Args:
+        client: an `mcp.ClientSession` that is initialized.
+
+    Raises:
+        ContractError: there is no end of pages.
+    """
+    found: list[Definition] = []
+    cursor: str | None = None
+    for _ in range(_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        found += [
+            each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in page.tools
+        ]
+        cursor = page.nextCursor
+        if not cursor:
+            return found
+    raise ContractError(f"the MCP server lists its tools in more than {_PAGES} pages")
+
+
+def mcp_blocks(value: Any) -> list[Mapping[str, Any]] | None:
+    """The content blocks of a tool's result, whichever framework recorded it; None: it has none.
+
+    Each has a `type`: `text` with its `text`, `image` with its `data` and `mime_type`, or another
+    of the protocol's, as it is.
+    """
+    value = _plain(value)
+    if is_object(value):
+        value = value.get("content")
+    if _is_pair(value):  # of LangChain: content and artifact
+        value = value[0]
+    if not is_list(value) or not value:
+        return None
+    if not all(is_object(each) and isinstance(each.get("type"), str) for each in value):
+        return None
+    return [_block(each) for each in value]
+
+
+def mcp_failure(given: Any) -> str | None:
+    """What a tool said that failed, by its server's word (`isError`); None: it did not.
+
+    Args:
+        given: what a step gave, or raised, whichever framework recorded it.
+    """
+    if isinstance(given, ReplayedError):
+        return given.message if given.type_name in _FAILURES else None
+    given = _plain(given)
+    if not is_object(given):
+        return None
+    if given.get("reason") == "mcp_error" and is_object(given.get("details")):  # of CrewAI
+        return str(given.get("message", ""))
+    if given.get("isError") is True:
+        texts = [str(each["text"]) for each in mcp_blocks(given) or () if "text" in each]
+        return "\n".join(texts)
+    return None
+
+
+def _plain(value: Any) -> Any:
+    """A value as other frameworks read it; of the proxy's, the result alone."""
+    native = native_of(type(value))
+    data = value if native is None else native.project(value)
+    return data["result"] if is_object(data) and is_object(data.get("result")) else data
+
+
+def _is_pair(value: Any) -> bool:
+    return (is_tuple(value) or is_list(value)) and len(value) == 2 and is_list(value[0])
+
+
+def _block(block: Mapping[str, Any]) -> Mapping[str, Any]:
+    if block["type"] != "image":
+        return block
+    data = block.get("data", block.get("base64"))
+    kind = block.get("mime_type", block.get("mimeType"))
+    return {"type": "image", "data": data, "mime_type": kind} if data else block
+
+
+def _recorded(definitions: Iterable[Definition]) -> dict[str, Any]:
+    return {"result": {"tools": [*definitions]}}
+
+
+def _listed(value: Any) -> list[Definition]:
+    result: Any = value.get("result") if is_object(value) else None
+    tools: Any = result.get("tools") if is_object(result) else None
+    if not is_list(tools) or not all(is_object(each) for each in tools):
+        raise ContractError(f"what is recorded of {_NAMED} is no list of tools")
+    return tools
