@@ -4,13 +4,15 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
+from xml.etree import ElementTree as ET
 
 import pytest
 import rollcage
 from rollcage import errors
 
+from website import recording
 from website.links import findings
-from website.pages import first_sentence, llms, llms_full, missing_pages, pages, write_texts
+from website.pages import DOCS, first_sentence, llms, llms_full, missing_pages, pages, write_texts
 
 Run = Callable[..., "CompletedProcess[str]"]
 
@@ -97,3 +99,35 @@ def test_the_errors_that_agents_are_told_of_exist() -> None:
     named = set(re.findall(r"`([A-Z]\w+)`", table))
     assert named
     assert named <= set(errors.__all__)
+
+
+def test_the_recording_is_what_the_quickstart_shows() -> None:
+    made = "python -m website.recording"
+    assert recording.TARGET.read_text(encoding="utf-8") == recording.recording(), made
+
+
+PICTURES = sorted(DOCS.glob("*.svg"))
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.name)
+def test_a_picture_has_words_and_both_colour_schemes(picture: Path) -> None:
+    text = picture.read_text(encoding="utf-8")
+    root = ET.fromstring(text)  # noqa: S314 - our own
+    title = root.find("{http://www.w3.org/2000/svg}title")
+    assert title is not None
+    assert len(str(title.text)) > 40
+    assert root.get("role") == "img"
+    own_ground = 'class="screen"' in text or "background: #fff" in text
+    assert own_ground or "prefers-color-scheme: dark" in text
+    assert "href=" not in text
+    assert "<script" not in text
+
+
+def test_the_picture_of_a_call_names_the_steps_of_the_first_page() -> None:
+    page = (DOCS / "index.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| (\w+) \|", page.partition("call.svg")[2].partition("\n## ")[0], re.MULTILINE
+    )
+    drawn = re.findall(r'class="name"[^>]*>(\w+)<', (DOCS / "call.svg").read_text())
+    assert rows
+    assert [name for name in drawn if name in rows] == rows
