@@ -59,6 +59,14 @@ PACKAGES = {
     ],
     "mcp": ["packages/mcp", "packages/cli", "packages/views", *SUITES[1:]],
     "otel": ["packages/otel", "packages/cli", "packages/views", "packages/core"],
+    "server": [
+        "packages/server",
+        "packages/workflow[engine]",
+        "packages/cli",
+        "packages/views",
+        "packages/core",
+        "packages/governance",
+    ],
     "views": ["packages/views", "packages/cli", "packages/core"],
     "workflow": [
         "packages/workflow",
@@ -93,7 +101,7 @@ CORE = "packages/core[idna,secrets,sql,yaml]"  # with all that a policy can use
 EVERYTHING = [CORE, "packages/cli[demo]", "packages/conformance", "packages/governance"]
 EVERYTHING += ["packages/otel[export]", "packages/policy", "packages/pytest", "packages/toolbox"]
 EVERYTHING += ["packages/importing[protobuf]", "packages/mcp[http]", "packages/views"]
-EVERYTHING += ["packages/workflow[engine]"]
+EVERYTHING += ["packages/workflow[engine]", "packages/server"]
 EVERYTHING += [PACKAGES[adapter][0] for adapter in ADAPTERS]
 
 

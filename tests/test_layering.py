@@ -83,6 +83,9 @@ BESIDE = {
     ("rollcage_policy.commands", "rollcage_views"),
     ("rollcage_mcp.approving", "rollcage_views"),
     ("rollcage_mcp.install", "rollcage_cli"),
+    ("rollcage_server", "rollcage_views"),
+    ("rollcage_server", "rollcage_workflow"),
+    ("rollcage_server.commands", "rollcage_cli"),
     ("rollcage_workflow.commands", "rollcage_cli"),
 }
 

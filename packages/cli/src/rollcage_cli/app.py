@@ -57,7 +57,10 @@ _ELSEWHERE: Final = {  # by the extra that brings them
     "import": "import",
     "backtest": "policy",
     "policy": "policy",
+    "serve": "server",
+    "token": "server",
     "tools": "governance",
+    "ui": "server",
 }
 _EXIT_CODES: Final = (
     "Exit codes: 0 done, 1 a difference, 2 bad request or not found, 3 a trace is damaged, "

@@ -14,6 +14,7 @@ from rollcage_views.lineage import Effect, Standing, lineage_of, standing, words
 from rollcage_views.names import short_ids
 from rollcage_views.policies import Hit, RuleCount, hits_of, rule_counts
 from rollcage_views.search import FoundStep, RunFilter, StepFilter, search_runs, search_steps
+from rollcage_views.sheets import Sheet, sheet_of
 from rollcage_views.steps import call_text, outcome_text, said_text, state_text
 from rollcage_views.text import (
     arguments_text,
@@ -50,6 +51,7 @@ __all__ = [
     "Price",
     "RuleCount",
     "RunFilter",
+    "Sheet",
     "Standing",
     "StateChange",
     "StepFilter",
@@ -90,6 +92,7 @@ __all__ = [
     "said_text",
     "search_runs",
     "search_steps",
+    "sheet_of",
     "short_ids",
     "standing",
     "state_text",

@@ -21,15 +21,23 @@ class Following:
 
     What it costs grows with what is new, not with the run.
 
+    Args:
+        reader: where the run lies.
+        run: its id.
+        begun: tell each step when it begins, too.
+
     Attributes:
+        line: of what was told last, in the trace.
         started: the run's `run.started`; empty before it was read.
         finished: its last `run.finished` or `run.abandoned`; None while there is none, or where
             events of steps came after it.
     """
 
-    def __init__(self, reader: Reader, run: str) -> None:
+    def __init__(self, reader: Reader, run: str, *, begun: bool = False) -> None:
         self._reader = reader
         self._run = run
+        self._begun = begun
+        self.line = 0
         self._tail = Tail(0, 0, CHAIN_START, b"")
         self._open: dict[int, tuple[int, dict[str, Any]]] = {}
         self.started: dict[str, Any] = {}
@@ -57,6 +65,7 @@ class Following:
                 said = f"not an event of this format: {error!r}"
                 raise TraceCorrupt(trace.where, line, said) from None
             if told is not None:
+                self.line = line
                 yield told
         self._tail = Tail(before.lines + rest.lines, before.size + rest.size, rest.head, b"")
 
@@ -69,16 +78,22 @@ class Following:
         elif kind in _BEGIN:
             self.finished = None
             self._open[event["step"]] = (line, event)
-            return self._step(event["step"]) if kind in _WHOLE else None
+            whole = kind in _WHOLE
+            return self._step(event["step"], is_over=whole) if whole or self._begun else None
         elif kind in _END and event["step"] in self._open:
-            return self._step(event["step"], (line, event))
+            return self._step(event["step"], (line, event), is_over=True)
         return event
 
-    def _step(self, number: int, *ends: tuple[int, dict[str, Any]]) -> Step:
+    @property
+    def lines(self) -> int:
+        """How many lines of the trace were read."""
+        return self._tail.lines
+
+    def _step(self, number: int, *ends: tuple[int, dict[str, Any]], is_over: bool) -> Step:
         """A step by its own events alone; one that is unknown may still be resolved later."""
         begun = self._open[number]
         seen: Run = fold([(1, self.started), begun, *ends])
         (step,) = seen.steps
-        if step.state != "unknown":
+        if is_over and step.state != "unknown":
             del self._open[number]
         return step

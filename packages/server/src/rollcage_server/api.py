@@ -1,0 +1,184 @@
+"""`/api/v1`: what pages show, for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Any
+
+import orjson
+from fastapi import Query, Request
+from rollcage_views import (
+    Viewer,
+    align,
+    hits_of,
+    pair_data,
+    run_data,
+    step_data,
+    timeline_of,
+    usage_of,
+)
+from rollcage_views.jobs import Job
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from rollcage_server import reading
+from rollcage_server.access import AskingNow, Routes
+from rollcage_server.live import after_of, live
+from rollcage_server.roles import Right
+
+__all__ = ["Data", "api"]
+
+api = Routes("/api/v1", documented=True)
+
+Limit = Annotated[int, Query(ge=1, le=1000)]
+Moment = Annotated[int | None, Query(ge=0, description="Unix time (µs)")]
+
+
+class Data(Response):
+    """JSON, as views have it."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """The data as bytes."""
+        return orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS)
+
+
+@api.get("/openapi.json", Right.SEE)
+def openapi(request: Request) -> Response:
+    """Describe this API."""
+    return Data(request.app.openapi())
+
+
+@api.get("/me", Right.SEE)
+def me(asking: AskingNow) -> Response:
+    """Tell who asks, and what they may do."""
+    who = asking.who
+    return Data({"name": who.name, "roles": sorted(who.roles), "rights": sorted(who.rights),
+                 "expires": int(who.expires)})  # fmt: skip
+
+
+@api.get("/jobs", Right.SEE)
+def jobs(asking: AskingNow, name: str = "", limit: Limit = reading.PAGE) -> Response:
+    """List jobs, those with the newest runs first."""
+    found = reading.jobs(asking.store, name=name, limit=limit)
+    return Data({"jobs": [_job(each, asking.who.viewer) for each in found]})
+
+
+@api.get("/runs", Right.SEE)
+def runs(
+    asking: AskingNow,
+    name: str = "",
+    status: str = "",
+    mode: str = "",
+    since: Moment = None,
+    before: Moment = None,
+    limit: Limit = reading.PAGE,
+) -> Response:
+    """List runs, the newest first; of one after the other page, those `before` its last."""
+    wanted = reading.filter_of(name=name, status=status, mode=mode, since=since, before=before)
+    found = reading.runs(asking.store, wanted, limit=limit)
+    return Data({"runs": [reading.info_data(each, asking.who.viewer) for each in found]})
+
+
+@api.get("/runs/{run}", Right.SEE)
+def run(asking: AskingNow, run: str) -> Response:
+    """Tell all of a run but its steps."""
+    found, stands = reading.lineage(asking.store, run)
+    seen = asking.who.viewer.run(found[-1])
+    return Data(run_data(seen, stands, []))
+
+
+@api.get("/runs/{run}/steps", Right.SEE)
+def steps(
+    asking: AskingNow,
+    run: str,
+    first: Annotated[int, Query(ge=1)] = 1,
+    count: Limit = reading.PAGE,
+) -> Response:
+    """List steps of a run; what that costs hardly grows with the run."""
+    page = reading.run_sheet(asking.store, run, asking.who.viewer, first=first, count=count)
+    sheet = page.sheet
+    return Data(
+        {
+            "run": run,
+            "status": page.status,
+            "first": sheet.first,
+            "total": sheet.total,
+            "line": sheet.lines,
+            "next": sheet.behind or None,
+            "steps": [step_data(each) for each in sheet.run.steps],
+        }
+    )
+
+
+@api.get("/runs/{run}/steps/{number}", Right.SEE)
+def step(asking: AskingNow, run: str, number: int) -> Response:
+    """Tell a step in full."""
+    return Data(step_data(reading.step(asking.store, run, number, asking.who.viewer)[1]))
+
+
+@api.get("/runs/{run}/timeline", Right.SEE)
+def timeline(asking: AskingNow, run: str) -> Response:
+    """Tell when what happened, over all attempts."""
+    found, _ = reading.lineage(asking.store, run)
+    return Data(timeline_of(list(map(asking.who.viewer.run, found))).as_data())
+
+
+@api.get("/runs/{run}/usage", Right.SEE)
+def usage(asking: AskingNow, run: str) -> Response:
+    """Tell calls, time and tokens, by tool, model and agent."""
+    found, _ = reading.lineage(asking.store, run)
+    return Data(dataclasses.asdict(usage_of(found)))
+
+
+@api.get("/runs/{run}/hits", Right.SEE)
+def hits(asking: AskingNow, run: str) -> Response:
+    """Tell what policies decided, and what those in shadow mode would have."""
+    found, _ = reading.lineage(asking.store, run)
+    seen = asking.who.viewer.run(found[-1])
+    return Data({"hits": [each.as_data() for each in hits_of(seen)]})
+
+
+@api.get("/runs/{run}/events", Right.SEE)
+async def events(request: Request, asking: AskingNow, run: str) -> Response:
+    """Follow a run as Server-Sent Events; `Last-Event-ID` is the line that was seen last."""
+    await run_in_threadpool(asking.store.info, reading.check_run(run))
+    return live(request, asking, run, "json", after_of(request))
+
+
+@api.get("/diff", Right.SEE)
+def diff(asking: AskingNow, a: str, b: str) -> Response:
+    """Align two runs; a pair whose sides differ has its changes."""
+    viewer = asking.who.viewer
+    one, two = (reading.lineage(asking.store, each)[0][-1] for each in (a, b))
+    pairs = align(one.steps, two.steps)
+    return Data({"a": a, "b": b, "pairs": [pair_data(viewer.pair(each)) for each in pairs]})
+
+
+@api.get("/inbox", Right.SEE)
+def inbox(asking: AskingNow) -> Response:
+    """List what waits for somebody: calls to approve, steps to resolve."""
+    return Data(reading.waiting(asking.store, asking.who.viewer).as_data(reading.now()))
+
+
+@api.get("/audit", Right.AUDIT)
+def audit(asking: AskingNow, newest: Limit = reading.PAGE) -> Response:
+    """List who did what; the chain of what is listed is checked."""
+    return Data({"lines": [each.as_data() for each in asking.audit.lines(newest=newest)]})
+
+
+@api.get("/audit/export", Right.AUDIT)
+def export(asking: AskingNow) -> Response:
+    """Give the whole log as JSON lines; its chain is checked."""
+    data = b"".join(asking.audit.export())
+    named = {"Content-Disposition": 'attachment; filename="rollcage-audit.jsonl"'}
+    return Response(data, media_type="application/x-ndjson", headers=named)
+
+
+def _job(job: Job, viewer: Viewer) -> dict[str, Any]:
+    attempts = [
+        reading.info_data(each.info, viewer) | {"status": each.status} for each in job.attempts
+    ]
+    return {"name": job.name, "run": job.run, "status": job.status, "began": job.began,
+            "attempts": attempts, "more": job.more}  # fmt: skip

@@ -1,0 +1,267 @@
+"""Live runs: one follower a run, whose news go to all who look at it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final, Literal
+
+from rollcage.errors import RollcageError, RunNotFound
+from rollcage.store import Store
+from rollcage.trace import Step
+from rollcage_views import Following
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from rollcage_server.errors import TooMany
+
+__all__ = ["EventStream", "Hub", "News", "message"]
+
+_EVERY: Final = 0.4  # seconds between two looks at a run
+_ALIVE: Final = 15.0  # seconds between two signs of life to a viewer
+_KEPT: Final = 2000  # of the newest news of a run, for who was away for a moment
+_QUEUED: Final = 32  # messages that wait for one viewer; who falls behind more is dropped
+
+Form = Literal["html", "json"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class News:
+    """What is new in a run for somebody.
+
+    Attributes:
+        run: its id.
+        after: the line up to which they knew it.
+        line: up to which they do now.
+        steps: each step that began or ended, as it is now, by its number.
+        events: what else happened.
+        status: how the run ended; empty while it has not.
+    """
+
+    run: str
+    after: int
+    line: int
+    steps: Sequence[Step]
+    events: Sequence[dict[str, Any]]
+    status: str
+
+
+Render = Callable[[News, Form, bool], bytes]
+"""Makes a message of news: in a form, and with values or without."""
+
+
+def message(event: str, data: str, line: int | None = None) -> bytes:
+    """A message as Server-Sent Events have it."""
+    head = f"event: {event}\n" + ("" if line is None else f"id: {line}\n")
+    return (head + "".join(f"data: {each}\n" for each in data.splitlines() or [""]) + "\n").encode()
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class _Viewer:
+    form: Form
+    values: bool
+    line: int
+    queue: asyncio.Queue[bytes]
+    dropped: bool = False
+
+    def give(self, data: bytes) -> None:
+        try:
+            self.queue.put_nowait(data)
+        except asyncio.QueueFull:
+            self.dropped = True
+
+
+class _Follower:
+    """Follows one run for as long as somebody looks at it."""
+
+    def __init__(self, store: Callable[[], Store], run: str, render: Render) -> None:
+        self._store = store
+        self._run = run
+        self._render = render
+        self._following: Following | None = None
+        self._kept: deque[tuple[int, Step | dict[str, Any]]] = deque(maxlen=_KEPT)
+        self._line = 0
+        self._floor = 0  # the line of the newest of what is not kept any more
+        self._stale = ""
+        self.viewers: set[_Viewer] = set()
+        self.task: asyncio.Task[None] | None = None
+
+    async def follow(self) -> None:
+        while True:
+            try:
+                await run_in_threadpool(self._look)
+                said = ""
+            except RunNotFound:
+                said = "this run is gone"
+            except RollcageError as error:
+                said = f"this page is stale: {error.code}"
+            if said != self._stale:
+                self._stale = said
+                for viewer in self.viewers:
+                    viewer.give(message("stale", said))
+            await self._tell()
+            await asyncio.sleep(_EVERY)
+
+    def _look(self) -> None:
+        if self._following is None:
+            self._following = Following(self._store(), self._run, begun=True)
+        for told in self._following.news():
+            if len(self._kept) == _KEPT:
+                self._floor = self._kept[0][0]
+            self._kept.append((self._following.line, told))
+        self._line = self._following.lines
+
+    async def _tell(self) -> None:
+        behind = [each for each in self.viewers if each.line < self._line]
+        made: dict[tuple[Form, bool, int], bytes] = {}
+        for viewer in behind:
+            at = viewer.form, viewer.values, viewer.line
+            if at not in made:
+                made[at] = await run_in_threadpool(self._message, *at)
+            viewer.give(made[at])
+            viewer.line = self._line
+
+    def _message(self, form: Form, values: bool, after: int) -> bytes:  # noqa: FBT001 - a key
+        if after < self._floor:
+            return message("reset", str(self._line), self._line)
+        told = [each for line, each in self._kept if line > after]
+        steps = {each.step: each for each in told if isinstance(each, Step)}
+        ended = self._following.finished if self._following is not None else None
+        news = News(
+            self._run,
+            after,
+            self._line,
+            list(steps.values()),
+            [each for each in told if not isinstance(each, Step)],
+            "" if ended is None else str(ended.get("status", "abandoned")),
+        )
+        return self._render(news, form, values)
+
+
+class Hub:
+    """All who look at live runs.
+
+    Args:
+        store: gives the store.
+        render: makes messages.
+        most: how many viewers are served at once.
+    """
+
+    def __init__(self, store: Callable[[], Store], render: Render, *, most: int = 500) -> None:
+        self._store = store
+        self._render = render
+        self._most = most
+        self._followers: dict[str, _Follower] = {}
+
+    @property
+    def viewers(self) -> int:
+        """How many look now."""
+        return sum(len(each.viewers) for each in self._followers.values())
+
+    @property
+    def followers(self) -> int:
+        """How many runs are followed now."""
+        return len(self._followers)
+
+    def check_room(self) -> None:
+        """Refuse one more viewer where there are as many as can be.
+
+        Raises:
+            TooMany: there are.
+        """
+        if self.viewers >= self._most:
+            raise TooMany(f"{self._most} viewers follow runs already; load the page again later")
+
+    @contextlib.contextmanager
+    def _looking(self, run: str, form: Form, line: int, *, values: bool) -> Any:
+        self.check_room()
+        follower = self._followers.get(run)
+        if follower is None:
+            follower = self._followers[run] = _Follower(self._store, run, self._render)
+            follower.task = asyncio.create_task(follower.follow())
+        viewer = _Viewer(form, values, line, asyncio.Queue(_QUEUED))
+        follower.viewers.add(viewer)
+        try:
+            yield viewer
+        finally:
+            follower.viewers.discard(viewer)
+            if not follower.viewers:
+                self._followers.pop(run, None)
+                if follower.task is not None:
+                    follower.task.cancel()
+
+    async def stream(
+        self, run: str, form: Form, after: int, *, values: bool, still: Callable[[], bool]
+    ) -> AsyncIterator[bytes]:
+        """The messages for one viewer, until they fall behind, or may not look any more.
+
+        Args:
+            run: which run.
+            form: of the messages.
+            after: the line up to which they know it.
+            values: whether they see values.
+            still: whether they may still look; asked now and then.
+
+        Raises:
+            TooMany: the cap is reached.
+        """
+        with self._looking(run, form, after, values=values) as viewer:
+            yield b"retry: 2000\n\n"
+            asked = time.monotonic()
+            while not viewer.dropped:
+                try:
+                    async with asyncio.timeout(_ALIVE):
+                        data: bytes = await viewer.queue.get()
+                except TimeoutError:
+                    data = b": alive\n\n"
+                if time.monotonic() - asked >= _ALIVE:
+                    asked = time.monotonic()
+                    if not await run_in_threadpool(still):
+                        return
+                yield data
+
+
+class EventStream(Response):
+    """A response of Server-Sent Events that ends when its reader is gone, or too slow.
+
+    Args:
+        messages: what is sent.
+        patience: seconds that one message may take; who reads more slowly is dropped.
+    """
+
+    def __init__(self, messages: AsyncIterator[bytes], *, patience: float = 10.0) -> None:
+        super().__init__(media_type="text/event-stream")
+        self._messages = messages
+        self._patience = patience
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """Serve the request."""
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8"),
+                   (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]  # fmt: skip
+        gone = asyncio.create_task(_gone(receive))
+        sending = asyncio.create_task(self._send(send, headers))
+        try:
+            await asyncio.wait((gone, sending), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (gone, sending):
+                task.cancel()
+            await asyncio.gather(gone, sending, return_exceptions=True)
+            closing: Any = self._messages
+            await closing.aclose()
+
+    async def _send(self, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async for data in self._messages:
+            async with asyncio.timeout(self._patience):
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

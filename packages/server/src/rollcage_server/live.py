@@ -1,0 +1,83 @@
+"""What is new in a live run, as messages for pages and programs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Final
+
+import orjson
+from fastapi import Request
+from rollcage_views import Viewer, step_data
+
+from rollcage_server.access import Asking, means_of
+from rollcage_server.errors import BadRequest
+from rollcage_server.events import EventStream, Form, News, message
+from rollcage_server.roles import Right
+
+__all__ = ["after_of", "live", "renderer"]
+
+_PLAIN: Final = ("event", "time", "step", "status", "name", "kind", "of", "by", "decision")
+"""What somebody who sees no values is told of an event."""
+
+
+def after_of(request: Request) -> int:
+    """The line up to which somebody knows a run.
+
+    Raises:
+        BadRequest: it is no number.
+    """
+    said = request.headers.get("last-event-id") or request.query_params.get("after") or "0"
+    if not said.isascii() or not said.isdecimal() or len(said) > 12:
+        raise BadRequest("Last-Event-ID is the number of a line")
+    return int(said)
+
+
+def live(request: Request, asking: Asking, run: str, form: Form, after: int) -> EventStream:
+    """The messages of a run for somebody.
+
+    Raises:
+        TooMany: the cap on viewers is reached.
+    """
+    means = means_of(request)
+    means.hub.check_room()
+    who = asking.who
+    values = who.may(Right.VALUES)
+
+    def still() -> bool:
+        now = means.authority.still(who)
+        return now is not None and now.may(Right.SEE) and now.may(Right.VALUES) == values
+
+    return EventStream(means.hub.stream(run, form, after, values=values, still=still))
+
+
+def renderer(html: Callable[[News], str]) -> Callable[[News, Form, bool], bytes]:
+    """What makes messages of news.
+
+    Args:
+        html: makes the rows of a page.
+    """
+
+    def render(news: News, form: Form, values: bool) -> bytes:  # noqa: FBT001 - as the hub has it
+        seen = _as_seen(news, Viewer(values=values))
+        if form == "html":
+            return message("rows", html(seen), news.line)
+        data = {
+            "run": seen.run, "line": seen.line, "status": seen.status,
+            "steps": [step_data(each) for each in seen.steps], "events": seen.events,
+        }  # fmt: skip
+        return message("news", orjson.dumps(data).decode(), news.line)
+
+    return render
+
+
+def _as_seen(news: News, viewer: Viewer) -> News:
+    def event(each: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: value
+            for name, value in each.items()
+            if (name != "hash" if viewer.values else name in _PLAIN)
+        }
+
+    steps = [viewer.step(each) for each in news.steps]
+    return dataclasses.replace(news, steps=steps, events=list(map(event, news.events)))

@@ -1,0 +1,115 @@
+"""Pages: what people see, without JavaScript too."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query, Request
+from rollcage_views import align, rule_counts, timeline_of, tree_of, usage_of, words
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from rollcage_server import reading
+from rollcage_server.access import AskingNow, Routes
+from rollcage_server.live import after_of, live
+from rollcage_server.rendering import page
+from rollcage_server.roles import Right
+
+__all__ = ["pages"]
+
+pages = Routes()
+
+First = Annotated[int, Query(ge=1)]
+
+
+@pages.get("/", Right.SEE)
+def jobs(request: Request, asking: AskingNow, name: str = "") -> Response:
+    """The jobs, a line each."""
+    return page(request, "jobs.html", asking, jobs=reading.jobs(asking.store, name=name), name=name)
+
+
+@pages.get("/runs", Right.SEE)
+def runs(
+    request: Request,
+    asking: AskingNow,
+    name: str = "",
+    status: str = "",
+    mode: str = "",
+    before: int | None = None,
+) -> Response:
+    """The runs, with filters."""
+    wanted = reading.filter_of(name=name, status=status, mode=mode, since=None, before=before)
+    found = reading.runs(asking.store, wanted)
+    asked = {"name": name, "status": status, "mode": mode}
+    return page(request, "runs.html", asking, runs=found, asked=asked, size=reading.PAGE)
+
+
+@pages.get("/runs/{run}", Right.SEE)
+def run(request: Request, asking: AskingNow, run: str, first: First = 1) -> Response:
+    """A run: its steps, a page at a time, and what can be done with it."""
+    shown = reading.run_sheet(asking.store, run, asking.who.viewer, first=first)
+    order = asking.store.stop_order(run)
+    return page(request, "run.html", asking, shown=shown, order=order, size=reading.PAGE)
+
+
+@pages.get("/runs/{run}/standing", Right.SEE)
+def standing(request: Request, asking: AskingNow, run: str) -> Response:
+    """What somebody has to know of a run: what is unknown, left behind, not asked for."""
+    found, stands = reading.lineage(asking.store, run)
+    said = words(stands, found[-1].status, run, asking.store)
+    return page(request, "standing.html", asking, run=run, stands=stands, words=said,
+                usage=usage_of(found[-1]))  # fmt: skip
+
+
+@pages.get("/runs/{run}/live", Right.SEE)
+async def run_live(request: Request, asking: AskingNow, run: str) -> Response:
+    """What is new in a run, as rows for its page."""
+    await run_in_threadpool(asking.store.info, reading.check_run(run))
+    return live(request, asking, run, "html", after_of(request))
+
+
+@pages.get("/runs/{run}/steps/{number}", Right.SEE)
+def step(request: Request, asking: AskingNow, run: str, number: int) -> Response:
+    """A step in full."""
+    seen, found = reading.step(asking.store, run, number, asking.who.viewer)
+    return page(request, "step.html", asking, run=seen, step=found)
+
+
+@pages.get("/runs/{run}/tree", Right.SEE)
+def tree(request: Request, asking: AskingNow, run: str) -> Response:
+    """A run as a tree, and over time."""
+    found, _ = reading.lineage(asking.store, run)
+    seen = list(map(asking.who.viewer.run, found))
+    return page(request, "tree.html", asking, run=seen[-1], nodes=tree_of(seen[-1].steps),
+                timeline=timeline_of(seen))  # fmt: skip
+
+
+@pages.get("/diff", Right.SEE)
+def diff(request: Request, asking: AskingNow, a: str = "", b: str = "") -> Response:
+    """Two runs beside each other."""
+    pairs = None
+    if a and b:
+        one, two = (reading.lineage(asking.store, each)[0][-1] for each in (a, b))
+        pairs = [asking.who.viewer.pair(each) for each in align(one.steps, two.steps)]
+    return page(request, "diff.html", asking, a=a, b=b, pairs=pairs)
+
+
+@pages.get("/inbox", Right.SEE)
+def inbox(request: Request, asking: AskingNow) -> Response:
+    """What waits for somebody."""
+    found = reading.waiting(asking.store, asking.who.viewer)
+    return page(request, "inbox.html", asking, inbox=found)
+
+
+@pages.get("/policies", Right.SEE)
+def policies(request: Request, asking: AskingNow, limit: int = 50) -> Response:
+    """What policies decided in the newest runs, and what those in shadow mode would have."""
+    hits = reading.hits(asking.store, asking.who.viewer, limit=min(max(limit, 1), 200))
+    return page(request, "policies.html", asking, hits=hits, counts=rule_counts(hits))
+
+
+@pages.get("/audit", Right.AUDIT)
+def audit(request: Request, asking: AskingNow) -> Response:
+    """Who did what."""
+    lines = asking.audit.lines(newest=reading.PAGE)
+    return page(request, "audit.html", asking, lines=lines[::-1])

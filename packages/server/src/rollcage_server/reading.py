@@ -1,0 +1,174 @@
+"""What pages and the API tell, each as one function of the store and of who looks."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any, Final
+
+from rollcage.errors import RollcageError, RunNotFound
+from rollcage.store import RunInfo, Store, is_run_id
+from rollcage.trace import Run, Step, read_run
+from rollcage_views import (
+    Hit,
+    RunFilter,
+    Sheet,
+    Standing,
+    Viewer,
+    hits_of,
+    inbox_of,
+    jobs_of,
+    lineage_of,
+    search_runs,
+    sheet_of,
+    standing,
+)
+from rollcage_views.jobs import Job
+
+from rollcage_server.errors import BadRequest, NotFound
+
+__all__ = [
+    "PAGE",
+    "RunSheet",
+    "check_run",
+    "error_text",
+    "filter_of",
+    "hits",
+    "info_data",
+    "jobs",
+    "lineage",
+    "now",
+    "run_sheet",
+    "runs",
+    "step",
+    "waiting",
+]
+
+PAGE: Final = 100  # steps, or runs, on a page
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunSheet:
+    """A page of a run.
+
+    Attributes:
+        info: what the store knows of the run.
+        sheet: its steps, as whoever looks may see them.
+        live: whether somebody writes it now.
+        status: how it stands: as in `Job`.
+    """
+
+    info: RunInfo
+    sheet: Sheet
+    live: bool
+    status: str
+
+
+def now() -> int:
+    """The time (Unix, µs)."""
+    return time.time_ns() // 1000
+
+
+def check_run(run: str) -> str:
+    """A run's id, as it came in a path.
+
+    Raises:
+        RunNotFound: it has another form.
+    """
+    if not is_run_id(run):
+        raise RunNotFound("this is not the form of a run's id")
+    return run
+
+
+def info_data(info: RunInfo, viewer: Viewer) -> dict[str, Any]:
+    """What the store knows of a run, for machines."""
+    data = dataclasses.asdict(info)
+    return data if viewer.values else data | {"input": None, "head": None}
+
+
+def jobs(store: Store, *, name: str = "", limit: int = PAGE) -> list[Job]:
+    """The jobs, those with the newest runs first."""
+    return jobs_of(store, name=name or None, limit=limit)
+
+
+def runs(store: Store, wanted: RunFilter, *, limit: int = PAGE) -> list[RunInfo]:
+    """The runs that are asked for, the newest first."""
+    return search_runs(store, wanted, limit=limit)
+
+
+def filter_of(
+    *, name: str = "", status: str = "", mode: str = "", since: int | None, before: int | None
+) -> RunFilter:
+    """The runs that a query asks for."""
+    return RunFilter(
+        names=[name] if name else (),
+        statuses=[status] if status else (),
+        modes=[mode] if mode else (),
+        since=since,
+        before=before,
+    )
+
+
+def run_sheet(
+    store: Store, run: str, viewer: Viewer, *, first: int = 1, count: int = PAGE
+) -> RunSheet:
+    """A page of a run; what it costs hardly grows with the run.
+
+    Raises:
+        RunNotFound: there is no such run.
+        TraceCorrupt: what is shown of it is damaged.
+    """
+    if not 1 <= count <= 1000:
+        raise BadRequest("count: from 1 to 1000 steps")
+    trace = store.read(check_run(run))
+    info = trace.info or store.info(run)
+    live = info.status is None and store.live(run)
+    sheet = sheet_of(trace, first=first, count=count)
+    sheet = dataclasses.replace(sheet, run=viewer.run(sheet.run))
+    return RunSheet(info, sheet, live, info.status or ("running" if live else "died"))
+
+
+def step(store: Store, run: str, number: int, viewer: Viewer) -> tuple[Run, Step]:
+    """A step of a run, in full.
+
+    Raises:
+        RunNotFound: there is no such run.
+        NotFound: it has no such step.
+    """
+    seen = viewer.run(read_run(store.read(check_run(run)), schema=False))
+    found = seen.step(number)
+    if found is None:
+        raise NotFound(f"this run has no step {number}; it has {len(seen.steps)}")
+    return seen, found
+
+
+def lineage(store: Store, run: str) -> tuple[list[Run], Standing]:
+    """A run and what it builds on, oldest first, and how it stands.
+
+    Raises:
+        RunNotFound: there is no such run.
+    """
+    found = lineage_of(store, read_run(store.read(check_run(run)), schema=False))
+    return found, standing(found)
+
+
+def waiting(store: Store, viewer: Viewer) -> Any:
+    """What waits for somebody."""
+    return inbox_of(store, now(), viewer)
+
+
+def error_text(error: RollcageError, viewer: Viewer) -> str:
+    """What went wrong, for somebody: its words may quote values."""
+    return str(error) if viewer.values else error.code.replace("_", " ")
+
+
+def hits(store: Store, viewer: Viewer, *, limit: int) -> list[Hit]:
+    """What policies decided in the newest runs; those that can't be read are passed over."""
+    found: list[Hit] = []
+    for info in store.runs(limit=limit)[::-1]:
+        try:
+            seen = read_run(store.read(info.run), schema=False)
+        except RollcageError:
+            continue
+        found += hits_of(viewer.run(seen))
+    return found

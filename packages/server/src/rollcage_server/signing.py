@@ -1,0 +1,91 @@
+"""Signing in and out, and what anybody may have: scripts, styles, whether the server is up."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from importlib.resources import files
+from typing import Final
+
+from fastapi import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+
+from rollcage_server.access import AskingNow, FormNow, Routes, means_of
+from rollcage_server.audit import Audit
+from rollcage_server.errors import NotFound, Unauthenticated
+from rollcage_server.rendering import page
+from rollcage_server.roles import Principal, Right
+from rollcage_server.sessions import COOKIE
+
+__all__ = ["STATIC", "signing"]
+
+signing = Routes()
+
+STATIC: Final = {
+    "htmx-2.0.11.min.js": "text/javascript",
+    "htmx-ext-sse-2.2.4.min.js": "text/javascript",
+    "rollcage.css": "text/css",
+}
+"""What is served as it lies in the package, and nothing beside it."""
+
+_content = {name: (files("rollcage_server") / "static" / name).read_bytes() for name in STATIC}
+_tags = {name: f'"{sha256(data).hexdigest()[:32]}"' for name, data in _content.items()}
+
+
+@signing.get("/static/{name}", None)
+def static(request: Request, name: str) -> Response:
+    """A script or a style."""
+    if name not in STATIC:
+        raise NotFound("there is no such file")
+    headers = {"ETag": _tags[name], "Cache-Control": "public, max-age=3600"}
+    if request.headers.get("if-none-match") == _tags[name]:
+        return Response(status_code=304, headers=headers)
+    return Response(_content[name], media_type=STATIC[name], headers=headers)
+
+
+@signing.get("/healthz", None)
+def health(request: Request) -> Response:
+    """Whether the server is up, and reaches its store."""
+    means_of(request).stores.get()
+    return PlainTextResponse("ok\n")
+
+
+@signing.get("/login", None)
+def login(request: Request, once: str = "") -> Response:
+    """The form to sign in; with a one-time token, it is done."""
+    if once:
+        return _signed_in(request, once)
+    return page(request, "login.html", said="")
+
+
+@signing.post("/login", None)
+def sign_in(request: Request, form: FormNow) -> Response:
+    """Sign in with a token."""
+    try:
+        return _signed_in(request, form.get("token", "").strip())
+    except Unauthenticated as error:
+        return page(request, "login.html", None, 401, said=str(error))
+
+
+@signing.post("/logout", Right.SEE)
+def sign_out(asking: AskingNow) -> Response:
+    """End the session."""
+    asking.audit.add(asking.who, asking.who.role_for(Right.SEE), "sign out", "", "done")
+    answer = RedirectResponse("/login", 303)
+    answer.delete_cookie(COOKIE, path="/", secure=True, httponly=True, samesite="strict")
+    return answer
+
+
+def _signed_in(request: Request, token: str) -> Response:
+    means = means_of(request)
+    who: Principal = means.authority.signing_in(token)
+    value, seconds = means.sessions.cookie(who)
+    Audit(means.stores.get()).add(who, who.role_for(Right.SEE), "sign in", "", "done")
+    # A page and no redirect: a browser that comes from elsewhere sends no strict cookie with one.
+    answer = HTMLResponse(
+        '<!doctype html><html lang="en"><meta http-equiv="refresh" content="0;url=/">'
+        '<title>Signed in</title><p><a href="/">You are signed in: go on</a></p></html>'
+    )
+    answer.set_cookie(
+        COOKIE, value, max_age=seconds, path="/", secure=True, httponly=True, samesite="strict"
+    )
+    return answer
