@@ -7,11 +7,15 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from autogen_agentchat.agents import AssistantAgent
+from autogen_agentchat.base import Handoff
 from autogen_agentchat.conditions import MaxMessageTermination
 from autogen_agentchat.teams import RoundRobinGroupChat, Swarm
 from autogen_agentchat.tools import AgentTool
+from autogen_core import AgentId, CancellationToken, FunctionCall, SingleThreadedAgentRuntime
+from autogen_core.tool_agent import ToolAgent, ToolException
 from autogen_core.tools import (
+    BaseStreamTool,
+    BaseTool,
     FunctionTool,
     StaticStreamWorkbench,
     StaticWorkbench,
@@ -21,13 +25,22 @@ from autogen_core.tools import (
     ToolSchema,
     Workbench,
 )
-from rollcage import Session, tool
+from pydantic import BaseModel
+from rollcage import Blocked, Session, tool
 from rollcage_autogen import RollcageWorkbench, as_tools, guard_tools
 
 if TYPE_CHECKING:
     from .conftest import Lab
 
 SCRIPT: list[Any] = [[("send", {"text": "a"})], "end"]
+
+
+class Text(BaseModel):
+    text: str
+
+
+class Said(BaseModel):
+    said: str
 
 
 class Outside:
@@ -261,9 +274,115 @@ async def test_a_refused_call_is_in_no_way_of_a_resume(
     assert (outside.sent, again.stats.hits, again.root) == (["b", "a"], 1, first.run_id)
 
 
-def test_the_method_by_which_an_agent_makes_a_call() -> None:
-    """A fact about AutoGen that `bare.py` depends on, and that it is replaced once."""
-    execute: Any = AssistantAgent._execute_tool_call
-    names = set(execute.__wrapped__.__annotations__)
-    assert {"tool_call", "workbench", "handoff_tools"} <= names
-    assert not hasattr(execute.__wrapped__, "__wrapped__")
+class Later(BaseTool[Text, Said]):
+    """A tool with a method of its own for calls, of a class that is made after the import."""
+
+    def __init__(self, sent: list[str]) -> None:
+        super().__init__(Text, Said, "send", "Send a text.")
+        self.sent = sent
+
+    async def run(self, args: Text, cancellation_token: CancellationToken) -> Said:
+        self.sent.append(args.text)
+        return Said(said="sent")
+
+    async def run_json(self, args: Any, *_: Any, **__: Any) -> Any:
+        return await self.run(Text.model_validate(args), CancellationToken())
+
+
+BY_HAND = ["ToolAgent", "run_json", "run", "own run_json", "static", "stream", "remote"]
+
+
+async def by_hand(form: str, outside: Outside) -> str:
+    """Call a bare tool as code does that is no agent; what it hears."""
+    token, given = CancellationToken(), {"text": "a"}
+    try:
+        match form:
+            case "ToolAgent":
+                runtime = SingleThreadedAgentRuntime()
+                await ToolAgent.register(runtime, "tools", lambda: ToolAgent("", [outside.tool]))
+                runtime.start()
+                try:
+                    call = FunctionCall(id="1", name="send", arguments='{"text": "a"}')
+                    answer = await runtime.send_message(call, AgentId("tools", "default"))
+                finally:
+                    await runtime.stop()
+                return str(answer.content)
+            case "run_json":
+                return str(await outside.tool.run_json(given, token, call_id="1"))
+            case "run":
+                return str(await outside.tool.run(outside.tool.args_type()(text="a"), token))
+            case "own run_json":
+                return str(await Later(outside.sent).run_json(given, token))
+            case "stream":
+                bench = StaticStreamWorkbench([outside.tool])
+                told = [each async for each in bench.call_tool_stream("send", given)]
+                return str(told[-1].to_text())
+            case _:
+                result = await outside.given(form)["workbench"].call_tool("send", given)
+                return str(result.to_text())
+    except (Blocked, ToolException) as error:
+        return str(getattr(error, "content", error))
+
+
+@pytest.mark.parametrize("thread", [False, True])
+@pytest.mark.parametrize("form", BY_HAND)
+async def test_a_bare_tool_that_is_called_by_hand_does_not_run(
+    lab: Lab, outside: Outside, form: str, thread: bool
+) -> None:
+    heard: list[str] = []
+
+    def in_thread() -> None:
+        heard.append(asyncio.run(by_hand(form, outside)))
+
+    async with lab.session(unguarded="refuse", rules=[lambda step: None]) as session:
+        if thread:  # it knows no session
+            running = threading.Thread(target=in_thread)
+            running.start()
+            await asyncio.to_thread(running.join)
+        else:
+            heard.append(await by_hand(form, outside))
+    assert "send is not guarded" in heard[0]
+    assert (outside.sent, refused(lab, session)) == ([], REFUSED)
+    async with lab.session(replay="off"):
+        await by_hand(form, outside)
+    await by_hand(form, outside)
+    assert outside.sent == ["a", "a"]
+
+
+@pytest.mark.parametrize("effect", ["write", "scope"])
+async def test_guarded_tools_that_are_called_by_hand_run(
+    lab: Lab, outside: Outside, effect: Any
+) -> None:
+    async def run(session: Session) -> list[Any]:
+        async with session:
+            effects = {"send": effect}
+            (whole,) = guard_tools([outside.tool], session, effects=effects)
+            (own,) = guard_tools([Later(outside.sent)], session, effects=effects)
+            remote = RollcageWorkbench(Remote(outside.sent), session, effects=effects)
+            static = RollcageWorkbench(StaticWorkbench([outside.tool]), session, effects=effects)
+            given, token = {"text": "a"}, CancellationToken()
+            return [
+                await whole.run_json(given, token),
+                await own.run_json(given, token),
+                (await remote.call_tool("send", given)).to_text(),
+                (await static.call_tool("send", given)).to_text(),
+            ]
+
+    first = lab.session(unguarded="refuse")
+    given = await run(first)
+    assert (outside.sent, refused(lab, first)) == (["a"] * 4, [])
+    assert given == ["sent", Said(said="sent"), "sent", "sent"]
+    assert await run(lab.session(unguarded="refuse", replay="offline")) == given
+    assert outside.sent == ["a"] * 4
+
+
+def test_how_tools_and_workbenches_are_called() -> None:
+    """Facts about AutoGen that `bare.py` depends on, and that each method is replaced once."""
+    methods: list[Any] = [
+        BaseTool.run_json, FunctionTool.run, BaseStreamTool.run_json_stream,
+        StaticWorkbench.call_tool, StaticStreamWorkbench.call_tool_stream,
+    ]  # fmt: skip
+    for method in methods:
+        assert not hasattr(method.__wrapped__, "__wrapped__")
+    function = Handoff(target="b").handoff_tool._func  # type: ignore[attr-defined] # protected
+    assert function.__module__ == "autogen_agentchat.base._handoff"

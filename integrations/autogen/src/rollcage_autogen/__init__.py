@@ -22,7 +22,7 @@ when the session is halted. `ReplayModel` drives an agent with the decisions of 
 `mcp_tools` guards the tools of an MCP server, which a replay does not need.
 """
 
-from rollcage_autogen.bare import watch_agents
+from rollcage_autogen.bare import watch_calls
 from rollcage_autogen.mcp import mcp_tools
 from rollcage_autogen.memory import follow_state
 from rollcage_autogen.models import guard_model
@@ -42,4 +42,4 @@ __all__ = [
 ]
 
 register()
-watch_agents()
+watch_calls()

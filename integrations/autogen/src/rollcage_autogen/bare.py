@@ -1,92 +1,176 @@
-"""Bare tools: those that an agent has and nobody guards, where a session lets none of them run.
+"""Bare tools: those that nobody guards, where a session lets none of them run.
 
-An `AssistantAgent` whose model and tools nobody guards asks nobody before it runs them. So the
-method by which it makes a call is replaced by one that looks first; without such a session it does
-nothing else than that method.
+AutoGen has no hook around a call. So the methods by which tools and workbenches are called, of each
+class that there is or will be, are replaced by ones that look first; without such a session they
+do nothing else than those methods. A tool that is none of AutoGen's `BaseTool` is out of reach.
 """
 
 from __future__ import annotations
 
 import functools
-import sys
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any, Final
 
-from autogen_core import FunctionCall
-from autogen_core.models import FunctionExecutionResult
-from rollcage import Session
+from autogen_core.tools import BaseTool, TextResultContent, ToolResult, Workbench
+from pydantic import BaseModel
+from rollcage import Blocked, Session
 from rollcage.adapter import (
+    GUARD,
     as_written,
     declared_contract,
     guarded_contract,
     refuse_bare,
     refuses_unguarded,
+    step_here,
 )
 
 from rollcage_autogen.contracts import plain_function
-from rollcage_autogen.turns import EXECUTES, agent_name, begin_turn, listing, placed
+from rollcage_autogen.turns import agent_name, begin_turn, listing, placed
 
-__all__ = ["before_question", "check_guarded", "watch_agents"]
+__all__ = ["before_question", "check_guarded", "in_guarded_call", "watch_calls"]
 
 _WATCHED: Final = "__rollcage_watched__"
+_ADVICE: Final = (
+    'is not guarded, so it did not run: a session with unguarded="refuse" is open. Pass the '
+    "tools through guard_tools, the workbench through RollcageWorkbench"
+)
+_HANDOFFS: Final = "autogen_agentchat.base._handoff"  # where the functions behind handoffs are
 
 
-def watch_agents() -> None:
-    """Look before each call that an agent makes; once, and where there may be agents at all."""
-    agents: Any = sys.modules.get("autogen_agentchat.agents")
-    cls: Any = getattr(agents, "AssistantAgent", None)
-    execute: Any = getattr(cls, EXECUTES, None)
-    if execute is None or hasattr(execute, _WATCHED):
+def watch_calls() -> None:
+    """Look before each call of a tool or a workbench, of whichever class."""
+    roots: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
+        (BaseTool, _watch_tool),
+        (Workbench, _watch_workbench),
+    )
+    for root, watch in roots:
+        for cls in _and_below(root):
+            watch(cls)
+        _watch_later(root, watch)
+
+
+def _and_below(cls: Any) -> Iterator[Any]:
+    yield cls
+    for each in cls.__subclasses__():
+        yield from _and_below(each)
+
+
+def _watch_later(root: Any, watch: Callable[[Any], Any]) -> None:
+    """The same for the subclasses that are made from now on."""
+
+    def __init_subclass__(cls: Any, /, **options: Any) -> None:  # noqa: N807 - it becomes one
+        super(root, cls).__init_subclass__(**options)
+        watch(cls)
+
+    root.__init_subclass__ = classmethod(__init_subclass__)
+
+
+def _watch_tool(cls: Any) -> None:
+    for name in ("run", "run_json", "run_stream", "run_json_stream"):
+        _replace(cls, name, _bare_call)
+
+
+def _watch_workbench(cls: Any) -> None:
+    for name in ("call_tool", "call_tool_stream"):
+        _replace(cls, name, _bare_call_of_workbench)
+
+
+def _replace(cls: Any, name: str, look: Callable[..., Any]) -> None:
+    """Look before a method of this very class: its answer is given instead, unless it is None."""
+    method: Any = vars(cls).get(name)
+    if GUARD in vars(cls) or not inspect.isfunction(method) or hasattr(method, _WATCHED):
         return
-    watched: Any = _watched(execute)
+    watched: Any
+
+    if inspect.iscoroutinefunction(method):
+
+        @functools.wraps(method)
+        async def watched(self: Any, *args: Any, **options: Any) -> Any:
+            answer = look(self, *args, **options)
+            return await method(self, *args, **options) if answer is None else answer
+
+    else:  # a stream, or what is awaited but no coroutine
+
+        @functools.wraps(method)
+        def watched(self: Any, *args: Any, **options: Any) -> Any:
+            answer = look(self, *args, **options)
+            return method(self, *args, **options) if answer is None else _only(answer)
+
     setattr(watched, _WATCHED, True)
-    setattr(cls, EXECUTES, staticmethod(watched))
+    setattr(cls, name, watched)
 
 
-def _watched(execute: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(execute)
-    async def watched(*args: Any, **options: Any) -> Any:
-        session = refuses_unguarded()
-        if session is not None:
-            refused = await _refused(session, **options)
-            if refused is not None:
-                return refused
-        return await execute(*args, **options)
-
-    return watched
+async def _only(answer: Any) -> AsyncIterator[Any]:
+    yield answer
 
 
-async def _refused(
-    session: Session,
-    *,
-    tool_call: FunctionCall,
-    workbench: Sequence[Any],
-    handoff_tools: Sequence[Any] = (),
-    **_: Any,
-) -> tuple[FunctionCall, FunctionExecutionResult] | None:
-    """What the model reads of a call of a bare tool, which does not run; None of any other."""
-    name = tool_call.name
-    if any(each.name == name for each in handoff_tools) or not await _is_bare(name, workbench):
+# --- a call --------------------------------------------------------------------------------------
+
+_guarded_call: ContextVar[tuple[str, int] | None] = ContextVar(
+    "rollcage_autogen_step", default=None
+)
+
+
+@contextmanager
+def in_guarded_call() -> Generator[None]:
+    """In the body of a guarded tool of a workbench, which asks that workbench itself."""
+    token = _guarded_call.set(step_here())
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # a stream that is closed elsewhere
+            _guarded_call.reset(token)
+
+
+def _bare_call(
+    tool: Any,
+    args: Any,
+    cancellation_token: Any = None,  # noqa: ARG001 - as AutoGen calls it
+    call_id: str | None = None,
+) -> None:
+    """A tool is called, by whoever it is.
+
+    Raises:
+        Blocked: nobody guards it, and a session refuses that.
+    """
+    session = refuses_unguarded()
+    if session is not None and _is_bare(tool):
+        given = args.model_dump() if isinstance(args, BaseModel) else as_written(args)
+        with placed(session, call_id or ""):
+            refuse_bare(session, tool.name, given, f"{tool.name} {_ADVICE}")
+
+
+def _bare_call_of_workbench(
+    bench: Any,
+    name: str,
+    arguments: Any = None,
+    cancellation_token: Any = None,  # noqa: ARG001 - as AutoGen calls it
+    call_id: str | None = None,
+) -> ToolResult | None:
+    """What is read of a call of a bare tool, which does not run; None of any other."""
+    session = refuses_unguarded()
+    if session is None or (step_here() is not None and step_here() == _guarded_call.get()):
         return None
-    reason = (
-        f'{name} is not guarded, so it did not run: a session with unguarded="refuse" is open. '
-        f"Pass the agent's tools through guard_tools, its workbench through RollcageWorkbench"
-    )
-    with placed(session, tool_call.id):
-        session.refused(name, as_written(tool_call.arguments), reason=reason, code="unguarded")
-    return tool_call, FunctionExecutionResult(
-        content=reason, call_id=tool_call.id, is_error=True, name=name
-    )
+    bare, own = _bare_tools(bench), getattr(bench, "_override_name_to_original", {})
+    if bare is not None and own.get(name, name) not in [each.name for each in bare]:
+        return None
+    try:
+        with placed(session, call_id or ""):
+            refuse_bare(session, name, as_written(arguments or {}), f"{name} {_ADVICE}")
+    except Blocked as blocked:
+        said = TextResultContent(content=str(blocked))
+        return ToolResult(name=name, result=[said], is_error=True)
 
 
-async def _is_bare(name: str, workbench: Sequence[Any]) -> bool:
-    """Whether the first workbench that has a tool of this name does not guard it."""
-    for bench in workbench:
-        if name in [each["name"] for each in await bench.list_tools()]:
-            own: Any = getattr(bench, "_override_name_to_original", {})
-            bare = _bare_tools(bench)
-            return bare is None or own.get(name, name) in [each.name for each in bare]
-    return False
+def _is_bare(tool: Any) -> bool:
+    """Whether nobody guards a tool. One by which an agent hands over only gives a text."""
+    function: Any = plain_function(tool)
+    if getattr(function, "__module__", "") == _HANDOFFS:
+        return False
+    return guarded_contract(tool) is None and declared_contract(function) is None
 
 
 # --- before a question ---------------------------------------------------------------------------
@@ -137,8 +221,4 @@ def _bare_tools(bench: Any) -> list[Any] | None:
     tools: Any = getattr(bench, "_tools", None)
     if tools is None:
         return None
-    return [
-        each
-        for each in tools
-        if guarded_contract(each) is None and declared_contract(plain_function(each)) is None
-    ]
+    return [each for each in tools if _is_bare(each)]

@@ -164,12 +164,11 @@ def guarded(tool: T, session: Session, effect: Effect | None, declared: Any) -> 
 
 def _is_plain_function(tool: AnyTool) -> bool:
     """Whether its body is a sync function: AutoGen calls it in a thread without its context."""
-    if not isinstance(tool, FunctionTool) or type(tool).run not in _FUNCTION_RUNS:
+    if not isinstance(tool, FunctionTool):
+        return False
+    if type(tool).run not in (FunctionTool.run, DeclaredTool.run):
         return False
     return not inspect.iscoroutinefunction(plain_function(tool))
-
-
-_FUNCTION_RUNS: Final[tuple[Any, ...]] = (FunctionTool.run, DeclaredTool.run)
 
 
 def _schema(guard: _Guard, cls: Any) -> property:

@@ -21,6 +21,7 @@ from rollcage.adapter import (
     mcp_failure,
 )
 
+from rollcage_autogen.bare import in_guarded_call
 from rollcage_autogen.turns import placed
 from rollcage_autogen.values import Piece, last_piece
 
@@ -71,8 +72,10 @@ class _Call(GuardedCall):
 
         return Instead(gathered(lambda values: inside(self._name, values, *self._rest)), answered)
 
-    def body(self) -> contextlib.AbstractContextManager[None]:
-        return _hearing(self._guard.inner, self._errors)
+    @contextlib.contextmanager
+    def body(self) -> Generator[None]:
+        with in_guarded_call(), _hearing(self._guard.inner, self._errors):
+            yield
 
     def kept(self, value: Any) -> Any:
         result = self.kept_piece(value)

@@ -17,7 +17,7 @@ from rollcage.adapter import Answer, Form, GuardedModel, ModelCall, is_object
 from rollcage.errors import ContractError
 
 from rollcage_autogen.answers import answer_of, whole
-from rollcage_autogen.bare import check_guarded, watch_agents
+from rollcage_autogen.bare import check_guarded
 from rollcage_autogen.replay_model import ReplayModel
 from rollcage_autogen.requests import ASKED, canonical_request
 from rollcage_autogen.turns import agent_name, answered
@@ -42,7 +42,6 @@ def guard_model(client: M, session: Session) -> M:
     """
     if not isinstance(client, ChatCompletionClient):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
         raise ContractError(f"{type(client).__name__} is no ChatCompletionClient of AutoGen")
-    watch_agents()
     return _Guard(session, replays=isinstance(client, ReplayModel)).guarded(client)
 
 

@@ -9,7 +9,6 @@ from autogen_core.tools import BaseTool, FunctionTool
 from rollcage import Session
 from rollcage.adapter import Declarations, Effect, guard_each
 
-from rollcage_autogen.bare import watch_agents
 from rollcage_autogen.contracts import AnyTool
 from rollcage_autogen.declared import DeclaredTool
 from rollcage_autogen.guards import guarded
@@ -47,7 +46,6 @@ def guard_tools(
         ToolRefused: a tool that the session's facade does not give.
     """
     register_messages()
-    watch_agents()
     return guard_each(
         tools,
         session,

@@ -22,7 +22,6 @@ from rollcage.adapter import as_written, slot_of, step_here
 from rollcage.errors import ArgumentsInvalid
 
 __all__ = [
-    "EXECUTES",
     "agent_name",
     "answered",
     "begin_turn",
@@ -100,8 +99,7 @@ def agent_name() -> str:
 # --- an agent that lists its tools ---------------------------------------------------------------
 
 _FRAMES: Final = 9  # between an agent and the schema of one of its tools
-EXECUTES: Final = "_execute_tool_call"
-_METHODS: Final[Mapping[str, Purpose]] = {"_call_llm": "question", EXECUTES: "call"}
+_METHODS: Final[Mapping[str, Purpose]] = {"_call_llm": "question", "_execute_tool_call": "call"}
 
 
 def listing() -> tuple[Purpose | None, Mapping[str, Any]]:

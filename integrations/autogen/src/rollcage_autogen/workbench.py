@@ -27,7 +27,7 @@ from rollcage.adapter import (
 )
 from rollcage.errors import ContractError
 
-from rollcage_autogen.bare import before_question, watch_agents
+from rollcage_autogen.bare import before_question
 from rollcage_autogen.endings import cancelled, instead_of
 from rollcage_autogen.listed import ListedTool, ToolFailed, result_of, text_result
 from rollcage_autogen.mcp import McpTools, is_mcp
@@ -81,7 +81,6 @@ class RollcageWorkbench(StaticStreamWorkbench):
                 f"{workbench!r} is no workbench of AutoGen: tools go to guard_tools"
             )
         register_messages()
-        watch_agents()
         self.session = session
         self._effects = effects or {}
         self._declared = contracts or {}
