@@ -1,7 +1,6 @@
 """`rollcage audit`: who called what, decided by which rule, what was undone; in every format."""
 
 import csv
-import html.parser
 import io
 import json
 import re
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from markup import Markup
 from rollcage import (
     Approval,
     ApprovalRequired,
@@ -28,8 +28,14 @@ from rollcage_cli.errors import CORRUPT, USAGE
 Cli = Callable[..., Any]
 Record = Callable[..., str]
 
+FORMS = ["table", "jsonl", "csv", "md", "html"]
 GITHUB = "ghp" + "_" + "a1B2" * 9
 box: dict[str, str] = {}
+
+
+def as_form(form: str) -> tuple[str, ...]:
+    """The options for an audit in this form on stdout."""
+    return ("--html", "-") if form == "html" else ("--format", form)
 
 
 @tool
@@ -289,13 +295,13 @@ def test_a_run_that_is_not_there(cli: Cli, kept: str) -> None:
 # --- damage --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", ["table", "jsonl", "csv", "md", "html"])
+@pytest.mark.parametrize("form", FORMS)
 def test_a_damaged_run_is_told_and_the_others_go_on(
     form: str, kept: str, record: Record, cli: Cli, edit: Callable[..., None]
 ) -> None:
     broken = record("broken")
     edit(broken, lambda trace: [*trace[:3], trace[3].replace(b'"step"', b'"stop"'), *trace[4:]])
-    result = cli("audit", "--format", form)
+    result = cli("audit", *as_form(form))
     assert result.code == CORRUPT
     assert f"run {broken} can't be read" in result.err
     assert "line 4" in result.err
@@ -367,43 +373,21 @@ def test_json_lines_are_one_object_a_line_of_one_shape(hostile: str, cli: Cli) -
     assert len({tuple(line) for line in told[:-1]}) == 1
 
 
-class Page(html.parser.HTMLParser):
-    """What a browser would make of a page."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: set[str] = set()
-        self.open: list[str] = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes |= {name for name, _ in attrs}
-        if tag != "meta":
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
-def test_a_page_needs_nothing_and_runs_nothing(hostile: str, cli: Cli) -> None:
-    text = cli("audit", "--format", "html").out
-    page = Page(text)
-    assert page.open == []
-    assert not {"script", "img", "link", "iframe", "a", "base", "form", "b"} & {*page.tags}
-    assert page.attributes <= {
-        "lang", "charset", "content", "http-equiv", "name", "class", "scope",
-    }  # fmt: skip
-    assert page.tags.count("tr") == 1 + 24 + text.count('<th scope="row">')
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
-    assert "49" not in text.split("<main>")[1].split("{{ 7 * 7 }}")[1][:20]
-    assert "default-src 'none'" in text
-    for what in ("url(", "@import", "http://", "https://fonts"):
-        assert what not in text
-    for what in ("prefers-color-scheme: dark", "@media print", 'name="viewport"'):
-        assert what in text
+def test_a_page_needs_nothing_and_runs_nothing(hostile: str, cli: Cli, tmp_path: Path) -> None:
+    result = cli("audit", "--html", "audit.html")
+    assert (result.code, result.out) == (0, "")
+    text = (tmp_path / "audit.html").read_text(encoding="utf-8")
+    page = Markup(text)
+    page.check_alone()
+    assert not {"img", "link", "iframe", "base", "object"} & page.tags
+    assert [tag for tag, _ in page.elements].count("script") == 1
+    assert [given.get("role") for _, given in page.elements].count("row") == 1 + 24
+    for said in ("<script>alert(1)</script>", "{{ 7 * 7 }}", "</table><img src=x"):
+        assert said in page.text
+    assert cli("audit", "--html", "audit.html").code == 2
+    assert cli("audit", "--html", "audit.html", "--force").code == 0
+    assert cli("audit", "--html", "-").out == (tmp_path / "audit.html").read_text(encoding="utf-8")
+    assert cli("audit", "--html", "-", "--format", "csv").code == 2
 
 
 def test_a_markdown_report_shows_texts_as_they_are(hostile: str, cli: Cli) -> None:
@@ -418,12 +402,12 @@ def test_a_markdown_report_shows_texts_as_they_are(hostile: str, cli: Cli) -> No
 
 
 def test_nothing_reaches_the_terminal_that_commands_it(hostile: str, cli: Cli) -> None:
-    for form in ("table", "jsonl", "csv", "md", "html"):
-        out = cli("audit", "--format", form).out
+    for form in FORMS:
+        out = cli("audit", *as_form(form)).out
         assert not re.search("[\x00-\x09\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2028]", out), form
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.md", "a.markdown", "a.html", "a.HTM"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.md", "a.markdown"])
 def test_a_file_by_its_name(name: str, kept: str, cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_text("what was there before")
@@ -437,12 +421,13 @@ def test_a_file_whose_format_nobody_knows(kept: str, cli: Cli, tmp_path: Path) -
     result = cli("audit", "-o", tmp_path / "a.xls")
     assert result.code == USAGE
     assert "--format" in result.err
+    assert "--html" in cli("audit", "-o", tmp_path / "a.html").err
     assert cli("audit", "-o", tmp_path / "a.xls", "-f", "table").code == 0
     assert "keeper" in (tmp_path / "a.xls").read_text(encoding="utf-8")
 
 
 def test_a_file_that_cannot_be_written(kept: str, cli: Cli, tmp_path: Path) -> None:
-    result = cli("audit", "-o", tmp_path / "no" / "a.html")
+    result = cli("audit", "-o", tmp_path / "no" / "a.md")
     assert result.code == 5
     assert "can't be written" in result.err
 
@@ -450,7 +435,7 @@ def test_a_file_that_cannot_be_written(kept: str, cli: Cli, tmp_path: Path) -> N
 # --- credentials ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", ["table", "jsonl", "csv", "md", "html"])
+@pytest.mark.parametrize("form", FORMS)
 def test_credentials_are_taken_out_of_what_is_shown(form: str, store: Path, cli: Cli) -> None:
     @tool
     def use(value: Any) -> Any:
@@ -466,7 +451,7 @@ def test_credentials_are_taken_out_of_what_is_shown(form: str, store: Path, cli:
         use(["-----BEGIN PRIVATE " + "KEY-----\nMIIEow", "x" * 3_990 + f" {GITHUB}"])
         with pytest.raises(Blocked), session.place(agent=f"agent {GITHUB}"):
             use(GITHUB)
-    text = cli("audit", "--format", form).out
+    text = cli("audit", *as_form(form)).out
     for secret in (GITHUB, GITHUB[:20], "correct-horse", "battery-staple", "MIIEow"):
         assert secret not in text
     assert "GitHub Token" in text
@@ -479,7 +464,7 @@ def test_memory_does_not_grow_with_the_runs(store: Path, cli: Cli, tmp_path: Pat
     def peak() -> int:
         tracemalloc.start()
         try:
-            assert cli("audit", "-o", tmp_path / "a.html").code == 0
+            assert cli("audit", "--html", tmp_path / "a.html", "--force").code == 0
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()

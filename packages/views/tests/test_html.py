@@ -13,7 +13,16 @@ from rollcage import Session, Verdict, tool
 from rollcage.store import open_store
 from rollcage.trace import STATES, Run, Step, read_run
 from rollcage_views import SEES_ALL, Viewer, visible
-from rollcage_views.html import TONES, step_row, stylesheet, tone, write_diff, write_run
+from rollcage_views.audit import Selection, Summary, audited, runs_of
+from rollcage_views.html import (
+    TONES,
+    step_row,
+    stylesheet,
+    tone,
+    write_audit,
+    write_diff,
+    write_run,
+)
 
 Record = Callable[..., str]
 TAGS = {
@@ -21,12 +30,12 @@ TAGS = {
     "h1", "h2", "p", "span", "div", "b", "i", "em", "small", "code", "pre", "a", "dl", "dt", "dd",
     "ul", "li", "br", "table", "thead", "tbody", "tfoot", "tr", "th", "td", "details", "summary",
     "svg", "rect", "ins", "del", "form", "label", "input", "select", "option", "output",
-    "fieldset", "legend",
+    "fieldset", "legend", "caption",
 }  # fmt: skip
 ATTRIBUTES = {
     "lang", "charset", "http-equiv", "content", "name", "class", "id", "href", "role",
     "aria-label", "aria-labelledby", "aria-live", "aria-hidden", "data-state", "data-count",
-    "title", "type", "placeholder", "autocomplete", "value", "hidden", "checked", "open", "scope",
+    "data-whole", "title", "type", "placeholder", "autocomplete", "value", "hidden", "checked", "open", "scope",
     "viewbox", "preserveaspectratio", "x", "width", "height",
 }  # fmt: skip
 
@@ -215,3 +224,30 @@ def test_ten_thousand_steps_are_one_page(store: Path, record: Record) -> None:
     assert len(text) < 8_000_000
     assert text.count('id="step-') == 10_000
     assert "content-visibility: auto" in text
+
+
+def audit_of(store: Path, viewer: Viewer = SEES_ALL) -> str:
+    out, summary = io.StringIO(), Summary()
+    meant, later = runs_of(open_store(store))
+    write_audit(out, audited(meant, later, Selection(), summary, viewer=viewer), summary)
+    return out.getvalue()
+
+
+def test_an_audit_page_has_every_state_and_who_decided(incident: Incident) -> None:
+    page = Markup(audit_of(incident.store))
+    page.check_alone()
+    assert page.tags <= TAGS
+    assert page.attributes <= ATTRIBUTES
+    assert {"ok", "bad", "denied", "undone", "unknown", "waiting"} <= page.classes
+    for said in ("approved by ann", "deny by _rules", "undo of view_put", "Needs attention"):
+        assert said in page.text
+    assert "ran ran" not in " ".join(page.text.split())
+
+
+def test_who_may_not_see_values_audits_without(incident: Incident) -> None:
+    hidden = audit_of(incident.store, Viewer(values=False))
+    assert incident.text not in hidden
+    assert "deny by _rules" in hidden
+    for run in (incident.waits, incident.resumed):
+        for asked in read_run(open_store(incident.store).read(run)).approvals:
+            assert (asked.request or asked.decision or {})["id"] not in hidden

@@ -22,6 +22,7 @@ from rollcage_views.text import (
     duration_text,
     escape_json,
     time_text,
+    utc_text,
     value_text,
     visible,
 )
@@ -102,6 +103,7 @@ __all__ = [
     "timeline_of",
     "tree_of",
     "usage_of",
+    "utc_text",
     "value_text",
     "visible",
     "words",

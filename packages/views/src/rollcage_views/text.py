@@ -21,6 +21,7 @@ __all__ = [
     "duration_text",
     "escape_json",
     "time_text",
+    "utc_text",
     "value_text",
     "visible",
 ]
@@ -70,6 +71,15 @@ def time_text(microseconds: int) -> str:
     except (OverflowError, ValueError, OSError):
         return "?"
     return moment.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def utc_text(microseconds: int) -> str:
+    """An instant as people everywhere read it: a page is read in other time zones, too."""
+    try:
+        moment = datetime.fromtimestamp(microseconds // 1_000_000, tz=UTC)
+    except (OverflowError, ValueError, OSError):
+        return "?"
+    return moment.strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def duration_text(microseconds: int | None) -> str:

@@ -12,15 +12,14 @@ from typing import Annotated, TextIO
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rollcage.errors import StoreError
+from rollcage_views.audit import Item, Selection, Summary, audited, write_csv, write_jsonl
 
-from rollcage_cli.audit.documents import write_html, write_markdown, write_table
-from rollcage_cli.audit.lines import write_csv, write_jsonl
-from rollcage_cli.audit.reading import Item, Summary, audited
-from rollcage_cli.audit.selection import Selection, runs_of
+from rollcage_cli.audit.documents import write_markdown, write_table
+from rollcage_cli.audit.selection import runs_meant
 from rollcage_cli.errors import CORRUPT, UsageError
+from rollcage_cli.files import page_file, whole_file
 from rollcage_cli.moments import moment
-from rollcage_cli.options import DEFAULT_STORE, OFF, StoreOption
+from rollcage_cli.options import DEFAULT_STORE, OFF, ForceOption, HtmlOption, StoreOption
 from rollcage_cli.output import console, is_terminal, visible
 
 __all__ = ["audit"]
@@ -33,7 +32,6 @@ class Format(StrEnum):
     JSONL = "jsonl"
     CSV = "csv"
     MARKDOWN = "md"
-    HTML = "html"
 
 
 class Decided(StrEnum):
@@ -48,7 +46,6 @@ _WRITERS: dict[Format, Callable[[Iterator[Item], Summary, TextIO], None]] = {
     Format.JSONL: write_jsonl,
     Format.CSV: write_csv,
     Format.MARKDOWN: write_markdown,
-    Format.HTML: write_html,
 }
 
 
@@ -96,12 +93,16 @@ def audit(
             "--output", "-o", metavar="FILE", help="A file to write to; by default, stdout."
         ),
     ] = None,
+    html: HtmlOption = None,
+    force: ForceOption = OFF,
 ) -> None:
     """Tell who called what, with which decision by which rule, and what was undone.
 
     Options that name something can be repeated. Credentials are taken out of what is shown. A run
     that can't be read is told of, the others go on, and the exit code is 3.
     """
+    if html is not None and (form is not None or output is not None):
+        raise UsageError("--html is a page of its own: leave out --format and --output")
     now = datetime.now().astimezone()
     wanted = Selection(
         since=None if since is None else moment(since, now),
@@ -113,11 +114,19 @@ def audit(
         undone=undone,
     )
     chosen = form or _form_of(output)
-    meant, later = runs_of(store, runs or (), name or (), wanted.until)
+    meant, later = runs_meant(store, runs or (), name or (), wanted.until)
     summary = Summary()
-    shows = is_terminal(sys.stderr) and (output is not None or not is_terminal(sys.stdout))
+    to_file = output is not None or html is not None
+    shows = is_terminal(sys.stderr) and (to_file or not is_terminal(sys.stdout))
     with _progress(2 * len(meant) + len(later), shown=shows) as advance:
-        _write(chosen, audited(meant, later, wanted, summary, advance), summary, output)
+        items = audited(meant, later, wanted, summary, advance)
+        if html is None:
+            _write(chosen, items, summary, output)
+        else:
+            from rollcage_views.html import write_audit  # templates, which only a page waits for
+
+            with page_file(html, force=force) as page:
+                write_audit(page, items, summary)
     for damaged in summary.damaged:
         console(error=True).print(
             f"rollcage: run {damaged.run} can't be read: {damaged.reason}", soft_wrap=True
@@ -131,7 +140,9 @@ def _form_of(output: Path | None) -> Format:
     if output is None:
         return Format.TABLE
     known = {f".{form.value}": form for form in Format if form is not Format.TABLE}
-    known |= {".markdown": Format.MARKDOWN, ".htm": Format.HTML}
+    known |= {".markdown": Format.MARKDOWN}
+    if output.suffix.lower() in (".html", ".htm"):
+        raise UsageError(f"a page is written with --html {visible(str(output))}")
     form = known.get(output.suffix.lower())
     if form is None:
         raise UsageError(f"{visible(str(output))}: name the format with --format")
@@ -158,17 +169,10 @@ def _write(form: Format, items: Iterator[Item], summary: Summary, output: Path |
 
 @contextlib.contextmanager
 def _opened(output: Path | None) -> Generator[TextIO]:
-    """The file to write; it appears when it is whole, and takes the old one's place."""
+    """The file to write, which takes an old one's place when it is whole; or stdout."""
     if output is None:
         yield sys.stdout
         sys.stdout.flush()
         return
-    part = output.with_name(f".{output.name}.part")
-    try:
-        with part.open("w", encoding="utf-8", newline="") as out:
-            yield out
-        part.replace(output)
-    except OSError as error:
-        raise StoreError(f"{visible(str(output))} can't be written: {error.strerror}") from error
-    finally:
-        part.unlink(missing_ok=True)
+    with whole_file(output, replace=True) as out:
+        yield out

@@ -16,12 +16,12 @@ from rich.text import Text
 from rollcage.errors import RollcageError
 from rollcage.store import check_attested
 from rollcage.trace import read_run
-from rollcage_cli.audit.reading import telling_of_others
-from rollcage_cli.audit.selection import Named, runs_of
+from rollcage_cli.audit.selection import runs_meant
 from rollcage_cli.errors import CORRUPT, DIFFERENT
 from rollcage_cli.options import DEFAULT_STORE, OFF, StoreOption
 from rollcage_cli.output import arguments_text, console, counted, is_terminal, visible
 from rollcage_cli.tools import contracts_of, load_tools
+from rollcage_views.audit import Named, telling_of_others
 
 from rollcage_policy import Judged, Policy, Rerun
 from rollcage_policy.commands.options import (
@@ -111,7 +111,7 @@ def replay(
     contracts = contracts_of(load_tools(tools))
     loaded = Policy.load(policy)
     rerun = Rerun(loaded, tools=contracts, said=said, resolver=resolve)
-    meant, _ = runs_of(store, runs or (), name or (), None)
+    meant, _ = runs_meant(store, runs or (), name or (), None)
     if not runs:  # what a fork was given is no evidence
         meant = [each for each in meant if each.info is None or each.info.mode != "fork"]
     summary, out = _Summary(), console()

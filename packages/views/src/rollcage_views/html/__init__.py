@@ -4,6 +4,7 @@ Needs `rollcage-views[html]`. Templates get values that are escaped, and a `Link
 they lead. Nothing in a page is fetched, and every page can be read without its script.
 """
 
+from rollcage_views.html.audits import audit_parts, audit_row, write_audit
 from rollcage_views.html.differences import DiffPage, DiffRow, diff_page, write_diff
 from rollcage_views.html.links import Links
 from rollcage_views.html.rendering import environment, loader, script, set_up, stylesheet
@@ -19,6 +20,8 @@ __all__ = [
     "RunHead",
     "RunPage",
     "StepRow",
+    "audit_parts",
+    "audit_row",
     "diff_page",
     "environment",
     "loader",
@@ -30,6 +33,7 @@ __all__ = [
     "step_rows",
     "stylesheet",
     "tone",
+    "write_audit",
     "write_diff",
     "write_run",
 ]

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from rollcage_views.html.links import Links
 from rollcage_views.html.tones import tone
-from rollcage_views.text import counted, duration_text, time_text, visible
+from rollcage_views.text import counted, duration_text, utc_text, visible
 
 __all__ = ["environment", "loader", "script", "set_up", "stylesheet", "write_report"]
 
@@ -47,7 +47,7 @@ def environment(templates: BaseLoader | None = None) -> Environment:
 def set_up(templates: Environment) -> None:
     """Give an environment what these templates call."""
     filters: dict[str, Callable[..., Any]] = {
-        "counted": counted, "duration": duration_text, "instant": time_text, "tone": tone,
+        "counted": counted, "duration": duration_text, "instant": utc_text, "tone": tone,
         "visible": visible, "words": lambda word: str(word).replace("_", " "),
     }  # fmt: skip
     templates.filters.update(filters)

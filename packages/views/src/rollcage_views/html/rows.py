@@ -12,7 +12,7 @@ from rollcage.trace import REPLAYED, Run, Step
 
 from rollcage_views.changes import DiffLine, changes_of
 from rollcage_views.steps import call_text, outcome_text, state_text
-from rollcage_views.text import duration_text, time_text, value_text, visible
+from rollcage_views.text import duration_text, utc_text, value_text, visible
 from rollcage_views.values import items_of, mapping_of, tag_of
 
 __all__ = ["Cut", "Message", "RowChange", "StepRow", "cut", "step_row", "step_rows"]
@@ -181,7 +181,7 @@ def step_row(
         name=f"{mark}{_name(step.name)}",
         args=args,
         effect=_effect(step),
-        began=time_text(step.time),
+        began=utc_text(step.time),
         state="undone" if undone else step.state,
         said=state_text(step),
         outcome=outcome,

@@ -14,7 +14,7 @@ from rollcage_views.html.rendering import write_report
 from rollcage_views.html.rows import Cut, StepRow, cut, step_rows
 from rollcage_views.lineage import Standing, lineage_of, standing, words
 from rollcage_views.policies import Hit, RuleCount, hits_of, rule_counts
-from rollcage_views.text import arguments_text, duration_text, time_text, value_text
+from rollcage_views.text import arguments_text, duration_text, utc_text, value_text
 from rollcage_views.text import visible as safe
 from rollcage_views.timeline import Timeline, timeline_of
 from rollcage_views.usage import Usage, usage_of
@@ -195,7 +195,7 @@ def _facts(seen: Run) -> list[tuple[str, str]]:
     saved = f"{duration_text(round(totals.seconds_saved * 1e6))}, {totals.tokens_saved:,} tokens"
     return [
         ("mode", str(started["mode"])),
-        ("started", time_text(started["time"])),
+        ("started", utc_text(started["time"])),
         ("took", duration_text(seen.last_time - started["time"])),
         ("steps", f"{totals.steps:,}"),
         ("acts for", str(started.get("actor", ""))),
@@ -220,7 +220,7 @@ def _tracks(line: Timeline) -> list[TrackRow]:
             run=bar.run,
             title=cut(safe(bar.title), 200).text,
             state=_WAIT_STATES.get(bar.state, bar.state) if bar.kind == "wait" else bar.state,
-            began=time_text(bar.start),
+            began=utc_text(bar.start),
             took=duration_text(bar.length),
             start=line.place(bar)[0],
             length=line.place(bar)[1],

@@ -1,8 +1,9 @@
 "use strict";
 /* Lists are cut down as one types; a page is whole without it. */
 for (const form of document.querySelectorAll("form.filters")) {
-  const list = form.nextElementSibling;
-  const rows = [...list.children].filter((row) => !row.classList.contains("top"));
+  const whole = "whole" in form.dataset;
+  const lists = whole ? [...document.querySelectorAll(".rows")] : [form.nextElementSibling];
+  const rows = lists.flatMap((list) => [...list.children]).filter((row) => !row.classList.contains("top"));
   const texts = new Map();
   const told = form.querySelector("output");
   const text = (row) => {
@@ -21,6 +22,7 @@ for (const form of document.querySelectorAll("form.filters")) {
       all += 1; shown += fits; inside += fits;
     }
     close();
+    if (whole) for (const list of lists) list.closest("section").hidden = !list.querySelector(".row:not(.top, [hidden])");
     told.textContent = shown === all ? "" : `${shown} of ${all}`;
   };
   let waiting = 0;

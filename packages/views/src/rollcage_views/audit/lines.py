@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
-from rollcage_cli.audit.entries import FIELDS, Entry
-from rollcage_cli.audit.reading import Damaged, Item, Summary
+from rollcage_views.audit.entry import FIELDS, Entry
+from rollcage_views.audit.reading import Damaged, Item, Summary
 
 __all__ = ["instant", "write_csv", "write_jsonl"]
 

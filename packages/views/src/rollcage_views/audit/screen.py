@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from rollcage.gate import detect, hide_secrets, names_secret
 from rollcage.trace import TAG
-from rollcage_views import items_of, mapping_of, pairs_of
 
-from rollcage_cli.output import arguments_text, value_text, visible
+from rollcage_views.text import arguments_text, value_text, visible
+from rollcage_views.values import items_of, mapping_of, pairs_of
 
 __all__ = ["Screen"]
 

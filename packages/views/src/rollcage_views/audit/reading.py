@@ -12,11 +12,13 @@ from typing import Any, Final
 from rollcage.errors import RollcageError
 from rollcage.store import RunTrace, check_attested
 from rollcage.trace import Run, read_run
-from rollcage_views import Effect, lineage_of, standing
 
-from rollcage_cli.audit.entries import Elsewhere, Entry, Head, entries_of, head_of
-from rollcage_cli.audit.screen import Screen
-from rollcage_cli.audit.selection import Named, Selection
+from rollcage_views.audit.entries import Elsewhere, entries_of, head_of
+from rollcage_views.audit.entry import Entry, Head, as_seen_by
+from rollcage_views.audit.screen import Screen
+from rollcage_views.audit.selection import Named, Selection
+from rollcage_views.lineage import Effect, lineage_of, standing
+from rollcage_views.viewer import SEES_ALL, Viewer
 
 __all__ = ["Damaged", "Item", "Summary", "audited", "telling_of_others"]
 
@@ -118,6 +120,7 @@ def audited(
     wanted: Selection,
     summary: Summary,
     advance: Callable[[], None] = lambda: None,
+    viewer: Viewer = SEES_ALL,
 ) -> Iterator[Item]:
     """Each run that has what is asked for, followed by its entries; counted in `summary`.
 
@@ -129,6 +132,7 @@ def audited(
         wanted: which of their entries.
         summary: counts.
         advance: called after each run that was read.
+        viewer: who looks.
     """
     screen = Screen()
     summary.credentials = screen.found
@@ -150,12 +154,13 @@ def audited(
             trace = _read(each)
             seen = read_run(trace)
         except RollcageError as error:
-            damaged = Damaged(screen.text(each.run), error.code, screen.text(str(error)))
+            reason = viewer.text(screen.text(str(error)))
+            damaged = Damaged(screen.text(each.run), error.code, reason)
             summary.damaged.append(damaged)
             yield damaged
         else:
             entries = entries_of(seen, elsewhere, screen, functools.partial(_orphans, each))
-            told = [entry for entry in entries if entry in wanted]
+            told = [as_seen_by(viewer, entry) for entry in entries if entry in wanted]
             if told:
                 summary.told += 1
                 yield head_of(seen, len(trace.torn), screen)

@@ -1,0 +1,28 @@
+"""An audit: who called what, decided by which rule, and what was undone, without credentials.
+
+Needs `rollcage-views[audit]`, which finds credentials in texts.
+"""
+
+from rollcage_views.audit.entry import FIELDS, Entry, Head, Origin
+from rollcage_views.audit.lines import instant, write_csv, write_jsonl
+from rollcage_views.audit.reading import Damaged, Item, Summary, audited, telling_of_others
+from rollcage_views.audit.screen import Screen
+from rollcage_views.audit.selection import Named, Selection, runs_of
+from rollcage_views.audit.telling import (
+    about_run,
+    counts_of,
+    most_first,
+    open_text,
+    short,
+    subject,
+    totals_text,
+    what_happened,
+    who_decided,
+)
+
+__all__ = [
+    "FIELDS", "Damaged", "Entry", "Head", "Item", "Named", "Origin", "Screen", "Selection",
+    "Summary", "about_run", "audited", "counts_of", "instant", "most_first", "open_text", "runs_of",
+    "short", "subject", "telling_of_others", "totals_text", "what_happened", "who_decided",
+    "write_csv", "write_jsonl",
+]  # fmt: skip

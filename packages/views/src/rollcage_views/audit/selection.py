@@ -1,0 +1,103 @@
+"""Which runs an audit reads, and which of their entries it tells."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Final
+
+from rollcage.store import Reader, RunInfo, Store
+
+from rollcage_views.audit.entry import Entry
+
+__all__ = ["Named", "Selection", "runs_of"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Selection:
+    """What is asked for; an empty part asks for everything.
+
+    Attributes:
+        since: from when on (Unix, µs).
+        until: up to and without when (Unix, µs).
+        tools: globs over the names of tools.
+        agents: globs over the names of agents.
+        rules: globs over the ids of rules.
+        decisions: of the gate.
+        undone: only what was undone, and the undos.
+    """
+
+    since: int | None = None
+    until: int | None = None
+    tools: tuple[str, ...] = ()
+    agents: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
+    decisions: tuple[str, ...] = ()
+    undone: bool = False
+
+    def __contains__(self, entry: Entry) -> bool:
+        return (
+            (self.since is None or entry.time >= self.since)
+            and (self.until is None or entry.time < self.until)
+            and _matches(entry.tool, self.tools)
+            and _matches(entry.agent, self.agents)
+            and _matches(entry.rule, self.rules)
+            and (not self.decisions or entry.decision in self.decisions)
+            and (not self.undone or entry.kind == "undo" or entry.undone in _TAKEN_BACK)
+        )
+
+
+_TAKEN_BACK: Final = ("verified", "compensated")
+
+
+def _matches(name: str, globs: Sequence[str]) -> bool:
+    return not globs or any(fnmatchcase(name, glob) for glob in globs)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Named:
+    """A run to read, and what its store's index says of it."""
+
+    reader: Reader
+    run: str
+    info: RunInfo | None
+
+
+def runs_of(
+    store: Store,
+    meant: Iterable[Named] | None = None,
+    *,
+    names: Sequence[str] = (),
+    until: int | None = None,
+) -> tuple[list[Named], list[Named]]:
+    """The runs that are meant, and those besides that may tell of an undo of their steps.
+
+    Args:
+        store: where they are.
+        meant: those that were named; None: all runs of the store.
+        names: globs over the names of jobs.
+        until: runs that began later are left out (Unix, µs).
+
+    Raises:
+        StoreError: the store's index can't be read.
+    """
+    infos = store.runs()
+    known = {info.run: Named(store, info.run, info) for info in infos}
+    chosen = [
+        each
+        for each in (known.values() if meant is None else meant)
+        if each.info is None
+        or (_matches(each.info.name, names) and (until is None or each.info.time < until))
+    ]
+    return chosen, [known[run] for run in _later(infos, {each.run for each in chosen})]
+
+
+def _later(infos: Iterable[RunInfo], chosen: set[str]) -> Iterator[str]:
+    """The runs that replay a chosen one, and those that replay these, but for themselves."""
+    behind = set(chosen)
+    for info in infos:  # oldest first: a source comes before what replays it
+        if info.source in behind:
+            behind.add(info.run)
+            if info.run not in chosen:
+                yield info.run
