@@ -242,7 +242,12 @@ async def test_no_credential_is_ever_written(tmp_path: Path, rollcage: Command) 
         ["approvals"], ["audit"],
     ):  # fmt: skip
         printed[" ".join(map(str, arguments))] = rollcage(*arguments, codes=(0, 1, 2))
-    for form in ("table", "jsonl", "csv", "md", "html"):
+    for name, page in {
+        "run": ["show", first], "second": ["show", second], "diff": ["diff", first, second],
+        "audit": ["audit"],
+    }.items():  # fmt: skip
+        printed[f"page of {name}"] = rollcage(*page, "--html", "-", codes=(0, 1))
+    for form in ("table", "jsonl", "csv", "md"):
         report = tmp_path / f"report.{form}"
         printed[f"audit {form}"] = rollcage("audit", "-f", form)
         rollcage("audit", "-f", form, "-o", report)
@@ -264,8 +269,8 @@ async def test_a_report_of_a_run_that_did_not_look_for_them_shows_none(
     known |= {name: CANARIES[name] for name in ("a web token", "a private key")}
     (trace,) = (tmp_path / "store" / "runs").glob("*.jsonl")
     assert known["a key of AWS"].encode() in trace.read_bytes()
-    for form in ("table", "jsonl", "csv", "md", "html"):
-        assert not known.keys() & {*leaks(rollcage("audit", "-f", form))}, form
+    for form in (["-f", "table"], ["-f", "jsonl"], ["-f", "csv"], ["-f", "md"], ["--html", "-"]):
+        assert not known.keys() & {*leaks(rollcage("audit", *form))}, form
 
 
 def test_the_canaries_would_be_seen() -> None:

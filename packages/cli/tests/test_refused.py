@@ -66,8 +66,8 @@ def test_audit(cli: Cli, run: str) -> None:
     ]
     assert refused[0]["agent"] == "ann"
     assert entries[-1]["entries"]["refused"] == 3
-    for shape in ("table", "md", "html", "csv"):
-        out = cli("audit", run, "--format", shape).out.replace("\\_", "_")
+    for shape in ("--format=table", "--format=md", "--html=-", "--format=csv"):
+        out = cli("audit", run, shape).out.replace("\\_", "_")
         assert "tool_missing" in out
         assert "hunter2" not in out
     assert "1 call, 3 refused in 1 of them" in cli("audit", run).out

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from markup import Markup
 from rollcage import Session, UnknownOutcome, compensate, tool, undo_run
 from rollcage_cli import errors
 
@@ -253,9 +254,11 @@ def test_an_audit_names_the_effects_that_were_never_asked_for(cli: Cli, store: P
         half.run_id, "standing.send", "not_asked_for",
     )  # fmt: skip
     assert (told["first_ran_run"], told["first_ran_step"]) == (first, 2)
-    for form in ("table", "md", "html"):
-        out = " ".join(cli("audit", "--format", form).out.replace("\\", "").split())
+    for form in (["--format", "table"], ["--format", "md"]):
+        out = " ".join(cli("audit", *form).out.replace("\\", "").split())
         assert f"not asked for; first ran as step 2 of run {first}" in out
+    page = Markup(cli("audit", "--html", "-").out).text
+    assert f"not asked for first ran as step 2 of run {first}" in page
     with Session("job", store=store):  # a later run asks for it: nobody has to look at it
         send("a")
         send("b")

@@ -44,7 +44,8 @@ def audit(cli: Cli) -> Cli:
     """An audit in one format; of JSON Lines, the entries."""
 
     def audit(form: str = "jsonl", *arguments: object) -> Any:
-        result = cli("audit", *arguments, "--format", form)
+        written = ("--html", "-") if form == "html" else ("--format", form)
+        result = cli("audit", *arguments, *written)
         assert result.code == 0, result.err
         if form != "jsonl":
             return result.out.replace("&#64;", "@").replace("\\_", "_").replace("&quot;", '"')
