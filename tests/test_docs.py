@@ -17,8 +17,10 @@ from subprocess import CompletedProcess
 from typing import NamedTuple
 
 import pytest
+from rollcage import errors
 from rollcage.trace import json_schema
 from rollcage.values import decoding
+from rollcage_cli import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -230,3 +232,25 @@ def test_links_lead_somewhere(page: str) -> None:
     path = ROOT / page
     links = re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8"))
     assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+TROUBLES = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
+
+
+def test_each_error_has_a_cause_and_a_next_step() -> None:
+    rows = re.findall(r"^\| `(\w+)`[^|]* \| `(\w+)` \| (.+) \| (.+) \|$", TROUBLES, re.MULTILINE)
+    found = {(code, name) for code, name, _, _ in rows}
+    kinds = [getattr(errors, name) for name in errors.__all__]
+    raised = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Exception)]
+    warned = {kind.__name__ for kind in raised if issubclass(kind, Warning)}
+    expected = {(e.code, e.__name__) for e in raised if issubclass(e, errors.RollcageError)}
+    assert found == expected
+    assert len(rows) == len(expected), "an error stands there twice"
+    assert all(f"`{name}`" in TROUBLES for name in warned)
+
+
+def test_the_commands_of_next_steps_exist() -> None:
+    there = {*app._COMMANDS, *app._ELSEWHERE, *app._installed().names}
+    named = set(re.findall(r"`rollcage (\w+)", TROUBLES))
+    assert {"resolve", "undo", "abandon", "approve"} <= named
+    assert named <= there
