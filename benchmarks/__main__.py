@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import stores, workflow
+from benchmarks import mcp, stores, workflow
 from benchmarks.cases import Plan
 from benchmarks.report import as_data, table, targets
 from benchmarks.runner import Runner
@@ -21,6 +21,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a smoke run, under a minute")
     parser.add_argument("--stores", action="store_true", help="the stores beside each other, alone")
     parser.add_argument("--workflow", action="store_true", help="workflows beside others, alone")
+    parser.add_argument("--mcp", action="store_true", help="the MCP proxy beside others, alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all of it there too")
     parser.add_argument("--calls", type=int, nargs="+", metavar="N", help="calls a case")
     parser.add_argument("--peer-calls", type=int, metavar="N", help="calls a peer")
@@ -44,6 +45,9 @@ def main() -> None:
         return
     if asked.workflow:
         workflow.main(quick=asked.quick, to=asked.json)
+        return
+    if asked.mcp:
+        mcp.main(quick=asked.quick, to=asked.json, at=asked.dir)
         return
     given = {
         "sizes": asked.calls and sorted(asked.calls),

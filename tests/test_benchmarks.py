@@ -136,3 +136,21 @@ def test_each_target_is_held_against_its_limit(said: tuple[str, dict[str, Any]])
         )
         assert each["reached"] == better
         assert f"| {what} |" in table
+
+
+def test_the_mcp_proxy_is_held_against_a_recorder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ROLLCAGE_BENCH_FASTMCP", raising=False)
+    out = tmp_path / "out.json"
+    command = [sys.executable, "-m", "benchmarks", "--mcp", "--quick", "--dir", str(tmp_path)]
+    done = subprocess.run(
+        [*command, "--json", str(out)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "| CPU a call: raw recorder |" in done.stdout
+    assert "names no Python that has it" in done.stderr
+    found = {each["what"]: each for each in json.loads(out.read_text(encoding="utf-8"))}
+    assert found["CPU a call: rollcage mcp run"]["figure"] > 0
+    assert found["rollcage mcp run, to: raw recorder"]["bound"] == "≤ 5"
+    assert [each.name for each in tmp_path.iterdir()] == ["out.json"]
