@@ -180,7 +180,7 @@ def test_every_state_has_a_look(incident: Incident, state: str) -> None:
         if state == "undone"
         else dataclasses.replace(step, state=state)  # type: ignore[arg-type]  # one of them
     )
-    row = step_row(seen, shown, span=(seen.started["time"], 1))
+    row = step_row(seen.id, shown, span=(seen.started["time"], 1))
     assert row.state == state
     assert tone(state) in TONES
     assert f".{tone(state)} {{ --tone:" in stylesheet()

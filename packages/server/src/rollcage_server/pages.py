@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Query, Request
-from rollcage_views import align, rule_counts, timeline_of, tree_of, usage_of, words
+from rollcage.store import store_option
+from rollcage_views import align, in_order, rule_counts, timeline_of, tree_of, usage_of, words
+from rollcage_views.html import diff_page, run_head, step_row, step_rows, track_rows
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -49,7 +51,12 @@ def run(request: Request, asking: AskingNow, run: str, first: First = 1) -> Resp
     """A run: its steps, a page at a time, and what can be done with it."""
     shown = reading.run_sheet(asking.store, run, asking.who.viewer, first=first)
     order = asking.store.stop_order(run)
-    return page(request, "run.html", asking, shown=shown, order=order, size=reading.PAGE)
+    seen = shown.sheet.run
+    return page(
+        request, "run.html", asking, shown=shown, order=order, size=reading.PAGE,
+        head=run_head(seen, status=shown.status, whole=False),
+        rows=step_rows(seen, at=store_option(asking.store), live=shown.live),
+    )  # fmt: skip
 
 
 @pages.get("/runs/{run}/standing", Right.SEE)
@@ -72,7 +79,8 @@ async def run_live(request: Request, asking: AskingNow, run: str) -> Response:
 def step(request: Request, asking: AskingNow, run: str, number: int) -> Response:
     """A step in full."""
     seen, found = reading.step(asking.store, run, number, asking.who.viewer)
-    return page(request, "step.html", asking, run=seen, step=found)
+    row = step_row(seen.id, found, runs=[seen], at=store_option(asking.store))
+    return page(request, "step.html", asking, run=seen, step=found, row=row)
 
 
 @pages.get("/runs/{run}/tree", Right.SEE)
@@ -81,17 +89,19 @@ def tree(request: Request, asking: AskingNow, run: str) -> Response:
     found, _ = reading.lineage(asking.store, run)
     seen = list(map(asking.who.viewer.run, found))
     return page(request, "tree.html", asking, run=seen[-1], nodes=tree_of(seen[-1].steps),
-                timeline=timeline_of(seen))  # fmt: skip
+                tracks=track_rows(timeline_of(seen)))  # fmt: skip
 
 
 @pages.get("/diff", Right.SEE)
 def diff(request: Request, asking: AskingNow, a: str = "", b: str = "") -> Response:
     """Two runs beside each other."""
-    pairs = None
+    found = None
     if a and b:
+        viewer = asking.who.viewer
         one, two = (reading.lineage(asking.store, each)[0][-1] for each in (a, b))
-        pairs = [asking.who.viewer.pair(each) for each in align(one.steps, two.steps)]
-    return page(request, "diff.html", asking, a=a, b=b, pairs=pairs)
+        heads = run_head(viewer.run(one)), run_head(viewer.run(two))
+        found = diff_page(heads, align(in_order(one), in_order(two)), viewer)
+    return page(request, "diff.html", asking, a=a, b=b, page=found)
 
 
 @pages.get("/inbox", Right.SEE)

@@ -1,22 +1,14 @@
-"""Pages: templates, and what they can say of recorded values. All of it is text, never markup."""
+"""Pages: templates over the parts of reports. All of what is recorded is text in them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import jinja2
 from fastapi import Request
-from rollcage_views import (
-    arguments_text,
-    call_text,
-    counted,
-    duration_text,
-    outcome_text,
-    state_text,
-    time_text,
-    value_text,
-    visible,
-)
+from jinja2 import ChoiceLoader, PackageLoader
+from rollcage.trace import Step
+from rollcage_views import arguments_text, value_text
+from rollcage_views.html import Links, StepRow, environment, loader, step_row
 from starlette.responses import HTMLResponse
 
 from rollcage_server.access import Asking
@@ -24,24 +16,26 @@ from rollcage_server.events import News
 
 __all__ = ["page", "rows"]
 
-_templates = jinja2.Environment(
-    loader=jinja2.PackageLoader("rollcage_server"),
-    autoescape=True,
-    undefined=jinja2.StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
-_templates.filters |= {
-    "arguments": arguments_text,
-    "call": call_text,
-    "counted": counted,
-    "duration": duration_text,
-    "outcome": outcome_text,
-    "state": state_text,
-    "time": time_text,
-    "value": value_text,
-    "visible": visible,
-}
+
+class _Pages(Links):
+    """Links to pages of this server; what is in them is an id of ours, or a number."""
+
+    def run(self, run: str) -> str:
+        return f"/runs/{run}"
+
+    def step(self, run: str, step: int) -> str:
+        return f"/runs/{run}/steps/{step}"
+
+    def approval(self, approval: str) -> str:
+        return f"/inbox#approval-{approval}" if approval else ""
+
+    def resolve(self, run: str, step: int) -> str:
+        return f"/inbox#unknown-{run}-{step}"
+
+
+_templates = environment(ChoiceLoader([PackageLoader("rollcage_server"), loader()]))
+_templates.filters |= {"arguments": arguments_text, "value": value_text}
+_templates.globals |= {"links": _Pages()}
 
 
 def page(
@@ -69,4 +63,13 @@ def page(
 
 def rows(news: News) -> str:
     """What is new in a run, as rows for its page: new ones, and old ones that changed."""
-    return _templates.get_template("rows.html").render(news=news)
+    shown = [
+        (_row(news, step), step.line <= news.after)  # that line its page has
+        for step in news.steps
+    ]
+    return _templates.get_template("rows.html").render(rows=shown, status=news.status)
+
+
+def _row(news: News, step: Step) -> StepRow:
+    inside = 0 if step.parent is None else 1
+    return step_row(news.run, step, depth=inside, live=not news.status)

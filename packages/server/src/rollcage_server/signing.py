@@ -7,6 +7,7 @@ from importlib.resources import files
 from typing import Final
 
 from fastapi import Request
+from rollcage_views.html import script, stylesheet
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
 from rollcage_server.access import AskingNow, FormNow, Routes, means_of
@@ -23,11 +24,20 @@ signing = Routes()
 STATIC: Final = {
     "htmx-2.0.11.min.js": "text/javascript",
     "htmx-ext-sse-2.2.4.min.js": "text/javascript",
+    "page.js": "text/javascript",
     "rollcage.css": "text/css",
 }
-"""What is served as it lies in the package, and nothing beside it."""
+"""What is served, and nothing beside it: what lies in this package, and what reports have, too."""
 
-_content = {name: (files("rollcage_server") / "static" / name).read_bytes() for name in STATIC}
+
+def _bytes_of(name: str) -> bytes:
+    if name == "page.js":
+        return script().encode()
+    own = (files("rollcage_server") / "static" / name).read_bytes()
+    return stylesheet().encode() + own if name == "rollcage.css" else own
+
+
+_content = {name: _bytes_of(name) for name in STATIC}
 _tags = {name: f'"{sha256(data).hexdigest()[:32]}"' for name, data in _content.items()}
 
 

@@ -9,7 +9,7 @@ from rollcage_views.html.differences import DiffPage, DiffRow, diff_page, write_
 from rollcage_views.html.links import Links
 from rollcage_views.html.rendering import environment, loader, script, set_up, stylesheet
 from rollcage_views.html.rows import StepRow, step_row, step_rows
-from rollcage_views.html.runs import RunHead, RunPage, run_head, run_page, write_run
+from rollcage_views.html.runs import RunHead, RunPage, run_head, run_page, track_rows, write_run
 from rollcage_views.html.tones import TONES, tone
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "step_rows",
     "stylesheet",
     "tone",
+    "track_rows",
     "write_audit",
     "write_diff",
     "write_run",

@@ -68,11 +68,11 @@ class StepRow:
         args: its arguments, as one line.
         effect: what it is, where that matters: `write`, `reversible write`, `scope`, `model`.
         began: when, as people say it.
-        state: of `rollcage.trace.STATES`; `undone` where it was undone since.
+        state: of `rollcage.trace.STATES`; `undone` where it was undone since; `running`.
         said: the state in words.
         outcome: as one line.
         took: how long, as people say it.
-        start: where it began on the time line, from 0 to 1; `length`: how long it is there.
+        start: where it began on the time line, from 0 to 1, or None; `length`: of its bar there.
         facts: what else there is to know of it: a title and a text each.
         origin: where it first ran (run, step), of a replayed one.
         messages: what a model was told since the last call.
@@ -96,7 +96,7 @@ class StepRow:
     said: str
     outcome: Cut
     took: str
-    start: float
+    start: float | None
     length: float
     facts: list[tuple[str, str]]
     origin: tuple[str, int] | None
@@ -115,7 +115,12 @@ class StepRow:
 
 
 def step_rows(
-    seen: Run, steps: Sequence[Step] | None = None, runs: Sequence[Run] = (), *, at: str = ""
+    seen: Run,
+    steps: Sequence[Step] | None = None,
+    runs: Sequence[Run] = (),
+    *,
+    at: str = "",
+    live: bool = False,
 ) -> Iterator[StepRow]:
     """The rows of a run's steps, made one by one: a page of ten thousand is written as they come.
 
@@ -124,6 +129,7 @@ def step_rows(
         steps: those that are shown; all of them by default.
         runs: the lineage that it stands in, where later writes may tell what a write left.
         at: what a command needs to find the store: see `store_option`.
+        live: whether the run is being written: a step without an end still runs.
     """
     span = seen.started["time"], max(seen.last_time - seen.started["time"], 1)
     asked: dict[tuple[str, str], list[Any]] = {}
@@ -134,38 +140,41 @@ def step_rows(
         title = group if depth else _group(step, by_turn=by_turn)
         new = _new_messages(step, asked)
         yield step_row(
-            seen, step, group="" if title == group else title, depth=depth, messages=new,
-            span=span, runs=runs or (seen,), at=at,
+            seen.id, step, group="" if title == group else title, depth=depth, messages=new,
+            span=None if live else span, runs=runs or (seen,), at=at, live=live,
         )  # fmt: skip
         group = title
 
 
 def step_row(
-    seen: Run,
+    run: str,
     step: Step,
     *,
-    span: tuple[int, int],
+    span: tuple[int, int] | None = None,
     group: str = "",
     depth: int = 0,
     messages: Sequence[Any] = (),
     runs: Sequence[Run] = (),
     at: str = "",
+    live: bool = False,
 ) -> StepRow:
     """One step.
 
     Args:
-        seen: its run.
+        run: the id of its run.
         step: the step.
-        span: when the time line begins (Unix, µs), and how long it is (µs).
+        span: when the time line begins (Unix, µs), and how long it is (µs); None for no bar.
         group: what begins with it.
         depth: in how many bodies it was called.
         messages: what a model was told that it had not been told before, encoded.
         runs: the lineage that it stands in.
         at: what a command needs to find the store.
+        live: whether the run is being written.
     """
-    begun, whole = span
+    begun, whole = span or (step.time, 1)
     ran = 0 if step.state in REPLAYED else step.duration or 0
     undone = step.undone in ("verified", "compensated")
+    runs_on = live and step.ended is None and step.state in ("unknown", "cut_off")
     args, outcome = cut(call_text(step), _IN_ROW), cut(outcome_text(step), _IN_ROW)
     arguments = _arguments(step) if args.left or _has_lines(step.args) else []
     result, told = _result(step, outcome), [_message(each) for each in messages[:_MESSAGES]]
@@ -173,7 +182,7 @@ def step_row(
     is_cut = len(messages) > _MESSAGES or any(each.left for each in (*shown, result) if each)
     mark = "join of " if step.kind == "branch" else "↺ " if step.undoes else ""
     return StepRow(
-        run=seen.id,
+        run=run,
         step=step.step,
         group=group,
         depth=min(depth, 8),
@@ -182,11 +191,11 @@ def step_row(
         args=args,
         effect=_effect(step),
         began=utc_text(step.time),
-        state="undone" if undone else step.state,
-        said=state_text(step),
+        state="running" if runs_on else "undone" if undone else step.state,
+        said="running" if runs_on else state_text(step),
         outcome=outcome,
         took=duration_text(step.duration),
-        start=(step.time - begun) / whole,
+        start=None if span is None else (step.time - begun) / whole,
         length=ran / whole,
         facts=_facts(step),
         origin=None if step.origin is None else (str(step.origin[0]), int(step.origin[1])),
@@ -199,7 +208,7 @@ def step_row(
             if each.changed
         ],
         undone=undone,
-        whole=f"rollcage show {seen.id}{at} --step {step.step} --json" if is_cut else "",
+        whole=f"rollcage show {run}{at} --step {step.step} --json" if is_cut else "",
     )
 
 

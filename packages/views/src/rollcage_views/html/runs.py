@@ -20,10 +20,11 @@ from rollcage_views.timeline import Timeline, timeline_of
 from rollcage_views.usage import Usage, usage_of
 from rollcage_views.viewer import SEES_ALL, Viewer
 
-__all__ = ["RunHead", "RunPage", "TrackRow", "run_head", "run_page", "write_run"]
+__all__ = ["RunHead", "RunPage", "TrackRow", "run_head", "run_page", "track_rows", "write_run"]
 
 _LONGEST: Final = 1000  # characters of a note
 _HITS: Final = 500  # policy hits that are listed
+_COUNTED: Final = ("took", "steps", "replay saved")
 _WAIT_STATES: Final = {"resumed": "waited"}
 
 
@@ -123,7 +124,7 @@ def run_page(
     hits = hits_of(seen)
     return RunPage(
         head=run_head(seen, words(stands, seen.status, seen.id, reader), torn=torn),
-        tracks=_tracks(line),
+        tracks=track_rows(line),
         span=duration_text(line.length),
         rows=step_rows(seen, listed, shown if viewer.values else (), at=store_option(reader)),
         shown=len(listed),
@@ -161,8 +162,18 @@ def write_run(
     write_report("run.html", out, links=Links(seen.id), page=page)
 
 
-def run_head(seen: Run, notes: Sequence[str] = (), *, torn: int = 0) -> RunHead:
-    """The head of a run, as its viewer may see it."""
+def run_head(
+    seen: Run, notes: Sequence[str] = (), *, torn: int = 0, status: str = "", whole: bool = True
+) -> RunHead:
+    """The head of a run.
+
+    Args:
+        seen: the run, as its viewer may see it.
+        notes: what somebody has to know of it.
+        torn: how many bytes of a cut-off last line are left out.
+        status: how it stands, where that is known better than by its trace.
+        whole: whether these are all its steps: else nothing is told that is counted.
+    """
     error = (seen.finished or {}).get("error")
     said = f"{error.get('type')}: {error.get('message')}" if error else ""
     told = [*notes]
@@ -175,12 +186,16 @@ def run_head(seen: Run, notes: Sequence[str] = (), *, torn: int = 0) -> RunHead:
     return RunHead(
         name=cut(safe(seen.started["name"]), 200).text,
         run=seen.id,
-        status=seen.status,
-        facts=[(title, cut(safe(text), _LONGEST).text) for title, text in _facts(seen) if text],
+        status=status or seen.status,
+        facts=[
+            (title, cut(safe(text), _LONGEST).text)
+            for title, text in _facts(seen)
+            if text and (whole or title not in _COUNTED)
+        ],
         source=str(seen.started.get("source") or ""),
         error=cut(safe(said), _LONGEST).text,
         notes=told,
-        states=[*counts.items(), *([("undone", undone)] if undone else [])],
+        states=[*counts.items(), *([("undone", undone)] if undone else [])] if whole else [],
     )
 
 
@@ -210,7 +225,8 @@ def _facts(seen: Run) -> list[tuple[str, str]]:
     ]  # fmt: skip
 
 
-def _tracks(line: Timeline) -> list[TrackRow]:
+def track_rows(line: Timeline) -> list[TrackRow]:
+    """The attempts and waits of a job, where there is more than one; else nothing."""
     told = [bar for bar in line.bars if bar.kind != "step"]
     if len(told) < 2:
         return []

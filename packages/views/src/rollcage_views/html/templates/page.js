@@ -3,7 +3,6 @@
 for (const form of document.querySelectorAll("form.filters")) {
   const whole = "whole" in form.dataset;
   const lists = whole ? [...document.querySelectorAll(".rows")] : [form.nextElementSibling];
-  const rows = lists.flatMap((list) => [...list.children]).filter((row) => !row.classList.contains("top"));
   const texts = new Map();
   const told = form.querySelector("output");
   const text = (row) => {
@@ -13,6 +12,7 @@ for (const form of document.querySelectorAll("form.filters")) {
   const apply = () => {
     const words = form.elements.text.value.toLowerCase().trim();
     const state = form.elements.state ? form.elements.state.value : "";
+    const rows = lists.flatMap((list) => [...list.children]).filter((row) => !row.classList.contains("top"));
     let shown = 0, all = 0, group = null, inside = 0;
     const close = () => { if (group) group.hidden = Boolean((words || state) && !inside); };
     for (const row of rows) {
