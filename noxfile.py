@@ -84,7 +84,7 @@ PACKAGES = {
 ADAPTERS = [name for name, (folder, *_) in PACKAGES.items() if folder.startswith("integrations/")]
 ON_ANY_STORE = [
     "approval_queue", "bends", "cancellation", "ending", "job", "nested_gate", "seen", "session",
-    "threads", "transaction", "undo", "unknown",
+    "threads", "transaction", "undo", "unknown", "what_if", "what_if_meets", "what_if_safety",
 ]  # fmt: skip
 # The two lines of MCP's library, which can't be in one environment, and servers that stand on them.
 MCP_LINES = {

@@ -43,11 +43,6 @@ def world() -> Iterator[None]:
     SEEN.clear()
 
 
-@pytest.fixture(params=["folder", "sqlite"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(tmp_path / "s") if request.param == "folder" else f"sqlite:///{tmp_path}/s.db"
-
-
 def test_without_a_change_all_of_it_is_answered_from_the_record(url: str) -> None:
     run, ended = forked(url, Fork(recorded(url)))
     assert ended is None

@@ -46,11 +46,6 @@ def world() -> Iterator[None]:
     SEEN.clear()
 
 
-@pytest.fixture(params=["folder", "sqlite"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(tmp_path / "s") if request.param == "folder" else f"sqlite:///{tmp_path}/s.db"
-
-
 def test_a_fork_of_a_fork_changes_a_second_thing(url: str) -> None:
     of = recorded(url)
     answers = {"fork_buy": "one", "fork_note": "n"}

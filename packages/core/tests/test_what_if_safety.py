@@ -39,11 +39,6 @@ def world() -> Iterator[None]:
     SEEN.clear()
 
 
-@pytest.fixture(params=["folder", "sqlite"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(tmp_path / "s") if request.param == "folder" else f"sqlite:///{tmp_path}/s.db"
-
-
 def test_the_body_of_a_write_is_not_entered_again(url: str) -> None:
     def agent(session: Session) -> None:
         with session:

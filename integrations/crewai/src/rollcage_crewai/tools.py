@@ -35,6 +35,7 @@ from rollcage.adapter import (
 )
 from rollcage.errors import ArgumentsInvalid, Blocked, ReplayedError
 
+from rollcage_crewai.bare import watch_calls
 from rollcage_crewai.contracts import arguments_of, contract_for, instead_of
 from rollcage_crewai.mcp_values import is_mcp, mcp_failed, mcp_text
 from rollcage_crewai.turns import awaiting, this_call
@@ -272,3 +273,6 @@ def _answering(tool: Tool[..., Any]) -> Tool[..., Any]:
 def _set(tool: Any, name: str, value: Any) -> None:
     """Set what is no field of a tool: its class, and all other tools of it, stay as they are."""
     object.__setattr__(tool, name, value)
+
+
+watch_calls(refusal)

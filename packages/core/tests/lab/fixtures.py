@@ -17,8 +17,18 @@ from rollcage.store.sql import SqlStore
 from rollcage.store.sqlite import SqliteStore
 from rollcage.trace import Worlds, check_events
 
-__all__ = ["approve", "events", "every_trace_is_valid", "files", "python", "resolve", "store"]
+__all__ = [
+    "approve",
+    "events",
+    "every_trace_is_valid",
+    "files",
+    "python",
+    "resolve",
+    "store",
+    "url",
+]
 
+KINDS = ["folder", "sqlite"]
 Events = Callable[[str], list[dict[str, Any]]]
 Resolve = Callable[[str, int, dict[str, Any]], None]
 Python = Callable[..., subprocess.CompletedProcess[str]]
@@ -68,6 +78,21 @@ def store(tmp_path: Path) -> Iterator[Any]:
                 yield type("InPostgres", (WithoutFolder, PostgresStore), {})(url)
         case _:
             yield JsonlStore(tmp_path / "store")
+
+
+@pytest.fixture(params=list(filter(None, [os.environ.get("ROLLCAGE_TEST_STORE")])) or KINDS)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a store of the test's own: of each kind that is a file, or as for `store`."""
+    match request.param:
+        case "postgres":
+            from postgres import new_store
+
+            with new_store() as made:
+                yield made
+        case "sqlite":
+            yield f"sqlite:///{tmp_path}/s.db"
+        case _:
+            yield str(tmp_path / "s")
 
 
 @pytest.fixture
