@@ -187,3 +187,74 @@ async def test_a_session_that_could_not_be_entered_may_be_entered_again(url: str
     async with late:
         await note("one")
     assert [info.status for info in open_store(url).runs()] == ["ok", "ok"]
+
+
+async def test_many_sessions_at_once_take_few_threads(url: str) -> None:
+    def threads() -> int:
+        return sum(each.name == "rollcage-wait" for each in threading.enumerate())
+
+    most, before = 0, threads()
+
+    async def job(number: int, together: asyncio.Barrier) -> None:
+        nonlocal most
+        async with Session(f"job {number}", store=url):
+            most = max(most, threads())
+            await note("one")
+            await together.wait()
+
+    together = asyncio.Barrier(40)
+    await asyncio.gather(*(job(number, together) for number in range(40)))
+    assert most <= before + 8
+    assert {info.status for info in open_store(url).runs()} == {"ok"}
+
+
+async def test_who_waits_for_one_store_keeps_nobody_from_another_or_from_leaving(
+    url: str, tmp_path: Path
+) -> None:
+    leaving, may_leave = asyncio.Event(), asyncio.Event()
+
+    async def job(where: str) -> str:
+        async with Session("job", store=where):
+            return await note("one")
+
+    async def leaves() -> None:
+        async with Session("leaves", store=url):
+            leaving.set()
+            await may_leave.wait()
+
+    first = asyncio.create_task(leaves())
+    await leaving.wait()
+    held = Held(open_store(url).opening())
+    waiting = [asyncio.create_task(job_of(url, number)) for number in range(10)]
+    await turns()
+    may_leave.set()
+    await first
+    assert await job(str(tmp_path / "another")) == "one"
+    assert not any(each.done() for each in waiting)
+    for late in waiting[5:]:
+        late.cancel()
+    await turns()
+    held.free()
+    done = await asyncio.gather(*waiting, return_exceptions=True)
+    assert done[:5] == ["one"] * 5
+    assert all(isinstance(each, asyncio.CancelledError) for each in done[5:])
+    waited()
+    assert len(open_store(url).runs()) == 6  # those of who was cancelled did not begin
+
+
+async def job_of(url: str, number: int) -> str:
+    async with Session(f"job {number}", store=url):
+        return await note("one")
+
+
+def test_a_forked_child_has_threads_of_its_own(url: str) -> None:
+    assert asyncio.run(job_of(url, 1)) == "one"
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            code = 0 if asyncio.run(job_of(url, 2)) == "one" else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert [info.name for info in open_store(url).runs()] == ["job 1", "job 2"]

@@ -157,7 +157,7 @@ async def run(
         session = await asyncio.to_thread(governed, checked, session, own)
     begun = start, results
     attempt = _Attempt(checked, wanted, begun, id, own, patience, told, ends, waits, clock, session,
-                       rows=before.rows, retries=again)  # fmt: skip
+                       before=before, retries=again)  # fmt: skip
     return await attempt.run()
 
 
@@ -243,13 +243,15 @@ class _Attempt:
         clock: Callable[[], int],
         options: Mapping[str, Any],
         *,
-        rows: Mapping[str, bool],
+        before: Execution,
         retries: bool,
     ) -> None:
         self.checked = checked
         self.inputs = inputs
         self.start, self.given = start
-        self.rows = {block.at: block.is_row for block in blocks_in(checked.graph)} | dict(rows)
+        self.rows = {block.at: block.is_row for block in blocks_in(checked.graph)}
+        self.rows |= before.rows
+        self.before = before
         self.id = id
         self.store = store
         self.patience = patience
@@ -258,6 +260,7 @@ class _Attempt:
         self.waits = waits
         self.clock = clock
         self.options = options
+        self.is_through = False  # and that is on record
         self.is_fork = options.get("fork") is not None
         self.session = Session(
             id,
@@ -288,6 +291,7 @@ class _Attempt:
                     raise
                 else:
                     await self._ended(status="completed", output=output)
+                    self.is_through = True
         except (Halt, SessionHalted) as error:
             if isinstance(error, RunStopped) and await asyncio.to_thread(self._hold) is not None:
                 return await asyncio.to_thread(execution, self.store, self.id)
@@ -312,8 +316,12 @@ class _Attempt:
             raise left from error
 
     def _found(self) -> Execution:
+        """How it stands now; where the first attempt has completed it, by that run alone."""
         run = self.session.run_id
-        return as_of(self.store, run, self.id) if self.is_fork else execution(self.store, self.id)
+        is_first = not self.before.attempts and self.session.root == run
+        if self.is_fork or (self.is_through and is_first):
+            return as_of(self.store, run, self.id)
+        return execution(self.store, self.id)
 
     def _hold(self) -> Hold | None:
         return None if self.is_fork else Holds(self.store, self.id).read()

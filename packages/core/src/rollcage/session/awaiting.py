@@ -1,4 +1,4 @@
-"""What may wait for a lock or a disk, done in a thread of its own while the event loop goes on."""
+"""What may wait for a lock or a disk, done in a thread while the event loop goes on."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Final, Generic, TypeVar
 
+from rollcage.session.threads import in_threads_of
+
 __all__ = ["Withdrawn", "in_thread", "perform", "perform_in_thread"]
 
 T = TypeVar("T")
@@ -20,10 +22,7 @@ class Withdrawn(Exception):
 
 
 class _Work(Generic[T]):
-    """One piece of work in a thread, and who waits for it.
-
-    The thread is not one of the loop's pool: that one may be full of those who wait for the lock.
-    """
+    """One piece of work in a thread, and who waits for it."""
 
     def __init__(self, do: Callable[[Callable[[], None]], T], undo: Callable[[T], None]) -> None:
         self._do, self._undo = do, undo
@@ -35,8 +34,8 @@ class _Work(Generic[T]):
         self._error: BaseException | None = None
         self.done: Final[asyncio.Future[None]] = self._loop.create_future()
 
-    def start(self) -> None:
-        threading.Thread(target=self._run, name="rollcage-wait", daemon=True).start()
+    def start(self, where: str) -> None:
+        in_threads_of(where, self._run)
 
     def _run(self) -> None:
         result: tuple[T] | None = None
@@ -81,17 +80,20 @@ class _Work(Generic[T]):
         return self._result[0]
 
 
-async def in_thread(do: Callable[[Callable[[], None]], T], undo: Callable[[T], None]) -> T:
+async def in_thread(
+    where: str, do: Callable[[Callable[[], None]], T], undo: Callable[[T], None]
+) -> T:
     """Do what may block in a thread, in the context of here; the loop goes on meanwhile.
 
     Args:
+        where: whose threads these are: what blocks one place keeps nobody from another.
         do: is given a function that it calls where it could still stop; that raises `Withdrawn`.
         undo: what is done with its result where the task was cancelled meanwhile; in that thread,
             unless it was done by then.
     """
     work = _Work(do, undo)
-    work.start()
     try:
+        work.start(where)
         await work.done
     except BaseException:
         work.withdraw()
@@ -112,14 +114,14 @@ def perform(flow: Generator[Callable[[], T], T, None]) -> None:
                 work = flow.send(result)
 
 
-async def perform_in_thread(flow: Generator[Callable[[], T], T, None]) -> None:
+async def perform_in_thread(where: str, flow: Generator[Callable[[], T], T, None]) -> None:
     """Do each in a thread; to its end, also where the task is cancelled: that is raised then."""
     cancelled: asyncio.CancelledError | None = None
     try:
         do = next(flow)
         while True:
             work = _Work(functools.partial(_unchecked, do), lambda _: None)
-            work.start()
+            work.start(where)
             while not work.done.done():
                 try:
                     await asyncio.shield(work.done)

@@ -314,7 +314,8 @@ def leave(calls: Calls, error: BaseException | None) -> None:
 
 async def aleave(calls: Calls, error: BaseException | None) -> None:
     """`leave`, while the event loop goes on; to its end, also where the task is cancelled."""
-    await perform_in_thread(_leaving(calls, error))
+    where = f"leaves {calls.opened.store.url}"  # and waits for none of those that open
+    await perform_in_thread(where, _leaving(calls, error))
 
 
 def give_up(opened: tuple[Calls, tuple[Entry, ...]]) -> None:

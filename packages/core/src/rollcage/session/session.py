@@ -271,7 +271,7 @@ class Session:
     async def __aenter__(self) -> Self:
         opening = self._opening(is_async=True)
         try:
-            calls, half_undone = await in_thread(opening.open, give_up)
+            calls, half_undone = await in_thread(f"opens {self.store.url}", opening.open, give_up)
         except Exception:
             self._is_entered = False
             self._gate.close()

@@ -8,6 +8,7 @@ and in which order they began is what the store knows.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 import shlex
@@ -93,4 +94,9 @@ def without_password(url: str) -> str:
 
 def _whole(url: str) -> str:
     """A URL as it is shown; a folder's name, as an absolute one."""
-    return without_password(url) if "://" in url else str(Path(url).absolute())
+    return without_password(url) if "://" in url else _absolute(url, os.getcwd())  # noqa: PTH109 - a Path is slow
+
+
+@functools.lru_cache(maxsize=64)
+def _absolute(path: str, folder: str) -> str:
+    return str(Path(folder, path))  # each session asks, and making paths takes longer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, cast
@@ -17,6 +18,9 @@ __all__ = ["GROUP", "RunSource", "open_run", "open_store"]
 
 GROUP: Final = "rollcage.stores"
 """The entry points by which a package brings a store: a URL's scheme, and what opens such a URL."""
+
+_stores: Final[weakref.WeakSet[type]] = weakref.WeakSet()
+"""Types that were found to be stores: to look at all their methods takes as long as a call."""
 
 RunSource = str | os.PathLike[str] | tuple[str | os.PathLike[str] | Store, str]
 """A recorded run: its id, the path of its trace, or a store (a folder, a URL, or one that is open)
@@ -40,7 +44,8 @@ def open_store(where: str | os.PathLike[str] | Store) -> Store:
         StoreInvalid: the URL is of no store that is known here, or has no path; or it is a file.
     """
     if not isinstance(where, str | os.PathLike):
-        if isinstance(where, Store):
+        if type(where) in _stores or isinstance(where, Store):
+            _stores.add(type(where))
             return where
         raise StoreInvalid(f"a store is a folder, a URL or a Store, not {where!r}")
     text = os.fspath(where)
