@@ -236,7 +236,10 @@ class Parameters:
         if model is not None:
             values: dict[str, Any] = {**model.__dict__}  # the framework's own stays as it is
         else:
-            model = self._validated(schema, raw)
+            try:
+                model = schema.__pydantic_validator__.validate_python(raw)
+            except Exception as error:  # noqa: BLE001 - a validator may raise anything
+                raise self._invalid(error) from None
             values = model.__dict__
             if len(model.__pydantic_fields_set__) < len(raw) and is_signature(schema):
                 self._refuse_unknown(raw)
@@ -279,18 +282,13 @@ class Parameters:
             canonical[name] = self._encode(name, values[name], seal)
         return Arguments(values, canonical, jcs(canonical))
 
-    def _validated(
-        self, schema: type[pydantic.BaseModel], raw: Mapping[str, Any]
-    ) -> pydantic.BaseModel:
-        try:
-            model: pydantic.BaseModel = schema.__pydantic_validator__.validate_python(raw)
-        except pydantic.ValidationError as error:
-            raise ArgumentsInvalid(self._explain(error)) from None
-        except Exception as error:  # noqa: BLE001 - a validator may raise anything
-            # A validator of the user's own. Its words may hold a secret: only its type is shown.
-            failed = type(error).__name__
-            raise ArgumentsInvalid(f"{self._tool}: its schema's own code raised {failed}") from None
-        return model
+    def _invalid(self, error: Exception) -> ArgumentsInvalid:
+        """What to say of arguments that do not pass."""
+        if isinstance(error, pydantic.ValidationError):
+            return ArgumentsInvalid(self._explain(error))
+        # A validator of the user's own. Its words may hold a secret: only its type is shown.
+        failed = type(error).__name__
+        return ArgumentsInvalid(f"{self._tool}: its schema's own code raised {failed}")
 
     def _bind_schema(
         self, schema: Mapping[str, Any], raw: Mapping[str, Any], seal: Seal

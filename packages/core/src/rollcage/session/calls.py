@@ -115,7 +115,7 @@ class Calls:
         )
         self.once = Once(self.driver)
         self.driver.around = None if lent is None else lent.driver
-        self.driver.hide = means.seal.event
+        self.driver.seal = means.seal
         self.setting = Setting(
             means.seal,
             means.durable or writer.buffered,
@@ -256,7 +256,8 @@ class Calls:
         streamed: bool = False,
     ) -> Flow:
         scope = scope_of(self)
-        gate, refused = self._deciding(scope), None
+        gate = self._gate if scope.inside is None else self._deciding(scope)
+        refused = None
         asks = gate.asks
         if asks:
             self.driver.check_process()  # before a lock that another process may hold

@@ -12,7 +12,7 @@ from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
 from rollcage.contract.contract import Contract, Effect, OnMiss, Source
 from rollcage.contract.drift import OnDrift
 from rollcage.errors import ArgumentsInvalid, Blocked, ContractError, UnguardedCallWarning
-from rollcage.session.scope import Enclosing, here
+from rollcage.session.scope import Enclosing, around, here
 from rollcage.undo.compensation import declared_tools
 
 __all__ = [
@@ -213,7 +213,9 @@ def _check_unguarded(contract: Contract) -> None:
 
 
 def _session_here(contract: Contract) -> Enclosing | None:
-    scope = here()
+    scope = around.get()
+    if scope is not None and scope.calls.nesting.left:
+        scope = here()
     if scope is not None:
         return scope.calls
     if open_sessions:

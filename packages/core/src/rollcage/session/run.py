@@ -167,7 +167,7 @@ class Run:
         with driver.lock:
             driver.closed = True  # first: nothing comes after this line, from whichever thread
             if event is not None:
-                driver.writer.append(event if driver.hide is None else driver.hide(event))
+                driver.writer.append(driver.hidden(event))
             driver.writer.sync()
             if status:
                 driver.writer.attest(status)

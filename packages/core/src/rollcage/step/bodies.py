@@ -73,8 +73,11 @@ class Bodies:
 
     @calls_body
     async def aexecute(self, effect: Execute, *, is_async: bool) -> Returned | Raised:
-        """Run a body in this task, or a sync one in a thread that has the context of this one."""
-        if not is_async:
+        """Run a body in this task, or a sync one in a thread that has the context of this one.
+
+        `is_async` is what it is, where the effect does not say.
+        """
+        if not (is_async if effect.is_async is None else effect.is_async):
             return await self._in_thread(effect)
         refused = self._refusal(effect.step)
         if refused is not None:

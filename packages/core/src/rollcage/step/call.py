@@ -291,8 +291,14 @@ class Arrival:
         self.contract = contract = call.contract
         self.key = call.key.hex()
         self.asks = self.verdict.decision == "ask" and progress.consent.approved is None
-        # Whether there is nothing to do before it may run, where nothing is recorded of it.
-        self.is_plain = not (self.asks or contract.captures or progress.pace is not None)
+        # Whether there is nothing to check or do before it may run, but for what is recorded.
+        self.is_plain = (
+            self.verdict.decision == "allow"
+            and not contract.captures
+            and progress.pace is None
+            and progress.consent is _NO_CONSENT
+            and progress.prepared is _NOTHING_PREPARED
+        )
         is_tool = call.kind == "tool"
         # Pure and model calls have no place among reads and writes: they hold in any world.
         self.placed = is_tool and (strict or contract.effect != "pure")

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from hashlib import sha256
 from typing import Any, Final, assert_never
 
@@ -26,6 +27,7 @@ from rollcage.errors import (
     StoreError,
     TraceUnwritable,
 )
+from rollcage.gate import Sealing
 from rollcage.replay.recording import Lineage
 from rollcage.step.bodies import Bodies
 from rollcage.step.call import Admission, Call, Progress, Step
@@ -115,7 +117,7 @@ class Driver:
         self.lock = self.observing or threading.Lock()
         self.closed = False
         self.around: Driver | None = None  # that of the session around: its orders hold here
-        self.hide: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # credentials in words
+        self.seal: Sealing | None = None  # hides secrets in what the trace says itself
         self.store = store
         self._messages = MessagesWritten()
         self._source = source
@@ -126,7 +128,6 @@ class Driver:
             enter, leave = surroundings.enter, surroundings.leave
         self.bodies = Bodies(enter, leave, self.refusal, self._late, lambda: self.closed)
         self.performing = Performing(
-            self.bodies,
             writer,
             sync=self.sync,
             settle=self._settle,
@@ -140,15 +141,25 @@ class Driver:
 
     def run(self, flow: Flow) -> Any:
         """Drive a flow to its end in this thread; the body's value, or its error raised."""
-        return unwrap(stepped(self._driven_through(flow, self.performing.here)))
+        performing = self.performing
+        return unwrap(stepped(self._driven_through(flow, self.bodies.execute, performing.here)))
 
     async def arun(self, flow: Flow, *, is_async: bool) -> Any:
         """Drive a flow to its end in this task; a sync body and the disk wait in a thread."""
-        wait = self.performing.there if is_async else self.performing.threaded
-        return unwrap(await self._driven_through(flow, wait))
+        execute = functools.partial(self.bodies.aexecute, is_async=is_async)
+        return unwrap(await self._driven_through(flow, execute, self.performing.there))
 
-    async def _driven_through(self, flow: Flow, wait: Perform) -> Returned | Raised:
-        """Perform what a flow asks for, up to its end; `wait` performs what may take its time."""
+    async def _driven_through(
+        self,
+        flow: Flow,
+        execute: Callable[[Execute], Returned | Raised | Awaitable[Returned | Raised]],
+        wait: Perform,
+    ) -> Returned | Raised:
+        """Perform what a flow asks for, up to its end.
+
+        `execute` runs a body, at once or as something to wait for; `wait` performs what else may
+        take its time.
+        """
         answer: Any = None
         progress: Progress | None = None
         try:
@@ -165,7 +176,10 @@ class Driver:
                     answer = None
                     self._settle(effect)
                     progress = None
-                elif isinstance(effect, (Execute, Sync, Consult, Wait)):
+                elif type(effect) is Execute:
+                    given = execute(effect)
+                    answer = given if isinstance(given, (Returned, Raised)) else await given
+                elif isinstance(effect, (Sync, Consult, Wait)):
                     answer = await wait(effect)
                 else:
                     answer = self.perform(effect)
@@ -364,11 +378,10 @@ class Driver:
             event = self.ledger.settle(
                 step,
                 effect.outcome,
-                sha256(effect.encoded).digest(),
+                effect.encoded,
                 (ended - step.began) // 1000,
                 self._wall() // 1000,
             )
-            event["outcome"] = orjson.Fragment(effect.encoded)
             if effect.marks:
                 event |= effect.marks
             if effect.halt is not None and self.ledger.halted is None:
@@ -412,8 +425,7 @@ class Driver:
             outcome: the step's, where the event has one, for observers.
             name: the step's, where the event has none, for observers.
         """
-        if self.hide is not None:
-            event = self.hide(event)
+        event = self.hidden(event)
         try:
             if event.get("kind") == "model":
                 self.writer.append(self._messages.shortened(event))
@@ -426,6 +438,10 @@ class Driver:
             raise
         if self.observing is not None:
             self.observing.note(event, outcome, name)
+
+    def hidden(self, event: dict[str, Any]) -> dict[str, Any]:
+        """An event as the trace may hold it."""
+        return event if self.seal is None or self.seal.idle else self.seal.event(event)
 
     def _halting(self, action: Callable[..., None], *arguments: Any) -> None:
         try:

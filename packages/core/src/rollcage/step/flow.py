@@ -19,7 +19,7 @@ from rollcage.gate import Verdict
 from rollcage.replay.finding import ProbeResult, StandIn
 from rollcage.replay.path import Entry
 from rollcage.step.approving import approved, changed, edited_again, in_place
-from rollcage.step.call import Admission, Precondition, Progress, Step
+from rollcage.step.call import Admission, Precondition, Progress
 from rollcage.step.capture import (
     LARGE,
     Setting,
@@ -79,10 +79,10 @@ def run_step(
     what the flow's drive is.
     """
     arguments = progress.call.arguments
-    if progress.call.kind == "model":
-        progress.shown = progress.compared = yield from keep_request(arguments)
-    elif len(arguments.digest_input) >= LARGE:
-        progress.shown = progress.compared = yield from keep_large(arguments.canonical)
+    is_model = progress.call.kind == "model"
+    if is_model or len(arguments.digest_input) >= LARGE:
+        keep = keep_request(arguments) if is_model else keep_large(arguments.canonical)
+        progress.shown = progress.compared = yield from keep
     admission: Admission = yield Admit(progress, verdict)
     if admission.first is not None:
         admission = yield from _prepared(progress, verdict, admission.first, setting, waits=waits)
@@ -100,7 +100,11 @@ def run_step(
         if isinstance(synced, Raised):  # cancelled, or no disk: before anything happened
             yield Settle(step, NOT_STARTED, orjson.dumps(NOT_STARTED))
             return synced
-    answer = yield from _answered(progress, step, body, setting, is_async=is_async)
+    answer: Returned | Raised
+    if progress.stand_in is None and progress.consent.response is None:
+        answer = yield Execute(step, _body(progress, body), is_async)
+    else:
+        answer = yield from _answered(progress, setting)
     if isinstance(answer, Raised) and isinstance(answer.error, ForkEnded):
         # A fork of this fork, with an answer for what ended it, makes this call anew.
         yield Settle(step, NOT_STARTED, orjson.dumps(NOT_STARTED))
@@ -114,22 +118,13 @@ def run_step(
     return answer_on_record(step.call, settled.outcome, answer)
 
 
-def _answered(
-    progress: Progress,
-    step: Step,
-    body: Callable[..., Any],
-    setting: Setting,
-    *,
-    is_async: bool | None,
-) -> Flow:
-    """What a call gave: by its body, a person, or what a fork was given for it."""
+def _answered(progress: Progress, setting: Setting) -> Flow:
+    """What a call gave whose body does not run: by a person, or what a fork was given for it."""
     if progress.stand_in is not None:
         return (yield from _stood_in(progress, progress.stand_in, setting))
     response = progress.consent.response
-    if response is not None:
-        return Returned(response.value)  # a person's, in place of the tool's
-    answer: Returned | Raised = yield Execute(step, _body(progress, body), is_async)
-    return answer
+    assert response is not None
+    return Returned(response.value)
 
 
 def _stood_in(progress: Progress, given: StandIn, setting: Setting) -> Flow:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rollcage.errors import RollcageError
 from rollcage.replay.path import Entry
 from rollcage.replay.world import Branch, Place
-from rollcage.step.call import Arrival, Step
+from rollcage.step.call import Arrival
 from rollcage.trace import constructors as make
 from rollcage.trace.constructors import Event
 
-__all__ = ["blocked", "finished", "joined", "joined_again", "replayed", "seen", "started"]
+__all__ = ["blocked", "joined", "joined_again", "replayed", "seen", "started"]
 
 
 def started(number: int, arrival: Arrival, place: Place) -> Event:
@@ -91,13 +89,6 @@ def blocked(number: int, arrival: Arrival, error: RollcageError) -> Event:
     if decided is not None:
         event |= decided
     return event
-
-
-def finished(step: Step, outcome: Any, digest: bytes, duration: int, now: int) -> Event:
-    """A step ended; `duration` and `now` in µs."""
-    return make.step_finished(
-        now, step.number, outcome=outcome, digest=digest.hex(), duration=duration
-    )
 
 
 def joined(

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from hashlib import sha256
 from types import MappingProxyType
 from typing import Literal
+
+from orjson import Fragment
 
 from rollcage.contract.drift import raised
 from rollcage.errors import (
@@ -35,7 +38,7 @@ from rollcage.step import halts, journal
 from rollcage.step.call import Admission, Arrival, Call, Precondition, Progress, Stats, Step
 from rollcage.step.seeing import Seeing
 from rollcage.step.taking import Mode, OnDivergence, Refused, Taking, denied
-from rollcage.trace.constructors import Event, branch_forked
+from rollcage.trace.constructors import Event, branch_forked, step_finished
 
 __all__ = ["Ledger", "Mode", "OnDivergence"]
 
@@ -222,18 +225,22 @@ class Ledger:
             arrival.verdict, arrival.now = verdict, now
             arrival.look()
         try:
-            self._check_gate(arrival)
-            turn = arrival.turn
+            is_plain, turn = arrival.is_plain, arrival.turn
+            if not is_plain:
+                self._check_gate(arrival)
             until = turn.before(arrival.slot) if turn.asking and arrival.placed else None
             if until is not None:
                 return Admission(None, first=Precondition("wait", arrival, until=until))
             start = arrival.branch.arrive(turn)[1] if arrival.placed else 0
-            fresh = self._recording is None and not arrival.compensates
-            match = NEW if fresh else self._finder.find(arrival, start)
-            if not (fresh and arrival.is_plain):
-                first = self._first(arrival, match)
-                if first is not None:
-                    return Admission(None, first=first)
+            if self._recording is None and not arrival.compensates:
+                if is_plain:
+                    return self._taking.go(arrival, NEW)
+                match = NEW
+            else:
+                match = self._finder.find(arrival, start)
+            first = self._first(arrival, match)
+            if first is not None:
+                return Admission(None, first=first)
             return self._taking.take(arrival, match)
         except Refused as refused:
             return self._refuse(arrival, refused)
@@ -241,7 +248,8 @@ class Ledger:
     def _arrive(self, progress: Progress, verdict: Verdict, now: int) -> Arrival:
         call = progress.call
         self.stats.calls += 1
-        self.ahead.give(call.conversation, call.call_id)
+        if call.call_id:
+            self.ahead.give(call.conversation, call.call_id)
         parent, name = call.parent, call.branch
         branch = self.branches.named(name if parent is None else self.branch_name(name, parent))
         turn = call.turn or self.branches.implied_turn(branch, call.standing)
@@ -370,9 +378,9 @@ class Ledger:
 
     # --- a step ends -----------------------------------------------------------------------------
 
-    def settle(self, step: Step, outcome: Event, digest: bytes, duration: int, now: int) -> Event:
+    def settle(self, step: Step, outcome: Event, encoded: bytes, duration: int, now: int) -> Event:
         """A step has ended; what is written of it. `duration` and `now` in µs."""
-        status = outcome["status"]
+        status, digest = outcome["status"], sha256(encoded).digest()
         if status == "error" or ("drift" in outcome and raised(outcome) is not None):
             self.stats.errors += 1
         if step.advances:
@@ -381,7 +389,13 @@ class Ledger:
             step.branch.end_write(step.link_at, link(step.fingerprint, digest) if ran else None)
         if self._recording is not None and status in ("ok", "error") and self.forked is None:
             self._finder.orphans.body_ended(step.fingerprint)
-        return journal.finished(step, outcome, digest, duration, now)
+        return step_finished(
+            now,
+            step.number,
+            outcome=Fragment(encoded),
+            digest=digest.hex(),
+            duration=duration,
+        )
 
     def written(self, step: Step) -> None:
         """The end of a step is in the trace: it is in doubt no longer."""

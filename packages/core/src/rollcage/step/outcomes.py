@@ -57,8 +57,10 @@ def outcome_of(
     value, seal = answer.value, setting.seal
     outcome: dict[str, Any] = {"status": "ok", "value": value}
     encoded: bytes | None = None
-    if contract.promise is not None and (drift := drift_of(contract, answer, seal)):
-        outcome |= drift
+    if contract.promise is not None and not answer.cut:
+        drift = contract.promise.broken_by(value, seal)
+        if drift is not None:
+            outcome["drift"] = drift.as_data()
     if answer.cut:
         outcome["cut"] = True
     if read is not None:

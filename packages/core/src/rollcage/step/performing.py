@@ -10,11 +10,9 @@ from typing import Any, assert_never
 import orjson
 
 from rollcage.errors import Halt, SessionError
-from rollcage.step.bodies import Bodies
 from rollcage.step.call import Step
 from rollcage.step.requests import (
     Consult,
-    Execute,
     Raised,
     Returned,
     Settle,
@@ -28,14 +26,13 @@ from rollcage.store.protocol import Writer
 __all__ = ["Perform", "Performing"]
 
 Perform = Callable[[Waiting], Awaitable[Returned | Raised]]
-"""Performs what may take its time."""
+"""Performs what may take its time, but for bodies."""
 
 
 class Performing:
-    """Performs what may take its time, for one run.
+    """Performs what may take its time, for one run; its bodies are run by `Bodies`.
 
     Args:
-        bodies: runs the bodies of its tools.
         writer: of its trace.
         sync: waits, in this thread, until that is on the disk.
         settle: records how a step has ended.
@@ -45,7 +42,6 @@ class Performing:
 
     def __init__(
         self,
-        bodies: Bodies,
         writer: Writer,
         *,
         sync: Callable[[], Returned | Raised],
@@ -53,7 +49,6 @@ class Performing:
         stop: Callable[[Exception], None],
         looked: Callable[[Consult], None],
     ) -> None:
-        self._bodies = bodies
         self._writer = writer
         self._sync = sync
         self._settle = settle
@@ -64,8 +59,6 @@ class Performing:
     async def here(self, effect: Waiting) -> Returned | Raised:
         """Perform in this thread what may take its time; this never suspends."""
         match effect:
-            case Execute():
-                return self._bodies.execute(effect)
             case Sync(before=step):
                 with self._at_barrier(step):
                     return self._or_withdrawn(step, self._sync())
@@ -77,14 +70,9 @@ class Performing:
             case _:
                 assert_never(effect)
 
-    async def there(self, effect: Waiting, *, is_async: bool = True) -> Returned | Raised:
+    async def there(self, effect: Waiting) -> Returned | Raised:
         """Perform in this task what may take its time; what would block the loop, in a thread."""
         match effect:
-            case Execute():
-                said = effect.is_async
-                return await self._bodies.aexecute(
-                    effect, is_async=is_async if said is None else said
-                )
             case Sync(before=step):
                 with self._at_barrier(step):
                     return self._or_withdrawn(step, await self._async_synced())
@@ -132,7 +120,3 @@ class Performing:
         if isinstance(answer, Raised) and isinstance(answer.error, Halt):
             self._stop(answer.error)
         return answer
-
-    async def threaded(self, effect: Waiting) -> Returned | Raised:
-        """As `there`, where the body is a sync one."""
-        return await self.there(effect, is_async=False)

@@ -215,8 +215,8 @@ class Raised:
     began: bool = True  # False: cut off before the body's first instruction
 
 
-Waiting = Execute | Sync | Consult | Wait
-"""What may take its time: performed in one way by a thread, in another by a task."""
+Waiting = Sync | Consult | Wait
+"""What may take its time, beside bodies: a thread performs it in one way, a task in another."""
 
 Telling = BeginAsking | EndAsking | BeginUndo | OpenUndo | TakenBack | Rewind
 """What the ledger is told."""
@@ -232,6 +232,7 @@ Request = (
     | KeepBlob
     | Recall
     | Telling
+    | Execute
     | Waiting
 )
 Flow = Generator[Request, Any, Returned | Raised]

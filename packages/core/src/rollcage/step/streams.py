@@ -133,7 +133,7 @@ async def _chunks(  # noqa: C901, PLR0912 - a generator's exit reaches its own f
                             await source.close()
                     if isinstance(error, GeneratorExit):
                         ended = error
-            elif isinstance(effect, (Execute, Sync, Consult, Wait)):
+            elif isinstance(effect, (Sync, Consult, Wait)):
                 answer = await wait(effect)
             else:
                 if type(effect) is Admit:

@@ -89,7 +89,7 @@ class Taking:
             case "run again":
                 return self._again(arrival, match)
             case "run new":
-                return self._go(arrival, match)
+                return self.go(arrival, match)
             case "stand in":
                 return self._stand_in(arrival, match)
             case _:
@@ -269,14 +269,19 @@ class Taking:
             arrival.branch.set_apart(place, arrival.call.key)
         return self._start(arrival, place, advances=False, marks=marks)
 
-    def _go(self, arrival: Arrival, match: Match) -> Admission:
-        """Run a call that nothing recorded stands for."""
+    def go(self, arrival: Arrival, match: Match) -> Admission:
+        """Run a call that nothing recorded stands for.
+
+        Raises:
+            Refused: it may not run.
+        """
         branch, path = arrival.branch, arrival.branch.path
-        changed = self._is_changed(match.entry)
+        changed = match.entry is not None and self._is_changed(match.entry)
         orphans = self._orphans(arrival, match.behind) if match.behind else ()
         if arrival.verdict.decision != "allow":
             self._check_verdict(arrival)
-        self._asked_for(arrival, match.entry)
+        if match.entry is not None:
+            self._asked_for(arrival, match.entry)
         marks: Event | None = None
         if path is not None:
             marks = self._acknowledged(orphans)

@@ -71,7 +71,8 @@ class JsonlWriter:
         """A line goes to the system's memory: nobody has to be waited for."""
 
     def append(self, event: dict[str, Any]) -> None:
-        self._check_disk()
+        if self._failed is not None:
+            raise self._unwritable(self._failed)
         if self._next is not self._end:
             self._recover()
         count, size, head = self._end
