@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hmac
 import logging
 import secrets
@@ -12,16 +13,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import uvicorn
-from sse_starlette import EventSourceResponse
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rollcage_mcp.conversation import Conversation, Send
 from rollcage_mcp.errors import MessageInvalid
+from rollcage_mcp.http_streams import Outbox, Stream
 from rollcage_mcp.lines import LONGEST
 from rollcage_mcp.messages import (
     Id,
@@ -42,7 +44,7 @@ _log: Final = logging.getLogger("rollcage.mcp")
 
 _SESSION: Final = "mcp-session-id"
 _MOST: Final = 1_000  # conversations at once
-_BEHIND: Final = 1_000  # messages that a client may leave unread, before notifications are dropped
+_PATIENCE: Final = 30.0  # seconds in which a client has to go on with a request that it began
 
 
 class _Client:
@@ -51,9 +53,9 @@ class _Client:
     def __init__(self) -> None:
         self.id = secrets.token_urlsafe(24)
         self.conversation: Conversation
-        self.streams: dict[Id, asyncio.Queue[Message]] = {}
-        self.listening: asyncio.Queue[Message] | None = None
-        self.unheard: asyncio.Queue[Message] = asyncio.Queue()  # sent before anybody listened
+        self.streams: dict[Id, Outbox] = {}
+        self.is_heard = False  # somebody listens
+        self.unasked = Outbox()  # what belongs to no request
         self.opened = asyncio.Event()
         self.ends = asyncio.Event()
         self.task: asyncio.Task[None]
@@ -68,30 +70,39 @@ class _Client:
             self.opened.set()
 
     async def end(self) -> None:
-        """End the conversation. What halted it is on record, and was told to the client."""
+        """End the conversation, and answer whoever still waits.
+
+        What halted it is on record, and was told to the client.
+        """
         self.ends.set()
         await asyncio.wait({self.task})
         self.task.exception()
+        for number in list(self.streams):
+            await self.send(as_failure(number, -32001, "the conversation was ended before that"))
+        self.unasked.end()
 
     @property
     def is_idle(self) -> bool:
         """Whether nobody waits for anything of it."""
-        return not self.streams and self.listening is None
+        return not self.streams and not self.is_heard
 
     async def send(self, message: Message) -> None:
         """Send a message: an answer to whoever asked, all else with what is being answered."""
         if message.kind == "response":
             stream = self.streams.pop(message.id, None)
-        else:
-            stream = self._of(message) or self.listening or self.unheard
-        if stream is None:
-            return  # whoever asked has gone
-        if message.kind == "notification" and stream.qsize() >= _BEHIND:
-            _log.warning("dropped %s: the client does not read", message.method)
-        else:
-            stream.put_nowait(message)
+            if stream is not None:  # else whoever asked has gone
+                stream.put(message)
+        elif not (self._of(message) or self.unasked).put(message):
+            await self._unread(message)
 
-    def _of(self, message: Message) -> asyncio.Queue[Message] | None:
+    async def _unread(self, message: Message) -> None:
+        """The client is too far behind for a message; a request of the server is answered."""
+        _log.warning("dropped %s: the client does not read", message.method)
+        if message.kind == "request":
+            text = "the client does not read what it is asked"
+            await self.conversation.take(as_failure(message.id, -32000, text))
+
+    def _of(self, message: Message) -> Outbox | None:
         """The stream of a request that is being answered, for what is sent meanwhile."""
         token = message.params.get("progressToken")
         known = self.streams.get(token) if isinstance(token, str | int) else None
@@ -137,12 +148,12 @@ class _Stateless(_Client):
         asked = self._theirs.pop(message.id, None)
         stream = self.streams.pop(message.id, None)
         if asked is not None and stream is not None:
-            stream.put_nowait(readdressed(message, asked.id))
+            stream.put(readdressed(message, asked.id))
 
     def _put(self, own: Any, message: Message) -> None:
         stream = self.streams.get(own)
-        if stream is not None and stream.qsize() < _BEHIND:
-            stream.put_nowait(message)
+        if stream is not None and not stream.put(message):
+            _log.warning("dropped %s: the client does not read", message.method)
 
 
 class _Proxy:
@@ -172,7 +183,7 @@ class _Proxy:
             message = client.taken_in(message)
         elif message.id in client.streams:
             return _error(400, -32600, f"the request {message.id!r} is still being answered")
-        stream = client.streams[message.id] = asyncio.Queue()
+        stream = client.streams[message.id] = Outbox()
         await client.conversation.take(message)
         first = await _first(request, stream)
         if first is None:
@@ -180,7 +191,8 @@ class _Proxy:
             return Response(status_code=202)  # nobody reads it
         if first.kind == "response":
             return Response(first.raw, media_type="application/json", headers=headers)
-        return EventSourceResponse(_events(first, stream, client, message), headers=headers)
+        left = functools.partial(_left, client, message)
+        return Stream(_until_answered(first, stream), left, headers)
 
     async def get(self, request: Request) -> Response:
         """Listen to what the server sends by itself."""
@@ -189,10 +201,14 @@ class _Proxy:
         client = self._clients.get(request.headers.get(_SESSION, ""))
         if client is None:
             return _error(404, -32001, "no such session")
-        if client.listening is not None:
+        if client.is_heard:
             return _error(409, -32000, "somebody listens in this session already")
-        client.listening, client.unheard = client.unheard, asyncio.Queue()
-        return EventSourceResponse(_listen(client), headers={_SESSION: client.id})
+        client.is_heard = True
+
+        async def left() -> None:
+            client.is_heard = False
+
+        return Stream(_until_ended(client.unasked), left, {_SESSION: client.id})
 
     async def delete(self, request: Request) -> Response:
         """End a conversation."""
@@ -294,6 +310,18 @@ def proxy_app(talk: Talk, *, token: str | None = None, hosts: tuple[str, ...]) -
     return Starlette(routes=routes, middleware=[guard], lifespan=lifespan)
 
 
+class Impatient(H11Protocol):
+    """HTTP that waits for the beginning of a request for a while only."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.loop.call_later(_PATIENCE, self._began)
+
+    def _began(self) -> None:
+        if self.cycle is None:
+            self.transport.close()
+
+
 async def serve_http(talk: Talk, *, port: int, token: str | None) -> None:
     """Serve on loopback until a signal ends it. It tells on standard error where it is."""
     with socket.socket() as listening:
@@ -302,19 +330,30 @@ async def serve_http(talk: Talk, *, port: int, token: str | None) -> None:
         port = listening.getsockname()[1]
         app = proxy_app(talk, token=token, hosts=("127.0.0.1", "localhost"))
         _log.warning("serving on http://127.0.0.1:%d/mcp", port)
-        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5)
+        config = uvicorn.Config(
+            app, log_level="warning", timeout_graceful_shutdown=5, http=Impatient
+        )
         await uvicorn.Server(config).serve([listening])
 
 
 async def _body(request: Request) -> bytes:
     parts: list[bytes] = []
     length = 0
-    async for part in request.stream():
+    pieces = aiter(request.stream())
+    while True:
+        try:
+            part = await asyncio.wait_for(anext(pieces, None), _PATIENCE)
+        except ClientDisconnect:
+            raise MessageInvalid("the client has gone in the midst of it") from None
+        except TimeoutError:
+            text = f"nothing came of the rest of the request for {_PATIENCE:.0f} seconds"
+            raise MessageInvalid(text) from None
+        if part is None:
+            return b"".join(parts)
         parts.append(part)
         length += len(part)
         if length > LONGEST:
             raise MessageInvalid(f"a message is longer than {LONGEST // 2**20} MiB")
-    return b"".join(parts)
 
 
 def _error(status: int, code: int, text: str) -> Response:
@@ -322,7 +361,7 @@ def _error(status: int, code: int, text: str) -> Response:
     return JSONResponse(failure, status_code=status)
 
 
-async def _first(request: Request, stream: asyncio.Queue[Message]) -> Message | None:
+async def _first(request: Request, stream: Outbox) -> Message | None:
     """The first message for a client; None where it has gone before there was one."""
     waits = asyncio.create_task(stream.get())
     leaves = asyncio.ensure_future(request.receive())  # the body is read: it is told of the end
@@ -343,25 +382,13 @@ async def _left(client: _Client, message: Message) -> None:
         await client.conversation.take(note)
 
 
-async def _events(
-    first: Message, stream: asyncio.Queue[Message], client: _Client, request: Message
-) -> AsyncIterator[Any]:
-    message = first
-    try:
-        while True:
-            yield {"event": "message", "data": message.raw.decode()}
-            if message.kind == "response":
-                return
-            message = await stream.get()
-    finally:
-        await _left(client, request)
+async def _until_answered(first: Message, stream: Outbox) -> AsyncIterator[Message]:
+    message: Message | None = first
+    while message is not None:
+        yield message
+        message = None if message.kind == "response" else await stream.get()
 
 
-async def _listen(client: _Client) -> AsyncIterator[Any]:
-    stream = client.listening
-    assert stream is not None
-    try:
-        while True:
-            yield {"event": "message", "data": (await stream.get()).raw.decode()}
-    finally:
-        client.listening = None
+async def _until_ended(stream: Outbox) -> AsyncIterator[Message]:
+    while (message := await stream.get()) is not None:
+        yield message

@@ -22,10 +22,26 @@ _VERSION: Final = "io.modelcontextprotocol/protocolVersion"
 _NAMES: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 _PLAIN: Final = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
 _TIMEOUT: Final = httpx.Timeout(30.0, read=None)  # a tool may take as long as it takes
+_REFUSED: Final = frozenset({*range(300, 400), 401, 403, 404, 405, 406, 411, 413, 415, 426, 429})
+"""Statuses by which a server, or what stands before it, says that it did not take a message."""
+_TRIES: Final = 5  # of a stream that breaks off, without anything new
+_LONGEST_WAIT: Final = 10.0  # seconds before it is asked for again, whatever the server wants
+
+
+class _Stream:
+    """How far a server's answer was read, so that the rest can be asked for."""
+
+    def __init__(self) -> None:
+        self.last_id = ""
+        self.wait = 1.0
 
 
 class HttpServer:
     """A connection to a server by HTTP: each message is a POST, whose answer may be a stream.
+
+    A stream that breaks off is gone on with where the server numbers its events. A server that has
+    forgotten the session (404) is greeted again, and gets the message once more: it did not take
+    it.
 
     Args:
         url: its endpoint.
@@ -38,67 +54,170 @@ class HttpServer:
         self._received: asyncio.Queue[bytes | ServerGone] = asyncio.Queue()
         self._session: dict[str, str] = {}  # headers that the server, or the handshake, has given
         self._listening: asyncio.Task[None] | None = None
+        self._hello: Message | None = None
+        self._greeting = asyncio.Lock()
 
     async def send(self, raw: bytes) -> None:
         """Send a message, and take in what it is answered with.
 
         Raises:
-            ServerError: it can't be reached: nothing was sent.
-            ServerGone: it refuses the message, or broke off while it answered.
+            ServerError: it was not taken: the server can't be reached, or says so.
+            ServerGone: the server broke off while it answered.
         """
         message = parse(raw)
+        if message.kind == "request" and message.method == "initialize":
+            self._hello = message
+        session = dict(self._session)
+        if not await self._post(message, session):
+            await self._greet_again(session)
+            if not await self._post(message, self._session):
+                raise ServerError(-32001, f"{self._url} knows no session, not even a new one")
+        if message.kind == "notification" and message.method == "notifications/initialized":
+            self._listen_anew()
+
+    async def _post(self, message: Message, session: Mapping[str, str]) -> bool:
+        """Send a message in a session; False where the server knows no such session."""
         headers = {
             "accept": "application/json, text/event-stream",
             "content-type": "application/json",
-            **self._session,
+            **session,
             **_headers_of(message),
         }
         try:
             async with self._client.stream(
-                "POST", self._url, content=raw, headers=headers
+                "POST", self._url, content=message.raw, headers=headers
             ) as response:
-                await self._take(response, message)
+                if response.status_code == 404 and "mcp-session-id" in session:
+                    return False
+                stream = await self._take(response, message)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:  # nothing was sent
             raise ServerError(-32001, f"{self._url} can't be reached: {error}") from None
         except (httpx.HTTPError, SSEError) as error:
             raise ServerGone(f"{self._url}: {type(error).__name__}: {error}") from error
-        if message.kind == "notification" and message.method == "notifications/initialized":
-            self._listening = asyncio.create_task(self._listen())
+        if stream is not None:
+            await self._go_on(stream, message)
+        return True
 
-    async def _take(self, response: httpx.Response, message: Message) -> None:
+    async def _greet_again(self, expired: Mapping[str, str]) -> None:
+        """Begin a new session in place of one that the server has forgotten."""
+        async with self._greeting:
+            if self._session != expired or self._hello is None:
+                return  # another message has done it
+            self._session = {}
+            headers = {
+                "accept": "application/json, text/event-stream",
+                "content-type": "application/json",
+            }
+            try:
+                async with self._client.stream(
+                    "POST", self._url, content=self._hello.raw, headers=headers
+                ) as response:
+                    await self._take(response, self._hello, given=False)
+                note = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
+                headers |= self._session
+                await self._client.post(self._url, content=note, headers=headers)
+            except (httpx.HTTPError, SSEError) as error:
+                text = f"{self._url} has forgotten the session, and takes no new one: {error}"
+                raise ServerError(-32001, text) from None
+            self._listen_anew()
+
+    # --- what it answers -------------------------------------------------------------------------
+
+    async def _take(
+        self, response: httpx.Response, message: Message, *, given: bool = True
+    ) -> _Stream | None:
+        """Take in an answer; a stream that was not whole is given back, to be gone on with."""
         kind = response.headers.get("content-type", "").partition(";")[0].strip()
         if "mcp-session-id" in response.headers:
             self._session["mcp-session-id"] = response.headers["mcp-session-id"]
         if kind == "text/event-stream" and response.is_success:
-            async for event in EventSource(response).aiter_sse():
-                told = event.event == "message" and bool(event.data)
-                if told and self._give(event.data.encode(), message):
-                    return
-            if message.kind == "request":
+            stream = _Stream()
+            with contextlib.suppress(httpx.ReadError, httpx.RemoteProtocolError):
+                if await self._read(response, message, stream, given=given):
+                    return None
+            if message.kind != "request":
+                return None
+            if not stream.last_id:
                 raise ServerGone(f"{self._url} ended its answer before it was whole")
-            return
+            return stream
         body = await _body_of(response)
         told = kind == "application/json" and bool(body)  # with any status, where it is an error
-        if told and self._give(body, message):
-            return
+        if told and self._give(body, message, given=given):
+            return None
+        if response.status_code in _REFUSED:
+            raise ServerError(-32001, self._refusal(response, body))
         if not response.is_success or message.kind == "request":
             text = body[:200].decode(errors="replace")
             raise ServerGone(f"{self._url} answered {response.status_code}: {text!a}")
+        return None
 
-    def _give(self, raw: bytes, request: Message) -> bool:
+    def _refusal(self, response: httpx.Response, body: bytes) -> str:
+        where = response.headers.get("location")
+        if where is not None and 300 <= response.status_code < 400:
+            return (
+                f"{self._url} sends us on to {where!a}, where nothing is sent unasked: name the "
+                f"address itself with --upstream"
+            )
+        text = body[:200].decode(errors="replace")
+        return f"{self._url} did not take it: {response.status_code} {text!a}"
+
+    async def _read(
+        self, response: httpx.Response, message: Message, stream: _Stream, *, given: bool = True
+    ) -> bool:
+        """Take in the events of a stream; whether the answer was among them."""
+        async for event in EventSource(response).aiter_sse():
+            stream.last_id = event.id or stream.last_id
+            if event.retry is not None:
+                stream.wait = min(event.retry / 1000, _LONGEST_WAIT)
+            told = event.event == "message" and bool(event.data)
+            if told and self._give(event.data.encode(), message, given=given):
+                return True
+        return False
+
+    async def _go_on(self, stream: _Stream, message: Message) -> None:
+        """Ask for the rest of an answer whose stream broke off.
+
+        Raises:
+            ServerGone: it does not come.
+        """
+        tries = 0
+        while tries < _TRIES:
+            await asyncio.sleep(stream.wait)
+            before, tries = stream.last_id, tries + 1
+            headers = {"accept": "text/event-stream", "last-event-id": before, **self._session}
+            with contextlib.suppress(httpx.TransportError, SSEError):
+                async with self._client.stream("GET", self._url, headers=headers) as response:
+                    if not response.is_success:
+                        break
+                    if await self._read(response, message, stream):
+                        return
+            if stream.last_id != before:
+                tries = 0
+        raise ServerGone(f"{self._url} ended its answer before it was whole, and did not go on")
+
+    def _give(self, raw: bytes, request: Message, *, given: bool = True) -> bool:
         """Take in a message; whether it is the answer to the request."""
-        self._received.put_nowait(raw)
         try:
             message = parse(raw)
         except MessageInvalid:
+            self._received.put_nowait(raw)  # whoever reads it says what is wrong
             return False
         answers = message.kind == "response" and message.id == request.data.get("id")
+        if given or not answers:
+            self._received.put_nowait(raw)
         if answers and request.method == "initialize":
             result: Any = message.data.get("result")
             version = result.get("protocolVersion") if isinstance(result, dict) else None
             if isinstance(version, str):
                 self._session["mcp-protocol-version"] = version
         return answers
+
+    # --- what it sends by itself -----------------------------------------------------------------
+
+    def _listen_anew(self) -> None:
+        if self._listening is not None:
+            self._listening.cancel()
+        self._listening = asyncio.create_task(self._listen())
 
     async def _listen(self) -> None:
         """Take in what the server sends by itself, where it does."""
