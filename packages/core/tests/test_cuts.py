@@ -217,6 +217,23 @@ def test_9_an_undo_of_what_a_search_has_found(program: Program) -> None:
             to += 1
 
 
+def test_9_an_undo_keeps_what_its_turn_did_after_an_answer() -> None:
+    """An operator's answer came after a call beside had been done, and then been given back."""
+    program: Program = (Turn((ASKED, W())),)
+    with folder() as root:
+        lab = Lab(root / "whole")
+        lab.through(program)
+        for run, line, world in moments(lab, lab.runs()):
+            to, last = 1, 1
+            while to <= last:
+                cut = lab.back(run, line, root / "cut", world.at(world.deeds))
+                cut.through(program)
+                cut.resolve_all()
+                last = last_step(cut, cut.runs()[-1])
+                assert_undone(cut, program, lab.world.effects, to)
+                to += 1
+
+
 @LAW
 @given(programs, seeds)
 def test_10_calls_come_in_any_order_within_their_turn(program: Program, seed: int) -> None:

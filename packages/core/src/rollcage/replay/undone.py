@@ -102,7 +102,7 @@ class UndoneSteps:
 
         def behind(entry: Entry) -> bool:
             at = cuts.get(entry.branch)
-            gone = at is not None and entry.position > at
+            gone = at is not None and entry.since > at  # else: of a turn that began before that
             return gone or entry.branch in came_back or is_forgotten(entry)
 
         self._let_go(behind, self._steps.own, list(self._steps.older.values()))
