@@ -87,6 +87,7 @@ BESIDE = {
     ("rollcage_server", "rollcage_workflow"),
     ("rollcage_server.commands", "rollcage_cli"),
     ("rollcage_workflow.commands", "rollcage_cli"),
+    ("rollcage_workflow.engine", "rollcage_views"),
 }
 
 

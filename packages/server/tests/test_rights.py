@@ -1,6 +1,7 @@
 """Every role at every route; a new route is in this matrix, or the server does not start."""
 
 import re
+from typing import Any
 
 import httpx
 import pytest
@@ -16,13 +17,20 @@ VALUES = (SECRET, RESULT, REASON)
 def addresses(world: World, path: str) -> list[str]:
     """A path with each run, step, approval and the like that there is."""
     found = []
+    named = {"number": "1", "name": "rollcage.css", "approval": world.approval, "key": "a.b"}
     for run in world.runs.values():
-        named = {"run": run, "number": "1", "name": "rollcage.css", "approval": world.approval}
+        named["run"] = run
+        named["target"] = world.approval if "/approvals/" in path else run
         filled = path
         for each in re.findall(r"\{(\w+)\}", path):
             filled = filled.replace(f"{{{each}}}", named[each])
         found.append(f"{filled}?a={run}&b={run}" if path.endswith("/diff") else filled)
     return list(dict.fromkeys(found))
+
+
+def body(path: str) -> dict[str, Any]:
+    """What is sent along where a route would wait for a worker."""
+    return {"data": {"wait": "0"}} if path.endswith("/undo-plan") else {}
 
 
 def is_a_stream(path: str) -> bool:
@@ -36,7 +44,7 @@ async def answers(world: World, role: Role | None) -> dict[tuple[str, str], list
             if is_a_stream(path) and (role is not None and right in RIGHTS[role]):
                 continue
             found[method, path] = [
-                await client.request(method, each) for each in addresses(world, path)
+                await client.request(method, each, **body(path)) for each in addresses(world, path)
             ]
     return found
 

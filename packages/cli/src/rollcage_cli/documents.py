@@ -9,6 +9,8 @@
     results     what became of commands: by whom an execution was started
     commands    what nobody has done yet; after all runs, or it would be done without them
     schedules   of workflows
+    actions     who did what with a server; where the other store has such a log of its own, it says
+                so and stays as it is
 
 What stays behind is derived (`rollcage repair` makes it again), or ends with a process: locks.
 """
@@ -42,6 +44,7 @@ _APPROVALS: Final = "approvals"
 _COMMANDS: Final = "commands"
 _RESULTS: Final = "results"
 _SCHEDULES: Final = "schedules"
+_ACTIONS: Final = "actions"
 _SENT: Final = ("signals", "holds", _RESULTS)  # what is about one execution
 _WAITS: Final = "workflow.approval"  # what people are asked by a wait of one
 _ASKED: Final = b'{"event":"approval.requested"'
@@ -112,7 +115,7 @@ def sent_in(store: Store) -> dict[str, Sent]:
 
 
 def copy_beside(source: Store, target: Store, sent: dict[str, Sent]) -> Iterator[Beside]:
-    """Copy the registry and the schedules, and what was `sent` to executions without a run."""
+    """Copy registry, schedules, who did what, and what was `sent` to executions without a run."""
     try:
         lines = _copy_registry(source, target)
         if lines is not None:
@@ -120,9 +123,9 @@ def copy_beside(source: Store, target: Store, sent: dict[str, Sent]) -> Iterator
     except RollcageError as error:
         what: What = "conflict" if isinstance(error, RunConflict) else "unreadable"
         yield Beside("registry", "", what, error)
-    schedules = {(_SCHEDULES, key): source.get(_SCHEDULES, key) or b""
-                 for key in source.keys(_SCHEDULES)}  # fmt: skip
-    for documents in (*sent.values(), schedules):
+    alone = {(kind, key): source.get(kind, key) or b""
+             for kind in (_SCHEDULES, _ACTIONS) for key in source.keys(kind)}  # fmt: skip
+    for documents in (*sent.values(), alone):
         for (kind, key), data in documents.items():
             yield _put_beside(target, kind, key, data)
 

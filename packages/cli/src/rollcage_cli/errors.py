@@ -5,8 +5,6 @@
     RollcageError
     ├── UsageError               the request makes no sense as it stands     (usage)
     │   ├── RunAmbiguous         more than one run is meant                  (run_ambiguous)
-    │   ├── StepNotFound         the run has no such step                    (step_not_found)
-    │   ├── StepNotUnknown       the step has a known outcome                (step_not_unknown)
     │   ├── ToolsUnusable        what --tools names can't be loaded          (tools_unusable)
     │   └── DemoUnavailable      the demo lacks a library, or a free folder  (demo_unavailable)
     └── ClaimFailed              the demo found less than it promises        (claim_failed)
@@ -26,6 +24,8 @@ from rollcage.errors import (
     RunInUse,
     RunNotFound,
     SessionError,
+    StepNotFound,
+    StepNotUnknown,
     StoreInvalid,
     TraceCorrupt,
 )
@@ -69,18 +69,6 @@ class RunAmbiguous(UsageError):
     """More than one run is meant; the message lists them."""
 
     code = "run_ambiguous"
-
-
-class StepNotFound(UsageError):
-    """The run has no such step."""
-
-    code = "step_not_found"
-
-
-class StepNotUnknown(UsageError):
-    """The step has a known outcome, so there is nothing to resolve."""
-
-    code = "step_not_unknown"
 
 
 class ToolsUnusable(UsageError):

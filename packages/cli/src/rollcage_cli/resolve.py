@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
-from time import time_ns
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import orjson
 import typer
 from rich.text import Text
-from rollcage.store import RunTrace, Store, Writer, check_attested, store_option
-from rollcage.trace import Run, Step, encode, read_run, step_resolved
+from rollcage import resolve_step
+from rollcage.store import Store, store_option
+from rollcage.trace import read_run
 from rollcage_views import lineage_of, standing
 
-from rollcage_cli.errors import StepNotFound, StepNotUnknown, UsageError
+from rollcage_cli.errors import UsageError
 from rollcage_cli.lookup import Found, find
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
-from rollcage_cli.output import console, counted, print_json, value_text, visible
+from rollcage_cli.output import console, print_json, value_text, visible
 
 __all__ = ["resolve"]
 
@@ -43,13 +42,16 @@ def resolve(
     with the --result that is said here. Find out first: this can't be undone. Of @NAME, the
     step is looked for in all runs that its newest one builds on.
     """
-    outcome = _outcome(happened=happened, result=result)
-    given = result is not None
+    if happened is None:
+        raise UsageError("pass --happened [--result JSON], or --did-not-happen")
+    if not happened and result is not None:
+        raise UsageError("--did-not-happen takes no --result")
+    given = {} if result is None else {"result": _json(result)}
     found = find(store, run)
     if not isinstance(found.reader, Store):
         raise UsageError(f"{visible(run)} is a file outside of a store; resolve it in its store")
     where = _where_in_job(found, step) if run.startswith("@") else found.run
-    row, attested = _write(found.reader, where, step, outcome, given=given)
+    row, outcome, attested = resolve_step(found.reader, where, step, happened=happened, **given)
     if as_json:
         print_json(
             {
@@ -85,96 +87,10 @@ def _where_in_job(found: Found, step: int) -> str:
     return meant[0].run if meant else found.run
 
 
-def _outcome(*, happened: bool | None, result: str | None) -> dict[str, Any]:
-    """The outcome that the options state."""
-    if happened is None:
-        raise UsageError("pass --happened [--result JSON], or --did-not-happen")
-    if not happened:
-        if result is not None:
-            raise UsageError("--did-not-happen takes no --result")
-        return {"status": "not_started"}
+def _json(result: str) -> Any:
     try:
-        value = None if result is None else orjson.loads(result)
+        return orjson.loads(result)
     except orjson.JSONDecodeError as error:
         raise UsageError(
             f"--result is not JSON: {error}; a text is written '\"in quotes\"'"
         ) from None
-    return {"status": "ok", "value": encode(value, _no_secret)}
-
-
-def _no_secret(_secret: str) -> NoReturn:
-    raise AssertionError("JSON holds no secret")
-
-
-def _write(
-    store: Store, run: str, step: int, outcome: dict[str, Any], *, given: bool
-) -> tuple[Step, bool]:
-    """Append the word to the run, under its lock; the step, and whether the index was updated."""
-    trace = store.read(run)  # a look before anything is locked or set aside
-    _check(_in_doubt(read_run(trace), run, step), outcome, given=given)
-    writer = store.reopen(run)
-    try:
-        return _append(store.read(run), writer, step, outcome)
-    finally:
-        writer.close()
-
-
-def _append(
-    trace: RunTrace, writer: Writer, step: int, outcome: dict[str, Any]
-) -> tuple[Step, bool]:
-    check_attested(trace)
-    seen = read_run(trace)
-    row = _in_doubt(seen, trace.run, step)
-    digest = sha256(orjson.dumps(outcome)).hexdigest()
-    writer.append(
-        step_resolved(
-            time=time_ns() // 1000, step=step, by="operator", outcome=outcome, digest=digest
-        )
-    )
-    writer.sync()
-    status = None if trace.info is None else trace.info.status
-    if status is not None:
-        writer.attest(status)
-    return row, status is not None
-
-
-def _in_doubt(seen: Run, run: str, number: int) -> Step:
-    row = seen.step(number)
-    if row is None:
-        raise StepNotFound(
-            f"run {run} has no step {number}; it has {counted(len(seen.steps), 'step')}"
-        )
-    if row.origin is not None and row.state == "unknown":
-        where, first = row.origin[:2]
-        raise StepNotUnknown(
-            f"step {number} is a replay of step {first} of run {where}: resolve that one"
-        )
-    if row.state != "unknown" and not row.unreplayable:
-        raise StepNotUnknown(
-            f"step {number} ({visible(row.name)}) has a known outcome: {_said(row)}. Only an "
-            f"unknown step can be resolved, or one whose result can't be replayed"
-        )
-    return row
-
-
-def _check(row: Step, outcome: dict[str, Any], *, given: bool) -> None:
-    """Refuse a word that says nothing new of a write that was performed."""
-    if row.unreplayable and (outcome["status"] != "ok" or not given):
-        raise UsageError(
-            f"step {row.step} ({visible(row.name)}) was performed, but its result can't be "
-            f"replayed ({visible(row.unreplayable)}). Record it: --happened --result JSON"
-        )
-
-
-def _said(row: Step) -> str:
-    if row.resolved_by:
-        return f"it was resolved already, by {row.resolved_by}"
-    return {
-        "hit": "its recorded outcome was replayed",
-        "seen": "its recorded outcome was in the framework's own memory",
-        "ran": "it ran",
-        "failed": "it ran and failed",
-        "blocked": "it was blocked, nothing ran",
-        "cut_off": f"a {row.effect} that was cut off just runs again",
-        "not_started": "it never started",
-    }[row.state]

@@ -54,6 +54,8 @@ from rollcage.errors import (
     SessionError,
     SessionHalted,
     SourceMissing,
+    StepNotFound,
+    StepNotUnknown,
     StoreError,
     StoreInvalid,
     StoreReadOnly,
@@ -86,6 +88,7 @@ if TYPE_CHECKING:
     from rollcage.session.abandon import abandon_run
     from rollcage.session.declare import tool
     from rollcage.session.finished import aplan_undo, aundo_run, plan_undo, undo_run
+    from rollcage.session.resolving import Resolved, resolve_step
     from rollcage.session.scope import CurrentStep, current_step
     from rollcage.session.session import Session
     from rollcage.step.call import Stats
@@ -150,6 +153,7 @@ __all__ = [
     "RegistryCorrupt",
     "ReplayMiss",
     "ReplayedError",
+    "Resolved",
     "Response",
     "RollcageError",
     "Rule",
@@ -168,6 +172,8 @@ __all__ = [
     "SourceMissing",
     "Stats",
     "StepEvent",
+    "StepNotFound",
+    "StepNotUnknown",
     "StepView",
     "StoreError",
     "StoreInvalid",
@@ -193,6 +199,7 @@ __all__ = [
     "plan_undo",
     "recorded_events",
     "register",
+    "resolve_step",
     "tool",
     "undo_run",
 ]
@@ -211,7 +218,9 @@ _LATE: Final = {
     "StepView": "gate",
     "Verdict": "gate",
     "Fork": "replay.fork",
+    "Resolved": "session.resolving",
     "abandon_run": "session.abandon",
+    "resolve_step": "session.resolving",
     "tool": "session.declare",
     "aplan_undo": "session.finished",
     "aundo_run": "session.finished",

@@ -24,6 +24,8 @@
     │   ├── Forked                    used in a forked child of its process     (session_forked)
     │   ├── RunAbandoned              somebody has set the run aside            (run_abandoned)
     │   ├── RunTooOld                 older than what `resume_within` allows    (run_too_old)
+    │   ├── StepNotFound              the run has no such step                (step_not_found)
+    │   ├── StepNotUnknown            the step has a known outcome          (step_not_unknown)
     │   └── ToolMissing               an undo needs a tool that is not here     (tool_missing)
     ├── Halt                          ends the session: nothing runs after it
     │   ├── ApprovalRequired          a rule asks, and nobody can answer        (approval_required)
@@ -94,6 +96,8 @@ __all__ = [
     "SessionError",
     "SessionHalted",
     "SourceMissing",
+    "StepNotFound",
+    "StepNotUnknown",
     "StoreError",
     "StoreInvalid",
     "StoreReadOnly",
@@ -342,6 +346,18 @@ class RunTooOld(SessionError):
     """The run that would be gone on with is older than the session's `resume_within`."""
 
     code = "run_too_old"
+
+
+class StepNotFound(SessionError):
+    """The run has no such step."""
+
+    code = "step_not_found"
+
+
+class StepNotUnknown(SessionError):
+    """The step has a known outcome, so there is nothing to resolve."""
+
+    code = "step_not_unknown"
 
 
 class ToolMissing(SessionError):

@@ -27,6 +27,7 @@ from rollcage_server.roles import Right
 from rollcage_server.sessions import Sessions
 from rollcage_server.shield import Shield
 from rollcage_server.signing import signing
+from rollcage_server.steering import steering, steering_api
 from rollcage_server.stores import Stores
 
 __all__ = ["create_app"]
@@ -57,7 +58,7 @@ def create_app(
         redoc_url=None,
         openapi_url=None,
     )
-    for each in (signing, pages, api):
+    for each in (signing, pages, steering, api, steering_api):
         app.router.routes.extend(each.router.routes)
     hub = Hub(stores.get, renderer(rows), most=viewers)
     sessions = Sessions(lambda: hmac.digest(stores.key(), b"rollcage server", "sha256"))

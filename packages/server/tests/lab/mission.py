@@ -69,7 +69,7 @@ class World:
             Session(
                 name,
                 store=self.url,
-                rules=[_asks],
+                rules=[asks],
                 approver=QueueApprover(self.store),
                 actor="the requester",
                 **given,
@@ -81,5 +81,5 @@ class World:
         return made
 
 
-def _asks(step: StepView) -> Verdict:
+def asks(step: StepView) -> Verdict:
     return Verdict.ask(REASON)

@@ -25,11 +25,11 @@ from rollcage_workflow.state import Execution, execution
 
 __all__ = ["Command", "Commands", "Do", "Result"]
 
-Do = Literal["start", "wake", "cancel", "undo"]
+Do = Literal["start", "wake", "cancel", "plan", "undo"]
 """What is asked for.
 
 `start` an execution; `wake` one: another attempt at it; `cancel`: undo what a cancelled one did;
-`undo` a run.
+`plan` the undo of a run, and `undo` it.
 """
 _FORMAT: Final = "rollcage/command/1"
 _OPEN: Final = "commands"
@@ -57,8 +57,9 @@ class Command:
         given: of a start, the results of the steps before that.
         again: an execution that failed is run once more.
         approvals: not before one of these requests is decided, unless its time comes.
-        run: of an undo, the run.
-        to: of an undo, the last step that stays.
+        run: of an undo or its plan, the run.
+        to: of an undo or its plan, the last step that stays.
+        plan_digest: of an undo, the plan that somebody has seen; another one is not carried out.
     """
 
     key: str
@@ -78,6 +79,7 @@ class Command:
     approvals: tuple[str, ...] = ()
     run: str = ""
     to: int | None = None
+    plan_digest: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -86,10 +88,12 @@ class Result:
 
     Attributes:
         command: it; without its inputs and given results, which are in the trace.
-        outcome: one word: the execution's status, `undone`, `incomplete` or `refused`.
+        outcome: one word: the execution's status, `planned`, `undone`, `incomplete`, `changed`
+            where an undo would not do what its plan said, or `refused`.
         detail: what there is to say of that.
         worker: who did it.
         time: when (Unix, µs).
+        data: of an undo or its plan, that of it: as `rollcage undo --json` tells it.
     """
 
     command: Command
@@ -97,6 +101,7 @@ class Result:
     detail: str
     worker: str
     time: int
+    data: Mapping[str, Any] | None = None
 
 
 class Commands:
@@ -231,16 +236,40 @@ class Commands:
             self._put(_new(key, "cancel", id, by=by, reason=reason))
         return now
 
-    def undo(self, run: str, *, by: str, to: int | None = None) -> str:
-        """Have a run undone by a worker that has its tools; the key of the command.
+    def plan(self, run: str, *, by: str, to: int | None = None) -> str:
+        """Have a worker that has a run's tools say what its undo would do; the key of the command.
 
         Raises:
             RunNotFound: there is no such run.
             StoreError: it can't be kept.
         """
         info = self.store.info(run)
-        key = f"{prefix_of(run)}.undo.{uuid.uuid4().hex}"
-        self._put(_new(key, "undo", info.name, by=by, run=run, to=to))
+        key = f"{prefix_of(run)}.plan.{uuid.uuid4().hex}"
+        self._put(_new(key, "plan", info.name, by=by, run=run, to=to))
+        return key
+
+    def undo(
+        self, run: str, *, by: str, to: int | None = None, plan_digest: str = "", once: str = ""
+    ) -> str:
+        """Have a run undone by a worker that has its tools; the key of the command.
+
+        Args:
+            run: its id.
+            by: in whose name.
+            to: the last step that stays; None: none does.
+            plan_digest: of the plan that somebody has seen (see `rollcage_views.plan_digest`):
+                where the undo would do something else by then, nothing is done.
+            once: names this asking: who asks twice with the same one asks once.
+
+        Raises:
+            RunNotFound: there is no such run.
+            StoreError: it can't be kept.
+        """
+        info = self.store.info(run)
+        key = f"{prefix_of(run)}.undo.{once or uuid.uuid4().hex}"
+        if self.result(key) is None:
+            given = {"run": run, "to": to, "plan_digest": plan_digest}
+            self._put(_new(key, "undo", info.name, by=by, **given))
         return key
 
     # --- taking them -----------------------------------------------------------------------------
@@ -269,14 +298,24 @@ class Commands:
             return None
         said = self._opened(key, data)
         outcome, detail, worker = (str(said[name]) for name in ("outcome", "detail", "worker"))
-        return Result(_command(said["command"]), outcome, detail, worker, int(said["time"]))
+        at, made = int(said["time"]), said.get("data")
+        return Result(_command(said["command"]), outcome, detail, worker, at, made)
 
-    def done(self, command: Command, outcome: str, detail: str = "", *, worker: str = "") -> None:
+    def done(
+        self,
+        command: Command,
+        outcome: str,
+        detail: str = "",
+        *,
+        worker: str = "",
+        data: Mapping[str, Any] | None = None,
+    ) -> None:
         """A command's effect is in the store: the first to say so writes its result."""
         if command.by:
             kept = dataclasses.asdict(command) | {"inputs": {}, "given": {}}
             said: dict[str, Any] = {"command": kept, "outcome": outcome, "detail": detail[:10_000]}
             said |= {"worker": worker, "time": time.time_ns() // 1000}
+            said |= {} if data is None else {"data": data}
             self.store.put_once(_RESULTS, command.key, self._sealed(command.key, said))
         self.store.drop(_OPEN, command.key)
 

@@ -8,10 +8,11 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from rollcage import Halt, RollcageError, RunInUse, SessionHalted, aundo_run
+from rollcage import Halt, RollcageError, RunInUse, SessionHalted, aplan_undo, aundo_run
 from rollcage.errors import RunNotFound, StoreError, TraceUnwritable
 from rollcage.gate import ApprovalQueue
 from rollcage.store import Store
+from rollcage_views import plan_data, plan_digest, report_data
 
 from rollcage_workflow.errors import CommandCorrupt
 from rollcage_workflow.flow import Waits
@@ -40,6 +41,7 @@ class _Done:
 
     outcome: str
     detail: str = ""
+    data: Mapping[str, Any] | None = None
 
 
 _OPEN: Final = _Done("")
@@ -84,7 +86,7 @@ class Worker:
 
     def plan_of(self, command: Command) -> str:
         """The name of the plan that a command is about; empty where there is none."""
-        if command.do == "undo":
+        if command.do in ("plan", "undo"):
             return ""
         return command.plan or execution(self.store, command.execution).plan
 
@@ -114,7 +116,12 @@ class Worker:
             if not done.outcome:
                 return ""
             await asyncio.to_thread(
-                self.commands.done, command, done.outcome, done.detail, worker=self.name
+                self.commands.done,
+                command,
+                done.outcome,
+                done.detail,
+                worker=self.name,
+                data=done.data,
             )
             return done.outcome
         except CommandCorrupt as error:
@@ -133,8 +140,10 @@ class Worker:
         known = await asyncio.to_thread(self.commands.result, command.key)
         if known is not None:
             return _Done(known.outcome)  # it was written, and then the worker died
+        if command.do == "plan":
+            return await self._plan(command)
         if command.do == "undo":
-            return await self._undo(command.run, command.to)
+            return await self._undo(command.run, command.to, command.plan_digest)
         if command.do == "cancel":
             return await self._cancel(command)
         return await self._attempt(command)
@@ -235,9 +244,25 @@ class Worker:
         if hold is not None:
             holds.stop(now.run, hold)
 
-    async def _undo(self, run_id: str, to: int | None) -> _Done:
+    async def _plan(self, command: Command) -> _Done:
+        try:
+            plan = await aplan_undo(self.store, command.run, to=command.to, tools=self._tools)
+        except (StoreError, TraceUnwritable) as error:
+            if not isinstance(error, RunNotFound):
+                raise
+            return _Done("refused", str(error))
+        except Exception as error:  # noqa: BLE001 - it is told to who asked for it
+            return _Done("refused", f"{type(error).__name__}: {error}")
+        data = plan_data(plan) | {"digest": plan_digest(plan)}
+        return _Done("planned", data=data)
+
+    async def _undo(self, run_id: str, to: int | None, planned: str = "") -> _Done:
         given = {name: self._session[name] for name in _UNDO_OPTIONS if name in self._session}
         try:
+            if planned:
+                now = await aplan_undo(self.store, run_id, to=to, tools=self._tools)
+                if plan_digest(now) != planned:
+                    return _Done("changed", "it would not do what was confirmed", plan_data(now))
             report = await aundo_run(self.store, run_id, to=to, tools=self._tools, **given)
         except RunInUse:
             return _OPEN
@@ -247,4 +272,5 @@ class Worker:
             raise
         except Exception as error:  # noqa: BLE001 - it is told to who asked for it
             return _Done("refused", f"{type(error).__name__}: {error}")
-        return _Done("undone" if report.complete else "incomplete", str(report))
+        outcome = "undone" if report.complete else "incomplete"
+        return _Done(outcome, str(report), report_data(report))

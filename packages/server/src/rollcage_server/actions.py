@@ -1,0 +1,196 @@
+"""What can be done with runs and approvals: each by a right, each with lines in the audit log.
+
+An action is one function, which the API calls with JSON and pages call with a form.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from rollcage import Approval, RollcageError, abandon_run, resolve_step
+from rollcage.errors import ApprovalInvalid, StoreError
+from rollcage.gate import ApprovalQueue
+from rollcage.store import StopOrder
+from rollcage.trace import TAG
+from rollcage_views import mapping_of, queued_data
+
+from rollcage_server import undoing
+from rollcage_server.access import Asking
+from rollcage_server.errors import BadRequest, Conflict
+from rollcage_server.reading import check_run
+from rollcage_server.roles import Right
+
+__all__ = ["ACTIONS", "Action", "Body", "carried_out"]
+
+Text = Annotated[str, Field(max_length=2000)]
+
+
+class Body(BaseModel):
+    """What is sent along with an action."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Reason(Body):
+    """Why."""
+
+    reason: Text = ""
+
+
+class Approving(Reason):
+    """A yes, to the call as it is or with other arguments."""
+
+    args: dict[str, JsonValue] | None = None
+
+
+class Responding(Reason):
+    """What a call gets in place of its tool's result."""
+
+    value: JsonValue
+
+
+class Resolving(Body):
+    """What became of a step."""
+
+    step: int = Field(ge=1)
+    happened: bool
+    result: JsonValue = None
+    given: bool = Field(True, description="False: nothing is known of its result")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Action:
+    """Something that can be done.
+
+    Attributes:
+        name: as the audit log has it, and the end of its path.
+        of: what it is done to; the part of its path before the id.
+        right: by which it may be.
+        body: what is sent along.
+        do: does it; what it gives is the answer.
+    """
+
+    name: str
+    of: Literal["approvals", "runs"]
+    right: Right
+    body: type[BaseModel]
+    do: Callable[[Asking, str, Any], Mapping[str, Any]]
+
+    @property
+    def path(self) -> str:
+        """Where it is."""
+        return f"/{self.of}/{{{'approval' if self.of == 'approvals' else 'run'}}}/{self.name}"
+
+
+def carried_out(action: Action, asking: Asking, target: str, body: BaseModel) -> Mapping[str, Any]:
+    """Do it, and have it in the audit log: that it begins, and what came of it.
+
+    Raises:
+        RollcageError: it was refused, or can't be done.
+    """
+    return audited(asking, action.name, target, lambda: action.do(asking, target, body))
+
+
+def audited(
+    asking: Asking, name: str, target: str, do: Callable[[], Mapping[str, Any]]
+) -> Mapping[str, Any]:
+    """Do something between two lines of the audit log.
+
+    Raises:
+        RollcageError: it was refused, or can't be done, or not be recorded: then it is not done.
+    """
+    role = asking.who.role_for(asking.right)
+    asking.audit.add(asking.who, role, name, target, "begun")
+    try:
+        done = do()
+    except RollcageError as error:
+        outcome = "failed" if isinstance(error, StoreError) else "refused"
+        asking.audit.add(asking.who, role, name, target, outcome, error.code)
+        raise
+    asking.audit.add(asking.who, role, name, target, "done")
+    return done
+
+
+# --- approvals -----------------------------------------------------------------------------------
+
+
+def _approve(asking: Asking, approval: str, body: Approving) -> Mapping[str, Any]:
+    if body.args is not None:
+        _check_secrets_stay(asking, approval, body.args)
+    return _decide(asking, approval, Approval(True, asking.who.name, body.reason, body.args))
+
+
+def _respond(asking: Asking, approval: str, body: Responding) -> Mapping[str, Any]:
+    said = Approval.respond(body.value, by=asking.who.name, reason=body.reason)
+    return _decide(asking, approval, said)
+
+
+def _reject(asking: Asking, approval: str, body: Reason) -> Mapping[str, Any]:
+    return _decide(asking, approval, Approval.reject(body.reason, by=asking.who.name))
+
+
+def _decide(asking: Asking, approval: str, said: Approval) -> Mapping[str, Any]:
+    now = time.time_ns() // 1000
+    return queued_data(ApprovalQueue(asking.store).decide(_id(approval), said, now=now), now)
+
+
+def _check_secrets_stay(asking: Asking, approval: str, args: Mapping[str, Any]) -> None:
+    queued = ApprovalQueue(asking.store).get(_id(approval))
+    shown = {} if queued is None else queued.request.args
+    for name, value in shown.items():
+        if (mapping_of(value) or {}).get(TAG) == "secret" and args.get(name, value) != value:
+            raise BadRequest(f"argument {name} holds a secret: it can't be edited")
+
+
+def _id(approval: str) -> str:
+    """The id of a request, as it came in a path."""
+    if not approval.replace("-", "").isalnum() or len(approval) > 32 or not approval.isascii():
+        raise ApprovalInvalid("there is no such request")
+    return approval
+
+
+# --- runs ----------------------------------------------------------------------------------------
+
+
+def _stop(asking: Asking, run: str, body: Reason) -> Mapping[str, Any]:
+    now = time.time_ns() // 1000
+    asking.store.stop(StopOrder(check_run(run), asking.who.name, body.reason, now))
+    return {"run": run, "stopped": True}
+
+
+def _lift(asking: Asking, run: str, _: Body) -> Mapping[str, Any]:
+    order = asking.store.stop_order(check_run(run))
+    if order is not None and order.run not in ("", run):
+        raise Conflict(f"run {run} builds on run {order.run}, which was stopped: lift that order")
+    if not asking.store.lift(run):
+        raise Conflict("this run is not stopped: there is nothing to lift")
+    return {"run": run, "stopped": False}
+
+
+def _resolve(asking: Asking, run: str, body: Resolving) -> Mapping[str, Any]:
+    given = {"result": body.result} if body.happened and body.given else {}
+    said = resolve_step(asking.store, check_run(run), body.step, happened=body.happened, **given)
+    return {"run": run, "step": body.step, "name": said.step.name, "outcome": said.outcome}
+
+
+def _abandon(asking: Asking, run: str, body: Reason) -> Mapping[str, Any]:
+    abandon_run(asking.store, check_run(run), by=asking.who.name, reason=body.reason)
+    return {"run": run, "abandoned": True}
+
+
+ACTIONS: Final = (
+    Action("approve", "approvals", Right.DECIDE, Approving, _approve),
+    Action("respond", "approvals", Right.DECIDE, Responding, _respond),
+    Action("reject", "approvals", Right.DECIDE, Reason, _reject),
+    Action("stop", "runs", Right.OPERATE, Reason, _stop),
+    Action("lift", "runs", Right.OPERATE, Body, _lift),
+    Action("resolve", "runs", Right.OPERATE, Resolving, _resolve),
+    Action("abandon", "runs", Right.OPERATE, Reason, _abandon),
+    Action("undo-plan", "runs", Right.OPERATE, undoing.Planning, undoing.plan),
+    Action("undo", "runs", Right.OPERATE, undoing.Confirming, undoing.confirm),
+)
+"""All that can be done with approvals and runs."""

@@ -1,0 +1,125 @@
+"""An undo: planned by a worker that has the tools, shown, and carried out if it is still that.
+
+The server has no tools. It writes commands, and reads what workers answered.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+from rollcage.store import Store
+from rollcage_workflow.orders import Commands, Result
+
+from rollcage_server.access import Asking
+from rollcage_server.errors import BadRequest, Conflict, NotFound, PlanChanged
+from rollcage_server.reading import check_run
+
+__all__ = ["Confirming", "Planning", "answer", "confirm", "plan"]
+
+_PATIENCE: Final = 5.0  # seconds that a worker is waited for before the answer is "not yet"
+_LOOK: Final = 0.1
+
+
+class Planning(BaseModel):
+    """What the plan of an undo is asked for with."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    to: int | None = Field(None, ge=1, description="The last step that stays")
+    wait: float = Field(_PATIENCE, ge=0, le=20, description="Seconds to wait for a worker")
+
+
+class Confirming(BaseModel):
+    """What an undo is confirmed with."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    plan: str = Field(max_length=128, description="The key of its plan")
+    digest: str = Field(pattern="^[0-9a-f]{64}$", description="Of the plan that was seen")
+    wait: float = Field(_PATIENCE, ge=0, le=20, description="Seconds to wait for a worker")
+
+
+def plan(asking: Asking, run: str, body: Planning) -> Mapping[str, Any]:
+    """Have a worker say what an undo would do.
+
+    Raises:
+        RunNotFound: there is no such run.
+        Conflict: no plan can be made.
+    """
+    commands = Commands(asking.store)
+    key = commands.plan(check_run(run), by=asking.who.name, to=body.to)
+    return _told(asking.store, run, key, body.wait)
+
+
+def confirm(asking: Asking, run: str, body: Confirming) -> Mapping[str, Any]:
+    """Have a worker do what a plan says, if it still would; who confirms twice, confirms once.
+
+    Raises:
+        NotFound: there is no such plan of this run.
+        PlanChanged: an undo would do something else by now: nothing was done.
+        Conflict: it was refused.
+    """
+    commands = Commands(asking.store)
+    planned = _result(commands, check_run(run), body.plan)
+    if planned is None or planned.outcome != "planned" or planned.data is None:
+        raise NotFound("there is no such plan of this run; ask for one")
+    if planned.data["digest"] != body.digest:
+        raise PlanChanged("this is not the plan that you have seen; look at it again")
+    key = commands.undo(
+        run,
+        by=asking.who.name,
+        to=planned.command.to,
+        plan_digest=body.digest,
+        once=body.plan.rpartition(".")[2],
+    )
+    return _told(asking.store, run, key, body.wait)
+
+
+def answer(store: Store, run: str, key: str) -> Mapping[str, Any]:
+    """How a command stands: what was planned or done, or that no worker has taken it yet.
+
+    Raises:
+        NotFound: there is no such command of this run.
+    """
+    commands = Commands(store)
+    result = _result(commands, check_run(run), key)
+    if result is None:
+        if commands.get(key) is None:
+            raise NotFound("there is no such command of this run")
+        return {"run": run, "command": key, "outcome": "waiting", "detail": "", "data": None}
+    told = dataclasses.asdict(result)
+    kept = {name: told[name] for name in ("outcome", "detail", "worker", "time", "data")}
+    return {"run": run, "command": key} | kept
+
+
+def _told(store: Store, run: str, key: str, wait: float) -> Mapping[str, Any]:
+    until = time.monotonic() + wait
+    said = answer(store, run, key)
+    while said["outcome"] == "waiting" and time.monotonic() < until:
+        time.sleep(_LOOK)
+        said = answer(store, run, key)
+    if said["outcome"] == "changed":
+        raise PlanChanged("an undo would do something else by now; nothing was done: plan it again")
+    if said["outcome"] == "refused":
+        raise Conflict(f"the worker {said['worker']} refused: {said['detail']}")
+    return said
+
+
+def _result(commands: Commands, run: str, key: str) -> Result | None:
+    """What became of a command about this run.
+
+    Raises:
+        NotFound: the key is of another run.
+    """
+    try:
+        result = commands.result(key)
+        known = result.command if result is not None else commands.get(key)
+    except ValueError:
+        raise BadRequest("this is no command's key") from None
+    if known is None or known.run != run or known.do not in ("plan", "undo"):
+        raise NotFound("there is no such command of this run")
+    return result

@@ -1,0 +1,263 @@
+"""What can be done with runs and approvals, on each store, with its lines in the audit log."""
+
+import asyncio
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+from mission import SECRET, World, asks, served_write
+from postgres import new_store
+from rollcage import Compensation, QueueApprover, RunStopped, Session, compensate, tool
+from rollcage.store import open_store
+from rollcage.trace import read_run
+from rollcage_server import Role
+from rollcage_server.audit import Audit
+from rollcage_server.errors import AuditCorrupt
+from rollcage_server.roles import Principal
+from rollcage_workflow.engine.worker import Worker
+from rollcage_workflow.orders import Commands
+
+SHELF: dict[str, str | None] = {}
+
+
+@tool(
+    name="shelf_put",
+    effect="write",
+    undo=lambda args, before: [_put_back(args["key"], before)],
+    observe=lambda args: {args["key"]: SHELF.get(args["key"])},
+)
+def shelf_put(key: str, text: str | None) -> str:
+    SHELF[key] = text
+    return "put"
+
+
+def _put_back(key: str, before: Any) -> Compensation:
+    return compensate(shelf_put, key=key, text=before[key])
+
+
+@pytest.fixture(params=["folder", "sqlite", "postgres"])
+def placed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    SHELF.clear()
+    if request.param == "postgres":
+        with new_store() as url:
+            yield _filled(tmp_path, url)
+        return
+    places = {"folder": str(tmp_path / "runs"), "sqlite": f"sqlite:///{tmp_path}/runs.db"}
+    yield _filled(tmp_path, places[request.param])
+
+
+def _filled(root: Path, url: str) -> World:
+    made = World(root, url)
+    made.fill()
+    return made
+
+
+def lines(world: World) -> list[tuple[str, str, str, str]]:
+    return [(x.who, x.action, x.outcome, x.detail) for x in Audit(world.store).lines()]
+
+
+async def post(
+    client: httpx.AsyncClient, path: str, body: dict[str, Any] | None = None, status: int = 200
+) -> Any:
+    answer = await client.post(f"/api/v1{path}", json=body or {})
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+# --- approvals -----------------------------------------------------------------------------------
+
+
+async def test_a_call_is_approved_with_other_arguments_and_runs_with_them(placed: World) -> None:
+    at = f"/approvals/{placed.approval}"
+    async with placed.client(Role.APPROVER) as client:
+        said = await post(client, f"{at}/approve", {"args": {"key": "edited"}, "reason": "less"})
+        assert said["decision"]["by"] == "approver person"
+        again = await post(client, f"{at}/approve", status=409)
+        assert again["error"]["code"] == "approval_invalid"
+    with Session("asked", store=placed.url, rules=[asks], approver=QueueApprover(placed.store),
+                 actor="the requester") as session:  # fmt: skip
+        assert served_write(f"{SECRET} asked").endswith("edited")
+        run = session.run_id
+    step = read_run(placed.store.read(run)).steps[-1]
+    assert (step.decided_by, step.args) == ("approver person", {"key": "edited"})
+    assert lines(placed) == [
+        ("approver person", "approve", "begun", ""), ("approver person", "approve", "done", ""),
+        ("approver person", "approve", "begun", ""),
+        ("approver person", "approve", "refused", "approval_invalid"),
+    ]  # fmt: skip
+
+
+async def test_nobody_approves_what_they_asked_for(placed: World) -> None:
+    _, text = placed.tokens.create("The  Requester", [Role.APPROVER], 60)
+    async with placed.client(headers={"Authorization": f"Bearer {text}"}) as client:
+        said = await post(client, f"/approvals/{placed.approval}/approve", status=409)
+        assert "can't approve it" in said["error"]["message"]
+        said = await post(client, f"/approvals/{placed.approval}/respond", {"value": 1}, 409)
+    assert lines(placed)[-1][2:] == ("refused", "approval_invalid")
+
+
+async def test_a_call_is_answered_in_place_of_its_tool_or_rejected(placed: World) -> None:
+    second = placed.ask("second")
+    async with placed.client(Role.APPROVER) as client:
+        said = await post(client, f"/approvals/{placed.approval}/respond", {"value": "instead"})
+        assert said["decision"]["value"] == "instead"
+        said = await post(client, f"/approvals/{second}/reject", {"reason": "no"})
+        assert said["decision"]["decision"] == "rejected"
+
+
+# --- runs ----------------------------------------------------------------------------------------
+
+
+async def test_a_step_is_resolved_and_its_run_goes_on(placed: World) -> None:
+    at = f"/runs/{placed.runs['lost']}"
+    async with placed.client(Role.OPERATOR) as client:
+        await post(client, f"{at}/resolve", {"step": 9, "happened": True}, 409)
+        said = await post(client, f"{at}/resolve", {"step": 1, "happened": True, "result": "ok"})
+        assert said["outcome"] == {"status": "ok", "value": "ok"}
+        again = await post(client, f"{at}/resolve", {"step": 1, "happened": False}, 409)
+        assert again["error"]["code"] == "step_not_unknown"
+    with Session("lost", store=placed.url):
+        assert served_write("lost") == "ok"
+
+
+async def test_a_run_is_stopped_lifted_and_set_aside(placed: World) -> None:
+    async with placed.client(Role.OPERATOR) as client:
+        with (
+            pytest.raises(RunStopped, match="operator person"),
+            Session("live", store=placed.url) as session,
+        ):
+            at = f"/runs/{session.run_id}"
+            served_write("one")
+            await post(client, f"{at}/stop", {"reason": "enough"})
+            served_write("two")
+        await post(client, f"{at}/lift")
+        await post(client, f"{at}/lift", status=409)
+        await post(client, f"{at}/abandon", {"reason": "done with"})
+        await post(client, f"{at}/abandon", status=409)
+    assert placed.store.info(session.run_id).status == "abandoned"
+
+
+# --- undo ----------------------------------------------------------------------------------------
+
+
+async def worked(world: World) -> None:
+    """A worker that has the tools takes all that is asked for."""
+    worker = Worker(world.store, {}, tools=[shelf_put], name="w1")
+    for key in Commands(world.store).open_keys():
+        await worker.take(key)
+
+
+async def test_an_undo_is_planned_refused_where_it_changed_and_confirmed_once(
+    placed: World,
+) -> None:
+    with Session("shelf", store=placed.url) as session:
+        shelf_put("a", "one")
+        shelf_put("b", "two")
+    at = f"/runs/{session.run_id}"
+    async with placed.client(Role.OPERATOR) as client:
+        asked = await post(client, f"{at}/undo-plan", {"wait": 0}, 202)
+        assert asked["outcome"] == "waiting"
+        await worked(placed)
+        planned = (await client.get(f"/api/v1{at}/commands/{asked['command']}")).json()
+        assert [step["state"] for step in planned["data"]["steps"]] == ["reversible"] * 2
+        confirm = {"plan": asked["command"], "digest": planned["data"]["digest"], "wait": 0}
+        wrong = await post(client, f"{at}/undo", confirm | {"digest": "0" * 64}, 409)
+        assert wrong["error"]["code"] == "plan_changed"
+        SHELF["b"] = "somebody else's"
+        await post(client, f"{at}/undo", confirm, 202)
+        await worked(placed)
+        changed = await post(client, f"{at}/undo", confirm, 409)
+        assert changed["error"]["code"] == "plan_changed"
+        assert SHELF == {"a": "one", "b": "somebody else's"}
+
+        SHELF["b"] = "two"
+        asked = await post(client, f"{at}/undo-plan", {"wait": 0}, 202)
+        await worked(placed)
+        planned = (await client.get(f"/api/v1{at}/commands/{asked['command']}")).json()
+        confirm = {"plan": asked["command"], "digest": planned["data"]["digest"], "wait": 0}
+        once, twice = [await post(client, f"{at}/undo", confirm, 202) for _ in range(2)]
+        assert once["command"] == twice["command"]
+        await worked(placed)
+        done = await post(client, f"{at}/undo", confirm)
+        assert (done["outcome"], done["worker"]) == ("undone", "w1")
+        assert SHELF == {"a": None, "b": None}
+        other = f"/runs/{placed.runs['fine']}"
+        await post(client, f"{other}/undo", confirm, 404)
+        for key in ("x", "../x", "nothing.plan.1"):
+            await post(client, f"{at}/undo", confirm | {"plan": key}, 404 if key != "../x" else 503)
+
+
+async def test_an_undo_is_confirmed_while_the_server_waits_for_the_worker(placed: World) -> None:
+    with Session("shelf", store=placed.url) as session:
+        shelf_put("a", "one")
+    async with placed.client(Role.OPERATOR) as client:
+        asking = asyncio.create_task(post(client, f"/runs/{session.run_id}/undo-plan"))
+        for _ in range(500):
+            if Commands(placed.store).open_keys():
+                break
+            await asyncio.sleep(0.01)
+        await worked(placed)
+        assert (await asking)["outcome"] == "planned"
+
+
+# --- forms ---------------------------------------------------------------------------------------
+
+
+async def test_forms_do_the_same_without_javascript(placed: World) -> None:
+    async with placed.client(headers={"Origin": "https://localhost"}) as client:
+        await client.post("/login", data={"token": placed.token[Role.ADMIN]})
+        inbox = (await client.get("/inbox")).text
+        csrf = re.findall(r'name="csrf" value="([0-9a-f]+)"', inbox)[0]
+        assert f'action="/approvals/{placed.approval}/approve"' in inbox
+        fields = {"csrf": csrf, "args_json": '{"key": "by form"}', "reason": ""}
+        answer = await client.post(f"/approvals/{placed.approval}/approve", data=fields)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/inbox")
+        at = f"/runs/{placed.runs['lost']}/resolve"
+        broken = {"csrf": csrf, "step": "1", "happened": "true", "result_json": "{"}
+        assert (await client.post(at, data=broken)).status_code == 400
+        more = {"csrf": csrf, "step": "1", "happened": "true", "more": "x"}
+        assert (await client.post(at, data=more)).status_code == 400
+        fine = {"csrf": csrf, "step": "1", "happened": "false"}
+        assert (await client.post(at, data=fine)).status_code == 303
+        seen = (await client.get("/audit")).text
+        assert seen.count("admin person") >= 5
+
+
+# --- the audit log -------------------------------------------------------------------------------
+
+
+def test_a_line_of_the_audit_log_that_is_changed_or_gone_shows(placed: World) -> None:
+    audit = Audit(placed.store)
+    who = Principal("ada", frozenset({Role.ADMIN}), 2e10, "token", "1")
+    for number in range(5):
+        audit.add(who, "admin", "stop", f"run {number} \ud800", "done")
+    assert [line.number for line in audit.lines()] == [1, 2, 3, 4, 5]
+    assert [line.number for line in audit.lines(newest=2)] == [4, 5]
+    assert len(list(audit.export())) == 5
+    third = placed.store.get("actions", "000000000003")
+    assert third is not None
+    placed.store.drop("actions", "000000000003")
+    with pytest.raises(AuditCorrupt):
+        audit.lines()
+    placed.store.put_once("actions", "000000000003", third.replace(b"ada", b"bob"))
+    with pytest.raises(AuditCorrupt, match="line 3"):
+        audit.lines()
+    placed.store.drop("actions", "000000000003")
+    placed.store.put_once("actions", "000000000003", third)
+    assert orjson.loads(list(audit.export())[2])["target"] == "run 2 ?"
+
+
+def test_lines_that_are_written_at_once_all_stand_in_one_chain(placed: World) -> None:
+    who = Principal("ada", frozenset({Role.ADMIN}), 2e10, "token", "1")
+
+    def add(number: int) -> None:
+        Audit(open_store(placed.url)).add(who, "admin", "stop", str(number), "done")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, range(20)))
+    assert sorted(int(line.target) for line in Audit(placed.store).lines()) == list(range(20))
