@@ -10,13 +10,15 @@ import functools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import cel
 import pydantic_core
 
 from rollcage_workflow.errors import ExpressionFailed
 from rollcage_workflow.files import Path
+
+if TYPE_CHECKING:
+    import cel  # half a second to import, most of it for its command line: only expressions need it
 
 __all__ = [
     "Expression", "ExpressionInvalid", "bare", "expression", "fill", "is_finite", "is_true",
@@ -58,8 +60,10 @@ class Expression:
         bare = _TEXTS.sub("''", source)
         if sum(bare.count(each) for each in "([{") > _MOST_BRACKETS:
             raise ExpressionInvalid(f"more than {_MOST_BRACKETS} brackets")
+        import cel
+
         try:
-            self._program = cel.compile(source)
+            self._program: cel.Program = cel.compile(source)
         except ValueError as error:
             raise ExpressionInvalid(_syntax(str(error))) from None
         self.source = source
@@ -88,6 +92,8 @@ class Expression:
         given = {name: variables[name] for name in self.names if name in variables}
         if self._is_too_much(given):
             raise ExpressionFailed(f"={self.source}: what it looks at is too large")
+        import cel
+
         try:
             return plain(self._program.execute(cel.Context(given)))
         except KeyError as error:
