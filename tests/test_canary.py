@@ -271,6 +271,8 @@ async def test_a_report_of_a_run_that_did_not_look_for_them_shows_none(
     assert known["a key of AWS"].encode() in trace.read_bytes()
     for form in (["-f", "table"], ["-f", "jsonl"], ["-f", "csv"], ["-f", "md"], ["--html", "-"]):
         assert not known.keys() & {*leaks(rollcage("audit", *form))}, form
+    for command in (["show", session.run_id], ["diff", session.run_id, session.run_id]):
+        assert not known.keys() & {*leaks(rollcage(*command, "--html", "-"))}, command
 
 
 def test_the_canaries_would_be_seen() -> None:

@@ -252,3 +252,41 @@ def test_who_may_not_see_values_audits_without(incident: Incident) -> None:
     for run in (incident.waits, incident.resumed):
         for asked in read_run(open_store(incident.store).read(run)).approvals:
             assert (asked.request or asked.decision or {})["id"] not in hidden
+
+
+def test_a_report_has_no_credential_that_can_be_found(store: Path, record: Record) -> None:
+    token = "ghp" + "_" + "a1B2" * 9
+    own = open_store(store)
+    seen = read_run(own.read(record()))
+    told = [{"role": "user", "content": f"use {token} {n}"} for n in range(3)]
+    answer = {"text": f"I use {token}", "tool_calls": [{"name": "x", "arguments": token}]}
+    state = {"r": {"text": f"{token}\nold"}}
+    steps = [
+        dataclasses.replace(
+            seen.steps[0], step=1, kind="model", args={"messages": told[:1]},
+            outcome={"status": "ok", "value": token, "answer": answer},
+        ),
+        dataclasses.replace(seen.steps[0], step=2, kind="model", args={"messages": told}),
+        dataclasses.replace(
+            seen.steps[0], step=3, args={"password": "hunter3-hunter3", "n": token},
+            before=state, after={"r": "0" * 64}, state="failed",
+            outcome={"status": "error", "error": {"type": "E", "message": f"no {token}"}},
+            verdict={"decision": "deny", "reason": token, "code": "c", "rule": "r"},
+        ),
+    ]  # fmt: skip
+    out = io.StringIO()
+    write_run(out, own, dataclasses.replace(seen, steps=steps))
+    text = out.getvalue()
+    assert token not in text
+    assert "hunter3" not in text
+    page = Markup(text).text
+    assert "2 new messages" in page
+    assert page.count("use <GitHub Token>") >= 4
+    whole = io.StringIO()
+    write_run(whole, own, dataclasses.replace(seen, steps=steps), viewer=SEES_ALL)
+    assert whole.getvalue().count(token) > 8
+    pairs = io.StringIO()
+    other = dataclasses.replace(seen, steps=[dataclasses.replace(steps[2], args={"password": "x"})])
+    write_diff(pairs, (own, own), (dataclasses.replace(seen, steps=steps), other))
+    assert token not in pairs.getvalue()
+    assert "hunter3" not in pairs.getvalue()

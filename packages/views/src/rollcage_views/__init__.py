@@ -31,11 +31,12 @@ from rollcage_views.tree import Node, tree_of
 from rollcage_views.undoing import PlanRow, plan_data, plan_digest, plan_rows, report_data
 from rollcage_views.usage import Price, Usage, UsageRow, usage_of
 from rollcage_views.values import items_of, mapping_of, pairs_of, tag_of
-from rollcage_views.viewer import HIDDEN, SEES_ALL, Viewer
+from rollcage_views.viewer import HIDDEN, SEES_ALL, TO_GIVE_AWAY, Viewer
 
 __all__ = [
     "HIDDEN",
     "SEES_ALL",
+    "TO_GIVE_AWAY",
     "Attempt",
     "Bar",
     "Change",

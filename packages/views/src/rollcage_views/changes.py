@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any, Final, Literal
 
@@ -50,6 +50,10 @@ class StateChange:
     after: Any
     fields: tuple[str, ...] = ()
     changed: bool = True
+
+    def seen_by(self, value: Callable[[Any], Any]) -> StateChange:
+        """The change, with each state as `value` gives it."""
+        return dataclasses.replace(self, before=value(self.before), after=value(self.after))
 
     def lines(self) -> list[DiffLine]:
         """The change, line by line; what is not known of it is said in words."""

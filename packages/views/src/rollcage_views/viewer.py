@@ -15,8 +15,10 @@ from rollcage import ApprovalRequest, PlannedStep, UndoPlan
 from rollcage.trace import TAG, AskedApproval, RefusedCall, Run, Step
 
 from rollcage_views.alignment import Change, Pair
+from rollcage_views.screen import Screen
+from rollcage_views.screened import screened_change, screened_run, screened_step
 
-__all__ = ["HIDDEN", "SEES_ALL", "Viewer"]
+__all__ = ["HIDDEN", "SEES_ALL", "TO_GIVE_AWAY", "Viewer"]
 
 HIDDEN: Final = {TAG: "redacted"}
 """What stands for a hidden value: the same as in an export without values."""
@@ -37,24 +39,45 @@ class Viewer:
 
     Attributes:
         values: whether they may see recorded values.
+        credentials: whether they may see what looks like a credential in them. Declared secrets
+            are in no trace; others are found by `rollcage-views[audit]`, and taken out of what is
+            written to be given away. Long values are cut then.
     """
 
     values: bool = True
+    credentials: bool = True
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether nothing is hidden."""
+        return self.values and self.credentials
 
     def text(self, text: str) -> str:
         """A text that may quote a value."""
-        return text if self.values or not text else _TEXT
+        if self.sees_all or not text:
+            return text
+        return Screen().words_of(text) if self.values else _TEXT
+
+    def value(self, encoded: Any) -> Any:
+        """A recorded value."""
+        if self.sees_all:
+            return encoded
+        return Screen().value(encoded) if self.values else HIDDEN
 
     def arguments(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of a call: their names stay."""
-        return dict(args) if self.values else dict.fromkeys(args, HIDDEN)
+        if self.sees_all:
+            return dict(args)
+        return Screen().fields(args) if self.values else dict.fromkeys(args, HIDDEN)
 
     # --- runs ------------------------------------------------------------------------------------
 
     def run(self, seen: Run) -> Run:
         """A run."""
-        if self.values:
+        if self.sees_all:
             return seen
+        if self.values:
+            return screened_run(seen, self.step)
         return dataclasses.replace(
             seen,
             started=_started(seen.started),
@@ -70,8 +93,10 @@ class Viewer:
 
     def step(self, step: Step) -> Step:
         """A step."""
-        if self.values:
+        if self.sees_all:
             return step
+        if self.values:
+            return screened_step(step)
         return dataclasses.replace(
             step,
             args=dict.fromkeys(step.args, HIDDEN),
@@ -90,14 +115,13 @@ class Viewer:
 
     def pair(self, pair: Pair) -> Pair:
         """A step of each of two runs; of a difference, the part of the call where it is stays."""
-        if self.values:
+        if self.sees_all:
             return pair
+        a, b = (None if each is None else self.step(each) for each in (pair.a, pair.b))
+        if self.values:
+            return Pair(a, b, [screened_change(each) for each in pair.changes])
         changes = {re.split(r"[.\[]", each.path)[0]: each for each in pair.changes}
-        return Pair(
-            None if pair.a is None else self.step(pair.a),
-            None if pair.b is None else self.step(pair.b),
-            [Change(path, HIDDEN, HIDDEN) for path in changes],
-        )
+        return Pair(a, b, [Change(path, HIDDEN, HIDDEN) for path in changes])
 
     # --- what waits for somebody, and what would be undone ---------------------------------------
 
@@ -127,6 +151,9 @@ class Viewer:
 
 SEES_ALL: Final = Viewer()
 """Somebody who may see what is recorded."""
+
+TO_GIVE_AWAY: Final = Viewer(credentials=False)
+"""Whoever a report is given to."""
 
 
 def _verdict(verdict: Mapping[str, Any]) -> Event:

@@ -6,7 +6,6 @@ Needs `rollcage-views[audit]`, which finds credentials in texts.
 from rollcage_views.audit.entry import FIELDS, Entry, Head, Origin
 from rollcage_views.audit.lines import instant, write_csv, write_jsonl
 from rollcage_views.audit.reading import Damaged, Item, Summary, audited, telling_of_others
-from rollcage_views.audit.screen import Screen
 from rollcage_views.audit.selection import Named, Selection, runs_of
 from rollcage_views.audit.telling import (
     about_run,
@@ -19,6 +18,7 @@ from rollcage_views.audit.telling import (
     what_happened,
     who_decided,
 )
+from rollcage_views.screen import Screen
 
 __all__ = [
     "FIELDS", "Damaged", "Entry", "Head", "Item", "Named", "Origin", "Screen", "Selection",

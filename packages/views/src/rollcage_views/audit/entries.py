@@ -9,8 +9,8 @@ from typing import Any
 from rollcage.trace import REPLAYED, AskedApproval, RefusedCall, Run, Step
 
 from rollcage_views.audit.entry import Entry, Head, Origin, policy_text
-from rollcage_views.audit.screen import Screen
 from rollcage_views.lineage import Effect
+from rollcage_views.screen import Screen
 
 __all__ = ["Elsewhere", "entries_of", "head_of"]
 

@@ -15,9 +15,9 @@ from rollcage.trace import Run, read_run
 
 from rollcage_views.audit.entries import Elsewhere, entries_of, head_of
 from rollcage_views.audit.entry import Entry, Head, as_seen_by
-from rollcage_views.audit.screen import Screen
 from rollcage_views.audit.selection import Named, Selection
 from rollcage_views.lineage import Effect, lineage_of, standing
+from rollcage_views.screen import Screen
 from rollcage_views.viewer import SEES_ALL, Viewer
 
 __all__ = ["Damaged", "Item", "Summary", "audited", "telling_of_others"]

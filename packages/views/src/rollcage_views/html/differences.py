@@ -17,7 +17,7 @@ from rollcage_views.html.runs import RunHead, run_head
 from rollcage_views.lineage import lineage_of, standing, words
 from rollcage_views.steps import call_text, outcome_text, state_text
 from rollcage_views.text import value_text, visible
-from rollcage_views.viewer import SEES_ALL, Viewer
+from rollcage_views.viewer import SEES_ALL, TO_GIVE_AWAY, Viewer
 
 __all__ = ["DiffPage", "DiffRow", "DiffSide", "diff_page", "write_diff"]
 
@@ -108,7 +108,10 @@ def diff_page(
 
 
 def write_diff(
-    out: TextIO, readers: tuple[Reader, Reader], runs: tuple[Run, Run], viewer: Viewer = SEES_ALL
+    out: TextIO,
+    readers: tuple[Reader, Reader],
+    runs: tuple[Run, Run],
+    viewer: Viewer = TO_GIVE_AWAY,
 ) -> None:
     """Write the difference of two runs as one page that needs nothing else.
 

@@ -14,6 +14,7 @@ from rollcage_views.changes import DiffLine, changes_of
 from rollcage_views.steps import call_text, outcome_text, state_text
 from rollcage_views.text import duration_text, utc_text, value_text, visible
 from rollcage_views.values import items_of, mapping_of, tag_of
+from rollcage_views.viewer import SEES_ALL, Viewer
 
 __all__ = ["Cut", "Message", "RowChange", "StepRow", "cut", "step_row", "step_rows"]
 
@@ -119,6 +120,7 @@ def step_rows(
     steps: Sequence[Step] | None = None,
     runs: Sequence[Run] = (),
     *,
+    viewer: Viewer = SEES_ALL,
     at: str = "",
     live: bool = False,
 ) -> Iterator[StepRow]:
@@ -127,7 +129,9 @@ def step_rows(
     Args:
         seen: the run, as its viewer may see it.
         steps: those that are shown; all of them by default.
-        runs: the lineage that it stands in, where later writes may tell what a write left.
+        runs: the lineage that it stands in as it is recorded, the run last: where the changes of
+            writes, and what models were told, are looked up. Without it, that is as `seen` has it.
+        viewer: who looks.
         at: what a command needs to find the store: see `store_option`.
         live: whether the run is being written: a step without an end still runs.
     """
@@ -135,13 +139,16 @@ def step_rows(
     asked: dict[tuple[str, str], list[Any]] = {}
     depths: dict[int, int] = {}
     group, by_turn = "", _has_turns(seen)
+    recorded = {step.step: step for step in runs[-1].steps} if runs else {}
     for step in seen.steps if steps is None else steps:
         depth = depths[step.step] = 0 if step.parent is None else depths.get(step.parent, 0) + 1
         title = group if depth else _group(step, by_turn=by_turn)
-        new = _new_messages(step, asked)
+        whole = recorded.get(step.step, step)
+        new = [viewer.value(each) for each in _new_messages(whole, asked)[: _MESSAGES + 1]]
         yield step_row(
             seen.id, step, group="" if title == group else title, depth=depth, messages=new,
-            span=None if live else span, runs=runs or (seen,), at=at, live=live,
+            span=None if live else span, runs=runs or (seen,), recorded=whole, viewer=viewer,
+            at=at, live=live,
         )  # fmt: skip
         group = title
 
@@ -155,6 +162,8 @@ def step_row(
     depth: int = 0,
     messages: Sequence[Any] = (),
     runs: Sequence[Run] = (),
+    recorded: Step | None = None,
+    viewer: Viewer = SEES_ALL,
     at: str = "",
     live: bool = False,
 ) -> StepRow:
@@ -167,7 +176,9 @@ def step_row(
         group: what begins with it.
         depth: in how many bodies it was called.
         messages: what a model was told that it had not been told before, encoded.
-        runs: the lineage that it stands in.
+        runs: the lineage that it stands in, as it is recorded.
+        recorded: the step as it is recorded, where it is shown without credentials.
+        viewer: who looks.
         at: what a command needs to find the store.
         live: whether the run is being written.
     """
@@ -202,14 +213,19 @@ def step_row(
         messages=told,
         arguments=arguments,
         result=result,
-        changes=[
-            RowChange(visible(each.resource)[:_NAME], each.lines())
-            for each in changes_of(step, runs)
-            if each.changed
-        ],
+        changes=_changes(recorded or step, runs, viewer),
         undone=undone,
         whole=f"rollcage show {run}{at} --step {step.step} --json" if is_cut else "",
     )
+
+
+def _changes(step: Step, runs: Sequence[Run], viewer: Viewer) -> list[RowChange]:
+    """What a write changed; digests prove it of values as they are recorded."""
+    found = (each for each in changes_of(step, runs) if each.changed) if viewer.values else ()
+    return [
+        RowChange(visible(viewer.text(each.resource))[:_NAME], each.seen_by(viewer.value).lines())
+        for each in found
+    ]
 
 
 def cut(text: str, longest: int = _LONGEST) -> Cut:

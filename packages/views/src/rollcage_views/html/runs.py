@@ -18,7 +18,7 @@ from rollcage_views.text import arguments_text, duration_text, utc_text, value_t
 from rollcage_views.text import visible as safe
 from rollcage_views.timeline import Timeline, timeline_of
 from rollcage_views.usage import Usage, usage_of
-from rollcage_views.viewer import SEES_ALL, Viewer
+from rollcage_views.viewer import SEES_ALL, TO_GIVE_AWAY, Viewer
 
 __all__ = ["RunHead", "RunPage", "TrackRow", "run_head", "run_page", "track_rows", "write_run"]
 
@@ -126,7 +126,9 @@ def run_page(
         head=run_head(seen, words(stands, seen.status, seen.id, reader), torn=torn),
         tracks=track_rows(line),
         span=duration_text(line.length),
-        rows=step_rows(seen, listed, shown if viewer.values else (), at=store_option(reader)),
+        rows=step_rows(
+            seen, listed, runs if viewer.values else (), viewer=viewer, at=store_option(reader)
+        ),
         shown=len(listed),
         total=len(seen.steps),
         states=_states(listed),
@@ -144,7 +146,7 @@ def write_run(
     seen: Run,
     *,
     steps: Sequence[Step] | None = None,
-    viewer: Viewer = SEES_ALL,
+    viewer: Viewer = TO_GIVE_AWAY,
     torn: int = 0,
 ) -> None:
     """Write a run as one page that needs nothing else.

@@ -1,4 +1,4 @@
-"""Takes credentials out of what an audit shows: declared ones never were there, these are found."""
+"""Takes credentials out of what is shown: declared ones never were there, these are found."""
 
 from __future__ import annotations
 
@@ -32,6 +32,18 @@ class Screen:
 
     def __init__(self) -> None:
         self.found: dict[str, int] = {}
+
+    def value(self, encoded: Any) -> Any:
+        """A recorded value, and what is long of it cut."""
+        return self._value(encoded, 0, _WHOLE)[0]
+
+    def fields(self, mapping: Mapping[str, Any]) -> dict[str, Any]:
+        """Recorded values by name, each as `value`; a name may say that it is a credential."""
+        return {name: self._named(name, value, 0, _WHOLE)[0] for name, value in mapping.items()}
+
+    def words_of(self, text: str) -> str:
+        """A text, with its lines."""
+        return self._screened(text[:_READ])
 
     def text(self, text: str) -> str:
         """A text as one line."""
@@ -73,7 +85,8 @@ class Screen:
         if left <= 0 or depth > _DEEPEST:
             return "…", 0
         if isinstance(encoded, str):
-            return self._screened(encoded[:_READ]), left - len(encoded)
+            cut = "…" if len(encoded) > _READ else ""
+            return f"{self._screened(encoded[:_READ])}{cut}", left - len(encoded)
         mapping, items = mapping_of(encoded), items_of(encoded)
         if mapping is not None:
             return self._fields(mapping, depth, left)
