@@ -95,7 +95,8 @@ def show(
     resolve`), cut off or not started.
 
     With --html, a page of its own: all steps that are asked for, over time, with the messages of
-    models and what writes changed. Credentials that can be found are taken out; other values are in it: mind who gets it.
+    models and what writes changed. What looks like a credential is taken out of it; other values
+    are not: mind who gets it.
     """
     if html is not None and (as_json or tree or step is not None):
         raise UsageError("--html is a page of a whole run: leave out --json, --tree and --step")
