@@ -198,8 +198,10 @@ class Labels:
             streamed: the value is the list of a stream's chunks.
             parent: the step whose body made the call; its result carries the labels as well.
         """
-        with self._lock:
-            inner = self._inside.pop(number, {})
+        inner: dict[str, Source] = {}
+        if self._inside:
+            with self._lock:
+                inner = self._inside.pop(number, inner)
         if not labels:
             return
         earlier = {each.label: each.source for each in reversed(found.origins)} | inner

@@ -307,7 +307,7 @@ class Calls:
             start = functools.partial(
                 run_step, body=body, setting=setting, read=answer, waits=waits
             )
-            verdict = refused or self.decide(progress)
+            verdict = refused or self._said_by(gate, progress)
             flow = gate.flow(progress, verdict, start, self.run_id, streamed=streamed)
         else:
             verdict = ALLOWED
@@ -378,7 +378,12 @@ class Calls:
 
     def decide(self, progress: Progress) -> Verdict:
         """What the gate says of a call, without the secrets that it may quote."""
-        verdict = self._deciding(scope_of(self)).decide(progress)
+        return self._said_by(self._deciding(scope_of(self)), progress)
+
+    def _said_by(self, gate: Gate, progress: Progress) -> Verdict:
+        verdict = gate.decide(progress)
+        if verdict is ALLOWED:
+            return verdict
         try:
             return self._seal.verdict(verdict)
         except Exception as error:  # noqa: BLE001 - what it says may hold a secret

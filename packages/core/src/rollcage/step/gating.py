@@ -298,7 +298,7 @@ class Gate:
         verdict, asks = self.said_of(progress)
         if asks is not None:  # who may say yes to that is not this session's to choose
             progress.ask = asks.ask
-        return progress.found.explain(verdict)
+        return verdict if verdict.decision == "allow" else progress.found.explain(verdict)
 
     def said_of(self, progress: Progress) -> tuple[Verdict, Above | None]:
         """What policies and rules say, of this session and of those around it.
@@ -320,11 +320,16 @@ class Gate:
         if not self.guards.decides:
             return ALLOWED
         view = self._view(progress)
+        if not self._told:
+            return self._said_to(view)
+        with self._saying():
+            return self._said_to(view)
+
+    def _said_to(self, view: StepView) -> Verdict:
         verdict = ALLOWED
-        with self._saying() if self._told else contextlib.nullcontext():
-            for rule in self.guards.decides:
-                said = self._by_policy(view) if rule is None else decide(view, (rule,))
-                verdict = stronger(verdict, said)
+        for rule in self.guards.decides:
+            said = self._by_policy(view) if rule is None else decide(view, (rule,))
+            verdict = said if verdict is ALLOWED else stronger(verdict, said)
         return verdict
 
     @contextlib.contextmanager
