@@ -18,7 +18,7 @@ from rollcage import Contract, ContractError, Verdict, tool
 from rollcage.adapter import declare
 from rollcage.gate.labels import NO_LABELS, Found, Labels
 from rollcage.gate.leaves import MOST_TEXT, leaves, normal
-from rollcage.gate.sightings import Source
+from rollcage.gate.sightings import LabelSource
 
 UNTRUSTED = frozenset(["untrusted"])
 SECRET = frozenset(["secret"])
@@ -438,6 +438,6 @@ def test_it_may_be_asked_from_many_threads() -> None:
 
 
 def test_a_source_says_where_it_had_it_from() -> None:
-    assert str(Source(7, "sum", Source(3, "fetch"))) == (
+    assert str(LabelSource(7, "sum", LabelSource(3, "fetch"))) == (
         "step 7 (sum), which has it from step 3 (fetch)"
     )

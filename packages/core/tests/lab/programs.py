@@ -41,7 +41,7 @@ from rollcage import (
     tool,
 )
 from rollcage.gate import Pending
-from rollcage.session.scope import Branch, TurnHandle
+from rollcage.session.scope import BranchHandle, TurnHandle
 from rollcage.step.driver import Clock
 from rollcage.store import JsonlStore, Store
 
@@ -367,7 +367,7 @@ class Lab:
         number: int,
         nodes: tuple[Node, ...],
         after: tuple[frozenset[int], ...],
-        ended: list[asyncio.Future[Branch]],
+        ended: list[asyncio.Future[BranchHandle]],
     ) -> None:
         """One that begins when others have ended."""
         assert self.session is not None

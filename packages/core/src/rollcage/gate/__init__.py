@@ -11,7 +11,7 @@ from rollcage.gate.approval import (
     ApprovalRequest,
     Approver,
     Ask,
-    Asked,
+    AskContext,
     Instead,
     Pending,
     Refusal,
@@ -41,7 +41,7 @@ from rollcage.gate.guard import (
     said_here,
     screened,
 )
-from rollcage.gate.labels import NO_LABELS, FlowMode, Found, Labels, Origin
+from rollcage.gate.labels import NO_LABELS, FlowMode, Found, LabelOrigin, Labels
 from rollcage.gate.persons import person, same_person
 from rollcage.gate.queue import ApprovalQueue, QueueApprover, Queued, QueueState
 from rollcage.gate.sealing import Detecting, Sealing
@@ -86,7 +86,7 @@ __all__ = [
     "ApprovalRequest",
     "Approver",
     "Ask",
-    "Asked",
+    "AskContext",
     "ConsoleApprover",
     "Decides",
     "Decision",
@@ -99,9 +99,9 @@ __all__ = [
     "Guard",
     "Guards",
     "Instead",
+    "LabelOrigin",
     "Labels",
     "NamedFacade",
-    "Origin",
     "Pending",
     "PolicyGuard",
     "QueueApprover",

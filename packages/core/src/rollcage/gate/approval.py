@@ -15,7 +15,7 @@ __all__ = [
     "ApprovalRequest",
     "Approver",
     "Ask",
-    "Asked",
+    "AskContext",
     "Instead",
     "Pending",
     "Refusal",
@@ -144,8 +144,8 @@ class Refusal(NamedTuple):
     reason: str
 
 
-Answer = Approval | Pending | Refusal
-Approver = Callable[[ApprovalRequest], Answer | Awaitable[Answer]]
+Reply = Approval | Pending | Refusal
+Approver = Callable[[ApprovalRequest], Reply | Awaitable[Reply]]
 """Decides on a call that a rule asks about. An async one serves async calls only.
 
 One that raises, or gives back something else, denies.
@@ -204,7 +204,7 @@ class Terms:
         return dataclasses.replace(self, policy=policy, expires=expires, around=around)
 
 
-class Asked(NamedTuple):
+class AskContext(NamedTuple):
     """A call as it stood when it was asked about: where, and when (Unix, µs)."""
 
     fingerprint: str  # in the world that its turn started in
@@ -215,7 +215,7 @@ class Asked(NamedTuple):
     at: int
 
 
-def judged(answer: object, request: ApprovalRequest, terms: Terms) -> Answer:
+def judged(answer: object, request: ApprovalRequest, terms: Terms) -> Reply:
     """What an approver's answer comes to, whatever it gave back.
 
     Anybody may say no, in whatever name. A yes, and an answer in place of the tool, count in the

@@ -16,10 +16,10 @@ from typing import Any, Final, Literal, NamedTuple
 
 from rollcage.contract.contract import Contract
 from rollcage.gate.leaves import Leaves, leaves
-from rollcage.gate.sightings import Sightings, Source
+from rollcage.gate.sightings import LabelSource, Sightings
 from rollcage.gate.verdict import Verdict
 
-__all__ = ["NO_LABELS", "FlowMode", "Found", "Labels", "Origin", "Source"]
+__all__ = ["NO_LABELS", "FlowMode", "Found", "LabelOrigin", "LabelSource", "Labels"]
 
 FlowMode = Literal["value", "run"]
 """`value`: labels follow the values of a result; `run`: all later calls of the run carry them."""
@@ -31,7 +31,7 @@ _NONE: Final[frozenset[str]] = frozenset()
 _MOST_SETS: Final = 64  # of labels that come together
 
 
-class Origin(NamedTuple):
+class LabelOrigin(NamedTuple):
     """Where an argument has a label from.
 
     Attributes:
@@ -42,7 +42,7 @@ class Origin(NamedTuple):
 
     label: str
     argument: str
-    source: Source
+    source: LabelSource
 
     def __str__(self) -> str:
         """`argument 'to' is derived from step 3 (fetch_page): untrusted`."""
@@ -62,7 +62,7 @@ class Found:
     """
 
     labels: frozenset[str] = frozenset()
-    origins: tuple[Origin, ...] = ()
+    origins: tuple[LabelOrigin, ...] = ()
     arguments: Mapping[str, frozenset[str]] = dataclasses.field(
         default_factory=dict[str, frozenset[str]]
     )
@@ -120,12 +120,13 @@ class Labels:
         self._of_name: dict[str, frozenset[str]] = {}
         self._lock = threading.Lock()
         self._seen: dict[frozenset[str], Sightings] = {}
-        self._first: dict[str, Source] = {}  # by label, the first step whose result had it
-        self._everywhere: dict[str, Source] = {}  # labels that all calls have
-        self._open: dict[object, tuple[frozenset[str], Source]] = {}  # streams that are being read
+        self._first: dict[str, LabelSource] = {}  # by label, the first step whose result had it
+        self._everywhere: dict[str, LabelSource] = {}  # labels that all calls have
+        # The streams that are being read.
+        self._open: dict[object, tuple[frozenset[str], LabelSource]] = {}
         self._around: Labels | None = None  # of the session around
         self._opener = 0  # the step there whose body has opened this one
-        self._inside: dict[int, dict[str, Source]] = {}  # by step, what calls of its body had
+        self._inside: dict[int, dict[str, LabelSource]] = {}  # by step, what calls of its body had
 
     def within(self, around: Labels, step: int) -> Labels:
         """Know what the session around knows, and tell it what is learnt here.
@@ -198,7 +199,7 @@ class Labels:
             streamed: the value is the list of a stream's chunks.
             parent: the step whose body made the call; its result carries the labels as well.
         """
-        inner: dict[str, Source] = {}
+        inner: dict[str, LabelSource] = {}
         if self._inside:
             with self._lock:
                 inner = self._inside.pop(number, inner)
@@ -211,7 +212,7 @@ class Labels:
     def learn(
         self,
         labels: frozenset[str],
-        source: Source,
+        source: LabelSource,
         seen: Callable[[], Leaves],
         call: object,
         parent: int,
@@ -228,7 +229,7 @@ class Labels:
         if self._around is not None:
             self._around.learn(labels, source, seen, (id(self), call), self._opener)
 
-    def _keep(self, labels: frozenset[str], source: Source, seen: Leaves | None) -> None:
+    def _keep(self, labels: frozenset[str], source: LabelSource, seen: Leaves | None) -> None:
         for label in labels:
             self._first.setdefault(label, source)
         known = self._seen.get(labels)
@@ -249,9 +250,9 @@ class Labels:
     def begin(self, number: int, name: str, labels: frozenset[str]) -> None:
         """A labelled stream is being read: until it is noted, all calls carry its labels."""
         if labels:
-            self.open_stream(number, labels, Source(number, name))
+            self.open_stream(number, labels, LabelSource(number, name))
 
-    def open_stream(self, call: object, labels: frozenset[str], source: Source) -> None:
+    def open_stream(self, call: object, labels: frozenset[str], source: LabelSource) -> None:
         """See `begin`; `call` names the stream, in this session or in one inside of it."""
         with self._lock:
             self._open[call] = labels, source
@@ -280,7 +281,7 @@ class Labels:
             for labels, source in self._open.values():
                 for label in labels:
                     everywhere.setdefault(label, source)
-            origins = [Origin(label, "", each) for label, each in sorted(everywhere.items())]
+            origins = [LabelOrigin(label, "", each) for label, each in sorted(everywhere.items())]
             by_argument: dict[str, frozenset[str]] = {}
             if self._seen:
                 for name, value in arguments.items():
@@ -291,12 +292,12 @@ class Labels:
         labels = frozenset(everywhere).union(*by_argument.values())
         return Found(labels, tuple(origins), by_argument) if labels else NO_LABELS
 
-    def _of_value(self, name: str, value: Any, *, encoded: bool) -> list[Origin]:
+    def _of_value(self, name: str, value: Any, *, encoded: bool) -> list[LabelOrigin]:
         """Where one argument has its labels from; all labels where it can't be inspected."""
         if value is None or isinstance(value, bool):
             return []
         wanted = leaves(value, encoded=encoded)
-        found: dict[str, Source] = {} if wanted.whole else dict(self._first)
+        found: dict[str, LabelSource] = {} if wanted.whole else dict(self._first)
         for labels, seen in self._seen.items():
             if labels <= found.keys():
                 continue
@@ -304,12 +305,12 @@ class Labels:
             if source is not None:
                 for label in labels:
                     found.setdefault(label, source)
-        return [Origin(label, name, each) for label, each in sorted(found.items())]
+        return [LabelOrigin(label, name, each) for label, each in sorted(found.items())]
 
 
 def _source(
-    number: int, name: str, labels: frozenset[str], earlier: Mapping[str, Source]
-) -> Source:
+    number: int, name: str, labels: frozenset[str], earlier: Mapping[str, LabelSource]
+) -> LabelSource:
     """A step as a source; where a label of it comes from an earlier one, with that."""
     inherited = next((earlier[label] for label in sorted(labels) if label in earlier), None)
-    return Source(number, name, inherited and (inherited.earlier or inherited))
+    return LabelSource(number, name, inherited and (inherited.earlier or inherited))

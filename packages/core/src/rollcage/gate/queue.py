@@ -21,11 +21,11 @@ import orjson
 
 from rollcage.errors import ApprovalCorrupt, ApprovalInvalid, StoreError
 from rollcage.gate.approval import (
-    Answer,
     Approval,
     ApprovalRequest,
     Pending,
     Refusal,
+    Reply,
     Response,
     Terms,
     judged,
@@ -283,7 +283,7 @@ class QueueApprover:
         self._wait = wait
         self._expires = expires
 
-    def __call__(self, request: ApprovalRequest) -> Answer:
+    def __call__(self, request: ApprovalRequest) -> Reply:
         """The decision on this request, once there is one; else it is pending."""
         if self._expires is not None:
             limit = request.at + int(self._expires * 1_000_000)
@@ -298,7 +298,7 @@ class QueueApprover:
                 return answer
             tick.wait(min(left, _LOOK))
 
-    def _look(self, request: ApprovalRequest, now: int) -> Answer:
+    def _look(self, request: ApprovalRequest, now: int) -> Reply:
         """What the queue says of a request; one that it does not know is put into it."""
         number = 1
         while True:
@@ -319,7 +319,7 @@ class QueueApprover:
                     return answer
             number += 1
 
-    def _answer(self, queued: Queued, request: ApprovalRequest, now: int) -> Answer | None:
+    def _answer(self, queued: Queued, request: ApprovalRequest, now: int) -> Reply | None:
         """What a queued request comes to; None where it can't be decided on any more."""
         asked, said = queued.request, queued.decision
         other = _other({name: getattr(asked, name) for name in _BOUND}, request)

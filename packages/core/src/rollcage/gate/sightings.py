@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from rollcage.gate.leaves import Leaves, numbers_in
 
-__all__ = ["SHORTEST", "Sightings", "Source"]
+__all__ = ["SHORTEST", "LabelSource", "Sightings"]
 
 SHORTEST: Final = 4
 """Texts of fewer characters are compared as a whole only: they are in anything."""
@@ -31,7 +31,7 @@ _HOST: Final = re.compile(r"//(?:[^/?#@]*@)?([^/?#:]+)")
 _TOKEN_LENGTHS: Final = range(6, 2049)
 
 
-class Source(NamedTuple):
+class LabelSource(NamedTuple):
     """The step whose result holds a value.
 
     Attributes:
@@ -42,7 +42,7 @@ class Source(NamedTuple):
 
     number: int
     name: str
-    earlier: Source | None = None
+    earlier: LabelSource | None = None
 
     def __str__(self) -> str:
         """`step 7 (summarise), which has it from step 3 (fetch_page)`."""
@@ -56,14 +56,14 @@ class _Segment:
     def __init__(self) -> None:
         self.text = _END
         self.starts: list[int] = []
-        self.sources: list[Source] = []
+        self.sources: list[LabelSource] = []
 
-    def add(self, texts: Iterable[str], source: Source) -> None:
+    def add(self, texts: Iterable[str], source: LabelSource) -> None:
         self.starts.append(len(self.text))
         self.sources.append(source)
         self.text += _END.join(texts) + _END
 
-    def find(self, text: str) -> Source | None:
+    def find(self, text: str) -> LabelSource | None:
         at = self.text.find(text)
         return None if at < 0 else self.sources[bisect.bisect_right(self.starts, at) - 1]
 
@@ -77,19 +77,19 @@ class Sightings:
 
     def __init__(self) -> None:
         self.size = 0
-        self._whole: dict[str, Source] = {}  # texts that are too short to look for in others
-        self._small: dict[str, Source] = {}  # texts of less than a run
+        self._whole: dict[str, LabelSource] = {}  # texts that are too short to look for in others
+        self._small: dict[str, LabelSource] = {}  # texts of less than a run
         self._lengths: dict[str, set[int]] = {}  # theirs, by how they begin
-        self._runs: dict[int, Source] = {}  # hashes of runs of longer texts
-        self._numbers: dict[str, Source] = {}
-        self._in_texts: dict[str, Source] = {}  # numbers that texts name
+        self._runs: dict[int, LabelSource] = {}  # hashes of runs of longer texts
+        self._numbers: dict[str, LabelSource] = {}
+        self._in_texts: dict[str, LabelSource] = {}  # numbers that texts name
         self._segments: list[_Segment] = []
         self._longest = 0
         self._searched = 0  # characters in segments
 
     # --- keeping ---------------------------------------------------------------------------------
 
-    def add(self, seen: Leaves, source: Source) -> None:
+    def add(self, seen: Leaves, source: LabelSource) -> None:
         """Keep the leaves of a result."""
         texts = [text for text in seen.texts if len(text) >= SHORTEST]
         for text in seen.texts:
@@ -112,7 +112,7 @@ class Sightings:
         kept = (self._whole, self._small, self._runs, self._numbers, self._in_texts)
         self.size = self._searched + 16 * sum(len(each) for each in kept)
 
-    def _keep(self, text: str, source: Source) -> None:
+    def _keep(self, text: str, source: LabelSource) -> None:
         """Keep a text so that it is found in longer ones."""
         if len(text) < _RUN:
             self._small.setdefault(text, source)
@@ -123,7 +123,7 @@ class Sightings:
 
     # --- finding ---------------------------------------------------------------------------------
 
-    def find(self, wanted: Leaves) -> Source | None:
+    def find(self, wanted: Leaves) -> LabelSource | None:
         """The step whose result the first leaf that is known is from."""
         for digits in wanted.numbers:
             found = self._numbers.get(digits) or self._in_texts.get(digits)
@@ -135,7 +135,7 @@ class Sightings:
                 return found
         return None
 
-    def _find_text(self, text: str) -> Source | None:
+    def _find_text(self, text: str) -> LabelSource | None:
         if len(text) < SHORTEST:
             return self._whole.get(text)
         if len(text) <= self._longest:
@@ -145,7 +145,7 @@ class Sightings:
                     return found
         return self._held_by(text) or self._named_in(text)
 
-    def _held_by(self, text: str) -> Source | None:
+    def _held_by(self, text: str) -> LabelSource | None:
         """A leaf, or a run of one, that is in a text."""
         lengths, small = self._lengths, self._small
         if lengths:
@@ -163,7 +163,7 @@ class Sightings:
                     return found
         return None
 
-    def _named_in(self, text: str) -> Source | None:
+    def _named_in(self, text: str) -> LabelSource | None:
         """A number that was a result's, and that a text names."""
         if self._numbers:
             for digits in numbers_in(text):

@@ -33,7 +33,7 @@ from rollcage.values.codec import TAG
 
 __all__ = [
     "MODES",
-    "Source",
+    "SourceRun",
     "check_newest",
     "read_answers",
     "read_forked",
@@ -55,7 +55,7 @@ _ENDS: Final = ("step.finished", "step.resolved", "run.abandoned")  # of a step 
 _log = logging.getLogger("rollcage")
 
 
-class Source(NamedTuple):
+class SourceRun(NamedTuple):
     """What a session replays, if anything, and how."""
 
     mode: Mode
@@ -63,7 +63,7 @@ class Source(NamedTuple):
     run: str | None
 
 
-def take_source(store: Store, job: Job, locks: list[Lock]) -> Source:
+def take_source(store: Store, job: Job, locks: list[Lock]) -> SourceRun:
     """The source of a session of a job: the one that is named, else its newest run.
 
     One that is to be resumed is locked, into `locks`, and looked at again: whoever wrote it may
@@ -91,7 +91,7 @@ def take_source(store: Store, job: Job, locks: list[Lock]) -> Source:
     return found
 
 
-def _find_source(store: Store, job: Job) -> Source:
+def _find_source(store: Store, job: Job) -> SourceRun:
     if job.fork is not None:
         reader, run = open_run(job.fork.run, store)
         if job.fork.live and _mode_of(reader, run) == "imported":
@@ -99,7 +99,7 @@ def _find_source(store: Store, job: Job) -> Source:
                 f"run {run} was imported, so nobody knows which of its writes were made: a fork of "
                 f"it writes nothing, and can't be live"
             )
-        return Source("fork", reader, run)
+        return SourceRun("fork", reader, run)
     mode = MODES[job.replay]
     if job.source is not None:
         reader, run = open_run(job.source, store)
@@ -110,11 +110,11 @@ def _find_source(store: Store, job: Job) -> Source:
             job.check(
                 info if reader is store else dataclasses.replace(info, input=job.input), store
             )
-        return Source(mode, reader, run)
+        return SourceRun(mode, reader, run)
     newest = None if job.replay == "off" else job.newest(store)
     if newest is None:
-        return Source("record", store, None)
-    return Source(mode, store, newest.run)
+        return SourceRun("record", store, None)
+    return SourceRun(mode, store, newest.run)
 
 
 def _mode_of(reader: Reader, run: str) -> str:
@@ -158,7 +158,7 @@ def check_newest(store: Store, run: str, action: str) -> None:
 
 
 def read_lineage(
-    source: Source,
+    source: SourceRun,
     job: Job,
     store: Store,
     *,
@@ -207,7 +207,7 @@ def read_lineage(
 
 
 def read_forked(
-    source: Source, job: Job, store: Store, *, settings: Mapping[str, Any]
+    source: SourceRun, job: Job, store: Store, *, settings: Mapping[str, Any]
 ) -> Recording:
     """The recording of the run that a fork is one of, as that had ended; nothing is locked.
 

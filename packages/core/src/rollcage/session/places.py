@@ -12,7 +12,7 @@ from rollcage.gate import Ask
 from rollcage.replay.world import Turn
 from rollcage.session.calls import Calls
 from rollcage.session.naming import writable
-from rollcage.session.scope import Branch, InScope, Scope, TurnHandle
+from rollcage.session.scope import BranchHandle, InScope, Scope, TurnHandle
 
 __all__ = ["Places"]
 
@@ -37,7 +37,7 @@ class Places:
             yield TurnHandle(scope)
 
     @contextlib.contextmanager
-    def branch(self, name: str, after: Iterable[Branch]) -> Generator[Branch]:
+    def branch(self, name: str, after: Iterable[BranchHandle]) -> Generator[BranchHandle]:
         """See `Session.branch`."""
         if not name or set(name) & set("/#"):
             raise SessionError(f"{name!r} can't name a branch: it is empty or holds / or #")
@@ -61,7 +61,7 @@ class Places:
                 driver.append(forked)
         scope = dataclasses.replace(here, branch=full, turn=None, slot=None)
         with InScope(scope):
-            yield Branch(scope)
+            yield BranchHandle(scope)
         if driver.writer.forked:
             return  # the child of a fork in here: what joins is the parent's
         calls.following.look_back()  # nobody may have asked for anything in it

@@ -12,7 +12,7 @@ from rollcage.fingerprint.identity import uuid7
 from rollcage.replay.recording import Lineage, Recording, read
 from rollcage.session.job import Job
 from rollcage.session.lineage import (
-    Source,
+    SourceRun,
     check_newest,
     read_forked,
     read_lineage,
@@ -61,7 +61,7 @@ class Run:
     """
 
     def __init__(
-        self, store: Store, run: str, root: str, source: Source | None, locks: list[Lock]
+        self, store: Store, run: str, root: str, source: SourceRun | None, locks: list[Lock]
     ) -> None:
         self.id = run
         self.root = root
@@ -83,7 +83,7 @@ class Run:
         *,
         settings: Mapping[str, Any],
         retry_failed: bool | None,
-    ) -> tuple[Run, Source, Recording | None]:
+    ) -> tuple[Run, SourceRun, Recording | None]:
         """A new run of a job, its source, and what that holds; nothing is written yet.
 
         Args:

@@ -21,7 +21,7 @@ from rollcage.step.watch import Watch, install
 from rollcage.values.registered import Types
 
 __all__ = [
-    "Asked", "Branch", "CurrentStep", "Enclosing", "InScope", "Lent", "Nesting", "Scope",
+    "Asked", "BranchHandle", "CurrentStep", "Enclosing", "InScope", "Lent", "Nesting", "Scope",
     "TurnHandle", "Unguarded", "around", "asked", "asking", "call_id_here", "current_step",
     "enter_body", "enter_watched", "facade_here", "here",
     "looking_under", "scope_of", "step_here",
@@ -394,7 +394,7 @@ class TurnHandle:
             yield
 
 
-class Branch:
+class BranchHandle:
     """A branch of a session: a world of its own, for an agent or a thread with dependent writes."""
 
     def __init__(self, scope: Scope) -> None:

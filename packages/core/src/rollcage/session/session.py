@@ -47,7 +47,7 @@ from rollcage.session.opening import Opening, aleave, enter, give_up, leave, pol
 from rollcage.session.options import Options
 from rollcage.session.places import Places
 from rollcage.session.run import Key
-from rollcage.session.scope import Branch, Lent, TurnHandle, Unguarded, here
+from rollcage.session.scope import BranchHandle, Lent, TurnHandle, Unguarded, here
 from rollcage.session.transaction import Transaction
 from rollcage.session.undoing import undo_of
 from rollcage.step.call import Stats
@@ -538,7 +538,9 @@ class Session:
         """
         return self._placing().turn(opens)
 
-    def branch(self, name: str, *, after: Iterable[Branch] = ()) -> AbstractContextManager[Branch]:
+    def branch(
+        self, name: str, *, after: Iterable[BranchHandle] = ()
+    ) -> AbstractContextManager[BranchHandle]:
         """A world of its own for the calls inside, forked here and joined at the end.
 
         Args:

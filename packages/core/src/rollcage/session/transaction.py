@@ -22,7 +22,7 @@ from rollcage.errors import (
     SessionHalted,
     UndoIncomplete,
 )
-from rollcage.session.scope import Branch
+from rollcage.session.scope import BranchHandle
 from rollcage.store.jobs import store_option
 from rollcage.store.protocol import Store
 from rollcage.undo.undo import UndoReport
@@ -45,7 +45,7 @@ class Transacting(Protocol):
         """See `Session.halt`."""
         ...
 
-    def branch(self, name: str) -> AbstractContextManager[Branch]:
+    def branch(self, name: str) -> AbstractContextManager[BranchHandle]:
         """See `Session.branch`."""
         ...
 
@@ -71,9 +71,9 @@ class Transaction:
         self._session = session
         self._came_back = came_back
         self._manager = session.branch(name)
-        self._branch: Branch | None = None
+        self._branch: BranchHandle | None = None
 
-    def __enter__(self) -> Branch:
+    def __enter__(self) -> BranchHandle:
         self._branch = self._manager.__enter__()
         return self._branch
 
@@ -91,7 +91,7 @@ class Transaction:
             else:
                 self._tell(error, report)
 
-    async def __aenter__(self) -> Branch:
+    async def __aenter__(self) -> BranchHandle:
         return self.__enter__()
 
     async def __aexit__(

@@ -16,7 +16,7 @@ from rollcage.fingerprint.identity import idempotency_key
 from rollcage.gate import (
     Approval,
     ApprovalRequest,
-    Asked,
+    AskContext,
     Pending,
     Refusal,
     Response,
@@ -58,7 +58,7 @@ class _Unusable(Exception):
         self.refusal = Refusal(code, reason)
 
 
-def approved(progress: Progress, verdict: Verdict, asked: Asked, setting: Setting) -> Said:
+def approved(progress: Progress, verdict: Verdict, asked: AskContext, setting: Setting) -> Said:
     """Ask; the verdict after that, or the pause that ends this attempt.
 
     The call itself is then what was approved: with other arguments, or a person's answer.
@@ -156,7 +156,7 @@ def in_place(call: Call, value: Any, setting: Setting) -> Any:
 
 
 def _request(
-    progress: Progress, verdict: Verdict, asked: Asked, setting: Setting
+    progress: Progress, verdict: Verdict, asked: AskContext, setting: Setting
 ) -> ApprovalRequest:
     call = progress.call
     identity = idempotency_key(setting.root, asked.branch, asked.fingerprint)

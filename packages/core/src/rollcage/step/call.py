@@ -17,7 +17,7 @@ from rollcage.gate import (
     Approval,
     ApprovalRequest,
     Ask,
-    Asked,
+    AskContext,
     Instead,
     Response,
     StepView,
@@ -328,10 +328,10 @@ class Arrival:
         """Whether a recorded step is of work that the framework does at once with this call's."""
         return self.call.is_beside(entry)
 
-    def asked(self, run: str) -> Asked:
+    def asked(self, run: str) -> AskContext:
         """How it stands, for somebody to be asked about it."""
         fingerprint = self.branch.asked_as(self.turn, self.slot, self.call.key)
-        return Asked(
+        return AskContext(
             fingerprint.hex(), run, self.branch.name, self.turn.number, self.slot, self.now
         )
 
@@ -385,7 +385,7 @@ class Precondition(NamedTuple):
     arrival: Arrival
     entry: Entry | None = None
     orphans: tuple[Entry, ...] = ()
-    asked: Asked | None = None
+    asked: AskContext | None = None
     until: Future[None] | None = None
     args: Mapping[str, Any] | None = None
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, cast
 
 __all__ = ["leaves_unknown"]
 
-Said = Literal["unknown", "not_sent", "depends"]
+Certainty = Literal["unknown", "not_sent", "depends"]
 """What an error's type says: nobody can tell; nothing was sent; what it is chained to decides, and
 where that says nothing, nobody can tell."""
 
@@ -36,11 +36,11 @@ _BY_NAME: Final = re.compile(
 )  # the classes of libraries that are in no table
 
 
-def _os_error(error: Any) -> Said | None:
+def _os_error(error: Any) -> Certainty | None:
     return "unknown" if error.errno in _UNREACHABLE else None
 
 
-def _grpc(error: Any) -> Said | None:
+def _grpc(error: Any) -> Certainty | None:
     """By the status; a channel that never came up says so in its details only."""
     code, details = getattr(error, "code", None), getattr(error, "details", None)
     if not callable(code):
@@ -51,7 +51,7 @@ def _grpc(error: Any) -> Said | None:
     return "unknown" if getattr(code(), "name", "") in _GRPC else None
 
 
-def _postgres(error: Any) -> Said | None:
+def _postgres(error: Any) -> Certainty | None:
     """By the SQLSTATE that the server sent; without one the connection broke, or never was."""
     state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
     if state in ("08001", "08004", "57P03"):
@@ -61,24 +61,24 @@ def _postgres(error: Any) -> Said | None:
     return "not_sent" if _NOT_CONNECTED.search(str(error)) else "unknown"
 
 
-def _mysql(error: Any) -> Said | None:
+def _mysql(error: Any) -> Certainty | None:
     number = error.args[0] if error.args else None
     if number in (2002, 2003, 2005):  # can't connect, unknown host
         return "not_sent"
     return "unknown" if number in (2006, 2013, 2055) else None  # gone away, lost
 
 
-def _sqlalchemy(error: Any) -> Said | None:
+def _sqlalchemy(error: Any) -> Certainty | None:
     return "depends" if getattr(error, "connection_invalidated", False) else None
 
 
-def _mcp(error: Any) -> Said | None:
+def _mcp(error: Any) -> Certainty | None:
     """By the code: no answer in time, or the connection closed."""
     code = getattr(getattr(error, "error", None), "code", None)
     return "unknown" if code in (408, -32000, -32001) else None
 
 
-_TABLE: Final[dict[str, dict[str, Said | Callable[[Any], Said | None]]]] = {
+_TABLE: Final[dict[str, dict[str, Certainty | Callable[[Any], Certainty | None]]]] = {
     "builtins": {
         "ConnectionRefusedError": "not_sent",
         "TimeoutError": "unknown",
@@ -181,7 +181,7 @@ def leaves_unknown(error: BaseException, more: tuple[type[BaseException], ...] =
 
 def _look(
     error: BaseException, more: tuple[type[BaseException], ...], seen: set[int], *, connecting: bool
-) -> Said | None:
+) -> Certainty | None:
     """What an error says, with all that it is chained to.
 
     `connecting`: it is what made a library say that there is no connection, so nothing was sent
@@ -207,7 +207,7 @@ def _look(
     return "unknown" if said == "depends" else None
 
 
-def _says(error: BaseException) -> tuple[str, Said | None]:
+def _says(error: BaseException) -> tuple[str, Certainty | None]:
     """What an error's type says by itself, and of which package the class is that says so."""
     for cls in type(error).__mro__:
         package = cls.__module__.partition(".")[0]

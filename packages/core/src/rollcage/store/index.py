@@ -25,7 +25,7 @@ from typing import Any, Final
 from rollcage.errors import TraceUnwritable
 from rollcage.store import disk, system
 from rollcage.store.index_lines import (
-    Known,
+    IndexedRun,
     end_of_pruned,
     line_of,
     lines_of,
@@ -204,7 +204,7 @@ class Index(IndexReader):
         changed = damaged or lost or pruned or unchecked(data) or (thorough and anew != data)
         return repair, anew if changed else None
 
-    def _look_at_end(self, run: str, known: Known) -> None:
+    def _look_at_end(self, run: str, known: IndexedRun) -> None:
         """Note how a run ended, where its trace says so and its line here does not."""
         size, end = self._size(run), known.ended or {}
         if size is None or "pruned" in end or end.get("size") == size:

@@ -18,7 +18,7 @@ from rollcage.store.protocol import Pruned, RunInfo, is_run_id
 from rollcage.trace.reader import read_events, tail_of
 
 __all__ = [
-    "STARTED", "Known", "end_of_pruned", "first_of", "in_order", "info_of", "known_of",
+    "STARTED", "IndexedRun", "end_of_pruned", "first_of", "in_order", "info_of", "known_of",
     "line_at", "line_of", "lines_of", "lines_with", "parse", "said_in", "start_of", "unchecked",
 ]  # fmt: skip
 
@@ -29,7 +29,7 @@ _CHECK_LENGTH: Final = len(_CHECK) + len('01234567"}')
 
 
 @dataclasses.dataclass(slots=True)
-class Known:
+class IndexedRun:
     """The lines of one run, as they stand in the index."""
 
     started: dict[str, Any] | None = None
@@ -41,7 +41,7 @@ class Known:
         return str((self.started or self.ended or {}).get("run", ""))
 
 
-def lines_of(known: Known) -> Iterable[bytes]:
+def lines_of(known: IndexedRun) -> Iterable[bytes]:
     """The lines of a run as they are written."""
     return (line_of(said) for said in (known.started, known.ended) if said)
 
@@ -88,7 +88,7 @@ def lines_with(data: bytes, text: str) -> bytes:
     return b"".join(lines)
 
 
-def info_of(known: Known, status: str | None) -> RunInfo:
+def info_of(known: IndexedRun, status: str | None) -> RunInfo:
     """What the lines of a run say of it, but for its status."""
     assert known.started is not None
     end = known.ended or {}
@@ -102,12 +102,12 @@ def info_of(known: Known, status: str | None) -> RunInfo:
     )
 
 
-def known_of(info: RunInfo) -> Known:
+def known_of(info: RunInfo) -> IndexedRun:
     """The lines of a run that was pruned, by what is left of it."""
     assert info.pruned is not None
     started = {name: getattr(info, name) for name in STARTED}
     started |= {} if info.input is None else {"input": info.input}
-    return Known(started, end_of_pruned(info, b""))
+    return IndexedRun(started, end_of_pruned(info, b""))
 
 
 def end_of_pruned(info: RunInfo, skeleton: bytes) -> dict[str, Any]:
@@ -129,9 +129,9 @@ def line_at(data: bytes, at: int) -> bytes:
     return data[data.rfind(b"\n", 0, at) + 1 : data.find(b"\n", at) + 1]
 
 
-def parse(data: bytes) -> tuple[dict[str, Known], tuple[int, ...]]:
+def parse(data: bytes) -> tuple[dict[str, IndexedRun], tuple[int, ...]]:
     """What lines of the index say of each run; the numbers of those that are damaged."""
-    known: dict[str, Known] = {}
+    known: dict[str, IndexedRun] = {}
     damaged: list[int] = []
     for number, line in enumerate(data.split(b"\n")[:-1], start=1):
         try:
@@ -141,21 +141,21 @@ def parse(data: bytes) -> tuple[dict[str, Known], tuple[int, ...]]:
     return known, tuple(damaged)
 
 
-def _take(known: dict[str, Known], line: dict[str, Any]) -> None:
+def _take(known: dict[str, IndexedRun], line: dict[str, Any]) -> None:
     run = line["run"]
     if not is_run_id(run):
         raise ValueError(run)
     if "name" in line:
         _check(line, name=str, mode=str, source=str | None, time=int)
         _check({"input": None, **line}, input=str | None)
-        known.setdefault(run, Known()).started = line
+        known.setdefault(run, IndexedRun()).started = line
     else:
         _check({"size": None, "pruned": None, **line}, status=str, size=int | None)
         if line.get("pruned") is not None:
             _check(line["pruned"], time=int, by=str, count=int, head=str)
         if "count" in line:
             _check(line, count=int, head=str)
-        known.setdefault(run, Known()).ended = line
+        known.setdefault(run, IndexedRun()).ended = line
 
 
 def _check(line: dict[str, Any], **types: Any) -> None:
@@ -193,17 +193,17 @@ def first_of(trace: bytes, where: str) -> dict[str, Any] | None:
         ) from None
 
 
-def in_order(whole: dict[str, Known], lost: dict[str, Known]) -> dict[str, Known]:
+def in_order(whole: dict[str, IndexedRun], lost: dict[str, IndexedRun]) -> dict[str, IndexedRun]:
     """Both together: the lost ones by their time, and no run before the one that it builds on."""
     waiting = sorted(lost, key=lambda run: (_time(lost[run]), run), reverse=True)
-    merged: dict[str, Known] = {}
+    merged: dict[str, IndexedRun] = {}
     for run, each in whole.items():
         while waiting and _time(lost[waiting[-1]]) < _time(each):
             earlier = waiting.pop()
             merged[earlier] = lost[earlier]
         merged[run] = each
     merged |= {run: lost[run] for run in reversed(waiting)}
-    ordered: dict[str, Known] = {}
+    ordered: dict[str, IndexedRun] = {}
     for run in merged:
         path: list[str] = []
         source: str | None = run
@@ -214,7 +214,7 @@ def in_order(whole: dict[str, Known], lost: dict[str, Known]) -> dict[str, Known
     return ordered
 
 
-def _time(known: Known) -> int:
+def _time(known: IndexedRun) -> int:
     assert known.started is not None
     time: int = known.started["time"]
     return time

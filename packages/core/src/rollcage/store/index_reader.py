@@ -17,7 +17,7 @@ from rollcage.errors import RunNotFound, StoreError, TraceCorrupt
 from rollcage.store import disk, stubs, system
 from rollcage.store.documents import DocumentFiles
 from rollcage.store.index_lines import (
-    Known,
+    IndexedRun,
     end_of_pruned,
     first_of,
     in_order,
@@ -92,7 +92,9 @@ class IndexReader:
                 return found
             size *= 4
 
-    def _chosen(self, known: dict[str, Known], wanted: Wanted, limit: int | None) -> list[RunInfo]:
+    def _chosen(
+        self, known: dict[str, IndexedRun], wanted: Wanted, limit: int | None
+    ) -> list[RunInfo]:
         """The newest of these that are wanted, in the order in which they began."""
         found: list[RunInfo] = []
         for run in reversed(known):
@@ -139,7 +141,7 @@ class IndexReader:
             raise RunNotFound(f"run {run} in {self._folder} never began: its trace is empty")
         return self._info(run, found)
 
-    def known(self, run: str) -> Known:
+    def known(self, run: str) -> IndexedRun:
         """The lines of one run, for `info`."""
         with contextlib.suppress(LookupError, OSError):
             found = places_of(self.path).known(run, self._mark.started)
@@ -153,10 +155,10 @@ class IndexReader:
         return found.started is not None and "pruned" in (found.ended or {})
 
     @staticmethod
-    def _known(data: bytes, run: str) -> Known:
-        return parse(lines_with(data, run))[0].get(run) or Known()
+    def _known(data: bytes, run: str) -> IndexedRun:
+        return parse(lines_with(data, run))[0].get(run) or IndexedRun()
 
-    def info(self, run: str, found: Known, trace: bytes) -> RunInfo | None:
+    def info(self, run: str, found: IndexedRun, trace: bytes) -> RunInfo | None:
         """What is known of one run, whose whole lines are `trace`, read after those here."""
         if found.started is None:
             try:
@@ -165,7 +167,7 @@ class IndexReader:
                 return None  # whoever reads on is told so
         return None if found.started is None else self._info(run, found, trace)
 
-    def _info(self, run: str, known: Known, trace: bytes | None = None) -> RunInfo:
+    def _info(self, run: str, known: IndexedRun, trace: bytes | None = None) -> RunInfo:
         end = known.ended or {}
         status = end.get("status")
         if "pruned" in end:
@@ -176,13 +178,13 @@ class IndexReader:
         return info_of(known, status)
 
     def _whole(
-        self, known: dict[str, Known], unreadable: list[str] | None = None
-    ) -> dict[str, Known]:
+        self, known: dict[str, IndexedRun], unreadable: list[str] | None = None
+    ) -> dict[str, IndexedRun]:
         """All runs, those that the index does not know in their places among the others.
 
         Where an `unreadable` trace is not listed there, it is an error.
         """
-        lost: dict[str, Known] = {}
+        lost: dict[str, IndexedRun] = {}
         traces = self._traces()
         for run in self._documents.keys(stubs.KIND):
             try:
@@ -192,7 +194,7 @@ class IndexReader:
                     raise
                 unreadable.append(str(error))
         for run in sorted(traces | known.keys()):
-            found = known.get(run) or Known()
+            found = known.get(run) or IndexedRun()
             if found.started is not None:
                 continue
             try:
@@ -207,10 +209,10 @@ class IndexReader:
         return in_order(whole, lost) if lost else whole
 
     def _prune(
-        self, run: str, known: dict[str, Known], lost: dict[str, Known], *, there: bool
+        self, run: str, known: dict[str, IndexedRun], lost: dict[str, IndexedRun], *, there: bool
     ) -> None:
         """Take a run that was pruned for that, where its lines do not say so, or it has none."""
-        listed = known.get(run) or Known()
+        listed = known.get(run) or IndexedRun()
         if listed.started is not None and "pruned" in (listed.ended or {}):
             return
         stub = self._documents.get(stubs.KIND, run) or b""

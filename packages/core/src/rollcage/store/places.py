@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from rollcage.store import disk, system
-from rollcage.store.index_lines import Known, parse, said_in
+from rollcage.store.index_lines import IndexedRun, parse, said_in
 
-__all__ = ["Places", "places_of"]
+__all__ = ["RunPlaces", "places_of"]
 
 _FEW: Final = 3  # questions that are answered by a look through the file: a short process has few
 _INDEXES: Final = 16  # that a process remembers at once
 _TAIL: Final = 200  # bytes by which the file is known again
 _REPLAYABLE: Final = ("record", "resume")
-_places: Final[dict[tuple[system.Files, Path], Places]] = {}
+_places: Final[dict[tuple[system.Files, Path], RunPlaces]] = {}
 _guard = threading.Lock()
 
 
@@ -34,18 +34,18 @@ def _leave_to_parent() -> None:
 os.register_at_fork(after_in_child=_leave_to_parent)
 
 
-def places_of(path: Path) -> Places:
+def places_of(path: Path) -> RunPlaces:
     """What this process knows of an index."""
     with _guard:
         key = (system.files, path)
-        found = _places.pop(key, None) or Places(path)
+        found = _places.pop(key, None) or RunPlaces(path)
         _places[key] = found
         while len(_places) > _INDEXES:
             del _places[next(iter(_places))]
         return found
 
 
-class Places:
+class RunPlaces:
     """The places of an index's lines, by job and by run; any number of threads may ask."""
 
     def __init__(self, path: Path) -> None:
@@ -62,7 +62,7 @@ class Places:
         self._named: dict[str, dict[str, None]] = {}  # all runs of a name, the newest last
         self._runs: dict[str, tuple[int, ...]] = {}  # where its lines begin
 
-    def newest(self, name: str, of: str | None, started: str) -> Known | None:
+    def newest(self, name: str, of: str | None, started: str) -> IndexedRun | None:
         """The lines of the newest run of a job; none where it has none.
 
         Args:
@@ -79,24 +79,24 @@ class Places:
             run = self._jobs.get((name, of))
             return None if run is None else self._known(index, run)
 
-    def named(self, name: str, started: str) -> dict[str, Known]:
+    def named(self, name: str, started: str) -> dict[str, IndexedRun]:
         """The lines of all runs of a name, the newest last; raises as `newest` does."""
         with self._lock, disk.reading(self._path) as index:
             self._read_on(index, started)
             return {run: self._known(index, run) for run in self._named.get(name, ())}
 
-    def known(self, run: str, started: str) -> Known:
+    def known(self, run: str, started: str) -> IndexedRun:
         """The lines of one run; raises as `newest` does."""
         with self._lock, disk.reading(self._path) as index:
             self._read_on(index, started)
             return self._known(index, run)
 
-    def _known(self, index: int, run: str) -> Known:
+    def _known(self, index: int, run: str) -> IndexedRun:
         lines = b"".join(_line(index, at) for at in self._runs.get(run, ()))
         known, damaged = parse(lines)
         if damaged:
             raise LookupError(run)
-        return known.get(run) or Known()
+        return known.get(run) or IndexedRun()
 
     def _read_on(self, index: int, started: str) -> None:
         """Read what was added since."""
