@@ -9,16 +9,19 @@ from typing import Any
 import pytest
 from incident import Incident
 from markup import HOSTILE, Markup
-from rollcage import Session, Verdict, tool
+from rollcage import Session, Verdict, plan_undo, tool
 from rollcage.store import open_store
 from rollcage.trace import STATES, Run, Step, read_run
-from rollcage_views import SEES_ALL, Viewer, visible
+from rollcage_views import SEES_ALL, Viewer, lineage_of, plan_data, visible
 from rollcage_views.audit import Selection, Summary, audited, runs_of
 from rollcage_views.html import (
     TONES,
+    Links,
+    environment,
     step_row,
     stylesheet,
     tone,
+    undo_rows,
     write_audit,
     write_diff,
     write_run,
@@ -290,3 +293,24 @@ def test_a_report_has_no_credential_that_can_be_found(store: Path, record: Recor
     write_diff(pairs, (own, own), (dataclasses.replace(seen, steps=steps), other))
     assert token not in pairs.getvalue()
     assert "hunter3" not in pairs.getvalue()
+
+
+@pytest.mark.parametrize("values", [True, False])
+def test_the_plan_of_an_undo_shows_what_it_takes_back(incident: Incident, values: bool) -> None:
+    own = open_store(incident.store)
+    (disk,) = incident.store.parent.glob("disk-*")
+    (disk / "old.txt").write_text("somebody else")
+    data = plan_data(plan_undo(own, incident.job))
+    runs = lineage_of(own, read_run(own.read(incident.job)))
+    rows = undo_rows(data, runs if values else (), Viewer(values=values))
+    assert [row.step for row in rows] == [each["step"] for each in data["steps"]]
+    assert {"conflict", "reversible", "irreversible"} & {row.state for row in rows}
+    template = environment().from_string(
+        "{% import 'parts.html' as parts %}{{ parts.undo(rows, links) }}"
+    )
+    page = Markup(template.render(rows=rows, links=Links(incident.job)))
+    assert page.tags <= TAGS
+    assert page.attributes <= ATTRIBUTES
+    assert ("file:old.txt: text" in page.text) is values
+    assert ("what it takes back" in page.text) is values
+    assert (incident.text in page.text) is values

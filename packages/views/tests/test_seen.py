@@ -28,7 +28,6 @@ from rollcage_views import (
     pair_data,
     plan_data,
     plan_digest,
-    plan_rows,
     rule_counts,
     run_data,
     search_runs,
@@ -69,8 +68,6 @@ def everything(incident: Incident, viewer: Viewer) -> dict[str, str]:
             [hit.as_data() for hit in hits_of(seen)],
             usage_of(runs).as_data(),
             plan_data(viewer.plan(plan)),
-            [[change.as_data() for change in row.changes]
-             for row in plan_rows(plan, whole, viewer)],
             [[change.as_data() for change in changes_of(step, runs)] for step in seen.steps],
             [pair_data(viewer.pair(pair)) for pair in pairs],
             [[step_data(step) for step in (pair.a, pair.b) if step]
@@ -227,9 +224,6 @@ def test_a_plan_is_confirmed_as_it_was_seen(incident: Incident) -> None:
     own = open_store(incident.store)
     plan = plan_undo(own, incident.job)
     assert plan_digest(plan) == plan_digest(plan_undo(own, incident.job))
-    rows = plan_rows(plan, runs_of(incident, incident.job))
-    assert [row.planned.step for row in rows] == [each.step for each in plan.steps]
-    assert any(row.changes for row in rows)
     (disk,) = incident.store.parent.glob("disk-*")
     (disk / "old.txt").write_text("somebody else")
     assert plan_digest(plan) != plan_digest(plan_undo(own, incident.job))

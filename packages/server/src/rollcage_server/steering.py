@@ -9,9 +9,10 @@ from urllib.parse import quote
 import orjson
 from fastapi import Request
 from pydantic import ValidationError
+from rollcage_views.html import UndoRow, undo_rows
 from starlette.responses import RedirectResponse, Response
 
-from rollcage_server import undoing
+from rollcage_server import reading, undoing
 from rollcage_server.access import Asking, AskingNow, Form, Routes
 from rollcage_server.actions import ACTIONS, Action, carried_out
 from rollcage_server.api import Data
@@ -104,4 +105,8 @@ def command(asking: AskingNow, run: str, key: str) -> Response:
 def undo(request: Request, asking: AskingNow, run: str, command: str = "") -> Response:
     """The plan of an undo, to confirm; and what came of it."""
     told = undoing.answer(asking.store, run, command) if command else None
-    return page(request, "undo.html", asking, run=run, told=told)
+    rows: list[UndoRow] = []
+    if told is not None and told["data"]:
+        runs, _ = reading.lineage(asking.store, run)
+        rows = undo_rows(told["data"], runs, asking.who.viewer)
+    return page(request, "undo.html", asking, run=run, told=told, rows=rows)

@@ -28,7 +28,7 @@ from rollcage_views.text import (
 )
 from rollcage_views.timeline import Bar, Timeline, timeline_of
 from rollcage_views.tree import Node, tree_of
-from rollcage_views.undoing import PlanRow, plan_data, plan_digest, plan_rows, report_data
+from rollcage_views.undoing import plan_data, plan_digest, report_data
 from rollcage_views.usage import Price, Usage, UsageRow, usage_of
 from rollcage_views.values import items_of, mapping_of, pairs_of, tag_of
 from rollcage_views.viewer import HIDDEN, SEES_ALL, TO_GIVE_AWAY, Viewer
@@ -49,7 +49,6 @@ __all__ = [
     "Job",
     "Node",
     "Pair",
-    "PlanRow",
     "Price",
     "RuleCount",
     "RunFilter",
@@ -86,7 +85,6 @@ __all__ = [
     "pairs_of",
     "plan_data",
     "plan_digest",
-    "plan_rows",
     "queued_data",
     "report_data",
     "rule_counts",

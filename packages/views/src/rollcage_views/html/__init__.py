@@ -11,6 +11,7 @@ from rollcage_views.html.rendering import environment, loader, script, set_up, s
 from rollcage_views.html.rows import StepRow, step_row, step_rows
 from rollcage_views.html.runs import RunHead, RunPage, run_head, run_page, track_rows, write_run
 from rollcage_views.html.tones import TONES, tone
+from rollcage_views.html.undos import UndoRow, undo_rows
 
 __all__ = [
     "TONES",
@@ -20,6 +21,7 @@ __all__ = [
     "RunHead",
     "RunPage",
     "StepRow",
+    "UndoRow",
     "audit_parts",
     "audit_row",
     "diff_page",
@@ -34,6 +36,7 @@ __all__ = [
     "stylesheet",
     "tone",
     "track_rows",
+    "undo_rows",
     "write_audit",
     "write_diff",
     "write_run",

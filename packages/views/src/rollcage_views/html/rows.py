@@ -16,7 +16,7 @@ from rollcage_views.text import duration_text, utc_text, value_text, visible
 from rollcage_views.values import items_of, mapping_of, tag_of
 from rollcage_views.viewer import SEES_ALL, Viewer
 
-__all__ = ["Cut", "Message", "RowChange", "StepRow", "cut", "step_row", "step_rows"]
+__all__ = ["Cut", "Message", "RowChange", "StepRow", "cut", "row_changes", "step_row", "step_rows"]
 
 _IN_ROW: Final = 300  # characters of the arguments, and of the outcome, in a row
 _LONGEST: Final = 4000  # characters of one value that a row opens to
@@ -213,13 +213,13 @@ def step_row(
         messages=told,
         arguments=arguments,
         result=result,
-        changes=_changes(recorded or step, runs, viewer),
+        changes=row_changes(recorded or step, runs, viewer),
         undone=undone,
         whole=f"rollcage show {run}{at} --step {step.step} --json" if is_cut else "",
     )
 
 
-def _changes(step: Step, runs: Sequence[Run], viewer: Viewer) -> list[RowChange]:
+def row_changes(step: Step, runs: Sequence[Run], viewer: Viewer) -> list[RowChange]:
     """What a write changed; digests prove it of values as they are recorded."""
     found = (each for each in changes_of(step, runs) if each.changed) if viewer.values else ()
     return [

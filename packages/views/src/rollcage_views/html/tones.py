@@ -23,7 +23,7 @@ _TONES: Final = {
     "decided": "ok", "expired": "dim", "damaged": "bad", "resumed": "dim", "continued": "dim",
     # of undos
     "reversible": "ok", "nothing": "dim", "conflict": "bad", "irreversible": "unknown",
-    "verified": "undone", "compensated": "undone",
+    "verified": "undone", "compensated": "undone", "planned": "waiting", "done": "ok",
     # of an audit, and of a difference
     "stopped": "bad", "not_asked_for": "unknown", "said": "dim", "enforce": "dim",
     "shadow": "waiting", "same": "dim", "changed": "unknown", "only_a": "bad", "only_b": "ok",

@@ -1,0 +1,91 @@
+"""An undo, planned or done, as rows of a page: each with the change that it takes back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rollcage.trace import Run
+
+from rollcage_views.html.rows import Cut, RowChange, cut, row_changes
+from rollcage_views.text import arguments_text, visible
+from rollcage_views.values import items_of, mapping_of
+from rollcage_views.viewer import SEES_ALL, Viewer
+
+__all__ = ["UndoRow", "undo_rows"]
+
+_LONGEST: Final = 400  # characters of a call
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class UndoRow:
+    """A step of a plan, or of a report.
+
+    Attributes:
+        run: in which it was performed.
+        step: its number there.
+        name: the tool's name.
+        args: its arguments; of a report, nothing.
+        state: what would be, or was, done with it.
+        reason: why.
+        calls: the compensating calls.
+        differs: the resources that are not as they should be, with the fields where that is told.
+        changes: what the step had changed: what its undo takes back.
+    """
+
+    run: str
+    step: int
+    name: str
+    args: Cut
+    state: str
+    reason: str
+    calls: list[Cut]
+    differs: list[str]
+    changes: list[RowChange]
+
+
+def undo_rows(
+    data: Mapping[str, Any], runs: Sequence[Run] = (), viewer: Viewer = SEES_ALL
+) -> list[UndoRow]:
+    """The steps of a plan or a report, in the order in which they are undone.
+
+    Args:
+        data: as `plan_data` or `report_data` give it.
+        runs: the lineage of its run, where the changes of its steps are looked up.
+        viewer: who looks.
+    """
+    by_id = {seen.id: seen for seen in runs}
+    found = [mapping_of(each) or {} for each in items_of(data.get("steps")) or []]
+    return [_row(each, by_id.get(str(each.get("run"))), runs, viewer) for each in found]
+
+
+def _row(
+    planned: Mapping[str, Any], seen: Run | None, runs: Sequence[Run], viewer: Viewer
+) -> UndoRow:
+    number = int(planned["step"])
+    step = None if seen is None else seen.step(number)
+    calls = [mapping_of(each) or {} for each in items_of(planned.get("calls")) or []]
+    differs = mapping_of(planned.get("differs")) if viewer.values else None
+    return UndoRow(
+        run=str(planned["run"]),
+        step=number,
+        name=cut(visible(str(planned["name"])), 200).text,
+        args=_arguments(planned, viewer),
+        state=str(planned.get("state") or planned.get("status")),
+        reason=cut(visible(viewer.text(str(planned.get("reason", ""))))).text,
+        calls=[
+            Cut(f"{visible(str(call.get('name')))}({told.text})", told.left)
+            for call in calls
+            for told in [_arguments(call, viewer)]
+        ],
+        differs=[
+            visible(f"{resource}: {', '.join(map(str, items_of(fields) or ['all of it']))}")
+            for resource, fields in (differs or {}).items()
+        ],
+        changes=[] if step is None else row_changes(step, runs, viewer),
+    )
+
+
+def _arguments(call: Mapping[str, Any], viewer: Viewer) -> Cut:
+    return cut(arguments_text(viewer.arguments(mapping_of(call.get("args")) or {})), _LONGEST)
