@@ -82,6 +82,7 @@ BESIDE = {
     ("rollcage_policy.commands", "rollcage_cli"),
     ("rollcage_policy.commands", "rollcage_views"),
     ("rollcage_mcp.approving", "rollcage_views"),
+    ("rollcage_mcp.logs", "rollcage_views"),
     ("rollcage_mcp.install", "rollcage_cli"),
     ("rollcage_server", "rollcage_views"),
     ("rollcage_server", "rollcage_workflow"),

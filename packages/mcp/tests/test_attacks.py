@@ -85,10 +85,10 @@ async def test_what_is_gated_is_what_is_sent(talk: Talk) -> None:
     server = Server(do=anything)
     async with talk(server) as client:
         await client.greet()
-        raw = line('{"to": "evil", "to": "good"}')[:-1] + ', "PARAMS": {"name": "other"}}'
+        raw = line('{"to": "evil", "to": "good"}')[:-1] + ', "more": {"name": "other"}}'
         await ask_raw(client, raw)
     assert b"evil" not in server.seen[-1].raw
-    assert b"PARAMS" not in server.seen[-1].raw
+    assert b"more" not in server.seen[-1].raw
     assert server.done == [{"to": "good"}]
 
 

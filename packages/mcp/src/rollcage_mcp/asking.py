@@ -17,6 +17,7 @@ Send = Callable[[Message], Awaitable[None]]
 """Takes what goes to the client."""
 
 _OF: Final = "io.modelcontextprotocol/"
+_NOTED: Final = 4 * 1024 * 1024  # bytes of the notifications that are kept with one call
 _ERA: Final = f"{_OF}protocolVersion"
 
 
@@ -33,7 +34,14 @@ class Served:
     value: Any = None  # what the body gave
     response: Message | None = None  # what the server answered
     notes: list[dict[str, Any]] = dataclasses.field(default_factory=list[dict[str, Any]])
+    noted: int = 0  # bytes of the server's notifications
     carried: tuple[str, Any] | None = None  # a state of ours that came with it, and the answers
+
+    def note(self, message: Message) -> None:
+        """Keep a notification of the server for a replay; of a flood, its beginning."""
+        self.noted += len(message.raw)
+        if self.noted <= _NOTED:
+            self.notes.append({"method": message.method, "params": message.params})
 
     @property
     def token(self) -> object:

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
-import logging
-import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -26,6 +24,7 @@ from rollcage_mcp.conversation import GRACE, Conversation, Declared, Send
 from rollcage_mcp.errors import PackInvalid, ServersInvalid
 from rollcage_mcp.exposed import exposed_tools
 from rollcage_mcp.install.commands import install, uninstall
+from rollcage_mcp.logs import log_to_stderr
 from rollcage_mcp.ops import SCOPES, Scope, ops_tools
 from rollcage_mcp.servers import Server, load_servers
 from rollcage_mcp.serving import ToolServer
@@ -187,7 +186,7 @@ def run(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Run a server behind a guard, for one client at standard input and output."""
-    logging.basicConfig(stream=sys.stderr, format="rollcage: %(message)s")
+    log_to_stderr()
     asks = ClientApprover(lambda: open_store(store).secret_key())
 
     def opening() -> tuple[Session, Connect | None, Declared]:
@@ -223,7 +222,7 @@ def serve(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Guard a server for clients that come by HTTP, on loopback: http://127.0.0.1:PORT/mcp."""
-    logging.basicConfig(stream=sys.stderr, format="rollcage: %(message)s")
+    log_to_stderr()
     try:
         from rollcage_mcp.http_proxy import serve_http
     except ModuleNotFoundError as error:
@@ -309,6 +308,7 @@ def serve_tools(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Serve functions declared with @rollcage.tool, guarded, at standard input and output."""
+    log_to_stderr()
     own = load_tools(tools) if tools or not plans else []
     functions = [each for each in own if not isinstance(each, Contract)]
     functions += _starters(plans, tools, store) if plans else []

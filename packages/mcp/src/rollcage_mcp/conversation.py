@@ -13,6 +13,7 @@ from rollcage import Contract, Session
 from rollcage.adapter import HALTED, REFUSED, Instead, exposes
 from rollcage.errors import RollcageError
 
+from rollcage_mcp.asked import MORE, arguments_of, as_result, check_names, oddity
 from rollcage_mcp.asking import Asking, Send, Served, call_of, serving
 from rollcage_mcp.contracts import OWN, READS, read_contract, tool_function
 from rollcage_mcp.errors import ServerError, ServerGone
@@ -81,7 +82,12 @@ class Conversation:
 
     async def take(self, message: Message) -> None:
         """Take a message of the client; its requests are answered by and by."""
-        if message.kind == "response":
+        odd = oddity(message)
+        if odd:
+            _log.warning("refused a message of the client: %s", odd)
+            if message.kind == "request":
+                await self._send(as_failure(message.id, _DOUBLED, odd))
+        elif message.kind == "response":
             if not self.asking.take(message):
                 await self._pass_on(message)
         elif message.kind == "notification":
@@ -119,7 +125,8 @@ class Conversation:
     async def _cancel(self, message: Message) -> None:
         """The client wants a request cancelled: it waits for it no more, whatever comes."""
         number: Any = message.params.get("requestId")
-        served = self._served.get(number) if isinstance(number, str | int) else None
+        known = isinstance(number, str | int) and not isinstance(number, bool)
+        served = self._served.get(number) if known else None
         if served is None or served.task is None or served.cancelled:
             return
         served.cancelled = True
@@ -140,7 +147,7 @@ class Conversation:
                 self._listing.forget()
             served = self._about(message)
             if served is not None:
-                served.notes.append({"method": message.method, "params": message.params})
+                served.note(message)
                 if served.cancelled:
                     return
         await self._send(message)
@@ -244,15 +251,16 @@ class Conversation:
         name, given = message.params.get("name"), message.params.get("arguments")
         if not isinstance(name, str) or not isinstance(given, dict | None):
             raise ServerError(-32602, "tools/call wants a name, and arguments that are an object")
-        if given and _MORE in given:  # an edited call would take it for parameters beside these
-            raise ServerError(-32602, f"an argument can't be called {_MORE!r}")
+        if given and MORE in given:  # an edited call would take it for parameters beside these
+            raise ServerError(-32602, f"an argument can't be called {MORE!r}")
         if name.startswith(OWN):
             raise ServerError(-32602, f"a tool can't be called {name!r}: {OWN} is for reads")
         self._note_meta(message)
         serving.set(served)
         contract = await self._contract(name)
         served.is_write = contract.effect == "write"
-        arguments = _arguments(message)
+        arguments = arguments_of(message)
+        check_names(arguments, contract)
         if call_of(message) in self._doubts:
             text = (
                 f"{name} was cancelled while it ran, and the server has not said whether it has "
@@ -260,7 +268,7 @@ class Conversation:
             )
             self.session.refused(contract, arguments, reason=text, code="in_doubt")
             return as_answer(message.id, text_result(text, is_error=True))
-        instead = Instead(self._edited(served), _as_result)
+        instead = Instead(self._edited(served), as_result)
         return await self.session.arun(contract, arguments, self._body(served), instead=instead)
 
     def _body(self, served: Served) -> Callable[..., Any]:
@@ -275,7 +283,7 @@ class Conversation:
     def _edited(self, served: Served) -> Callable[..., Any]:
         async def body(**arguments: Any) -> dict[str, Any]:
             params = {**served.message.params, "arguments": arguments}
-            params |= arguments.pop(_MORE, {})
+            params |= arguments.pop(MORE, {})
             request = as_request(served.message.id, "tools/call", params)
             return await self._asked_of_server(served, request)
 
@@ -401,23 +409,6 @@ class Conversation:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
         await self._upstream.close()
-
-
-_MORE: Final = "mcp:more"  # the argument that holds the other parameters of a call
-
-
-def _arguments(message: Message) -> dict[str, Any]:
-    """A tool call's arguments, with whatever else the server is told in it."""
-    arguments = dict(message.params.get("arguments") or {})
-    known = ("name", "arguments", "_meta")
-    more = {name: each for name, each in message.params.items() if name not in known}
-    return {**arguments, _MORE: more} if more else arguments
-
-
-def _as_result(response: Any) -> dict[str, Any]:
-    """What a person answered in the tool's place, as its result."""
-    text = response if isinstance(response, str) else repr(response)
-    return {"result": text_result(text)}
 
 
 def _named(error: BaseException) -> dict[str, Any]:

@@ -97,7 +97,7 @@ class _Client:
 
     async def _unread(self, message: Message) -> None:
         """The client is too far behind for a message; a request of the server is answered."""
-        _log.warning("dropped %s: the client does not read", message.method)
+        _log.warning("dropped %.100r: the client does not read", message.method)
         if message.kind == "request":
             text = "the client does not read what it is asked"
             await self.conversation.take(as_failure(message.id, -32000, text))
@@ -142,7 +142,7 @@ class _Stateless(_Client):
         elif len(self.streams) == 1 and token is None:
             self._put(next(iter(self.streams)), message)
         else:
-            _log.warning("dropped %s of the server: several clients wait", message.method)
+            _log.warning("dropped %.100r of the server: several clients wait", message.method)
 
     async def _answer(self, message: Message) -> None:
         asked = self._theirs.pop(message.id, None)
@@ -153,7 +153,7 @@ class _Stateless(_Client):
     def _put(self, own: Any, message: Message) -> None:
         stream = self.streams.get(own)
         if stream is not None and not stream.put(message):
-            _log.warning("dropped %s: the client does not read", message.method)
+            _log.warning("dropped %.100r: the client does not read", message.method)
 
 
 class _Proxy:

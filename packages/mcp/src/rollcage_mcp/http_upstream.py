@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 import httpx
-from httpx_sse import EventSource, SSEError
+from httpx_sse import SSEError
 
 from rollcage_mcp.errors import MessageInvalid, ServerError, ServerGone
+from rollcage_mcp.events import events_of
 from rollcage_mcp.lines import LONGEST
 from rollcage_mcp.messages import Message, parse
 
@@ -79,6 +80,7 @@ class HttpServer:
         """Send a message in a session; False where the server knows no such session."""
         headers = {
             "accept": "application/json, text/event-stream",
+            "accept-encoding": "identity",
             "content-type": "application/json",
             **session,
             **_headers_of(message),
@@ -165,7 +167,7 @@ class HttpServer:
         self, response: httpx.Response, message: Message, stream: _Stream, *, given: bool = True
     ) -> bool:
         """Take in the events of a stream; whether the answer was among them."""
-        async for event in EventSource(response).aiter_sse():
+        async for event in events_of(response):
             stream.last_id = event.id or stream.last_id
             if event.retry is not None:
                 stream.wait = min(event.retry / 1000, _LONGEST_WAIT)
@@ -221,11 +223,12 @@ class HttpServer:
 
     async def _listen(self) -> None:
         """Take in what the server sends by itself, where it does."""
-        headers = {"accept": "text/event-stream", **self._session}
-        with contextlib.suppress(httpx.HTTPError, SSEError):
+        own = {"accept": "text/event-stream", "accept-encoding": "identity"}
+        headers = {**own, **self._session}
+        with contextlib.suppress(httpx.HTTPError, SSEError, ServerGone):
             async with self._client.stream("GET", self._url, headers=headers) as response:
                 if response.is_success:
-                    async for event in EventSource(response).aiter_sse():
+                    async for event in events_of(response):
                         if event.event == "message" and event.data:
                             self._received.put_nowait(event.data.encode())
 

@@ -24,6 +24,7 @@ __all__ = [
     "as_failure",
     "as_notification",
     "as_request",
+    "check_unambiguous",
     "parse",
     "readdressed",
     "result_of",
@@ -33,6 +34,7 @@ __all__ = [
 Id = str | int
 Kind = Literal["request", "notification", "response"]
 
+_WORDS: Final = {"jsonrpc", "id", "method", "params", "result", "error"}
 _LARGE: Final = re.compile(rb"\d{19}|\d[eE]\+?\d{3}")  # may be a number that orjson rounds
 _SHOWN: Final = 120  # characters of a line that an error shows
 
@@ -90,13 +92,46 @@ def parse(line: bytes) -> Message:
     if not isinstance(data, dict):
         raise MessageInvalid(f"a message has to be one JSON object: {_shown(line)}")
     message = cast("dict[str, Any]", data)
+    if not message.keys() <= _WORDS:
+        _check_words(message, line)
     return Message(line, message, _kind(message, line))
+
+
+def _check_words(message: Mapping[str, Any], line: bytes) -> None:
+    """Raises `MessageInvalid` where somebody who does not mind capitals would read another message.
+
+    Some libraries do: Go's reads `Method` as `method`.
+    """
+    alike = next((word for word in message if word.casefold() in _WORDS - {word}), None)
+    if alike is not None:
+        raise MessageInvalid(f"{alike!a} is no word of a message: {_shown(line)}")
+
+
+def check_unambiguous(message: Message) -> None:
+    """Find out whether everybody reads the same in the bytes of a message.
+
+    Raises:
+        MessageInvalid: an object in it has a name twice: some take the first, some the last.
+    """
+    try:
+        json.loads(message.raw, object_pairs_hook=_once)
+    except RecursionError:
+        raise MessageInvalid(f"it is too deep: {_shown(message.raw)}") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise MessageInvalid(f"an object has the name {twice[:_SHOWN]!a} twice")
+    return found
 
 
 def _by_the_library(line: bytes, error: ValueError | None = None) -> Any:
     """What orjson refuses or rounds, and JSON allows: integers of any size."""
     try:
-        return json.loads(line, parse_constant=_refused, parse_float=_finite)
+        return json.loads(line.decode(), parse_constant=_refused, parse_float=_finite)
     except (ValueError, RecursionError) as own:
         raise MessageInvalid(f"no JSON ({error or own}): {_shown(line)}") from None
 
@@ -119,6 +154,8 @@ def _kind(data: Mapping[str, Any], line: bytes) -> Kind:
             raise MessageInvalid(f"the other side could not read a message: {_shown(line)}")
         raise MessageInvalid(f"an id has to be a string or an integer: {_shown(line)}")
     if "method" in data:
+        if "result" in data or "error" in data:
+            raise MessageInvalid(f"both a request and a response: {_shown(line)}")
         params = data.get("params")
         if not isinstance(data["method"], str) or not isinstance(params, dict | None):
             raise MessageInvalid(f"a method is a string, and params are an object: {_shown(line)}")

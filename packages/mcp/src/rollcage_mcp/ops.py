@@ -179,6 +179,10 @@ def _wrong(operation: _Operation, arguments: Mapping[str, Any]) -> str:
             return f"the argument {name!r} has to be of type {wanted}"
         if isinstance(value, str) and "\0" in value:
             return f"the argument {name!r} holds a NUL"
+        if operation.properties[name] is not _RUN:
+            continue
+        if "/" in str(value) or str(value).endswith(".jsonl"):
+            return f"{value!r} would be a file: only runs of the store can be named here"
     return ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
@@ -14,9 +15,13 @@ from rollcage_mcp.messages import Id, Message, as_answer, as_failure, parse
 
 __all__ = ["ServedTool", "ToolServer"]
 
+_log: Final = logging.getLogger("rollcage.mcp")
+
 _HANDSHAKES: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 _STATELESS: Final = "2026-07-28"
 _CAPABILITIES: Final = {"tools": {"listChanged": False}}
+_INVALID_REQUEST: Final = -32600
+_INTERNAL: Final = -32603
 _METHOD_NOT_FOUND: Final = -32601
 _INVALID_PARAMS: Final = -32602
 
@@ -89,11 +94,15 @@ class ToolServer:
 
     async def take(self, message: Message, send: Callable[[Message], Awaitable[None]]) -> None:
         """Take a message; a request is answered by and by."""
-        if message.kind == "request":
+        if message.kind == "request" and message.id in self._running:
+            text = f"the request {message.id!r} is still being answered: take another id"
+            await send(as_failure(message.id, _INVALID_REQUEST, text))
+        elif message.kind == "request":
             self._running[message.id] = asyncio.create_task(self._serve(message, send))
         elif message.kind == "notification" and message.method == "notifications/cancelled":
             number: Any = message.params.get("requestId")
-            task = self._running.get(number) if isinstance(number, str | int) else None
+            known = isinstance(number, str | int) and not isinstance(number, bool)
+            task = self._running.get(number) if known else None
             if task is not None:
                 task.cancel()
 
@@ -102,6 +111,9 @@ class ToolServer:
             answer = as_answer(message.id, await self.answer(message.method, message.params))
         except ServerError as error:
             answer = as_failure(message.id, error.code, error.message)
+        except Exception as error:  # noqa: BLE001 - no request may stay without an answer
+            _log.exception("%.100r could not be answered", message.method)
+            answer = as_failure(message.id, _INTERNAL, f"{type(error).__name__}: {error}")
         finally:
             del self._running[message.id]
         await send(answer)
