@@ -22,11 +22,15 @@ from rollcage.trace import json_schema
 from rollcage.values import decoding
 from rollcage_cli import app
 
+from website import translated
+from website.translated import code_of, headings_of
+
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
     path
     for pattern in ("README.md", "docs/**/*.md", "*/*/README.md", "packages/core/src/**/*.md")
     for path in ROOT.glob(pattern)
+    if not path.name.endswith(".zh-CN.md")  # which have the code of the English ones: a test below
     if "$ " in path.read_text(encoding="utf-8") or "```" in path.read_text(encoding="utf-8")
 )
 Run = Callable[..., "CompletedProcess[str]"]
@@ -186,6 +190,38 @@ def test_sessions_that_are_named_exist(page: str) -> None:
     assert set(re.findall(r"nox -s \"?(\w+)", text)) <= there
 
 
+every_translation = pytest.mark.parametrize(
+    ("page", "translated"), translated.PAIRS.items(), ids=lambda path: path.name
+)
+
+
+@every_translation
+def test_a_translation_has_the_same_code_and_sections(page: Path, translated: Path) -> None:
+    assert code_of(translated) == code_of(page), "run: python -m website.translated"
+    assert headings_of(translated) == headings_of(page)
+    if page.name == "README.md":  # where the file of a block is named before it
+        named = re.findall(r"^`(\S+)`:$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        text = translated.read_text(encoding="utf-8")
+        assert named == re.findall("^`(\\S+)`\N{FULLWIDTH COLON}$", text, re.MULTILINE)
+
+
+@every_translation
+def test_a_translation_is_complete(page: Path, translated: Path) -> None:
+    """As many rows and items, the same links and words in code, and nothing left in English."""
+    texts = [each.read_text(encoding="utf-8") for each in (page, translated)]
+    skipped = r"^```.*?^```$|^\[(?:中文|English)\]\([^\n]*$"
+    prose = [re.sub(skipped, "", text, flags=re.DOTALL | re.MULTILINE) for text in texts]
+    code = r"`[^`\n]+`"
+    for rows in (r"^\|", r"^\* "):
+        english, other = (len(re.findall(rows, text, re.MULTILINE)) for text in prose)
+        assert english == other, rows
+    for what in (code, r"\]\(([^)]+)\)"):
+        english_names, others = (set(re.findall(what, text)) for text in prose)
+        assert english_names == others
+    long = re.findall(r"(?:\b[A-Za-z][a-z']+[ ,.]+){5,}", re.sub(code, "", prose[1]))
+    assert not long, "five words of English in a row"
+
+
 TRACE_FORMAT = (ROOT / "docs/trace-format.md").read_text(encoding="utf-8")
 
 
@@ -227,7 +263,9 @@ def test_the_values_are_those_of_the_codec() -> None:
     assert named == {*decoding._DECODERS, *references}
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "examples/README.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "README.zh-CN.md", "CONTRIBUTING.md", "examples/README.md"]
+)
 def test_links_lead_somewhere(page: str) -> None:
     path = ROOT / page
     links = re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8"))

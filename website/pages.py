@@ -61,7 +61,8 @@ def first_sentence(text: str) -> str:
     """The first sentence of a page's first paragraph, as plain text."""
     text = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
     paragraphs = [block.strip() for block in text.split("\n\n")]
-    prose = (block for block in paragraphs if re.match(r"[\w`*\[]", block))
+    lone = re.compile(r"\[[^\]]*\]\([^)]*\)")  # to the page in another language
+    prose = (b for b in paragraphs if re.match(r"[\w`*\[]", b) and not lone.fullmatch(b))
     found = " ".join(next(prose, "").split())
     found = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", found)
     return re.split(r"(?<=[.?])(?: |$)|(?<=。)", found)[0]
