@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from node_memory import Memory, Standing
 from rollcage import Diverged, Session, StepView, UnknownOutcome, tool
 from rollcage.store import JsonlStore, check_attested
 from rollcage.trace import check_events
@@ -45,58 +45,6 @@ def delegate(texts: list[str]) -> str:
 def look() -> int:
     """Look at what was written."""
     return len(DONE)
-
-
-@dataclasses.dataclass
-class Standing:
-    """A place in a memory that is a list of what was done."""
-
-    checkpoint: str
-    done: frozenset[str]
-    conversation: str = "thread"
-    at_once: str = ""
-
-    def is_beside(self, checkpoint: str) -> bool:
-        """Nothing is done at once here."""
-        return False
-
-    def held(self, places: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
-        """What is in the list."""
-        return frozenset(each for each in places if each[1] in self.done)
-
-    async def aheld(self, places: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
-        """The same."""
-        await asyncio.sleep(0)
-        return self.held(places)
-
-
-class Memory:
-    """A framework's memory: which of its nodes were done when it went on."""
-
-    def __init__(self, *done: str) -> None:
-        self.done = frozenset(done)
-        self.node = ""
-        self.pause: str | None = None
-
-    def here(self) -> Standing | None:
-        """Where the framework stands."""
-        return Standing(self.node, self.done) if self.node else None
-
-    def waits(self) -> str | None:
-        """What the framework waits for."""
-        return self.pause
-
-    async def awaits(self) -> str | None:
-        """The same."""
-        await asyncio.sleep(0)
-        return self.pause
-
-    @contextlib.contextmanager
-    def at(self, node: str) -> Iterator[None]:
-        """Run a node."""
-        self.node = node
-        yield
-        self.node = ""
 
 
 def events(root: Path, session: Session) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Forks of runs that were resumed, undone, nested, approved, pruned; and forks of forks."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from fork_tools import (
     told,
     value,
 )
+from node_memory import Memory
 from rollcage import (
     Approval,
     Blocked,
@@ -383,3 +384,122 @@ def test_another_model_runs_from_the_step_on(url: str) -> None:
     assert run.steps[-1].args == {"text": "short"}
     with pytest.raises(SessionError, match="is a call of a model"):
         agent(Session("shop", store=url, fork=Fork(of, at=1, error="x")))
+
+
+def test_a_fork_that_never_comes_to_its_step_says_so(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    of = recorded(url)
+
+    def stops_early(session: Session) -> None:
+        with session:
+            fork_price(item="tea")
+
+    run, ended = forked(url, Fork(of, at=3, result=9), stops_early)
+    assert (run.status, ended) == ("partial", None)
+    assert "never came to step 3 (fork_price), so nothing was changed in it" in caplog.text
+    whole, _ = forked(url, Fork(of, at=3, result=2))
+    again, _ = forked(url, Fork(of), stops_early)
+    assert (whole.status, again.status) == ("ok", "ok")
+
+
+def test_what_a_memory_holds_is_seen_in_a_fork_too(url: str) -> None:
+    def agent(*done: str, nodes: str = "abc") -> Callable[[Session], None]:
+        def run(session: Session) -> None:
+            memory = Memory(*done)
+            with session:
+                session.follow(memory)
+                for node in nodes:
+                    with memory.at(node):
+                        fork_note(text=node)
+                        fork_price(item=node)
+
+        return run
+
+    agent(nodes="ab")(Session("shop", store=url))
+    DONE.clear()
+    of = Session("shop", store=url, replay="continue")
+    agent("a", "b", nodes="c")(of)
+    assert of.stats.seen == 4
+    new_thread, _ = forked(url, Fork(of.run_id, at=2, result=50), agent())
+    assert [step.state for step in new_thread.steps] == ["hit", "simulated", *["hit"] * 4]
+    same, _ = forked(url, Fork(of.run_id, at=6, result=50), agent("a", "b", nodes="c"))
+    assert [step.state for step in same.steps] == [*["seen"] * 4, "hit", "simulated"]
+    too_late, _ = forked(url, Fork(of.run_id, at=2, result=50), agent("a", "b", nodes="c"))
+    assert (new_thread.status, same.status, too_late.status) == ("ok", "ok", "partial")
+    live, _ = forked(url, Fork(of.run_id, live=True), agent("a", "b", "c", nodes="d"))
+    assert [step.state for step in live.steps] == [*["seen"] * 6, "ran", "ran"]
+    assert DONE == ["c", "d"]
+
+
+def test_calls_that_an_adapter_places_are_answered_in_any_order(url: str) -> None:
+    def agent(*slots: int, turn: str = "message") -> Callable[[Session], None]:
+        def run(session: Session) -> None:
+            with session:
+                for slot in slots:
+                    with session.place(turn=turn, slot=slot, agent="ann", call_id=f"c{slot}"):
+                        SEEN.append(f"{slot}: {fork_buy(item='tea', count=slot % 2)}")
+
+        return run
+
+    agent(0, 1, 2)(Session("shop", store=url))
+    of = open_store(url).runs()[-1].run
+    DONE.clear()
+    SEEN.clear()
+    run, _ = forked(url, Fork(of, at=3, result="changed"), agent(2, 1, 0))
+    assert SEEN == ["2: changed", "1: bought 1 tea", "0: bought 0 tea"]
+    assert [step.call_id for step in run.steps] == ["c2", "c1", "c0"]
+    assert (run.status, DONE) == ("ok", [])
+
+
+def test_streams_are_replaced_cut_and_performed(url: str) -> None:
+    @tool(effect="read", name="fork_lines")
+    def lines(item: str) -> Iterator[str]:
+        SEEN.append(item)
+        yield from ("a", "b", "c")
+
+    @tool(effect="read", name="fork_lines")
+    def others(item: str) -> Iterator[str]:
+        SEEN.append(f"other {item}")
+        yield from ("x", "y")
+
+    @tool(name="fork_print")
+    def printed(text: str) -> Iterator[str]:
+        for each in text:
+            DONE.append(each)
+            yield each
+
+    def agent(*, whole: bool = True) -> Callable[[Session], None]:
+        def run(session: Session) -> None:
+            with session:
+                stream = lines(item="tea")
+                got = [*stream] if whole else [next(iter(stream))]
+                fork_note(text="".join([*got, *printed(text="".join(got))]))
+
+        return run
+
+    agent()(Session("shop", store=url))
+    of = open_store(url).runs()[-1].run
+    assert DONE == ["a", "b", "c", "abcabc"]
+    DONE.clear()
+    SEEN.clear()
+
+    def printing(text: str) -> Iterator[str]:
+        yield from text.upper()
+
+    answers: dict[str, Any] = {"fork_print": printing, "fork_note": "noted"}
+    replaced, ended = forked(url, Fork(of, at=1, tools=[others], answers=answers), agent())
+    assert (replaced.status, ended, SEEN, DONE) == ("ok", None, ["other tea"], [])
+    assert [step.state for step in replaced.steps] == ["simulated"] * 3
+    assert [value(step) for step in replaced.steps[:2]] == [["x", "y"], ["X", "Y"]]
+    assert replaced.steps[2].args == {"text": "xyXY"}
+    pieces, _ = forked(url, Fork(of, at=1, result=["p", "q"], answers=answers), agent())
+    assert [value(step) for step in pieces.steps[:2]] == [["p", "q"], ["P", "Q"]]
+    halted, ended = forked(url, Fork(of, at=1, tools=[others]), agent())
+    assert (halted.status, DONE) == ("would_write", [])
+    left, ended = forked(url, Fork(of), agent(whole=False))
+    assert left.status == "would_write", "another text is another write"
+    performed, _ = forked(url, Fork(of, at=1, tools=[others], live=True), agent())
+    assert (performed.status, DONE) == ("ok", ["x", "y", "xyxy"])
+    with pytest.raises(ValueError, match="no lines"):
+        forked(url, Fork(of, at=1, error=ValueError("no lines")), agent())

@@ -28,6 +28,7 @@ _ENDS: Final = {
     "ok": "it ran to its end",
     "would_write": "it ended before a write that it would have made",
     "would_ask": "it ended before a call that requires approval",
+    "partial": "it never came to the step that is changed",
 }
 
 

@@ -86,6 +86,11 @@ class Forking(Finder):
             return self._changed(sought, entry)
         return self._behind_change(sought, entry, assumed=assumed, passed=self.passed)
 
+    @property
+    def missed(self) -> Entry | None:
+        """The step that was to be changed, as long as nobody has asked for it."""
+        return None if self.passed else self.at
+
     def gave(self, entry: Entry) -> None:
         """A recorded step was asked for; where that is the one that is changed, it is passed."""
         if is_gone(entry):

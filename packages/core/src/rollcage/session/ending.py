@@ -18,8 +18,9 @@ EndStatus = Literal["ok", "error", "halted", "paused", "partial", "would_write",
 `ok`: cleanly, and all that its source recorded was asked for; `error`: by an exception; `halted`:
 it may not go on; `paused`: it waits for an approval, an interrupt or a signal; `partial`: cleanly,
 while recorded effects were never asked for. The next session of the job builds on any but `ok`. A
-fork that is not live may end as it comes to a write that it may not do (`would_write`), or to a
-call that somebody has to approve (`would_ask`).
+fork is `partial` where it never came to the step that it changes. One that is not live may end as
+it comes to a write that it may not do (`would_write`), or to a call that somebody has to approve
+(`would_ask`).
 """
 
 
@@ -39,7 +40,7 @@ def ending(ledger: Ledger, error: BaseException | None, left: Sequence[Entry]) -
         return "error"
     if ledger.waits is not None:
         return "paused"
-    return "partial" if left else "ok"
+    return "partial" if left or ledger.missed is not None else "ok"
 
 
 def cut_off(run: str, steps: Sequence[Step]) -> UnknownOutcome:
@@ -54,7 +55,7 @@ def cut_off(run: str, steps: Sequence[Step]) -> UnknownOutcome:
 
 
 def partial(run: str, job: str, ledger: Ledger, left: Sequence[Entry], at: str) -> str:
-    """What is said of a run that ends while recorded effects were never asked for.
+    """What is said of a run that ends while recorded steps that count were never asked for.
 
     Args:
         run: its id.
@@ -63,6 +64,13 @@ def partial(run: str, job: str, ledger: Ledger, left: Sequence[Entry], at: str) 
         left: the effects.
         at: what a command needs to find the store: ` --store DIR`, or nothing.
     """
+    if ledger.missed is not None:
+        missed = ledger.missed
+        return (
+            f"fork {run} ends 'partial': it never came to step {missed.number} ({missed.name}), so "
+            f"nothing was changed in it. A framework with a memory of its own goes on where that "
+            f"stands: give the fork a new thread"
+        )
     named = ", ".join(f"step {entry.step} ({entry.name}) of run {entry.run}" for entry in left[:5])
     more = f" and {len(left) - 5} more" if len(left) > 5 else ""
     idle = "No guarded call was made. " if not ledger.stats.calls else ""

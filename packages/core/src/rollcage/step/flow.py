@@ -6,6 +6,8 @@ cancellation included, can be mistaken for an event of the flow itself.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Generator
 from hashlib import sha256
 from typing import Any, assert_never
@@ -136,17 +138,33 @@ def _stood_in(progress: Progress, given: StandIn, setting: Setting) -> Flow:
     if given.is_called:
         words = {name: own_copy(each) for name, each in call.arguments.values.items()}
         what = f"what stands in for {call.contract.name}"
-        answer: Returned | Raised = yield Consult(given.given, what, words=words)
+        answer: Returned | Raised = yield Consult(_whole(given.given), what, words=words)
         if isinstance(answer, Raised):
             return answer
         value = answer.value
+    is_stream = call.contract.streams and isinstance(value, list)
+    chunks: list[Any] = value if is_stream else [value]
     try:
-        return Returned(in_place(call, value, setting))
+        made = [in_place(call, chunk, setting) for chunk in chunks]
+        return Returned([each for one in made for each in one] if is_stream else made[0])
     except ValueError as error:
         said = f"what the fork was given for {call.contract.name} can't be used: {error}"
         stop = ForkEnded(said, "halted", call.contract.name)
         yield Stop(stop)
         return Raised(stop)
+
+
+def _whole(given: Callable[..., Any]) -> Callable[..., Any]:
+    """What stands in for a tool; the list of its chunks, where it is a stream."""
+    if inspect.isgeneratorfunction(given):
+        return functools.wraps(given)(lambda **words: [*given(**words)])
+    if not inspect.isasyncgenfunction(given):
+        return given
+
+    async def awaited(**words: Any) -> list[Any]:
+        return [each async for each in given(**words)]
+
+    return awaited
 
 
 def _body(progress: Progress, body: Callable[..., Any]) -> Callable[..., Any]:

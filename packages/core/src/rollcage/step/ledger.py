@@ -354,6 +354,11 @@ class Ledger:
         held = self._seeing.held(places, histories, family(self.branch_name(*within)))
         return self._seeing.see(held, None if parent is None else parent.number, now)
 
+    @property
+    def missed(self) -> Entry | None:
+        """Of a fork, the step that it changes, as long as nobody has asked for it."""
+        return self._finder.missed if isinstance(self._finder, Forking) else None
+
     # --- undo ------------------------------------------------------------------------------------
 
     def is_taken_back(self, branch: str) -> bool:

@@ -510,8 +510,8 @@ class RunFinished(_Event):
     event: Literal["run.finished"]
     status: Ending = Field(
         description="paused: it waits for something outside; partial: it was left cleanly while "
-        "recorded effects were never asked for; would_write, would_ask: a fork came to a write, or "
-        "an approval, that was not for it"
+        "recorded effects were never asked for, or, of a fork, the step that it changes; "
+        "would_write, would_ask: a fork came to a write, or an approval, that was not for it"
     )
     steps: int
     error: dict[str, Any] | None = None
