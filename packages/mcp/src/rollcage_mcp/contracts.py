@@ -56,7 +56,12 @@ def read_contract(method: str) -> Contract:
 
 
 def tool_contract(
-    tool: Mapping[str, Any], *, prefix: str = "", trust: bool = False, declared: Mapping[str, Any]
+    tool: Mapping[str, Any],
+    *,
+    prefix: str = "",
+    trust: bool = False,
+    declared: Mapping[str, Any],
+    plans: Mapping[str, Any],
 ) -> Contract:
     """The contract of a tool as the server lists it.
 
@@ -69,11 +74,12 @@ def tool_contract(
         prefix: comes before its name, where tools of several servers go by one policy.
         trust: whether the server's own word about effects counts (`annotations`).
         declared: what somebody else declares of it, a pack say; this counts before all.
+        plans: how that observes, undoes and probes it, as data: its functions are the same for all.
     """
     schema: Any = tool.get("inputSchema")
     own = cast("Mapping[str, Any]", schema) if isinstance(schema, Mapping) else {}
     parameters = {word: own[word] for word in _SCHEMA_WORDS if word in own}
-    parameters["x-mcp-tool"] = dict(tool)
+    parameters |= {"x-mcp-tool": dict(tool), **plans}
     description = tool.get("description")
     said: dict[str, Any] = {"effect": "write"}
     if trust:

@@ -50,7 +50,11 @@ def _served(function: Callable[..., Any], contract: Contract, session: Session) 
         "readOnlyHint": contract.effect in ("read", "pure"),
         "idempotentHint": contract.idempotent,
     }
-    schema = {word: each for word, each in contract.json_schema.items() if word != "x-openapi"}
+    schema = {
+        word: each
+        for word, each in contract.json_schema.items()
+        if word not in ("x-openapi", "x-pack")
+    }
     listed = exposes(session, contract)
     return ServedTool(contract.name, contract.description, schema, call, hints, listed)
 

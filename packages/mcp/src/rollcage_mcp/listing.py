@@ -83,7 +83,8 @@ class Listing:
         """The contract of a tool by its definition."""
         said = self._declared
         more = {} if said.pack is None else said.pack.declared(tool["name"], self._server)
-        return tool_contract(tool, prefix=said.prefix, trust=said.trust, declared=more)
+        plans = {} if said.pack is None else said.pack.plans(tool["name"])
+        return tool_contract(tool, prefix=said.prefix, trust=said.trust, declared=more, plans=plans)
 
 
 def definitions_of(page: Mapping[str, Any]) -> list[dict[str, Any]]:

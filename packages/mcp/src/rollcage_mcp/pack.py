@@ -108,6 +108,13 @@ class Pack:
         """The tools that it speaks of."""
         return frozenset(self._tools)
 
+    def plans(self, name: str) -> dict[str, Any]:
+        """How it observes, undoes and probes a tool, as data: a part of what an approval pins."""
+        tool = self._tools.get(name)
+        which = {"let", "observe", "undo", "probe"}
+        plans = None if tool is None else tool.model_dump(mode="json", include=which)
+        return {} if plans is None or not any(plans.values()) else {"x-pack": plans}
+
     def declared(self, name: str, tools: Tools) -> dict[str, Any]:
         """The fields of a tool's contract; empty of one that the pack does not name.
 

@@ -110,7 +110,8 @@ class ServerTools:
         for name, each in definitions.items():
             more = {} if self._pack is None else self._pack.declared(name, self)
             trust = self._server.trust_annotations
-            self._contracts[name] = tool_contract(each, trust=trust, declared=more)
+            plans = {} if self._pack is None else self._pack.plans(name)
+            self._contracts[name] = tool_contract(each, trust=trust, declared=more, plans=plans)
         return list(definitions)
 
     def stop(self) -> None:

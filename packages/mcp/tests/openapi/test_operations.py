@@ -353,3 +353,20 @@ def test_urls_that_are_refused(url: str, files: Files) -> None:
     servers.write_text('[servers.pets]\nopenapi = "pets.yaml"\n')
     with pytest.raises(OpenAPIInvalid):
         tools_of(servers)
+
+
+async def test_a_changed_pack_is_not_what_was_approved(
+    store: Path, files: Files, pets: Pets, tmp_path: Path
+) -> None:
+    pack = tmp_path / "pack.toml"
+    pack.write_text(PACK)
+    servers = files(more='pack = "pack.toml"\n')
+    approved(store, servers, "putPet", "getPet")
+    pack.write_text(PACK.replace('body = "{before.pet}"', 'body = { name = "gone" }'))
+    tools = {each.__name__: each for each in tools_of(servers)}
+    async with Session("a", store=store, facade="agent") as session:
+        with pytest.raises(Blocked) as refused:
+            await session.acall(tools["putPet"], id="7", body={"name": "b"})
+        assert refused.value.verdict_code == "tool_changed"
+        await session.acall(tools["getPet"], id="7")
+    assert asked(pets) == [("GET", "/v1/pets/7")]

@@ -74,8 +74,7 @@ class Operations:
                 for name, each in self._operations.items()
             })  # fmt: skip
         self._contracts = {
-            name: self._contract(each, {} if pack is None else pack.declared(name, self))
-            for name, each in self._operations.items()
+            name: self._contract(each, pack) for name, each in self._operations.items()
         }
 
     def functions(self) -> dict[str, Callable[..., Any]]:
@@ -117,7 +116,7 @@ class Operations:
 
     # --- what is declared ------------------------------------------------------------------------
 
-    def _contract(self, operation: Operation, declared: Mapping[str, Any]) -> Contract:
+    def _contract(self, operation: Operation, pack: Pack | None) -> Contract:
         """The contract of an operation: a write, until somebody has declared and approved more."""
         called = {
             "method": operation.method,
@@ -126,11 +125,13 @@ class Operations:
             "body": operation.body and operation.body.media,
             "security": [[each.name for each in way] for way in operation.security],
         }
+        declared = {} if pack is None else pack.declared(operation.name, self)
+        plans = {} if pack is None else pack.plans(operation.name)
         fields: dict[str, Any] = {"effect": "write", **declared}
         return Contract(
             name=operation.name,
             description=operation.description,
-            parameters={**operation.schema, "x-openapi": called},
+            parameters={**operation.schema, "x-openapi": called, **plans},
             raises=(ServerError,),
             **fields,
         )
