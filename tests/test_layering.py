@@ -84,6 +84,7 @@ BESIDE = {
     ("rollcage_mcp.approving", "rollcage_views"),
     ("rollcage_mcp.logs", "rollcage_views"),
     ("rollcage_mcp.install", "rollcage_cli"),
+    ("rollcage_server.governed", "rollcage_governance"),
     ("rollcage_server", "rollcage_views"),
     ("rollcage_server", "rollcage_workflow"),
     ("rollcage_server.commands", "rollcage_cli"),

@@ -189,7 +189,7 @@ async def test_an_undo_is_planned_refused_where_it_changed_and_confirmed_once(
         other = f"/runs/{placed.runs['fine']}"
         await post(client, f"{other}/undo", confirm, 404)
         for key in ("x", "../x", "nothing.plan.1"):
-            await post(client, f"{at}/undo", confirm | {"plan": key}, 404 if key != "../x" else 503)
+            await post(client, f"{at}/undo", confirm | {"plan": key}, 404)
 
 
 async def test_an_undo_is_confirmed_while_the_server_waits_for_the_worker(placed: World) -> None:
@@ -203,6 +203,33 @@ async def test_an_undo_is_confirmed_while_the_server_waits_for_the_worker(placed
             await asyncio.sleep(0.01)
         await worked(placed)
         assert (await asking)["outcome"] == "planned"
+
+
+# --- workflows -----------------------------------------------------------------------------------
+
+
+async def test_an_execution_is_asked_for_paused_resumed_signalled_and_cancelled(
+    placed: World,
+) -> None:
+    hostile = "<script>alert(1)</script>/../x"
+    async with placed.client(Role.OPERATOR) as client:
+        start = {"id": hostile, "plan": "nightly", "inputs": {"city": SECRET}}
+        assert (await post(client, "/workflows/start", start))["started"]
+        assert not (await post(client, "/workflows/start", start))["started"]
+        paused = await post(client, "/workflows/pause", {"id": hostile, "reason": "wait"})
+        assert paused["execution"]["status"] == "paused"
+        await post(client, "/workflows/resume", {"id": hostile})
+        assert (await post(client, "/workflows/signal", {"id": hostile, "name": "go"}))["sent"]
+        gone = await post(client, "/workflows/cancel", {"id": hostile})
+        assert gone["execution"]["status"] == "cancelled"
+        await post(client, "/workflows/pause", {"id": "nobody's"}, 404)
+        await post(client, "/workflows/pause", {"id": hostile}, 409)
+        await post(client, "/workflows/signal", {"id": "nobody's", "name": "go"}, 404)
+        seen = await client.get("/workflow", params={"id": hostile})
+        assert (seen.status_code, "<script>alert" in seen.text) == (200, False)
+    assert [line[1:3] for line in lines(placed)[:2]] == [
+        ("workflow start", "begun"), ("workflow start", "done"),
+    ]  # fmt: skip
 
 
 # --- forms ---------------------------------------------------------------------------------------

@@ -24,7 +24,8 @@ def addresses(world: World, path: str) -> list[str]:
         filled = path
         for each in re.findall(r"\{(\w+)\}", path):
             filled = filled.replace(f"{{{each}}}", named[each])
-        found.append(f"{filled}?a={run}&b={run}" if path.endswith("/diff") else filled)
+        query = {"/diff": f"?a={run}&b={run}", "/workflow": "?id=an%20execution"}
+        found.append(filled + query.get(path.removeprefix("/api/v1"), ""))
     return list(dict.fromkeys(found))
 
 

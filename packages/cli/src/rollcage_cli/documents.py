@@ -115,7 +115,7 @@ def sent_in(store: Store) -> dict[str, Sent]:
 
 
 def copy_beside(source: Store, target: Store, sent: dict[str, Sent]) -> Iterator[Beside]:
-    """Copy registry, schedules, who did what, and what was `sent` to executions without a run."""
+    """Copy the registry, schedules, who did what, what was `sent` to executions without runs."""
     try:
         lines = _copy_registry(source, target)
         if lines is not None:

@@ -26,7 +26,7 @@ from rollcage_server.access import AskingNow, Routes
 from rollcage_server.live import after_of, live
 from rollcage_server.roles import Right
 
-__all__ = ["Data", "api"]
+__all__ = ["Data", "Limit", "api"]
 
 api = Routes("/api/v1", documented=True)
 

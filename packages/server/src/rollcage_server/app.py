@@ -20,6 +20,7 @@ from rollcage_server.api import Data, api
 from rollcage_server.auth import Authority
 from rollcage_server.errors import Unauthenticated, status_of
 from rollcage_server.events import Hub
+from rollcage_server.governed import governed, governed_api
 from rollcage_server.live import renderer
 from rollcage_server.pages import pages
 from rollcage_server.rendering import page, rows
@@ -29,9 +30,13 @@ from rollcage_server.shield import Shield
 from rollcage_server.signing import signing
 from rollcage_server.steering import steering, steering_api
 from rollcage_server.stores import Stores
+from rollcage_server.workflows import workflows, workflows_api
 
 __all__ = ["create_app"]
 
+_ROUTES: Final = (
+    signing, pages, steering, workflows, governed, api, steering_api, workflows_api, governed_api,
+)  # fmt: skip
 _log: Final = logging.getLogger(__name__)
 
 
@@ -57,8 +62,9 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        redirect_slashes=False,
     )
-    for each in (signing, pages, steering, api, steering_api):
+    for each in _ROUTES:
         app.router.routes.extend(each.router.routes)
     hub = Hub(stores.get, renderer(rows), most=viewers)
     sessions = Sessions(lambda: hmac.digest(stores.key(), b"rollcage server", "sha256"))

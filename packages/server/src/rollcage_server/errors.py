@@ -28,6 +28,7 @@ from rollcage.errors import (
     StoreError,
     TraceCorrupt,
 )
+from rollcage_workflow.errors import WorkflowError
 
 __all__ = [
     "AuditCorrupt",
@@ -120,6 +121,7 @@ _STATUS: Final[tuple[tuple[type[RollcageError], int], ...]] = (
     (TraceCorrupt, 500),
     (StoreError, 503),
     (SessionError, 409),
+    (WorkflowError, 409),
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import urlencode
 
 import orjson
 from fastapi import Request
@@ -17,10 +17,11 @@ from rollcage_server.access import Asking, AskingNow, Form, Routes
 from rollcage_server.actions import ACTIONS, Action, carried_out
 from rollcage_server.api import Data
 from rollcage_server.errors import BadRequest
+from rollcage_server.reading import check_run
 from rollcage_server.rendering import page
 from rollcage_server.roles import Right
 
-__all__ = ["steering", "steering_api"]
+__all__ = ["body_of", "link_of", "steering", "steering_api"]
 
 steering = Routes()
 steering_api = Routes("/api/v1", documented=True)
@@ -53,12 +54,17 @@ def _by_form(action: Action) -> Any:
     def called(asking: AskingNow, target: str) -> Response:
         done = carried_out(action, asking, target, body_of(action.body, asking.form))
         if action.name in ("undo", "undo-plan"):
-            return RedirectResponse(f"/runs/{target}/undo?command={quote(done['command'])}", 303)
+            return RedirectResponse(link_of(f"/runs/{target}/undo", command=done["command"]), 303)
         back = "/inbox" if action.of == "approvals" else f"/runs/{target}"
         return RedirectResponse(back, 303)
 
     called.__name__ = f"form_{action.of}_{action.name}".replace("-", "_")
     return called
+
+
+def link_of(path: str, **query: str) -> str:
+    """An address of a page."""
+    return f"{path}?{urlencode(query)}"
 
 
 def body_of(kind: type[Any], form: Form) -> Any:
@@ -104,6 +110,7 @@ def command(asking: AskingNow, run: str, key: str) -> Response:
 @steering.get("/runs/{run}/undo", Right.VALUES)
 def undo(request: Request, asking: AskingNow, run: str, command: str = "") -> Response:
     """The plan of an undo, to confirm; and what came of it."""
+    asking.store.info(check_run(run))
     told = undoing.answer(asking.store, run, command) if command else None
     rows: list[UndoRow] = []
     if told is not None and told["data"]:

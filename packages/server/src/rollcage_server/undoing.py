@@ -6,6 +6,7 @@ The server has no tools. It writes commands, and reads what workers answered.
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -15,13 +16,14 @@ from rollcage.store import Store
 from rollcage_workflow.orders import Commands, Result
 
 from rollcage_server.access import Asking
-from rollcage_server.errors import BadRequest, Conflict, NotFound, PlanChanged
+from rollcage_server.errors import Conflict, NotFound, PlanChanged
 from rollcage_server.reading import check_run
 
 __all__ = ["Confirming", "Planning", "answer", "confirm", "plan"]
 
 _PATIENCE: Final = 5.0  # seconds that a worker is waited for before the answer is "not yet"
 _LOOK: Final = 0.1
+_KEY: Final = re.compile(r"[0-9a-f]{32}\.(plan|undo)\.[0-9a-f]{32}")
 
 
 class Planning(BaseModel):
@@ -88,8 +90,6 @@ def answer(store: Store, run: str, key: str) -> Mapping[str, Any]:
     commands = Commands(store)
     result = _result(commands, check_run(run), key)
     if result is None:
-        if commands.get(key) is None:
-            raise NotFound("there is no such command of this run")
         return {"run": run, "command": key, "outcome": "waiting", "detail": "", "data": None}
     told = dataclasses.asdict(result)
     kept = {name: told[name] for name in ("outcome", "detail", "worker", "time", "data")}
@@ -115,11 +115,11 @@ def _result(commands: Commands, run: str, key: str) -> Result | None:
     Raises:
         NotFound: the key is of another run.
     """
-    try:
-        result = commands.result(key)
-        known = result.command if result is not None else commands.get(key)
-    except ValueError:
-        raise BadRequest("this is no command's key") from None
+    if _KEY.fullmatch(key) is None:
+        raise NotFound("there is no such command of this run")
+    asked = commands.get(key)  # first: a worker writes the result, and then takes it away
+    result = commands.result(key)
+    known = asked if result is None else result.command
     if known is None or known.run != run or known.do not in ("plan", "undo"):
         raise NotFound("there is no such command of this run")
     return result
