@@ -312,5 +312,5 @@ def test_the_plan_of_an_undo_shows_what_it_takes_back(incident: Incident, values
     assert page.tags <= TAGS
     assert page.attributes <= ATTRIBUTES
     assert ("file:old.txt: text" in page.text) is values
-    assert ("what it takes back" in page.text) is values
+    assert ("what it puts back" in page.text) is values
     assert (incident.text in page.text) is values

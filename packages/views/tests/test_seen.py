@@ -188,6 +188,11 @@ def test_a_change_is_told_where_a_digest_proves_it(incident: Incident) -> None:
     assert change.fields == ("text",)
     assert change.lines()[-1][0] == "…"
     assert not any(sign in "+-" for sign, _ in change.lines())
+    back = change.lines(back=True)
+    assert [sign for sign, _ in back] == ["…", *"+" * (len(back) - 1)]
+    assert changes_of(put, [seen])[0].lines(back=True)[2:4] == [
+        ("-", f"  2 {incident.text}"), ("+", f"  two {incident.text}"),
+    ]  # fmt: skip
     (change,) = changes_of(put)  # the argument says it, with no other step
     assert [sign for sign, _ in change.lines()] == [" ", " ", "-", "+", " "]
     new = next(step for step in seen.steps if step.step == 4)

@@ -24,6 +24,7 @@ signing = Routes()
 STATIC: Final = {
     "htmx-2.0.11.min.js": "text/javascript",
     "htmx-ext-sse-2.2.4.min.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
     "page.js": "text/javascript",
     "rollcage.css": "text/css",
 }

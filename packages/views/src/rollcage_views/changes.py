@@ -55,21 +55,21 @@ class StateChange:
         """The change, with each state as `value` gives it."""
         return dataclasses.replace(self, before=value(self.before), after=value(self.after))
 
-    def lines(self) -> list[DiffLine]:
-        """The change, line by line; what is not known of it is said in words."""
+    def lines(self, *, back: bool = False) -> list[DiffLine]:
+        """The change, line by line; what is not known of it is said in words.
+
+        Args:
+            back: as an undo makes it: from what is to what was.
+        """
         if "*" in self.fields:
-            unknown: list[DiffLine] = [(" ", line) for line in _lines(self.before)[:_LINES]]
-            return [*unknown, ("…", "became another state, of which only the digest is recorded")]
-        if not self.fields:
-            return line_diff(self.before, self.after)
-        was = mapping_of(self.before) or {}
-        known = {name: value for name, value in was.items() if name not in self.fields}
-        told: list[DiffLine] = line_diff(known, self.after)
+            return _unknown(_lines(self.before), "the state", back=back)
+        was = mapping_of(self.before) if self.fields else None
+        known = self.before
+        if was is not None:
+            known = {name: value for name, value in was.items() if name not in self.fields}
+        told = line_diff(self.after, known) if back else line_diff(known, self.after)
         for name in self.fields:
-            told += ((" ", line) for line in _field(name, was.get(name))[:_LINES])
-            told.append(
-                ("…", f"{_line(name)} became something of which only the digest is recorded")
-            )
+            told += _unknown(_field(name, (was or {}).get(name)), _line(name), back=back)
         return told
 
     def as_data(self) -> dict[str, Any]:
@@ -145,6 +145,14 @@ def _values_of(step: Step) -> Iterator[Any]:
             inside = mapping_of(value)
             parts = items_of(value) or ([] if inside is None else [*inside.values()])
             todo += ((each, depth + 1) for each in parts)
+
+
+def _unknown(was: list[str], what: str, *, back: bool) -> list[DiffLine]:
+    """What something was, of which nobody knows what it became."""
+    lines: list[DiffLine] = [("+" if back else " ", line) for line in was[:_LINES]]
+    if back:
+        return [("…", f"{what}: of what it is now, only the digest is recorded"), *lines]
+    return [*lines, ("…", f"{what}: of what it became, only the digest is recorded")]
 
 
 # --- lines ---------------------------------------------------------------------------------------

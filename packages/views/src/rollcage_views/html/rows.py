@@ -219,13 +219,16 @@ def step_row(
     )
 
 
-def row_changes(step: Step, runs: Sequence[Run], viewer: Viewer) -> list[RowChange]:
-    """What a write changed; digests prove it of values as they are recorded."""
-    found = (each for each in changes_of(step, runs) if each.changed) if viewer.values else ()
-    return [
-        RowChange(visible(viewer.text(each.resource))[:_NAME], each.seen_by(viewer.value).lines())
-        for each in found
-    ]
+def row_changes(
+    step: Step, runs: Sequence[Run], viewer: Viewer, *, back: bool = False
+) -> list[RowChange]:
+    """What a write changed, or what its undo puts back: digests prove it of recorded values."""
+    found: list[RowChange] = []
+    for each in changes_of(step, runs) if viewer.values else ():
+        if each.changed:
+            resource = visible(viewer.text(each.resource))[:_NAME]
+            found.append(RowChange(resource, each.seen_by(viewer.value).lines(back=back)))
+    return found
 
 
 def cut(text: str, longest: int = _LONGEST) -> Cut:

@@ -1,4 +1,4 @@
-"""An undo, planned or done, as rows of a page: each with the change that it takes back."""
+"""An undo, planned or done, as rows of a page: each with what it puts back."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class UndoRow:
         reason: why.
         calls: the compensating calls.
         differs: the resources that are not as they should be, with the fields where that is told.
-        changes: what the step had changed: what its undo takes back.
+        changes: what its undo puts back.
     """
 
     run: str
@@ -83,7 +83,7 @@ def _row(
             visible(f"{resource}: {', '.join(map(str, items_of(fields) or ['all of it']))}")
             for resource, fields in (differs or {}).items()
         ],
-        changes=[] if step is None else row_changes(step, runs, viewer),
+        changes=[] if step is None else row_changes(step, runs, viewer, back=True),
     )
 
 
