@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
 import orjson
 from rollcage import RollcageError, TraceCorrupt
@@ -126,7 +126,7 @@ def execution(store: Store, id: str) -> Execution:  # noqa: A002 - what it is ca
     hold = Holds(store, id).read()
     if found is None:
         return Execution(id) if hold is None else Execution(id, hold.kind, waits=str(hold))
-    return _stands(store, *found, runs, hold)
+    return _stands(store, found, runs, hold)
 
 
 def as_of(store: Store, run: str, id: str) -> Execution:  # noqa: A002
@@ -136,19 +136,30 @@ def as_of(store: Store, run: str, id: str) -> Execution:  # noqa: A002
         StoreError: that run can't be read.
         WorkflowError: it is none of the execution.
     """
-    info, found = store.info(run), _outline(store.read(run))
+    info = store.info(run)
+    is_live = _is_live(store, info)
+    found = _outline(store.read(run))
     if job_name(info.name) != job_name(id) or not _is_attempt(found):
         raise WorkflowError(f"run {run} is no attempt at the execution {id!r}")
-    return _stands(store, info, found, [info], None)
+    return _stands(store, _Attempt(info, found, is_live), [info], None)
+
+
+class _Attempt(NamedTuple):
+    """An attempt, as far as its run was read; and whether it was live before that."""
+
+    info: RunInfo
+    run: Run
+    is_live: bool
 
 
 def _stands(
-    store: Store, newest: RunInfo, run: Run, runs: Sequence[RunInfo], hold: Hold | None
+    store: Store, attempt: _Attempt, runs: Sequence[RunInfo], hold: Hold | None
 ) -> Execution:
     """How an execution stands by its newest attempt, and by what somebody holds it for."""
+    newest, run, is_live = attempt
     told = _args(store, run, PLAN.name)
     plan, ended = decode(told), decode(_args(store, run, ENDED.name))
-    status = _status(store, newest, run, ended)
+    status = "running" if is_live and run.finished is None else _status(store, newest, run, ended)
     if hold is not None and status not in _NOT_HELD:
         is_undone = hold.kind == "cancelled" and _all_undone(run)
         status = "rolled_back" if is_undone else hold.kind
@@ -213,7 +224,12 @@ _ATTEMPTS: Final = ("record", "resume")
 _SECRET: Final = re.compile(r'<secret [0-9a-f]{32}>|"\$rollcage":"(?:secret|redacted)"')
 
 
-def _newest_attempt(store: Store, runs: Sequence[RunInfo], name: str) -> tuple[RunInfo, Run] | None:
+def _is_live(store: Store, info: RunInfo) -> bool:
+    """Whether a run goes on; asked before it is read, or it may end in between, unseen."""
+    return info.status is None and store.live(info.run)
+
+
+def _newest_attempt(store: Store, runs: Sequence[RunInfo], name: str) -> _Attempt | None:
     """The newest run of an execution; no session that only has its name, and none that looks back.
 
     Those of an execution have one input, which no other session of the name has.
@@ -223,10 +239,18 @@ def _newest_attempt(store: Store, runs: Sequence[RunInfo], name: str) -> tuple[R
         info = newest_run(runs, name, of=each)
         if info is None:
             continue
-        run = _outline(store.read(info.run))
-        if _is_attempt(run):
-            return info, run
+        is_live = _is_live(store, info)
+        trace = store.read(info.run)
+        run = _outline(trace)
+        if _is_attempt(run) or (is_live and _is_opening(run, trace)):
+            return _Attempt(info, run, is_live)
     return None
+
+
+def _is_opening(run: Run, trace: Traced) -> bool:
+    """Whether an attempt has begun, and has not said yet which plan it has: only its input has."""
+    given = run.started.get("input") or {}
+    return trace.data.count(b"\n") == 1 and [*(given.get("value") or ())] == ["plan"]
 
 
 def _is_attempt(run: Run) -> bool:
@@ -287,8 +311,6 @@ def _sealed(inputs: Any) -> tuple[str, ...]:
 
 
 def _status(store: Store, info: RunInfo, run: Run, ended: dict[str, Any]) -> Status:
-    if info.status is None and run.finished is None and store.live(info.run):
-        return "running"
     if ended.get("status") == "completed" and run.status == "ok":
         return "rolled_back" if _all_undone(run) else "completed"
     if ended.get("status") == "failed":

@@ -235,6 +235,8 @@ class Worker:
             return _OPEN
         if now.status != "cancelled":
             return _Done(now.status, "it was over before it could be cancelled")
+        if not now.run:
+            return _Done("rolled_back", "it had done nothing")
         done = await self._undo(now.run, None)
         return _Done("rolled_back") if done.outcome == "undone" else done
 
