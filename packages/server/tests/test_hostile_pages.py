@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pytest
 from markup import HOSTILE, Markup
@@ -13,6 +13,7 @@ from rollcage.gate import QueueApprover
 from rollcage_server import Role
 from rollcage_server.access import rights_of
 from rollcage_views import visible
+from rollcage_workflow.orders import Commands
 
 TAGS = {
     "html", "head", "meta", "title", "link", "script", "body", "header", "nav", "main", "section",
@@ -116,3 +117,23 @@ async def test_an_address_that_would_act_on_a_page_does_not(hostile: World) -> N
                 assert all(each.startswith(("/", "#")) for each in page.addresses)
                 values = [given.get("value") for tag, given in page.elements if tag == "input"]
                 assert text in values or visible(text) in values
+
+
+@pytest.mark.parametrize("role", [Role.OBSERVER, Role.ADMIN])
+async def test_workflows_and_tools_are_text_too(hostile: World, role: Role) -> None:
+    orders = Commands(hostile.store)
+    for number, text in enumerate(HOSTILE):
+        orders.start(f"{text} plan", {"text": text}, id=f"{number} {text}", by="ann")
+    async with hostile.client(role) as client:
+        addresses = ["/workflows", "/tools"]
+        addresses += [f"/workflow?id={quote(f'{n} {text}')}" for n, text in enumerate(HOSTILE)]
+        told = ""
+        for address in addresses:
+            answer = await client.get(address)
+            assert answer.status_code == 200, (address, answer.text)
+            page = Markup(answer.text)
+            told += page.text
+            assert page.tags <= TAGS
+            assert all(each.startswith(("/", "#")) for each in page.addresses)
+    for number, text in enumerate(HOSTILE):
+        assert visible(f"{number} {text}") in told

@@ -17,6 +17,10 @@ _TONES: Final = {
     "error": "bad", "halted": "bad", "paused": "waiting", "partial": "unknown", "died": "bad",
     "unfinished": "unknown", "running": "replay", "abandoned": "dim", "would_write": "denied",
     "would_ask": "denied",
+    # of workflows and of tools in a registry
+    "completed": "ok", "given": "replay", "cancelled": "dim", "rolled_back": "undone",
+    "interrupted": "unknown", "active": "ok", "proposed": "waiting", "frozen": "bad",
+    "deprecated": "unknown",
     # of decisions and approvals
     "allow": "ok", "ask": "waiting", "deny": "denied", "approved": "ok", "edited": "ok",
     "responded": "ok", "rejected": "denied", "refused": "denied", "pending": "waiting",
