@@ -1,35 +1,19 @@
 """Real servers by real clients: seen the same through the proxy, and offline without the server."""
 
-import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-PARTIES = Path(__file__).parent / "parties"
-LAB = Path(os.environ.get("ROLLCAGE_MCP_LAB", ""))  # with the environments of clients and servers
-ROLLCAGE = [sys.executable, "-m", "rollcage"]
-
-if not LAB.name:
-    pytest.skip("nox -s mcp makes the environments", allow_module_level=True)
+from .real import CLIENTS, PARTIES, ROLLCAGE, node, play, python
 
 
 class Case(NamedTuple):
     command: Callable[[Path], list[str]]
     story: Callable[[Path], list[Any]]
     prepare: Callable[[Path], object] = lambda folder: None
-
-
-def node(name: str, *more: str) -> list[str]:
-    return [str(LAB / "npm" / "node_modules" / ".bin" / f"mcp-server-{name}"), *more]
-
-
-def python(line: str, name: str, *more: str) -> list[str]:
-    return [str(LAB / line / "bin" / name), *more]
 
 
 def repository(folder: Path) -> None:
@@ -123,6 +107,15 @@ CASES = {
             ["call_tool", "get_current_time", {"timezone": "UTC"}],
         ],
     ),
+    "of pages": Case(
+        lambda folder: python("old", "python", str(PARTIES / "old_server.py")),
+        lambda folder: [
+            ["list_tools"],
+            ["list_tools", "1"],
+            ["list_tools", "2"],
+            ["call_tool", "tool-2", {}],
+        ],
+    ),
     "of line 2.x": Case(
         lambda folder: python("new", "python", str(PARTIES / "new_server.py")),
         lambda folder: [
@@ -137,30 +130,12 @@ CASES = {
         ],
     ),
 }  # fmt: skip
-CLIENTS = ["old", "new legacy", "new auto", "new 2026-07-28"]
 BOTH = [  # each server by the client of its line, one of each line by all
     *((server, "old") for server in CASES),
     *(("of line 2.x", client) for client in CLIENTS[1:]),
     *((server, "new auto") for server in ("filesystem", "everything", "git")),
 ]
 TELL_THE_TIME = {"time", "everything"}  # one answer of each: the same offline alone
-
-
-def play(client: str, story: list[Any], command: list[str], **env: str) -> Any:
-    """Have a client tell its story to a server: what it saw."""
-    name, *era = client.split()
-    python = LAB / name / "bin" / "python"
-    script = str(PARTIES / f"{name}_client.py")
-    done = subprocess.run(
-        [str(python), script, json.dumps(story), *era, "--", *command],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, **env},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize(("server", "client"), BOTH, ids=[" by ".join(each) for each in BOTH])
