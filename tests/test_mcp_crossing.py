@@ -29,8 +29,8 @@ async def langchain(session: Session, python: str, notes: Path, story: Any) -> N
     from langchain_mcp_adapters.client import MultiServerMCPClient
     from rollcage_langchain import mcp_tools
 
-    command = {"transport": "stdio", "command": python, "args": [FEATURES, str(notes)]}
-    client = MultiServerMCPClient({"features": command})  # type: ignore[dict-item] # its alias of TypedDicts
+    command: Any = {"transport": "stdio", "command": python, "args": [FEATURES, str(notes)]}
+    client = MultiServerMCPClient({"features": command})
     tools = {tool.name: tool for tool in await mcp_tools(client, session)}
 
     async def call(name: str, **arguments: Any) -> Told:
@@ -113,9 +113,9 @@ def frameworks(matrix_command: ModuleType) -> Iterator[None]:
         yield
 
 
-def play(using: Using, folder: Path, python: str, replay: str) -> tuple[Session, list[Told]]:
+def play(using: Using, folder: Path, python: str, replay: Any) -> tuple[Session, list[Told]]:
     """The story of these tests, in a framework."""
-    session = Session("job", store=folder / "store", replay=replay)  # type: ignore[arg-type] # one of the modes
+    session = Session("job", store=folder / "store", replay=replay)
     told: list[Told] = []
 
     async def story(call: Call) -> None:

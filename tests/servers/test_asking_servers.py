@@ -14,6 +14,7 @@ import pytest
 from .real import CLIENTS, PARTIES, ROLLCAGE, play, python
 
 SERVER = str(PARTIES / "new_server.py")
+OF_EACH_ERA = ["old", "new 2026-07-28"]
 STORY: list[Any] = [
     ["call_tool", "consult", {"what": "tea"}],
     ["call_tool", "work", {"steps": 3}],
@@ -66,6 +67,8 @@ def test_all_that_a_server_asks_for_passes(tmp_path: Path, client: str) -> None:
     store = ["--store", str(tmp_path / "store"), "--name", "story"]
     guarded = [*ROLLCAGE, "mcp", "run", *store, "--", *command]
     assert play(client, STORY, guarded, ANSWERS="1") == direct
+    if client not in OF_EACH_ERA:
+        return
     with proxy(tmp_path, "--", *command) as url:
         assert play(client, STORY, [url], ANSWERS="1") == direct
     with at_a_port(tmp_path) as there, proxy(tmp_path, "--upstream", there) as url:
@@ -75,7 +78,7 @@ def test_all_that_a_server_asks_for_passes(tmp_path: Path, client: str) -> None:
 CANCELS: list[Any] = [["cancel", "hang", {}], ["call_tool", "add", {"a": 1, "b": 2}]]
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", OF_EACH_ERA)
 def test_a_cancelled_call_is_cancelled_in_the_server(tmp_path: Path, client: str) -> None:
     """And the next one is answered."""
     command = python("new", "python", SERVER)

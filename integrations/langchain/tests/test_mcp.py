@@ -147,8 +147,9 @@ async def test_two_servers_with_a_tool_of_one_name_are_told_apart(
     lab: Any, servers: Servers
 ) -> None:
     def both(*, there: bool, **options: Any) -> MultiServerMCPClient:
-        one = servers.client(there=there).connections["features"]
-        return MultiServerMCPClient({"left": one, "right": dict(one)}, **options)  # type: ignore[dict-item] # an alias of TypedDicts
+        one: Any = servers.client(there=there).connections["features"]
+        connections: dict[str, Any] = {"left": one, "right": dict(one)}
+        return MultiServerMCPClient(connections, **options)
 
     said = r"both have a tool 'note'.*tool_name_prefix=True"
     with lab.session("refused") as session, pytest.raises(ContractError, match=said):

@@ -16,7 +16,10 @@ from rollcage.errors import ContractError
 from rollcage_autogen.tools import guard_tools
 
 if TYPE_CHECKING:
-    from autogen_ext.tools.mcp import McpServerParams, McpWorkbench
+    from autogen_ext.tools.mcp import (  # pyright: ignore[reportMissingTypeStubs] - it has none
+        McpServerParams,
+        McpWorkbench,
+    )
 
 __all__ = ["McpTools", "is_mcp", "mcp_tools"]
 

@@ -161,7 +161,7 @@ def _tool(server: _Server, definition: Mapping[str, Any]) -> BaseTool:
         return result
 
     made = CrewAIToolAdapter().adapt(func, Tool.model_validate(definition))
-    body: Callable[..., Any] = type(made)._run  # noqa: SLF001 - what tools override
+    body: Callable[..., Any] = type(made)._run  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - what tools override
 
     def _run(self: Any, **kwargs: Any) -> Any:
         try:
