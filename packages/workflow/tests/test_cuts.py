@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rollcage import aundo_run, open_store
+from rollcage.trace import read_run
 from worlds import World
 
 BRANCHING: dict[str, Any] = {
@@ -204,6 +206,26 @@ async def test_it_goes_on_to_the_same_end(plan: dict[str, Any], tmp_path: Path) 
         assert await through(twice, plan) == ended
         assert twice.standing == whole.standing
         assert twice.most <= 1
+
+
+@pytest.mark.parametrize("plan", [LOOPING, QUEUED], ids=lambda plan: plan["name"])
+async def test_an_undo_to_any_step_of_a_loop_and_on_from_there(
+    plan: dict[str, Any], tmp_path: Path
+) -> None:
+    chance = random.Random(plan["name"])  # noqa: S311 - reproducible
+    whole = World(tmp_path / "whole")
+    ended = await through(whole, plan)
+    for number, (run, line) in enumerate(chance.sample([*whole.moments()], 20)):
+        cut = whole.back(run, line, tmp_path / f"cut-{number}", chance)
+        steps = read_run(open_store(cut.store).read(run)).steps
+        if not steps:
+            continue
+        to = chance.randint(1, max(step.step for step in steps))
+        report = await aundo_run(cut.store, run, to=to, tools=cut.tools)
+        assert report.complete, (run, line, to)
+        assert await through(cut, plan) == ended, (run, line, to)
+        assert cut.standing == whole.standing, (run, line, to)
+        assert cut.most <= 1
 
 
 @pytest.mark.parametrize("plan", [RACE, WAITING], ids=lambda plan: plan["name"])

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rollcage import Fork, ForkEnded, SessionError, compensate, open_store, tool
 from rollcage.gate import ApprovalQueue
+from rollcage.trace import read_run
 from rollcage_workflow import Execution, execution, run
 from rollcage_workflow.engine import Engine
 from rollcage_workflow.errors import WorkflowError
@@ -182,3 +183,28 @@ def test_a_run_that_is_no_attempt_is_refused(tmp_path: Path) -> None:
     origin = attempt(tmp_path, ORDER)
     with pytest.raises(WorkflowError, match=f"run {origin.run} is no attempt at the execution"):
         attempt(tmp_path, ORDER, name="tuesday", fork=Fork(origin.run))
+
+
+def test_a_round_of_a_loop_is_another_one(tmp_path: Path) -> None:
+    rounds = {"held": {"call": "reserve", "args": {"count": "=round"}}}
+    repeat = {"steps": rounds, "result": "=held", "until": "=round >= 3", "most": 3}
+    plan: dict[str, Any] = {
+        "rounds": {"repeat": repeat},
+        "told": {"call": "mail", "args": {"text": "=rounds"}},
+    }
+    origin = attempt(tmp_path, plan)
+    assert done == ["reserve 1", "reserve 2", "reserve 3", "mail r3"]
+    third = next(
+        step.step
+        for step in read_run(open_store(tmp_path).read(origin.run)).steps
+        if step.args == {"count": 3}
+    )
+    answers = {"mail": lambda text: f"sent {text}"}
+    found = attempt(
+        tmp_path, plan, fork=Fork(origin.run, at=third, result="other", answers=answers)
+    )
+    assert (found.status, found.output) == ("completed", "sent other")
+    with pytest.raises(ForkEnded, match="mail"):
+        attempt(tmp_path, plan, fork=Fork(origin.run, at=third, result="other"))
+    assert len(done) == 4
+    assert execution(open_store(tmp_path), "monday") == origin

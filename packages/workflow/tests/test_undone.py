@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from rollcage import aundo_run, compensate, open_store, tool
+from rollcage.trace import read_run
 from rollcage_workflow import Execution, execution, run
 from rollcage_workflow.errors import ExecutionFailed
 from rollcage_workflow.orders import Commands
@@ -53,3 +54,40 @@ def test_a_name_is_one_however_it_is_typed(tmp_path: Path) -> None:
     commands.resume(apart, by="ann")
     Signals(open_store(tmp_path), apart).send("go", "now", by="ann")
     assert attempt().output == "now"
+
+
+async def test_a_completed_execution_was_undone_to_a_step_in_a_loop(tmp_path: Path) -> None:
+    """What came after that step is done again, when somebody asks for another attempt."""
+    put: list[str] = []
+
+    @tool(effect="write")
+    async def take(what: str) -> None:
+        put.remove(what)
+
+    @tool(effect="write", undo=lambda args: [compensate(take, **args)])
+    async def place(what: str) -> str:
+        put.append(what)
+        return what
+
+    one = {"one": {"call": "place", "args": {"what": "='round ' + string(round)"}}}
+    steps = {
+        "rounds": {"repeat": {"steps": one, "result": "=round", "until": "=round >= 3", "most": 3}},
+        "final": {"call": "place", "args": {"what": "last"}, "after": ["rounds"]},
+    }
+    plan, tools = {"name": "rounds", "steps": steps}, [place, take]
+    first = await run(plan, id="monday", store=tmp_path, tools=tools)
+    second = next(
+        step.step
+        for step in read_run(open_store(tmp_path).read(first.run)).steps
+        if step.args == {"what": "round 2"}
+    )
+    report = await aundo_run(tmp_path, first.run, to=second, tools=tools)
+    assert report.complete
+    assert put == ["round 1", "round 2", "round 3"], "a loop that has ended is kept as a whole"
+    now = execution(open_store(tmp_path), "monday")
+    assert (now.status, now.output) == ("halted", None)
+    assert f"undone to step {second}" in now.waits
+    again = await run(plan, id="monday", store=tmp_path, tools=tools)
+    assert (again.status, again.output) == ("completed", first.output)
+    assert put == ["round 1", "round 2", "round 3", "last"]
+    assert (await run(plan, id="monday", store=tmp_path, tools=tools)).run == again.run

@@ -159,6 +159,8 @@ def _stands(
     newest, run, is_live = attempt
     told = _args(store, run, PLAN.name)
     plan, ended = decode(told), decode(_args(store, run, ENDED.name))
+    if _save_point(run):
+        ended = {}
     status = "running" if is_live and run.finished is None else _status(store, newest, run, ended)
     if hold is not None and status not in _NOT_HELD:
         is_undone = hold.kind == "cancelled" and _all_undone(run)
@@ -311,6 +313,8 @@ def _sealed(inputs: Any) -> tuple[str, ...]:
 
 
 def _status(store: Store, info: RunInfo, run: Run, ended: dict[str, Any]) -> Status:
+    if _save_point(run):
+        return "halted"
     if ended.get("status") == "completed" and run.status == "ok":
         return "rolled_back" if _all_undone(run) else "completed"
     if ended.get("status") == "failed":
@@ -329,6 +333,14 @@ def _all_undone(run: Run) -> bool:
     return whole and last is not None and not last.get("incomplete")
 
 
+def _save_point(run: Run) -> int:
+    """The step that a completed run was undone to, and that its end came after; 0: to none."""
+    last = run.rewinds[-1] if run.rewinds else {}
+    to = 0 if last.get("branch") else int(last.get("to", 0))
+    ends = (step.step for step in run.steps if step.name == ENDED.name)
+    return to if run.status == "ok" and any(step > to for step in ends) else 0
+
+
 def _waits(run: Run) -> str:
     if run.status == "partial":
         return (
@@ -337,6 +349,8 @@ def _waits(run: Run) -> str:
         )
     if run.status == "ok" and _all_undone(run):
         return "undone"
+    if to := _save_point(run):
+        return f"it was undone to step {to}; the next attempt does again what came after that"
     finished = run.finished or {}
     error = finished.get("error") if run.status in ("halted", "paused") else None
     return str(finished.get("reason") or (error or {}).get("message") or "")
