@@ -372,13 +372,14 @@ class Conversation:
         """A page of the server's list with the tools that the session's facade gives."""
         if self.session.facade is None:
             return value
-        tools = self._listing.contracts
         listed = [
             each
             for each in definitions_of(value["result"])
-            if exposes(self.session, tools[each["name"]])
+            if self._listing.is_of(each)
+            and exposes(self.session, self._listing.contracts[each["name"]])
         ]
-        return {**value, "result": {**value["result"], "tools": listed}}
+        rest = {name: each for name, each in value["result"].items() if name.casefold() != "tools"}
+        return {**value, "result": {**rest, "tools": listed}}
 
     # --- the end ---------------------------------------------------------------------------------
 

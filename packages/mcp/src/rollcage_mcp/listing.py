@@ -74,6 +74,10 @@ class Listing:
                 self._declared.pack.check(self._definitions)
             self.is_whole = True
 
+    def is_of(self, tool: Mapping[str, Any]) -> bool:
+        """Whether a contract is of this definition, and not of another one of that name."""
+        return bool(self.contracts[tool["name"]].json_schema.get("x-mcp-tool") == tool)
+
     def forget(self) -> None:
         """The server says that its list has changed: it is to be read again."""
         self.is_whole = False

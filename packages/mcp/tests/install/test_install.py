@@ -471,6 +471,17 @@ def test_a_project(cli: Cli, tmp_path: Path) -> None:
     assert "no file of servers in projects" in refused.err
 
 
+def test_a_store_is_named_by_its_whole_path(cli: Cli, config: Write, home: Path) -> None:
+    for named, wanted in (
+        ("here", str(home.parent / "here")),
+        ("sqlite:///runs.db", f"sqlite:///{home.parent / 'runs.db'}"),
+    ):
+        path = config(".cursor/mcp.json", PLAIN)
+        cli("mcp", "install", "cursor", "--store", named, "--yes")
+        args = read(path)["mcpServers"]["files"]["args"]
+        assert args[args.index("--store") + 1] == wanted
+
+
 def test_usage(cli: Cli, config: Write) -> None:
     assert "name a client" in cli("mcp", "install").err
     assert "claude-desktop" in cli("mcp", "install", "emacs").err

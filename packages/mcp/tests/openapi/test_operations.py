@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from command_line import Cli
 from pets import PETS, Pets
-from rollcage import Blocked, Session, UnknownOutcome
+from rollcage import Blocked, Session, UnknownOutcome, aundo_run
 from rollcage_governance import Registry
 from rollcage_mcp.errors import OpenAPIInvalid, ServerError, ServerGone, ServersInvalid
 from rollcage_mcp.exposed import exposed_tools
@@ -370,3 +370,29 @@ async def test_a_changed_pack_is_not_what_was_approved(
         assert refused.value.verdict_code == "tool_changed"
         await session.acall(tools["getPet"], id="7")
     assert asked(pets) == [("GET", "/v1/pets/7")]
+
+
+async def test_a_transaction_takes_an_operation_back(
+    store: Path, files: Files, pets: Pets, tmp_path: Path
+) -> None:
+    (tmp_path / "pack.toml").write_text(PACK)
+    tools = approved(store, files(more='pack = "pack.toml"\n'), "putPet", "getPet")
+    async with Session("a", store=store, facade="agent") as session:
+        with pytest.raises(LookupError):
+            async with session.transaction():
+                await session.acall(tools["putPet"], id="7", body={"name": "b"})
+                raise LookupError
+    assert json.loads(pets.pet) == {"id": 7, "name": "Rex"}
+
+
+async def test_what_was_frozen_since_still_undoes(
+    store: Path, files: Files, pets: Pets, tmp_path: Path
+) -> None:
+    (tmp_path / "pack.toml").write_text(PACK)
+    tools = approved(store, files(more='pack = "pack.toml"\n'), "putPet", "getPet")
+    async with Session("a", store=store, facade="agent") as session:
+        await session.acall(tools["putPet"], id="7", body={"name": "b"})
+    Registry(store).freeze("putPet", by="bob")
+    report = await aundo_run(store, session.run_id, tools=list(tools.values()))
+    assert report.complete
+    assert json.loads(pets.pet) == {"id": 7, "name": "Rex"}

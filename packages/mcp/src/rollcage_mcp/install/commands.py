@@ -143,6 +143,8 @@ def _options(
         store = str((project or Path.home()).absolute() / _STORE)
     elif "://" not in store:
         store = str(Path(store).absolute())
+    elif store.startswith(_SQLITE):
+        store = f"{_SQLITE}{Path(store.removeprefix(_SQLITE)).absolute()}"
     open_store(store)
     found = ["--store", store]
     if policy is not None:
@@ -161,6 +163,7 @@ def _options(
 
 
 _STORE: Final = ".rollcage"
+_SQLITE: Final = "sqlite:///"
 
 
 def _do(plan: Plan, *, yes: bool, as_json: bool, verb: str) -> None:
