@@ -54,12 +54,18 @@ def test_each_framework_alone_is_the_one_that_is_played(only: Only, each: Any) -
     assert frameworks.unguarded() == []
 
 
-def test_a_framework_without_its_adapter_is_told_of(cli: Cli, only: Only) -> None:
+def test_a_framework_without_its_adapter_is_told_of(
+    cli: Cli, only: Only, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the store that is the user's own is left alone."""
     only("autogen_agentchat")
+    monkeypatch.setenv("ROLLCAGE_STORE", str(Path("mine").resolve()))
     result = cli("quickstart", "--framework", "python", "--dir", "here")
     assert result.code == 0, result.err
     assert 'AutoGen is here without its adapter: pip install "rollcage[autogen]"' in result.out
     assert "cd here" in result.out
+    assert "rollcage undo @yours --store .rollcage" in result.out
+    assert not Path("mine").exists()
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Self
 
-__all__ = ["Program", "serve"]
+__all__ = ["Program", "own_environment", "serve"]
 
 Tell = Callable[[str], None]
+
+
+def own_environment(**more: str) -> dict[str, str]:
+    """What is around this process, less the store of the user: all stays in its folder."""
+    kept = {name: value for name, value in os.environ.items() if name != "ROLLCAGE_STORE"}
+    return kept | more
 
 
 def serve(play: Callable[[str, Tell], str]) -> int:
@@ -60,7 +66,7 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=errors,
             cwd=cwd,
-            env={**os.environ, **(more or {})},
+            env=own_environment(**(more or {})),
             text=True,
             encoding="utf-8",
             bufsize=1,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from typing import NamedTuple, TypeVar
 from rich.console import Console
 from rich.text import Text
 
+from rollcage_cli.demo.process import own_environment
 from rollcage_cli.errors import ClaimFailed, DemoUnavailable
 from rollcage_cli.output import visible
 
@@ -89,7 +89,7 @@ class Show:
             ended = subprocess.run(  # noqa: S603 - our own program
                 [sys.executable, "-m", "rollcage", *arguments],
                 cwd=self._folder, stdout=subprocess.PIPE, stderr=errors,
-                env=os.environ | {"COLUMNS": str(self.out.width - 4)}, encoding="utf-8",
+                env=own_environment(COLUMNS=str(self.out.width - 4)), encoding="utf-8",
                 check=False,
             )  # fmt: skip
         for line in [] if quiet else ended.stdout.splitlines():

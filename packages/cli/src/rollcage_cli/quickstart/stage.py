@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from collections.abc import Generator
 from pathlib import Path
@@ -152,9 +153,10 @@ class _Stage:
         sent = program.wait() == 0 and mails(outbox) == _SENT
         self.show.claim(f"3 mails are in {outbox}", sent)
         self.show.check()
-        jobs = [f"rollcage show @{self._chosen[0].job}", f"rollcage show @{YOURS}"]
-        commands = [f"cd {self._folder}", "rollcage jobs", *jobs, f"rollcage undo @{YOURS}"]
-        self.show.farewell("Type:", commands)
+        there = " --store .rollcage" if "ROLLCAGE_STORE" in os.environ else ""
+        asks = ["jobs", f"show @{self._chosen[0].job}", f"show @{YOURS}", f"undo @{YOURS}"]
+        commands = [f"rollcage {ask}{there}" for ask in asks]
+        self.show.farewell("Type:", [f"cd {self._folder}", *commands])
 
 
 class _Incident:
