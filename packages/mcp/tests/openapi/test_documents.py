@@ -106,6 +106,17 @@ BROKEN = {
     "an unknown scheme": (
         changed(paths={"/a": {"get": {"security": [{"nope": []}]}}}), "no security scheme"
     ),
+    "a header of two lines": (
+        changed(paths={"/a": {"get": {"parameters": [{"name": "a\r\nb", "in": "header"}]}}}),
+        "can't be the name of a header",
+    ),
+    "a key in the host": (
+        changed(
+            paths={"/a": {"get": {"security": [{"key": []}]}}},
+            components__securitySchemes__key={"type": "apiKey", "in": "header", "name": "Host"},
+        ),
+        "can't be the name of a header",
+    ),
     "large schemas": (with_pet({"allOf": [{} for _ in range(60_000)]}), "too many parts"),
 }  # fmt: skip
 
@@ -153,3 +164,11 @@ def test_yaml_keys_and_dates_are_texts(tmp_path: Path) -> None:
     assert document["info"]["version"] == "2024-01-01"
     assert set(document["paths"]["/a"]["get"]["responses"]) == {"200", "on"}
     assert set(load(tmp_path, text)) == {"get_a"}
+
+
+def test_headers_that_frame_a_request_are_no_arguments(files: Files) -> None:
+    names = ["Transfer-Encoding", "Connection", "Host", "Content-Length", "X-Own"]
+    parameters = [{"name": each, "in": "header", "schema": {}} for each in names]
+    document = changed(paths={"/a": {"get": {"parameters": parameters}}})
+    found = operations_of(load_document(files(document).with_name("pets.yaml")))
+    assert set(found["get_a"].schema["properties"]) == {"X-Own"}

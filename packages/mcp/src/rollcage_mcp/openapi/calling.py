@@ -107,10 +107,10 @@ class Operations:
                 return await self._send(request, hidden)
         except TimeoutError:
             raise ServerGone(f"{name} was not answered within {_WHOLE:.0f} seconds") from None
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.UnsupportedProtocol) as error:
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.InvalidURL) as error:
             said = _without(f"{self.base} can't be reached: {error}", hidden)
             raise ServerError(_REFUSED, said) from None
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except httpx.HTTPError as error:
             said = f"{name} was not answered: {type(error).__name__}: {error}"
             raise ServerGone(_without(said, hidden)) from None
 

@@ -19,7 +19,11 @@ _log: Final = logging.getLogger("rollcage.mcp")
 
 _METHODS: Final = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 _MOST: Final = 5_000  # operations of a document
-_OURS: Final = {"accept", "content-type", "authorization", "cookie", "host", "content-length"}
+_OURS: Final = {
+    "accept", "accept-encoding", "authorization", "connection", "content-length", "content-type",
+    "cookie", "expect", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade",
+}  # fmt: skip
+_HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110, "token"
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 _LONGEST: Final = 64  # characters of a tool's name, which clients and models take
 _STYLES: Final = {
@@ -248,6 +252,8 @@ def _argument(document: Document, one: Mapping[str, Any], where: str) -> tuple[A
     place, own = one.get("in"), one.get("name")
     if not isinstance(own, str) or not own or place not in _STYLES:
         raise OpenAPIInvalid(f"{document.source}: {where}: it has no name, or no place: {place!r}")
+    if place == "header" and not _HEADER.fullmatch(own):
+        raise OpenAPIInvalid(f"{document.source}: {own[:100]!r} can't be the name of a header")
     style = one.get("style", "form" if place == "query" else "simple")
     if style not in _STYLES[place]:
         raise _Unsupported(f"the parameter {own!r} has the style {style!r}")
@@ -304,6 +310,8 @@ def _scheme(document: Document, name: str, known: Mapping[str, Any]) -> Scheme:
     said = document.resolved(known[name], f"the security scheme {name}")
     kind, own = said.get("type"), str(said.get("name", ""))
     place: Any = said.get("in")
+    if place == "header" and not (_HEADER.fullmatch(own) and own.lower() != "host"):
+        raise OpenAPIInvalid(f"{document.source}: {own[:100]!r} can't be the name of a header")
     if kind == "apiKey" and place in ("header", "query") and own:
         return Scheme(name, place, own)
     if kind in ("oauth2", "openIdConnect"):
