@@ -400,7 +400,8 @@ def bench(session: nox.Session) -> None:
         session.run(*install, FASTMCP, external=True)
         environment["ROLLCAGE_BENCH_FASTMCP"] = str(python)
     session.run("python", "-m", "benchmarks", *session.posargs, env=environment)
-    if {"--stores", "--workflow", "--mcp"} & set(session.posargs):  # which are measured alone
+    alone = {"--stores", "--workflow", "--mcp", "--server"}
+    if alone & set(session.posargs):
         return
     session.run("python", "-m", "benchmarks.flow")
     session.run(

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import mcp, stores, workflow
+from benchmarks import mcp, server, stores, workflow
 from benchmarks.cases import Plan
 from benchmarks.report import as_data, table, targets
 from benchmarks.runner import Runner
@@ -22,6 +22,7 @@ def main() -> None:
     parser.add_argument("--stores", action="store_true", help="the stores beside each other, alone")
     parser.add_argument("--workflow", action="store_true", help="workflows beside others, alone")
     parser.add_argument("--mcp", action="store_true", help="the MCP proxy beside others, alone")
+    parser.add_argument("--server", action="store_true", help="pages and live viewers, alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all of it there too")
     parser.add_argument("--calls", type=int, nargs="+", metavar="N", help="calls a case")
     parser.add_argument("--peer-calls", type=int, metavar="N", help="calls a peer")
@@ -45,6 +46,9 @@ def main() -> None:
         return
     if asked.workflow:
         workflow.main(quick=asked.quick, to=asked.json)
+        return
+    if asked.server:
+        server.main(quick=asked.quick, to=asked.json)
         return
     if asked.mcp:
         mcp.main(quick=asked.quick, to=asked.json, at=asked.dir)

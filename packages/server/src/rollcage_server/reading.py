@@ -123,7 +123,7 @@ def run_sheet(
     trace = store.read(check_run(run))
     info = trace.info or store.info(run)
     live = info.status is None and store.live(run)
-    sheet = sheet_of(trace, first=first, count=count)
+    sheet = sheet_of(trace, first=first, count=count, lines=info.count)
     sheet = dataclasses.replace(sheet, run=viewer.run(sheet.run))
     return RunSheet(info, sheet, live, info.status or ("running" if live else "died"))
 

@@ -46,7 +46,7 @@ class Sheet:
         return after if after <= self.total else 0
 
 
-def sheet_of(trace: Traced, *, first: int = 1, count: int = 100) -> Sheet:
+def sheet_of(trace: Traced, *, first: int = 1, count: int = 100, lines: int | None = None) -> Sheet:
     """So many steps of a run, by their places in its trace.
 
     The hashes of the lines that are read are checked, and those of no others.
@@ -55,6 +55,7 @@ def sheet_of(trace: Traced, *, first: int = 1, count: int = 100) -> Sheet:
         trace: all of it.
         first: the place of the first one, from 1.
         count: how many; the last sheet has fewer.
+        lines: how many lines the trace has, where that is known.
 
     Raises:
         TraceCorrupt: a line that breaks the chain, or is no event of this format.
@@ -75,7 +76,7 @@ def sheet_of(trace: Traced, *, first: int = 1, count: int = 100) -> Sheet:
         run = fold(events)
     except (LookupError, TypeError, AttributeError) as error:
         raise TraceCorrupt(trace.where, 1, f"not an event of this format: {error!r}") from None
-    return Sheet(run, max(first, 1), total, data.count(b"\n"))
+    return Sheet(run, max(first, 1), total, data.count(b"\n") if lines is None else lines)
 
 
 def _events(data: bytes, span: tuple[int, int], where: str) -> Iterator[tuple[int, dict[str, Any]]]:
