@@ -1,5 +1,6 @@
 """Tests of agents, as their authors write them, and what pytest says of them."""
 
+import json
 import re
 import textwrap
 from pathlib import Path
@@ -429,3 +430,50 @@ def test_a_recording_is_a_trace_as_any_other(suite: Suite) -> None:
     assert [step.name for step in read.steps] == ["look_up", "send"]
     assert read.status == "ok"
     assert Path(suite.cassettes).name == "test_it"
+
+
+FORKED = """
+from pathlib import Path
+from rollcage import Fork
+from rollcage.trace import read_run
+
+RECORDING = Path(__file__).parent / "cassettes" / "test_it" / "test_agent.jsonl"
+
+def test_what_if(tmp_path):
+    fork = Fork(RECORDING, at=1, result="no news", answers={"send": "sent"})
+    with Session("test_agent", store=tmp_path, fork=fork) as session:
+        send(look_up("Lima"))
+    steps = read_run(session.store.read(session.run_id)).steps
+    assert [(step.name, step.state) for step in steps] == [
+        ("look_up", "simulated"), ("send", "simulated"),
+    ]
+    assert steps[1].args["text"] == "no news" and ran == []
+"""
+
+
+def test_a_recording_is_forked_in_a_test(suite: Suite) -> None:
+    suite.write(AGENT)
+    suite.run(passed=1)
+    recorded = suite.recordings()
+    suite.write(AGENT + FORKED)
+    suite.run(passed=2)
+    assert suite.recordings() == recorded
+
+
+@pytest.mark.parametrize("record", ["once", "new", "rewrite"])
+def test_a_fork_is_never_recorded(
+    suite: Suite, record: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite.write(AGENT.replace("session()", "session(fork='fork.json')"))
+    assert "a fork is nothing to record: give it a session of its own" in suite.run(failed=1)
+    suite.write(AGENT)
+    suite.run(passed=1)
+    recorded = suite.recordings()
+    fork = {"store": str(suite.cassettes), "run": str(suite.cassettes / "test_agent.jsonl")}
+    (suite.pytester.path / "fork.json").write_text(json.dumps({**fork, "at": 1, "result": "none"}))
+    monkeypatch.setenv("ROLLCAGE_FORK", "fork.json")
+    if record == "once":
+        suite.run(passed=1)  # a replay offline is none
+    else:
+        assert "unset ROLLCAGE_FORK" in suite.run(f"--rollcage-record={record}", failed=1)
+    assert suite.recordings() == recorded

@@ -85,10 +85,15 @@ class Cassette:
             **options: as of `rollcage.Session`, but for its store, source, replay mode and clock.
 
         Raises:
-            SessionError: a second session, or an option that is the cassette's to set.
+            SessionError: a second session, an option that is the cassette's to set, or a fork.
         """
         if self._session is not None:
             raise SessionError("a cassette holds one run: split the test in two")
+        if "fork" in options:
+            raise SessionError(
+                f"a fork is nothing to record: give it a session of its own, in a store of its "
+                f"own: Session({self._name!r}, store=tmp_path, fork=Fork({str(self.path)!r}, ...))"
+            )
         if wrong := [each for each in _OURS if each in options]:
             raise SessionError(f"{', '.join(wrong)}= is for the cassette to set, not for the test")
         if self.mode == "replay" and not self.path.is_file():
@@ -103,8 +108,14 @@ class Cassette:
         store.take_key(sha256(f"rollcage-pytest|{self._name}".encode()).digest())
         source = self.path if self.mode in ("replay", "new") else None
         how: Any = {"store": store, "replay": replay, "source": source, "clock": _clock(seed)}
-        self._session = Session(name or self._name, **how, **options)
-        return self._session
+        session = Session(name or self._name, **how, **options)
+        if session.fork is not None:
+            raise SessionError(
+                f"this process is to be a fork (ROLLCAGE_FORK={os.environ.get('ROLLCAGE_FORK')}), "
+                f"and a fork is nothing to record: unset ROLLCAGE_FORK"
+            )
+        self._session = session
+        return session
 
     @property
     def run(self) -> Run:
