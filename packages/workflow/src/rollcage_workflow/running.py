@@ -176,6 +176,8 @@ def _stands(store: Store, id: str) -> Execution:  # noqa: A002
 
 def _digests(store: Store, inputs: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, str]:
     """By input and given result, a digest under the store's key: nobody guesses a secret by it."""
+    if not (inputs or results):
+        return {}
     key = store.secret_key()
     return {
         name: hmac.new(key, b"rollcage workflow input" + jcs(each), "sha256").hexdigest()

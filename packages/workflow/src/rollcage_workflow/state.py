@@ -136,9 +136,11 @@ def as_of(store: Store, run: str, id: str) -> Execution:  # noqa: A002
         StoreError: that run can't be read.
         WorkflowError: it is none of the execution.
     """
-    info = store.info(run)
-    is_live = _is_live(store, info)
-    found = _outline(store.read(run))
+    trace, is_live = store.read(run), False
+    info, found = trace.info or store.info(run), _outline(trace)
+    if found.finished is None:
+        is_live = _is_live(store, info)
+        found = _outline(store.read(run))
     if job_name(info.name) != job_name(id) or not _is_attempt(found):
         raise WorkflowError(f"run {run} is no attempt at the execution {id!r}")
     return _stands(store, _Attempt(info, found, is_live), [info], None)
