@@ -191,7 +191,7 @@ def _origins(pairs: Iterable[list[Any]]) -> set[Origin]:
 
 def _one(values: list[Any]) -> Any:
     """A column: what all have, in a list of its own, or a list of them."""
-    if not values or any(value != values[0] for value in values):
+    if not values or values.count(values[0]) != len(values):
         return {"each": values}
     return {"all": values[0]}
 
