@@ -1,6 +1,8 @@
 """What is made of recorded runs: timelines, inboxes, changes, hits, sums, searches."""
 
+import dataclasses
 import json
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 from time import time_ns
@@ -15,6 +17,7 @@ from rollcage.trace import Run, read_run
 from rollcage_views import (
     RunFilter,
     StateChange,
+    States,
     StepFilter,
     Viewer,
     align,
@@ -68,7 +71,8 @@ def everything(incident: Incident, viewer: Viewer) -> dict[str, str]:
             [hit.as_data() for hit in hits_of(seen)],
             usage_of(runs).as_data(),
             plan_data(viewer.plan(plan)),
-            [[change.as_data() for change in changes_of(step, runs)] for step in seen.steps],
+            [[change.as_data() for change in changes_of(step, run, States(runs))]
+             for step in seen.steps],
             [pair_data(viewer.pair(pair)) for pair in pairs],
             [[step_data(step) for step in (pair.a, pair.b) if step]
              for pair in map(viewer.pair, pairs)],
@@ -177,26 +181,28 @@ def test_a_request_that_cannot_be_believed_is_told(incident: Incident) -> None:
 def test_a_change_is_told_where_a_digest_proves_it(incident: Incident) -> None:
     (seen,) = runs_of(incident, incident.job)
     put, append = (step for step in seen.steps[1:3])
-    (change,) = changes_of(put, [seen])
+    (change,) = changes_of(put, seen.id, States([seen]))
     assert change.changed
     assert not change.fields
     assert change.lines() == [
         (" ", "text:"), (" ", "  one"), ("-", f"  two {incident.text}"),
         ("+", f"  2 {incident.text}"), (" ", "  three"),
     ]  # fmt: skip
-    (change,) = changes_of(append, [seen])  # no argument is what the file holds afterwards
+    (change,) = changes_of(
+        append, seen.id, States([seen])
+    )  # no argument is what the file holds afterwards
     assert change.fields == ("text",)
     assert change.lines()[-1][0] == "…"
     assert not any(sign in "+-" for sign, _ in change.lines())
     back = change.lines(back=True)
     assert [sign for sign, _ in back] == ["…", *"+" * (len(back) - 1)]
-    assert changes_of(put, [seen])[0].lines(back=True)[2:4] == [
+    assert changes_of(put, seen.id, States([seen]))[0].lines(back=True)[2:4] == [
         ("-", f"  2 {incident.text}"), ("+", f"  two {incident.text}"),
     ]  # fmt: skip
     (change,) = changes_of(put)  # the argument says it, with no other step
     assert [sign for sign, _ in change.lines()] == [" ", " ", "-", "+", " "]
     new = next(step for step in seen.steps if step.step == 4)
-    assert [sign for sign, _ in changes_of(new, [seen])[0].lines()] == ["-", "+"]
+    assert [sign for sign, _ in changes_of(new, seen.id, States([seen]))[0].lines()] == ["-", "+"]
 
 
 def test_what_a_later_write_found_is_what_was_left(
@@ -208,9 +214,9 @@ def test_what_a_later_write_found_is_what_was_left(
         view_files.append(str(path), "2")
         view_files.append(str(path), "3")
     seen = read_run(open_store(store).read(session.run_id))
-    (change,) = changes_of(seen.steps[0], [seen])
+    (change,) = changes_of(seen.steps[0], seen.id, States([seen]))
     assert change.lines() == [("-", "text: 1"), ("+", "text: 12")]
-    (change,) = changes_of(seen.steps[1], [seen])
+    (change,) = changes_of(seen.steps[1], seen.id, States([seen]))
     assert change.fields == ("text",)
 
 
@@ -280,3 +286,32 @@ def test_a_run_is_found_by_its_id(incident: Incident) -> None:
     ApprovalQueue(own)
     (info,) = search_runs(own, RunFilter(text=incident.job[-8:]))
     assert info.run == incident.job
+
+
+def test_the_lines_of_files_that_tools_keep_as_bytes_are_compared() -> None:
+    def kept(text: str) -> dict[str, Any]:
+        return {
+            "kind": "file",
+            "data": {"$rollcage": "bytes", "value": b64encode(text.encode()).decode()},
+        }
+
+    assert line_diff(kept("one\ntwo"), kept("one\n2")) == [
+        (" ", "kind: file"), (" ", "data:"), (" ", "  one"), ("-", "  two"), ("+", "  2"),
+    ]  # fmt: skip
+    broken = {"data": {"$rollcage": "bytes", "value": "no base64"}}
+    assert [sign for sign, _ in line_diff(broken, kept("x"))] == ["-", "+", "+"]
+
+
+def test_many_writes_on_one_resource_are_told_in_time(incident: Incident) -> None:
+    (seen,) = runs_of(incident, incident.job)
+    first = seen.steps[1]
+    steps = [
+        dataclasses.replace(
+            first, step=n, before={"r": {"n": str(n)}}, after={"r": {"n": "0" * 64}}
+        )
+        for n in range(1, 5001)
+    ]
+    states = States([dataclasses.replace(seen, steps=steps)])
+    assert [*states.behind(seen.id, 4999, "r")] == [{"n": "5000"}]
+    assert [*states.behind(seen.id, 5000, "r")] == []
+    assert len(changes_of(steps[0], seen.id, states)) == 1

@@ -6,7 +6,16 @@ from typing import Annotated
 
 from fastapi import Query, Request
 from rollcage.store import store_option
-from rollcage_views import align, in_order, rule_counts, timeline_of, tree_of, usage_of, words
+from rollcage_views import (
+    States,
+    align,
+    in_order,
+    rule_counts,
+    timeline_of,
+    tree_of,
+    usage_of,
+    words,
+)
 from rollcage_views.html import diff_page, run_head, step_row, step_rows, track_rows
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
@@ -79,7 +88,7 @@ async def run_live(request: Request, asking: AskingNow, run: str) -> Response:
 def step(request: Request, asking: AskingNow, run: str, number: int) -> Response:
     """A step in full."""
     seen, found = reading.step(asking.store, run, number, asking.who.viewer)
-    row = step_row(seen.id, found, runs=[seen], at=store_option(asking.store))
+    row = step_row(seen.id, found, states=States([seen]), at=store_option(asking.store))
     return page(request, "step.html", asking, run=seen, step=found, row=row)
 
 

@@ -15,6 +15,7 @@ from rollcage_views.names import short_ids
 from rollcage_views.policies import Hit, RuleCount, hits_of, rule_counts
 from rollcage_views.search import FoundStep, RunFilter, StepFilter, search_runs, search_steps
 from rollcage_views.sheets import Sheet, sheet_of
+from rollcage_views.states import States
 from rollcage_views.steps import call_text, outcome_text, said_text, state_text
 from rollcage_views.text import (
     arguments_text,
@@ -55,6 +56,7 @@ __all__ = [
     "Sheet",
     "Standing",
     "StateChange",
+    "States",
     "StepFilter",
     "Timeline",
     "Usage",

@@ -7,16 +7,18 @@ A digest says so beyond doubt; where nothing has it, the state behind is not tol
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any, Final, Literal
 
 import orjson
-from rollcage.trace import Run, Step, jcs
+from rollcage.trace import Step, jcs
 
-from rollcage_views.text import visible
+from rollcage_views.states import States
+from rollcage_views.text import value_text, visible
 from rollcage_views.values import items_of, mapping_of, tag_of
 
 __all__ = ["DiffLine", "StateChange", "changes_of", "line_diff"]
@@ -27,6 +29,7 @@ _LONGEST: Final = 2000  # characters of a line
 _LINES: Final = 400  # lines of a state that are compared
 _CONTEXT: Final = 3  # lines that stay, around those that don't
 _UNKNOWN: Final = object()
+_NONE: Final = States()
 
 Sign = Literal["+", "-", " ", "…"]
 DiffLine = tuple[Sign, str]
@@ -77,41 +80,40 @@ class StateChange:
         return dataclasses.asdict(self) | {"fields": list(self.fields), "lines": self.lines()}
 
 
-def changes_of(step: Step, runs: Sequence[Run] = ()) -> list[StateChange]:
+def changes_of(step: Step, run: str = "", states: States = _NONE) -> list[StateChange]:
     """What a write changed, by resource.
 
     Args:
         step: the write.
-        runs: the lineage that it stands in, where later writes may tell what it left.
+        run: the id of its run.
+        states: those of its lineage, where a later write may tell what it left.
     """
     if not step.before or step.after is None:
         return []
     own = list(_values_of(step))
-    states = [each.before or {} for each in _later(step, runs)]
     found: list[StateChange] = []
     for resource, digest in step.after.items():
         before = step.before.get(resource)
-        later = [each[resource] for each in states if resource in each]
-        found.append(_change(resource, before, digest, [before, None, *later, *own]))
+        tried = [before, None, *states.behind(run, step.step, resource), *own]
+        found.append(_change(resource, before, digest, tried, states))
     return found
 
 
-def _change(resource: str, before: Any, digest: Any, tried: Iterable[Any]) -> StateChange:
+def _change(
+    resource: str, before: Any, digest: Any, tried: Sequence[Any], states: States
+) -> StateChange:
     """What a digest, or those of fields, are of."""
     if isinstance(digest, str):
         after = next((value for value in tried if _digest(value) == digest), _UNKNOWN)
         if after is _UNKNOWN:
             return StateChange(resource, before, None, ("*",))
         return StateChange(resource, before, after, changed=after != before)
-    fields = mapping_of(digest) or {}
-    candidates = list(tried)
-    was = mapping_of(before) or {}
     after_fields: dict[str, Any] = {}
     unknown: list[str] = []
-    for name, of in fields.items():
-        parts = [(mapping_of(each) or {}).get(name, _UNKNOWN) for each in candidates]
-        known = [was.get(name, _UNKNOWN), *parts, *candidates]
-        value = next((v for v in known if v is not _UNKNOWN and _digest(v) == of), _UNKNOWN)
+    for name, of in (mapping_of(digest) or {}).items():
+        parts = [(mapping_of(each) or {}).get(name, _UNKNOWN) for each in tried]
+        known = (each for each in (*parts, *tried, *states.words(name)) if each is not _UNKNOWN)
+        value = next((each for each in known if _digest(each) == of), _UNKNOWN)
         if value is _UNKNOWN:
             unknown.append(name)
         else:
@@ -121,15 +123,10 @@ def _change(resource: str, before: Any, digest: Any, tried: Iterable[Any]) -> St
 
 
 def _digest(value: Any) -> str:
-    return sha256(jcs(value)).hexdigest()
-
-
-def _later(step: Step, runs: Sequence[Run]) -> Iterator[Step]:
-    """The writes behind a step that say what they found."""
-    for seen in runs:
-        for each in seen.steps:
-            if each.before and each.time >= step.time and each is not step:
-                yield each
+    try:
+        return sha256(jcs(value)).hexdigest()
+    except (ValueError, TypeError, RecursionError):  # a trace is hostile input
+        return ""
 
 
 def _values_of(step: Step) -> Iterator[Any]:
@@ -192,17 +189,36 @@ def _lines(value: Any) -> list[str]:
         for name, each in mapping.items():
             lines += _field(name, each)
         return lines
-    if tag_of(value) in ("str", "datetime", "date", "time", "decimal", "uuid", "path"):
-        return _lines((mapping or {}).get("value"))
-    text = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode(errors="replace")
-    return [_line(each) for each in text.split("\n")]
+    if tag_of(value) is not None:
+        return _tagged_lines(value)
+    return [_line(each) for each in _json(value, orjson.OPT_INDENT_2).split("\n")]
+
+
+def _tagged_lines(value: Any) -> list[str]:
+    """A tagged value; bytes that are a text as that text."""
+    if tag_of(value) in ("bytes", "bytearray"):
+        try:
+            text = base64.b64decode(value["value"], validate=True).decode()
+        except (ValueError, KeyError, TypeError):
+            return [_line(value_text(value))]
+        return [_line(each) for each in text.split("\n")]
+    return [_line(value_text(value))]
 
 
 def _field(name: str, value: Any) -> list[str]:
-    if isinstance(value, str) and "\n" in value:
-        return [f"{visible(name)}:", *(f"  {_line(each)}" for each in value.split("\n"))]
-    text = value if isinstance(value, str) else orjson.dumps(value).decode(errors="replace")
-    return [_line(f"{name}: {text}")]
+    """A field of a state: its name, and its value behind or, where that has lines, below it."""
+    plain = isinstance(value, str) or tag_of(value) is not None
+    lines = _lines(value) if plain else [_json(value)]
+    if len(lines) == 1:
+        return [_line(f"{name}: {lines[0]}")]
+    return [f"{visible(name)}:", *(f"  {line}" for line in lines)]
+
+
+def _json(value: Any, option: int = 0) -> str:
+    try:
+        return orjson.dumps(value, option=option).decode(errors="replace")
+    except TypeError:  # deeper than JSON is written here
+        return value_text(value)
 
 
 def _line(text: str) -> str:

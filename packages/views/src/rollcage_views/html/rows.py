@@ -11,6 +11,7 @@ import orjson
 from rollcage.trace import REPLAYED, Run, Step
 
 from rollcage_views.changes import DiffLine, changes_of
+from rollcage_views.states import States
 from rollcage_views.steps import call_text, outcome_text, state_text
 from rollcage_views.text import duration_text, utc_text, value_text, visible
 from rollcage_views.values import items_of, mapping_of, tag_of
@@ -22,6 +23,7 @@ _IN_ROW: Final = 300  # characters of the arguments, and of the outcome, in a ro
 _LONGEST: Final = 4000  # characters of one value that a row opens to
 _NAME: Final = 200  # characters of a name
 _MESSAGES: Final = 50  # new messages of a step that are shown
+_NONE: Final = States()
 _DEEPEST: Final = 40  # levels of a value that are written out
 _NESTED: Final = re.compile("#([0-9a-f]{8})[0-9a-f]{56}")  # a fingerprint, in a branch's name
 
@@ -139,6 +141,7 @@ def step_rows(
     asked: dict[tuple[str, str], list[Any]] = {}
     depths: dict[int, int] = {}
     group, by_turn = "", _has_turns(seen)
+    states = States(runs or (seen,)) if viewer.values else _NONE
     recorded = {step.step: step for step in runs[-1].steps} if runs else {}
     for step in seen.steps if steps is None else steps:
         depth = depths[step.step] = 0 if step.parent is None else depths.get(step.parent, 0) + 1
@@ -147,7 +150,7 @@ def step_rows(
         new = [viewer.value(each) for each in _new_messages(whole, asked)[: _MESSAGES + 1]]
         yield step_row(
             seen.id, step, group="" if title == group else title, depth=depth, messages=new,
-            span=None if live else span, runs=runs or (seen,), recorded=whole, viewer=viewer,
+            span=None if live else span, states=states, recorded=whole, viewer=viewer,
             at=at, live=live,
         )  # fmt: skip
         group = title
@@ -161,7 +164,7 @@ def step_row(
     group: str = "",
     depth: int = 0,
     messages: Sequence[Any] = (),
-    runs: Sequence[Run] = (),
+    states: States = _NONE,
     recorded: Step | None = None,
     viewer: Viewer = SEES_ALL,
     at: str = "",
@@ -176,7 +179,7 @@ def step_row(
         group: what begins with it.
         depth: in how many bodies it was called.
         messages: what a model was told that it had not been told before, encoded.
-        runs: the lineage that it stands in, as it is recorded.
+        states: those of the lineage that it stands in.
         recorded: the step as it is recorded, where it is shown without credentials.
         viewer: who looks.
         at: what a command needs to find the store.
@@ -213,18 +216,18 @@ def step_row(
         messages=told,
         arguments=arguments,
         result=result,
-        changes=row_changes(recorded or step, runs, viewer),
+        changes=row_changes(run, recorded or step, states, viewer),
         undone=undone,
         whole=f"rollcage show {run}{at} --step {step.step} --json" if is_cut else "",
     )
 
 
 def row_changes(
-    step: Step, runs: Sequence[Run], viewer: Viewer, *, back: bool = False
+    run: str, step: Step, states: States, viewer: Viewer, *, back: bool = False
 ) -> list[RowChange]:
     """What a write changed, or what its undo puts back: digests prove it of recorded values."""
     found: list[RowChange] = []
-    for each in changes_of(step, runs) if viewer.values else ():
+    for each in changes_of(step, run, states) if viewer.values else ():
         if each.changed:
             resource = visible(viewer.text(each.resource))[:_NAME]
             found.append(RowChange(resource, each.seen_by(viewer.value).lines(back=back)))
@@ -256,6 +259,8 @@ def _has_turns(seen: Run) -> bool:
 
 
 def _group(step: Step, *, by_turn: bool) -> str:
+    if step.undoes:
+        return "undo"
     parts = [f"agent {_name(step.agent)}"] if step.agent else []
     branch = _NESTED.sub(lambda found: f"#{found[1]}", step.branch)
     parts += [f"branch {_name(branch)}"] if branch else []

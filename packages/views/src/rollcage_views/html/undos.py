@@ -9,6 +9,7 @@ from typing import Any, Final
 from rollcage.trace import Run
 
 from rollcage_views.html.rows import Cut, RowChange, cut, row_changes
+from rollcage_views.states import States
 from rollcage_views.text import arguments_text, visible
 from rollcage_views.values import items_of, mapping_of
 from rollcage_views.viewer import SEES_ALL, Viewer
@@ -57,12 +58,11 @@ def undo_rows(
     """
     by_id = {seen.id: seen for seen in runs}
     found = [mapping_of(each) or {} for each in items_of(data.get("steps")) or []]
-    return [_row(each, by_id.get(str(each.get("run"))), runs, viewer) for each in found]
+    states = States(runs)
+    return [_row(each, by_id.get(str(each.get("run"))), states, viewer) for each in found]
 
 
-def _row(
-    planned: Mapping[str, Any], seen: Run | None, runs: Sequence[Run], viewer: Viewer
-) -> UndoRow:
+def _row(planned: Mapping[str, Any], seen: Run | None, states: States, viewer: Viewer) -> UndoRow:
     number = int(planned["step"])
     step = None if seen is None else seen.step(number)
     calls = [mapping_of(each) or {} for each in items_of(planned.get("calls")) or []]
@@ -83,7 +83,9 @@ def _row(
             visible(f"{resource}: {', '.join(map(str, items_of(fields) or ['all of it']))}")
             for resource, fields in (differs or {}).items()
         ],
-        changes=[] if step is None else row_changes(step, runs, viewer, back=True),
+        changes=[]
+        if step is None
+        else row_changes(str(planned["run"]), step, states, viewer, back=True),
     )
 
 
