@@ -9,7 +9,7 @@ import pytest
 from autogen_core import CancellationToken
 from autogen_core.tools import ToolOverride
 from autogen_ext.tools.mcp import McpWorkbench, StdioServerParams, StreamableHttpServerParams
-from rollcage import ContractError, ReplayMiss, Session
+from rollcage import Contract, ContractError, ReplayMiss, Session
 from rollcage_autogen import RollcageWorkbench, mcp_tools
 
 FEATURES = str(Path(__file__).parents[3] / "packages" / "mcp" / "tests" / "lab" / "features.py")
@@ -171,6 +171,28 @@ async def test_a_server_at_an_address_is_not_asked_in_a_replay(lab: Any, server:
     async with lab.session(replay="offline") as session:
         tools = await mcp_tools(dead, session, server="notes")
         assert "note" in {tool.name for tool in tools}
+
+
+async def test_each_branch_and_each_body_lists_for_itself(lab: Any, server: Server) -> None:
+    """In a replay another branch may be first, and a body that is a hit does not run."""
+    names: list[set[str]] = []
+
+    async def listed(session: Session) -> str:
+        tools = await mcp_tools(server.params(), session)
+        names.append({tool.name for tool in tools})
+        return "listed"
+
+    outer = Contract(name="outer", parameters={"type": "object"}, effect="write")
+    for replay, order in (("off", ("left", "right")), ("offline", ("right", "left"))):
+        async with lab.session("branches", replay=replay) as session:
+            for name in order:
+                with session.branch(name):
+                    await listed(session)
+            said = await session.arun(outer, {}, lambda **_: listed(session))
+            assert said == "listed"
+            await listed(session)
+    assert len(names) == 4 + 3
+    assert all(each == names[0] for each in names)
 
 
 async def test_reset_asks_the_server_again(lab: Any, server: Server) -> None:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final
 from rollcage.adapter.shapes import is_list, is_object, is_tuple
 from rollcage.contract.contract import Contract
 from rollcage.errors import ContractError, ReplayedError
+from rollcage.session.scope import around
 from rollcage.session.session import Session
 from rollcage.values.natives import native_of
 
@@ -36,6 +37,9 @@ _SERVER: Final = {"server": {"type": "string"}}
 class McpListing:
     """The tools of one server, as a session has them: asked for once, recorded, and replayed.
 
+    Each branch, and each step whose body lists them, asks for itself: which of them runs first, and
+    whether a body runs at all, may differ in a replay.
+
     Args:
         session: records them.
         server: the name of the server in this session; empty where there is but one.
@@ -56,7 +60,7 @@ class McpListing:
     def __init__(self, session: Session, server: str) -> None:
         self.session = session
         self.server = server
-        self._found: list[Definition] | None = None
+        self._found: dict[_Place, list[Definition]] = {}
         self._lock = threading.Lock()
         self._asking = asyncio.Lock()
 
@@ -93,12 +97,13 @@ class McpListing:
         """
         self._expose()
         with self._lock:
-            if self._found is None:
+            place = _place()
+            if place not in self._found:
                 value = self.session.run(
                     self.contract, self._arguments(), lambda **_: _recorded(ask())
                 )
-                self._found = _listed(value)
-            return list(self._found)
+                self._found[place] = _listed(value)
+            return list(self._found[place])
 
     async def atools(self, ask: Callable[[], Awaitable[Iterable[Definition]]]) -> list[Definition]:
         """`tools` for an async client."""
@@ -108,10 +113,11 @@ class McpListing:
 
         self._expose()
         async with self._asking:
-            if self._found is None:
+            place = _place()
+            if place not in self._found:
                 value = await self.session.arun(self.contract, self._arguments(), body)
-                self._found = _listed(value)
-            return list(self._found)
+                self._found[place] = _listed(value)
+            return list(self._found[place])
 
     def claim(self, names: Iterable[str], otherwise: str) -> None:
         """Note which tools are the server's: a call has to tell which server it is for.
@@ -135,7 +141,7 @@ class McpListing:
 
     def forget(self) -> None:
         """Ask again next time: the tools may have changed. That is a step of its own."""
-        self._found = None
+        self._found.clear()
 
     def _expose(self) -> None:
         facade = self.session.facade
@@ -145,6 +151,17 @@ class McpListing:
 
     def _arguments(self) -> dict[str, Any]:
         return {"server": self.server} if self.server else {}
+
+
+_Place = tuple[str, int | None]
+
+
+def _place() -> _Place:
+    """Where a list is a step of its own: the branch, and the step around it."""
+    here = around.get()
+    if here is None:
+        return "", None
+    return here.branch, None if here.step is None else here.step.number
 
 
 class _Servers:
