@@ -61,7 +61,7 @@ PACKAGES = {
     "otel": ["packages/otel", "packages/cli", "packages/views", "packages/core"],
     "server": [
         "packages/server",
-        "packages/workflow[engine]",
+        "packages/workflow",
         "packages/cli",
         "packages/views",
         "packages/core",

@@ -1,6 +1,7 @@
 """What comes from outside and what is recorded, as hostile as can be; and a store that is gone."""
 
 import asyncio
+import re
 import shutil
 from collections.abc import AsyncIterator
 from hashlib import sha256
@@ -144,3 +145,11 @@ async def test_a_run_that_is_damaged_is_said_to_be(world: World) -> None:
         answer = await client.get(f"/api/v1/runs/{run}/steps")
         assert answer.status_code == 500
         assert answer.json()["error"] == {"code": "trace_corrupt", "message": "trace corrupt"}
+
+
+def test_each_test_that_the_threat_model_names_is_there() -> None:
+    here = Path(__file__).parent
+    named = re.findall(r"`(test_\w+)`", (here.parents[2] / "docs" / "security.md").read_text())
+    written = "".join(path.read_text() for path in here.glob("test_*.py"))
+    assert len(named) > 20
+    assert [each for each in named if f"def {each}(" not in written] == []
