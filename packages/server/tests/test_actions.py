@@ -127,14 +127,12 @@ async def test_a_step_is_resolved_and_its_run_goes_on(placed: World) -> None:
 
 async def test_a_run_is_stopped_lifted_and_set_aside(placed: World) -> None:
     async with placed.client(Role.OPERATOR) as client:
-        with (
-            pytest.raises(RunStopped, match="operator person"),
-            Session("live", store=placed.url) as session,
-        ):
-            at = f"/runs/{session.run_id}"
+        session = Session("live", store=placed.url)
+        with pytest.raises(RunStopped, match="operator person"), session:
             served_write("one")
-            await post(client, f"{at}/stop", {"reason": "enough"})
+            await post(client, f"/runs/{session.run_id}/stop", {"reason": "enough"})
             served_write("two")
+        at = f"/runs/{session.run_id}"
         await post(client, f"{at}/lift")
         await post(client, f"{at}/lift", status=409)
         await post(client, f"{at}/abandon", {"reason": "done with"})

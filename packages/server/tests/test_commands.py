@@ -34,7 +34,8 @@ def rollcage(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
 
     def run(*words: str) -> Said:
         code = main(list(words))
-        return Said(code, *capsys.readouterr())
+        said = capsys.readouterr()
+        return Said(code, str(said.out), str(said.err))
 
     return run
 

@@ -153,3 +153,9 @@ def test_each_test_that_the_threat_model_names_is_there() -> None:
     written = "".join(path.read_text() for path in here.glob("test_*.py"))
     assert len(named) > 20
     assert [each for each in named if f"def {each}(" not in written] == []
+
+
+def test_the_wheel_stays_below_a_megabyte() -> None:
+    own = Path(str(files("rollcage_server")))
+    whole = [path for path in own.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    assert sum(path.stat().st_size for path in whole) < 1_000_000  # before it is compressed

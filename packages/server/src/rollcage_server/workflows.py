@@ -92,6 +92,7 @@ def _signal(asking: Asking, body: Signalling) -> Mapping[str, Any]:
 
 
 Do = Callable[[Asking, Any], Mapping[str, Any]]
+"""Gives an order, with what its own form sends along."""
 _ORDERS: Final[Mapping[str, tuple[type[Named], Do]]] = {
     "start": (Starting, _start),
     "pause": (Named, _pause),
@@ -101,7 +102,7 @@ _ORDERS: Final[Mapping[str, tuple[type[Named], Do]]] = {
 }
 
 
-def _carried_out(name: str, asking: Asking, body: Named) -> dict[str, Any]:
+def _carried_out(name: str, asking: Asking, body: Any) -> dict[str, Any]:
     """Give an order, and tell how the execution stands then."""
     do = _ORDERS[name][1]
     done = audited(asking, f"workflow {name}", body.id, lambda: do(asking, body))

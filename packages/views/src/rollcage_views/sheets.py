@@ -70,7 +70,7 @@ def sheet_of(trace: Traced, *, first: int = 1, count: int = 100, lines: int | No
         spans.append((begins[0], end))
     try:
         events = [event for span in spans for event in _events(data, span, trace.where)]
-        behind = [*_ends(data, end, events), *_undone(data, end), *_endings(data, end)]
+        behind = [*_ends(data, end, events), *_undone(data, end), *_endings(data, spans[-1])]
         for start in sorted(set(behind)):
             events += _events(data, (start, data.find(b"\n", start) + 1), trace.where)
         run = fold(events)
@@ -122,9 +122,9 @@ def _undone(data: bytes, after: int) -> Iterator[int]:
         at = data.find(_UNDONE, at + 1)
 
 
-def _endings(data: bytes, after: int) -> Iterator[int]:
-    """Where the run's own ends stand, the last of each kind."""
+def _endings(data: bytes, sheet: tuple[int, int]) -> Iterator[int]:
+    """Where the run's own ends stand, the last of each kind; an undo may stand behind them."""
     for each in _LAST:
-        at = data.rfind(each, max(after - 1, len(data) - _NEAR, 0))
-        if at >= 0:
-            yield at + 1
+        at = data.rfind(each, max(len(data) - _NEAR, 0)) + 1
+        if at and not sheet[0] <= at < sheet[1]:
+            yield at
