@@ -146,7 +146,7 @@ def _values_of(step: Step) -> Iterator[Any]:
 
 def _unknown(was: list[str], what: str, *, back: bool) -> list[DiffLine]:
     """What something was, of which nobody knows what it became."""
-    lines: list[DiffLine] = [("+" if back else " ", line) for line in was[:_LINES]]
+    lines = _signed("+" if back else " ", was[:_LINES])
     if back:
         return [("…", f"{what}: of what it is now, only the digest is recorded"), *lines]
     return [*lines, ("…", f"{what}: of what it became, only the digest is recorded")]
@@ -168,13 +168,16 @@ def line_diff(before: Any, after: Any) -> list[DiffLine]:
             told.append(("…", ""))
         for kind, i, j, k, m in group:
             if kind == "equal":
-                told += ((" ", line) for line in old[i:j])
+                told += _signed(" ", old[i:j])
             else:
-                told += (("-", line) for line in old[i:j])
-                told += (("+", line) for line in new[k:m])
+                told += [*_signed("-", old[i:j]), *_signed("+", new[k:m])]
     if cut:
         told.append(("…", f"only the first {_LINES} lines are compared"))
     return told
+
+
+def _signed(sign: Sign, lines: Sequence[str]) -> list[DiffLine]:
+    return [(sign, line) for line in lines]
 
 
 def _lines(value: Any) -> list[str]:
