@@ -20,6 +20,7 @@ nox.options.sessions = [
     "tests",
     "cross",
     "mcp",
+    "browser",
     "stores(sqlite)",
     "stores(postgres)",
     "coverage",
@@ -256,6 +257,24 @@ def mcp(session: nox.Session) -> None:
         "npm", "install", "--silent", "--prefix", str(there / "npm"), *MCP_NODE, external=True
     )
     session.run(*PYTEST, "tests/servers", *session.posargs, env={"ROLLCAGE_MCP_LAB": str(there)})
+
+
+@nox.session
+def browser(session: nox.Session) -> None:
+    """Mission Control in a headless Chromium; what its pages look like goes to site/screenshots."""
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+    if chromium is None and "ROLLCAGE_CHROMIUM" not in os.environ:
+        if os.geteuid() != 0 or shutil.which("apt-get") is None:
+            session.error(
+                "Chromium is needed: apt-get install chromium, or say with ROLLCAGE_CHROMIUM where "
+                "another one is"
+            )
+        session.run("apt-get", "update", "-qq", external=True)
+        session.run("apt-get", "install", "--yes", "-qq", "chromium", external=True)
+    folders = [CORE, "packages/cli", "packages/governance", "packages/policy", "packages/server"]
+    folders += ["packages/views", "packages/workflow"]
+    session.install(*editable(*folders), *groups("test", "browser"), *CONSTRAINTS)
+    session.run(*PYTEST, "tests/browser", *session.posargs)
 
 
 @nox.session

@@ -10,6 +10,9 @@ from types import ModuleType
 
 import pytest
 
+# `nox -s browser` has what those need.
+collect_ignore = [] if importlib.util.find_spec("playwright") else ["browser"]
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 # Python imports a module of this name at its start: whatever the process does, it stays offline.

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rollcage import Session
 
 Cli = Callable[..., Any]
@@ -79,7 +80,18 @@ def test_the_store_comes_from_the_environment(
     monkeypatch.setenv("ROLLCAGE_STORE", str(tmp_path / ".rollcage"))
     monkeypatch.chdir(elsewhere)
     assert run in cli("runs").out
-    assert cli("runs", "--store", "other").out == "No runs in other.\n"
+    assert cli("runs", "--store", "other").code == 2
+
+
+@pytest.mark.parametrize("command", ["runs", "jobs", "audit", "approvals", "show"])
+def test_a_store_that_is_named_has_to_be_there(
+    cli: Cli, store: Path, record: Record, command: str
+) -> None:
+    record()
+    result = cli(command, "--store", "othre")
+    assert result.code == 2
+    assert "in othre" in result.err or "no store at othre" in result.err
+    assert result.out == ""
 
 
 def test_a_hostile_name_stays_text(cli: Cli, store: Path, evil: str) -> None:

@@ -131,3 +131,16 @@ def test_the_page_of_this_machine_signs_one_browser_in_once(
         assert client.get(root, headers={"Cookie": cookie}).status_code == 200
         assert client.get(address).status_code == 303
         assert client.get(root).status_code == 303
+
+
+@pytest.mark.parametrize("store", ["folder", "sqlite:///{}/runs.db"])
+def test_a_store_that_nobody_has_made(
+    rollcage: Callable[..., Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    where = store.format(tmp_path)
+    for command in (("serve",), ("ui", "--no-browser")):
+        said = rollcage(*command, "--store", where)
+        assert said.code == 2
+        assert f"there is no store at {where} so far" in said.err
+    assert [*tmp_path.iterdir()] == []

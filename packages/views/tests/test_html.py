@@ -37,9 +37,9 @@ TAGS = {
 }  # fmt: skip
 ATTRIBUTES = {
     "lang", "charset", "http-equiv", "content", "name", "class", "id", "href", "role",
-    "aria-label", "aria-labelledby", "aria-live", "aria-hidden", "data-state", "data-count",
-    "data-whole", "title", "type", "placeholder", "autocomplete", "value", "hidden", "checked",
-    "open", "scope",
+    "aria-label", "aria-labelledby", "aria-live", "aria-hidden", "tabindex", "data-state",
+    "data-count", "data-whole", "title", "type", "placeholder", "autocomplete", "value", "hidden",
+    "checked", "open", "scope",
     "viewbox", "preserveaspectratio", "x", "width", "height",
 }  # fmt: skip
 

@@ -16,6 +16,7 @@ from rollcage.trace import TAG
 from rollcage_views import queued_data, time_text
 
 from rollcage_cli.errors import CORRUPT, UsageError
+from rollcage_cli.lookup import opened
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption, who
 from rollcage_cli.output import arguments_text, console, print_json, value_text, visible
 
@@ -46,7 +47,7 @@ def approvals(
 
     A request that was changed or damaged is listed as such: its call does not run.
     """
-    queue = ApprovalQueue(store)
+    queue = ApprovalQueue(opened(store))
     if approval is not None:
         _one(queue, _id(queue, approval), as_json=as_json)
         return

@@ -7,10 +7,11 @@ from typing import Annotated, Final
 
 import typer
 from rich.text import Text
-from rollcage.store import open_store, without_password
+from rollcage.store import without_password
 from rollcage_views import Attempt, Job, jobs_of, short_ids, time_text
 
 from rollcage_cli.completion import complete_name
+from rollcage_cli.lookup import opened
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption
 from rollcage_cli.output import console, paged, print_json, visible
 from rollcage_cli.runs import STATUS_STYLES
@@ -37,7 +38,7 @@ def jobs(
     An attempt is a run that went on with the one before it. Forks and replays for a test only look
     at others, so they are not listed.
     """
-    own = open_store(store)
+    own = opened(store)
     found = jobs_of(own, name=name, limit=limit + 1 if limit else None)
     shown = found[:limit] if limit else found
     if as_json:

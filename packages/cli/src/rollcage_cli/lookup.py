@@ -21,10 +21,11 @@ from rollcage.store import (
 )
 from rollcage_views import time_text
 
-from rollcage_cli.errors import RunAmbiguous
+from rollcage_cli.errors import RunAmbiguous, UsageError
+from rollcage_cli.options import DEFAULT_STORE
 from rollcage_cli.output import visible
 
-__all__ = ["Found", "find"]
+__all__ = ["Found", "find", "opened"]
 
 _LISTED: Final = 10
 
@@ -38,6 +39,19 @@ class Found(NamedTuple):
     def read(self) -> RunTrace:
         """Its trace."""
         return self.reader.read(self.run)
+
+
+def opened(store: str) -> Store:
+    """The store at a URL; the default one need not have been made so far.
+
+    Raises:
+        UsageError: there is none: its name may be wrong.
+    """
+    own = open_store(store)
+    if store != DEFAULT_STORE and not own.exists():
+        shown = visible(without_password(store))
+        raise UsageError(f"there is no store at {shown}; say where with --store")
+    return own
 
 
 def find(store: str, reference: str) -> Found:

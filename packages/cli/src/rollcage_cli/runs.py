@@ -9,11 +9,12 @@ from typing import Annotated, Any, Final
 import typer
 from rich.text import Text
 from rollcage.errors import RollcageError
-from rollcage.store import Reader, RunInfo, open_store, without_password
+from rollcage.store import Reader, RunInfo, without_password
 from rollcage.trace import read_run
 from rollcage_views import Standing, lineage_of, short_ids, standing, time_text
 
 from rollcage_cli.completion import complete_name
+from rollcage_cli.lookup import opened
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption
 from rollcage_cli.output import console, paged, print_json, visible
 from rollcage_cli.table import Table
@@ -51,7 +52,7 @@ def runs(
     approval, an interrupt or a signal; one that is partial never asked for all that its source had
     done. The next session of its name builds on any that is not ok or abandoned.
     """
-    own = open_store(store)
+    own = opened(store)
     # One more than is shown tells whether there are others.
     found = own.runs(name=name, status=status, limit=limit + 1 if limit else None)[::-1]
     shown = found[:limit] if limit else found

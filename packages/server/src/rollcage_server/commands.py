@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from rollcage.errors import StoreError, StoreInvalid
+from rollcage.store import open_store, without_password
 from rollcage_cli.errors import UsageError
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption, who
 from rollcage_cli.output import console, print_json, visible
@@ -181,6 +183,7 @@ def _run(
 
     from rollcage_server.app import create_app
 
+    _check_there(store)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     app = create_app(store, known, hosts=names, viewers=viewers)
     server = uvicorn.Server(
@@ -202,6 +205,23 @@ def _run(
     server.run()
     if not server.started:
         raise UsageError(f"nothing can listen at {visible(host)}, port {port}: take another --port")
+
+
+def _check_there(store: str) -> None:
+    """Refuse a store that nobody has made: its name may be wrong. A database may come back.
+
+    Raises:
+        UsageError: there is none.
+    """
+    try:
+        there = open_store(store).exists()
+    except StoreError as error:
+        if isinstance(error, StoreInvalid):
+            raise
+        there = True
+    if not there:
+        shown = visible(without_password(store))
+        raise UsageError(f"there is no store at {shown} so far: a first session makes it")
 
 
 def _tell(server: Any, known: Authority, host: str, *, browser: bool) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rollcage.store import Store, open_store
+from rollcage.store import Store
 from rollcage_views.audit import Named, runs_of
 
-from rollcage_cli.lookup import find
+from rollcage_cli.lookup import find, opened
 
 __all__ = ["runs_meant"]
 
@@ -26,7 +26,7 @@ def runs_meant(
     Raises:
         RollcageError: a reference means no run, or the store's index can't be read.
     """
-    own = open_store(store)
+    own = opened(store)
     meant = _named(own, store, references) if references else None
     return runs_of(own, meant, names=names, until=until)
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rollcage.store import RunInfo, Store, open_store
+from rollcage.store import RunInfo, Store
 from rollcage.trace import Run
 from rollcage_cli.errors import CORRUPT, DIFFERENT, UsageError
 from rollcage_cli.forks import Program, asked_fork
-from rollcage_cli.lookup import Found, find
+from rollcage_cli.lookup import Found, find, opened
 from rollcage_cli.moments import moment
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption
 from rollcage_cli.output import console, print_json
@@ -122,7 +122,7 @@ def backtest(
     }  # fmt: skip
     if max_unknown is None and not {max_blocked, max_asked, max_newly_allowed} <= {None}:
         limits["unknown"] = 0  # a call that can't be judged may be any of these
-    own = open_store(store)
+    own = opened(store)
     chosen = _chosen(own, store, run or (), name or (), status, since)
     chosen = chosen[-limit:] if limit else chosen
     if policy is not None:
