@@ -452,6 +452,28 @@ async def test_any_run_is_undone_by_a_worker_that_has_its_tools(world: World) ->
     assert len(world.deeds) == 2
 
 
+async def test_an_undo_is_left_to_a_worker_that_has_the_tools(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    put_ = world.tools[1]
+    async with Session("chat", store=world.store) as session:
+        await session.acall(put_, what="mail")
+    other = Crew(world, tools=[tool(effect="read", name="orders.other")(lambda: None)])
+    planned = other.commands.plan(session.run_id, by="ann")
+    undone = other.commands.undo(session.run_id, by="ann")
+    await other.work()
+    await other.work()
+    assert other.commands.result(planned) is None
+    assert other.commands.result(undone) is None
+    assert caplog.text.count("put") == 2  # once for each
+    assert world.standing == {"mail": 1}
+    crew = Crew(world)
+    await crew.work()
+    assert crew.result(planned).outcome == "planned"
+    assert crew.result(undone).outcome == "undone"
+    assert not world.standing
+
+
 async def test_what_was_run_without_a_worker_goes_on_with_one(world: World) -> None:
     plan = steps(a=put("a"), nap={"wait": {"seconds": 0.3}, "after": ["a"]}, b=put("b", "nap"))
     found = await world.attempt(plan, patience=0.0)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from rollcage import Halt, RollcageError, RunInUse, SessionHalted, aplan_undo, aundo_run
-from rollcage.errors import RunNotFound, StoreError, TraceUnwritable
+from rollcage.errors import RunNotFound, StoreError, ToolMissing, TraceUnwritable
 from rollcage.gate import ApprovalQueue
 from rollcage.store import Store
 from rollcage_views import plan_data, plan_digest, report_data
@@ -143,7 +143,7 @@ class Worker:
         if command.do == "plan":
             return await self._plan(command)
         if command.do == "undo":
-            return await self._undo(command.run, command.to, command.plan_digest)
+            return await self._undo(command, command.run)
         if command.do == "cancel":
             return await self._cancel(command)
         return await self._attempt(command)
@@ -237,7 +237,7 @@ class Worker:
             return _Done(now.status, "it was over before it could be cancelled")
         if not now.run:
             return _Done("rolled_back", "it had done nothing")
-        done = await self._undo(now.run, None)
+        done = await self._undo(command, now.run)
         return _Done("rolled_back") if done.outcome == "undone" else done
 
     def _stop(self, now: Execution) -> None:
@@ -249,6 +249,9 @@ class Worker:
     async def _plan(self, command: Command) -> _Done:
         try:
             plan = await aplan_undo(self.store, command.run, to=command.to, tools=self._tools)
+        except ToolMissing as error:  # another worker may have it
+            self.tell(command.key, str(error))
+            return _OPEN
         except (StoreError, TraceUnwritable) as error:
             if not isinstance(error, RunNotFound):
                 raise
@@ -258,7 +261,8 @@ class Worker:
         data = plan_data(plan) | {"digest": plan_digest(plan)}
         return _Done("planned", data=data)
 
-    async def _undo(self, run_id: str, to: int | None, planned: str = "") -> _Done:
+    async def _undo(self, command: Command, run_id: str) -> _Done:
+        to, planned = command.to, command.plan_digest
         given = {name: self._session[name] for name in _UNDO_OPTIONS if name in self._session}
         try:
             if planned:
@@ -267,6 +271,9 @@ class Worker:
                     return _Done("changed", "it would not do what was confirmed", plan_data(now))
             report = await aundo_run(self.store, run_id, to=to, tools=self._tools, **given)
         except RunInUse:
+            return _OPEN
+        except ToolMissing as error:  # nothing was changed, and another worker may have it
+            self.tell(command.key, str(error))
             return _OPEN
         except RunNotFound as error:
             return _Done("refused", str(error))
