@@ -53,7 +53,10 @@ EXPORT = """
 {"id": "b", "run_type": "tool", "name": "price", "parent_run_id": "a", "trace_id": "a", \
 "inputs": {"item": "apple"}, "outputs": {"output": "2"}, "start_time": "2026-03-01T10:00:00Z"}
 """
-NO_STORE = {"demo", "workflow init", "workflow check", "policy init", "policy check", "policy test"}
+NO_STORE = {
+    "demo", "quickstart", "workflow init", "workflow check", "policy init", "policy check",
+    "policy test", "token create", "token list", "token revoke", "mcp install", "mcp uninstall",
+}  # fmt: skip
 # In this order, on one store: the command, what it is given, and how it ends, if not with 0. What
 # does not end, or needs more than a store, is only asked what it says of a wrong URL here.
 TABLE = """
@@ -113,6 +116,8 @@ mcp run -- true                                   -> elsewhere
 mcp serve -- true                                 -> elsewhere
 mcp tools --tools on_stores_tools                 -> elsewhere
 mcp ops                                           -> elsewhere
+serve                                             -> elsewhere
+ui                                                -> elsewhere
 import spans.jsonl
 prune --older 2000-01-01
 """

@@ -384,5 +384,6 @@ def test_how_tools_and_workbenches_are_called() -> None:
     ]  # fmt: skip
     for method in methods:
         assert not hasattr(method.__wrapped__, "__wrapped__")
-    function = Handoff(target="b").handoff_tool._func  # type: ignore[attr-defined] # protected
+    handoff: Any = Handoff(target="b").handoff_tool
+    function = handoff._func
     assert function.__module__ == "autogen_agentchat.base._handoff"

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -179,6 +180,12 @@ def alarm() -> Iterator[Callable[[float], None]]:
     """Presses Ctrl-C after so many seconds; never, after 0."""
 
     def pressed(number: int, frame: FrameType | None) -> None:
+        at = frame
+        while at is not None:
+            if Path(at.f_code.co_filename).parent.name == "coverage":
+                press(0.0002)  # a lock that measures lines would never be given back
+                return
+            at = at.f_back if at is frame else None
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, pressed)

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from autogen_core.tools import BaseTool, TextResultContent, ToolResult, Workbench
 from pydantic import BaseModel
@@ -62,7 +62,7 @@ def _watch_later(root: Any, watch: Callable[[Any], Any]) -> None:
     """The same for the subclasses that are made from now on."""
 
     def __init_subclass__(cls: Any, /, **options: Any) -> None:  # noqa: N807 - it becomes one
-        super(root, cls).__init_subclass__(**options)
+        cast("Any", super(root, cls)).__init_subclass__(**options)
         watch(cls)
 
     root.__init_subclass__ = classmethod(__init_subclass__)
@@ -80,25 +80,24 @@ def _watch_workbench(cls: Any) -> None:
 
 def _replace(cls: Any, name: str, look: Callable[..., Any]) -> None:
     """Look before a method of this very class: its answer is given instead, unless it is None."""
-    method: Any = vars(cls).get(name)
-    if GUARD in vars(cls) or not inspect.isfunction(method) or hasattr(method, _WATCHED):
+    own: dict[str, Any] = dict(cls.__dict__)
+    method = own.get(name)
+    if GUARD in own or not inspect.isfunction(method) or hasattr(method, _WATCHED):
         return
-    watched: Any
+    body: Callable[..., Any] = method
 
-    if inspect.iscoroutinefunction(method):
+    @functools.wraps(body)
+    async def awaited(self: Any, *args: Any, **options: Any) -> Any:
+        answer = look(self, *args, **options)
+        return await body(self, *args, **options) if answer is None else answer
 
-        @functools.wraps(method)
-        async def watched(self: Any, *args: Any, **options: Any) -> Any:
-            answer = look(self, *args, **options)
-            return await method(self, *args, **options) if answer is None else answer
+    @functools.wraps(body)
+    def iterated(self: Any, *args: Any, **options: Any) -> Any:
+        answer = look(self, *args, **options)
+        return body(self, *args, **options) if answer is None else _only(answer)
 
-    else:  # a stream, or what is awaited but no coroutine
-
-        @functools.wraps(method)
-        def watched(self: Any, *args: Any, **options: Any) -> Any:
-            answer = look(self, *args, **options)
-            return method(self, *args, **options) if answer is None else _only(answer)
-
+    # What is no coroutine function gives a stream, or what is awaited later.
+    watched: Any = awaited if inspect.iscoroutinefunction(body) else iterated
     setattr(watched, _WATCHED, True)
     setattr(cls, name, watched)
 

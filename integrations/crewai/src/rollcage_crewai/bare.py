@@ -59,8 +59,9 @@ def _and_below(cls: Any) -> Iterator[Any]:
 
 def _watch(cls: Any, names: tuple[str, ...], refused: Refused) -> None:
     """Replace methods of this very class."""
+    own: dict[str, Any] = dict(cls.__dict__)
     for name in names:
-        method: Any = vars(cls).get(name)
+        method = own.get(name)
         if inspect.isfunction(method) and not hasattr(method, _WATCHED):
             watched = _watched(method, refused)
             setattr(watched, _WATCHED, True)

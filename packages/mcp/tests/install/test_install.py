@@ -202,7 +202,8 @@ def test_only_how_a_server_is_started_changes(cli: Cli, config: Write) -> None:
     after = read(path)
     for data in (before, after):
         for each in data["mcp_servers"].values():
-            each.pop("command", None), each.pop("args", None)
+            for changed in ("command", "args"):
+                each.pop(changed, None)
     assert after == before
 
 

@@ -156,7 +156,7 @@ def served_pets() -> Iterator[Pets]:
 
         do_GET = do_POST = do_PUT = do_DELETE = answer  # noqa: N815 - the library's names
 
-        def log_message(self, *args: Any) -> None:
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
             """Say nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

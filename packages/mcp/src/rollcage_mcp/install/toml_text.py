@@ -75,7 +75,8 @@ class TomlText:
 
 
 def _hide(holder: Any, place: Place, kept: Mapping[Place, Any]) -> None:
-    for name in list(holder) if isinstance(holder, Mapping) else range(len(holder)):
+    names: list[Any] = list(holder) if hasattr(holder, "keys") else [*range(len(holder))]
+    for name in names:
         inner = (*place, str(name))
         value = holder[name]
         if inner in kept:

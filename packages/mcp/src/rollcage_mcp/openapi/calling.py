@@ -16,6 +16,8 @@ from urllib.parse import quote, urlsplit
 import httpx
 import jsonschema
 import referencing
+from jsonschema.exceptions import best_match
+from referencing.exceptions import Unresolvable
 from rollcage import Contract
 from rollcage.adapter import facade_here
 
@@ -234,8 +236,8 @@ def _check(operation: Operation, arguments: Mapping[str, Any]) -> None:
         without_patterns(operation.schema), registry=referencing.Registry()
     )
     try:
-        wrong = jsonschema.exceptions.best_match(validator.iter_errors(dict(arguments)))
-    except (referencing.exceptions.Unresolvable, RecursionError, TypeError) as error:
+        wrong = best_match(validator.iter_errors(dict(arguments)))
+    except (Unresolvable, RecursionError, TypeError) as error:
         said = f"{operation.name}: its schema can't be used: {type(error).__name__}"
         raise ServerError(_INVALID, said) from None
     if wrong is not None:
