@@ -137,9 +137,10 @@ def test_an_error_is_one_line_for_people_and_an_object_for_machines(cli: Cli) ->
 def test_a_store_that_is_none(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     result = cli("runs", "--store", tmp_path / "file" / "store")
-    assert result.code == 5
-    assert result.err.startswith("rollcage: ")
-    assert "can't be read" in result.err
+    assert result.code == 2
+    assert result.err.startswith("rollcage: there is no store at ")
+    result = cli("runs", "--store", "mysql://host/runs")
+    assert (result.code, result.out) == (2, "")
 
 
 def test_a_bug_is_one_line_too(

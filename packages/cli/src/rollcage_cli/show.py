@@ -94,9 +94,7 @@ def show(
     was not asked for), ran, failed, blocked, unknown (it may have happened: see `rollcage
     resolve`), cut off or not started.
 
-    With --html, a page of its own: all steps that are asked for, over time, with the messages of
-    models and what writes changed. What looks like a credential is taken out of it; other values
-    are not: mind who gets it.
+    With --html, a page of these steps, with all values but what looks like a secret.
     """
     if html is not None and (as_json or tree or step is not None):
         raise UsageError("--html is a page of a whole run: leave out --json, --tree and --step")
