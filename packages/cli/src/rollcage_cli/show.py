@@ -94,7 +94,7 @@ def show(
     was not asked for), ran, failed, blocked, unknown (it may have happened: see `rollcage
     resolve`), cut off or not started.
 
-    With --html, a page of these steps, with all values but what looks like a secret.
+    With --html, a page with all values but what looks like a secret.
     """
     if html is not None and (as_json or tree or step is not None):
         raise UsageError("--html is a page of a whole run: leave out --json, --tree and --step")
