@@ -4,11 +4,12 @@ import asyncio
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal
 
 import pytest
 from rollcage import Contract, Session, SessionHalted, UnknownOutcome, tool
+from rollcage.step.waiting import awaited
 from rollcage.store import JsonlStore
 
 Events = Callable[[str], list[dict[str, Any]]]
@@ -285,6 +286,14 @@ async def test_a_call_cancelled_before_its_body_has_not_started(
         assert session.halted is None
         assert await write() == "done"  # it is safe to do it again
     assert outcomes(events(session.run_id)) == ["not_started", "ok"]
+
+
+async def test_a_store_that_has_answered_by_then_does_not_hide_that_a_call_is_cancelled() -> None:
+    answered: Future[None] = Future()
+    answered.set_result(None)
+    cancel_this()
+    with pytest.raises(asyncio.CancelledError):
+        await awaited(answered)
 
 
 async def test_a_step_that_has_not_started_runs_in_the_next_run(store: JsonlStore) -> None:

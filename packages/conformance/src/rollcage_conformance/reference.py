@@ -233,7 +233,7 @@ class ReferenceHarness:
     async def acall_all(
         self, performance: Performance, calls: Sequence[ToolCall]
     ) -> tuple[str, ...]:
-        """Run the calls of one message in tasks."""
+        """Run the calls of one message in tasks; all have ended before an error is raised."""
 
         async def one(slots: Slots, index: int, call: ToolCall) -> str:
             with slots.slot(index), self.identified(performance, index):
@@ -244,7 +244,11 @@ class ReferenceHarness:
 
         with self.turn(performance) as slots:
             running = [one(slots, index, call) for index, call in enumerate(calls)]
-            return tuple(await asyncio.gather(*running))
+            ended = await asyncio.gather(*running, return_exceptions=True)
+        for each in ended:
+            if isinstance(each, BaseException):
+                raise each
+        return tuple(str(each) for each in ended)
 
     def shown(self, value: Any) -> str:
         """What the model is shown of a tool's result."""

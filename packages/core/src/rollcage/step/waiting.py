@@ -69,7 +69,9 @@ def waited_for(until: Future[None]) -> Returned | Raised:
 
 async def awaited(until: Future[None]) -> Returned:
     """Wait in this task; that it is cancelled changes nothing about what it waits for."""
-    if not until.done():
+    if until.done():
+        await asyncio.sleep(0)  # a task that has been cancelled goes no further
+    else:
         loop = asyncio.get_running_loop()
         over: asyncio.Future[None] = loop.create_future()
 
