@@ -181,11 +181,12 @@ class Pooler:
                 while True:
                     link.sendall(asked)
                     answer, is_over = _answer(link)
+                    if is_over:
+                        self._free.append(link)  # before anybody knows that it is over
                     client.sendall(answer)
                     if is_over:
                         break
                     asked = client.recv(65536)
-                self._free.append(link)
 
     def _new(self, startup: bytes) -> bytes:
         link, greeting = self._connect(startup)
