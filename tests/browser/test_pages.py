@@ -11,6 +11,8 @@ from tests.browser.served import Server, SignIn
 
 HOSTILE = '<img src=x onerror="document.title=1">\u202e\x1b[31m<script>alert(1)</script>'
 
+VALUE = "xyzzy-17"
+
 
 @tool(effect="write", name="browser.pay")
 def pay(to: str) -> str:
@@ -23,7 +25,7 @@ def run(store: str) -> str:
     """A run whose values are hostile."""
     with Session(f"job {HOSTILE}", store=store) as session:
         for number in range(3):
-            pay(f"{HOSTILE} {number}")
+            pay(f"{HOSTILE} {VALUE} {number}")
     return session.run_id
 
 
@@ -53,11 +55,14 @@ def test_every_page_is_read_by_everybody(
 
 
 def test_an_observer_sees_no_value(server: Server, sign_in: SignIn, run: str) -> None:
+    page = sign_in("vera")
+    page.goto(f"/runs/{run}")
+    assert VALUE in page.content()
     page = sign_in("otto")
     for path in (f"/runs/{run}", f"/runs/{run}/tree", f"/runs/{run}/steps/1"):
         page.goto(path)
         expect(page.locator("main")).to_contain_text("browser.pay")
-        assert "onerror" not in page.locator("main").inner_text().replace("job <img src=x on", "")
+        assert VALUE not in page.content()
         expect(page.get_by_role("button", name="Stop")).to_have_count(0)
 
 
