@@ -77,7 +77,7 @@ def _large(step: StepView) -> Verdict:
 def stand_still(until: str) -> None:
     """Wait for whoever looks at the page."""
     while not (LAB / until).exists():
-        time.sleep(0.02)
+        time.sleep(0.02)  # the sign is a file, made by another process
 
 
 def main() -> None:

@@ -75,7 +75,7 @@ def attempt(folder: Path, texts: list[str], party: str, dice: random.Random) -> 
         for text in texts:
             client.put("tools/call", name="write", arguments={"text": text, "after": 0.05})
             if party and dice.random() < 0.4:
-                time.sleep(dice.random() * 0.1)
+                time.sleep(dice.random() * 0.1)  # killed before, in or after the write
                 kill(client.process, party)
             answer = client.get()
             if "error" in answer:
@@ -96,11 +96,11 @@ def attempt_of_a_process(folder: Path, texts: list[str], dice: random.Random | N
         began = time.monotonic()
         while not world_of(folder) and client.poll() is None and time.monotonic() - began < 60:
             time.sleep(0.01)  # starting takes most of the time, and it is to be killed in a write
-        time.sleep(dice.random() * 0.2)
+        time.sleep(dice.random() * 0.2)  # so that it is killed at any of its calls
         client.kill()
     code = client.wait(120)
     while in_use(folder):
-        time.sleep(0.02)
+        time.sleep(0.02)  # nobody says when the processes it had started have gone
     return code == 0
 
 
@@ -166,7 +166,7 @@ class Service:
             self.process = subprocess.Popen(command, stderr=told)
         while (found := re.search(r"serving on (\S+)\n", said := errors.read_text())) is None:
             assert self.process.poll() is None, said
-            time.sleep(0.01)
+            time.sleep(0.01)  # what it writes to its log wakes nobody up
         self.url = found[1]
 
     def stop(self) -> None:
@@ -200,7 +200,7 @@ def hang_up(url: str, raw: bytes, headers: dict[str, str], after: float) -> None
         connection.sendall(
             "\r\n".join([*head, f"content-length: {len(raw)}\r\n\r\n"]).encode() + raw
         )
-        time.sleep(after)
+        time.sleep(after)  # how far the call gets before the connection is reset
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 

@@ -33,7 +33,7 @@ def serving(app: Any) -> Iterator[str]:
     try:
         end = time.monotonic() + WAIT
         while not server.started and time.monotonic() < end:
-            time.sleep(0.01)
+            time.sleep(0.01)  # uvicorn has no event for it
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
         server.should_exit = True

@@ -76,7 +76,7 @@ def vanish(line: str) -> str:
 def sleep(line: str) -> str:
     """Write a line down, and never answer."""
     took(f"- {line}")
-    time.sleep(60)
+    time.sleep(60)  # longer than any test waits
     return "too late"
 
 
