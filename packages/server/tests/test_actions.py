@@ -286,3 +286,24 @@ def test_lines_that_are_written_at_once_all_stand_in_one_chain(placed: World) ->
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(add, range(20)))
     assert sorted(int(line.target) for line in Audit(placed.store).lines()) == list(range(20))
+
+
+def test_a_log_that_others_add_to_while_it_is_exported_is_whole(
+    placed: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    who = Principal("ada", frozenset({Role.ADMIN}), 2e10, "token", "1")
+    audit, other = Audit(placed.store), Audit(open_store(placed.url))
+    audit.add(who, "admin", "stop", "1", "done")
+    list_keys = placed.store.keys
+
+    def keys_meanwhile(kind: str) -> Any:
+        other.add(who, "admin", "stop", "2", "done")
+        found = list_keys(kind)
+        other.add(who, "admin", "stop", "3", "done")
+        return found
+
+    monkeypatch.setattr(placed.store, "keys", keys_meanwhile)
+    assert [line.target for line in audit.lines()][:2] == ["1", "2"]
+    placed.store.drop("actions", "000000000002")
+    with pytest.raises(AuditCorrupt):
+        audit.lines()
