@@ -3,12 +3,14 @@
 import html.parser
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rollcage import Fork, ForkEnded, Session, tool
+from rollcage_views.html import script, stylesheet
 
 Cli = Callable[..., Any]
 
@@ -117,19 +119,35 @@ def test_a_report_is_one_file_in_which_all_that_is_recorded_is_text(
     file, report = tmp_path / "careful.toml", tmp_path / "report.html"
     file.write_text(POLICY.replace("careful", "<img src=x>"))
     cli("backtest", "--policy", str(file), "--html", str(report), "--max-blocked", "0")
-    tags: set[str] = set()
+    tags: Counter[str] = Counter()
 
     class Tags(html.parser.HTMLParser):
         def handle_starttag(self, tag: str, attrs: Any) -> None:
-            tags.add(tag)
+            tags[tag] += 1
             assert not {name for name, _ in attrs} & {"src", "href", "onclick"}
 
-    Tags().feed(report.read_text())
-    assert tags == {
+    page = report.read_text()
+    Tags().feed(page)
+    assert set(tags) == {
         "html", "head", "meta", "title", "style", "body", "h1", "p", "table", "tr", "th", "td",
-        "code",
+        "code", "header", "main", "span", "fieldset", "legend", "label", "input", "div", "thead",
+        "tbody", "script",
     }  # fmt: skip
-    assert "&lt;script&gt;" in report.read_text()
+    assert tags["script"] == tags["style"] == 1  # which all pages have
+    assert f"<style>{stylesheet()}</style>" in page
+    assert f"<script>{script()}</script>" in page
+    assert "&lt;script&gt;" in page
+    assert "over the limit: 1 blocked, at most 0 allowed" in page
+
+
+def test_a_report_that_cant_be_written_is_told_of(
+    cli: Cli, recorded: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "careful.toml"
+    file.write_text(POLICY)
+    result = cli("backtest", "--policy", str(file), "--html", str(tmp_path / "none" / "report"))
+    assert result.code == 5
+    assert "report can't be written: No such file or directory" in " ".join(result.err.split())
 
 
 def test_a_run_that_is_damaged_is_told_of(cli: Cli, store: Path, recorded: list[str]) -> None:

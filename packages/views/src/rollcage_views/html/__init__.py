@@ -7,7 +7,14 @@ they lead. Nothing in a page is fetched, and every page can be read without its 
 from rollcage_views.html.audits import audit_parts, audit_row, write_audit
 from rollcage_views.html.differences import DiffPage, DiffRow, diff_page, write_diff
 from rollcage_views.html.links import Links
-from rollcage_views.html.rendering import environment, loader, script, set_up, stylesheet
+from rollcage_views.html.rendering import (
+    environment,
+    loader,
+    script,
+    set_up,
+    stylesheet,
+    write_report,
+)
 from rollcage_views.html.rows import StepRow, step_row, step_rows
 from rollcage_views.html.runs import RunHead, RunPage, run_head, run_page, track_rows, write_run
 from rollcage_views.html.tones import TONES, tone
@@ -39,5 +46,6 @@ __all__ = [
     "undo_rows",
     "write_audit",
     "write_diff",
+    "write_report",
     "write_run",
 ]

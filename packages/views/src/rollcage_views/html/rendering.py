@@ -9,7 +9,7 @@ from hashlib import sha256
 from importlib import resources
 from typing import Any, Final, TextIO
 
-from jinja2 import BaseLoader, Environment, PackageLoader, StrictUndefined
+from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from rollcage_views.html.links import Links
@@ -77,16 +77,19 @@ def _file(name: str) -> str:
 
 
 @functools.cache
-def _reports() -> Environment:
-    return environment()
+def _reports(package: str) -> Environment:
+    return environment(ChoiceLoader([PackageLoader(package), loader()]) if package else None)
 
 
-def write_report(template: str, out: TextIO, *, links: Links | None = None, **values: Any) -> None:
+def write_report(
+    template: str, out: TextIO, *, package: str = "", links: Links | None = None, **values: Any
+) -> None:
     """Write a page that needs nothing else, piece by piece.
 
     Args:
-        template: its name.
+        template: its name; it extends `report.html`.
         out: where to.
+        package: whose folder `templates` has it, where it is none of these.
         links: where its links lead.
         values: what it shows; all of it is escaped.
     """
@@ -101,7 +104,7 @@ def write_report(template: str, out: TextIO, *, links: Links | None = None, **va
         "links": links or Links(),
         **values,
     }
-    out.writelines(_reports().get_template(template).generate(shown))
+    out.writelines(_reports(package).get_template(template).generate(shown))
 
 
 def _digest(text: str) -> str:

@@ -12,6 +12,7 @@ import typer
 from rollcage.store import RunInfo, Store
 from rollcage.trace import Run
 from rollcage_cli.errors import CORRUPT, DIFFERENT, UsageError
+from rollcage_cli.files import whole_file
 from rollcage_cli.forks import Program, asked_fork
 from rollcage_cli.lookup import Found, find, opened
 from rollcage_cli.moments import moment
@@ -27,7 +28,7 @@ from rollcage_policy.commands.backtest.rows import (
     over,
     worth_testing,
 )
-from rollcage_policy.commands.backtest.telling import as_data, as_html, print_table, totals
+from rollcage_policy.commands.backtest.telling import as_data, print_table, totals, write_page
 from rollcage_policy.commands.options import ResolveOption, SaidOption
 
 __all__ = ["backtest"]
@@ -180,7 +181,8 @@ def _tell(
         what: most for what, most in limits.items() if most is not None and sums[what] > most
     }
     if report is not None:
-        report.write_text(as_html(rows, change, over_limit), encoding="utf-8")
+        with whole_file(report, replace=True) as page:
+            write_page(page, rows, change, over_limit)
     if as_json:
         print_json(as_data(rows, change, over_limit))
     else:

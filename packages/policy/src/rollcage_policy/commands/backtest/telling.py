@@ -1,11 +1,10 @@
-"""How a backtest is told: a table, JSON, or one HTML file that needs nothing else."""
+"""How a backtest is told: a table, JSON, or a page that needs nothing else."""
 
 from __future__ import annotations
 
 import dataclasses
-import html
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from rich.console import Console
 from rich.text import Text
@@ -14,18 +13,11 @@ from rollcage_cli.table import Table
 
 from rollcage_policy.commands.backtest.rows import LIMITS, Row
 
-__all__ = ["as_data", "as_html", "print_table", "totals"]
+__all__ = ["as_data", "print_table", "totals", "write_page"]
 
 _JUDGED: Final = ("calls", "blocked", "asked", "newly_allowed", "unknown", "tokens")
 _FORKED: Final = ("calls", "ran", "blocked", "writes", "failed", "tokens")
 _TITLES: Final = {"newly_allowed": "allowed", "asked": "asks", "writes": "new writes"}
-_STYLE: Final = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; color: #1a1a1a }
-table { border-collapse: collapse; width: 100% } th, td { padding: .3rem .6rem; text-align: left }
-th { border-bottom: 2px solid #999 } td { border-bottom: 1px solid #ddd; vertical-align: top }
-td.n { text-align: right; font-variant-numeric: tabular-nums } .bad { color: #a40000 }
-code { font-size: 90% } p.limits { font-weight: 600 }
-"""
 
 
 def totals(rows: Sequence[Row]) -> dict[str, int]:
@@ -46,9 +38,7 @@ def print_table(out: Console, rows: Sequence[Row], change: str, over: Mapping[st
         table.add_column("cost", right=True, no_wrap=True)
     table.add_column("first difference")
     for row in rows:
-        cells = [Text(str(row.count(each) or "")) for each in columns]
-        if priced:
-            cells.append(Text("" if row.cost is None else f"{row.cost:.4g}"))
+        cells = map(Text, _counts(row, columns, priced=priced))
         last = Text(visible(row.error or row.first), style="red" if row.error else "")
         table.add_row(Text(f"…{row.run[-8:]}"), Text(visible(row.name)), *cells, last)
     if rows:
@@ -60,8 +50,7 @@ def print_table(out: Console, rows: Sequence[Row], change: str, over: Mapping[st
             shown = Text(f"{said}({arguments_text(write['args'])})", style="magenta")
             out.print(shown, soft_wrap=True)
     out.print(_sums(rows, change), soft_wrap=True)
-    for what, limit in over.items():
-        said = f"over the limit: {_counted(totals(rows)[what], what)}, at most {limit} allowed"
+    for said in _over(rows, over):
         out.print(Text(said, style="bold red"), soft_wrap=True)
 
 
@@ -69,6 +58,22 @@ def _columns(rows: Sequence[Row]) -> Sequence[str]:
     """What is counted, where there is anything to count."""
     found = _FORKED if any(row.fork for row in rows) else _JUDGED
     return [each for each in found if each == "calls" or any(row.count(each) for row in rows)]
+
+
+def _counts(row: Row, columns: Sequence[str], *, priced: bool) -> list[str]:
+    """The numbers of a run that are not zero; what it cost is the last of them."""
+    counts = [str(row.count(each) or "") for each in columns]
+    cost = "" if row.cost is None else f"{row.cost:.4g}"
+    return [*counts, cost] if priced else counts
+
+
+def _over(rows: Sequence[Row], over: Mapping[str, int]) -> list[str]:
+    """What went over its limit."""
+    sums = totals(rows)
+    return [
+        f"over the limit: {_counted(sums[what], what)}, at most {limit} allowed"
+        for what, limit in over.items()
+    ]
 
 
 def _counted(count: int, what: str) -> str:
@@ -97,42 +102,28 @@ def as_data(rows: Sequence[Row], change: str, over: Mapping[str, int]) -> dict[s
     }
 
 
-def as_html(rows: Sequence[Row], change: str, over: Mapping[str, int]) -> str:
-    """One file; nothing in it is fetched, and all that is recorded is text."""
+def write_page(out: TextIO, rows: Sequence[Row], change: str, over: Mapping[str, int]) -> None:
+    """One page that needs nothing else, and in which all that is recorded is text."""
+    from rollcage_views.html import write_report  # templates, which only a page waits for
+
     columns = _columns(rows)
-    cost = ["cost"] if any(row.cost is not None for row in rows) else []
-    counts = [_TITLES.get(each, each) for each in columns]
-    titles = ["run", "job", *counts, *cost, "first difference"]
-    head = "".join(f"<th>{_text(title)}</th>" for title in titles)
-    body = "\n".join(_html_row(row, columns, priced=bool(cost)) for row in rows)
-    broken = "".join(
-        f'<p class="limits bad">{_text(_counted(totals(rows)[what], what))}, at most {limit}</p>'
-        for what, limit in over.items()
-    )
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8">'
-        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
-        f"style-src 'unsafe-inline'\">\n<title>Backtest: {_text(change)}</title>\n"
-        f"<style>{_STYLE}</style></head>\n<body>\n<h1>Backtest: {_text(change)}</h1>\n"
-        f"<p>{_text(_sums(rows, change))}</p>\n{broken}\n<table>\n<tr>{head}</tr>\n{body}\n</table>"
-        "\n</body>\n</html>\n"
+    priced = any(row.cost is not None for row in rows)
+    write_report(
+        "backtest.html",
+        out,
+        package=__package__,
+        change=change,
+        sums=_sums(rows, change),
+        over=_over(rows, over),
+        counted=[*(_TITLES.get(each, each) for each in columns), *(["cost"] if priced else [])],
+        rows=[_page_row(row, columns, priced=priced) for row in rows],
     )
 
 
-def _html_row(row: Row, columns: Sequence[str], *, priced: bool) -> str:
-    counts = "".join(f'<td class="n">{row.count(each) or ""}</td>' for each in columns)
-    if priced:
-        counts += f'<td class="n">{"" if row.cost is None else f"{row.cost:.4g}"}</td>'
-    writes = "".join(
-        f"<br><code>{_text(each['name'])}({_text(arguments_text(each['args']))})</code>"
-        for each in row.writes
-    )
-    last = f'<span class="bad">{_text(row.error)}</span>' if row.error else _text(row.first)
-    return (
-        f"<tr><td><code>{_text(row.run)}</code></td><td>{_text(row.name)}</td>{counts}"
-        f"<td>{last}{writes}</td></tr>"
-    )
-
-
-def _text(said: str) -> str:
-    return html.escape(visible(said))
+def _page_row(row: Row, columns: Sequence[str], *, priced: bool) -> dict[str, Any]:
+    writes = [f"{visible(each['name'])}({arguments_text(each['args'])})" for each in row.writes]
+    counts = _counts(row, columns, priced=priced)
+    return {
+        "run": row.run, "name": row.name, "counts": counts, "writes": writes,
+        "first": row.first, "error": row.error,
+    }  # fmt: skip
