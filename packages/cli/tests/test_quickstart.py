@@ -41,6 +41,13 @@ def test_without_a_framework_it_is_plain_python(cli: Cli, only: Only) -> None:
     assert len(list(Path("rollcage-quickstart/outbox").iterdir())) == 3
 
 
+def test_what_it_records_is_read_at_a_glance(cli: Cli, only: Only) -> None:
+    only()
+    assert cli("quickstart", "--json").code == 0
+    shown = cli("show", "@yours", "--step", "1", "--store", "rollcage-quickstart/.rollcage")
+    assert 'outcome: [{tool: "unpaid", args: {}}]' in shown.out
+
+
 def test_frameworks_are_found_with_their_adapters(only: Only) -> None:
     only("crewai", "rollcage_crewai", "langchain", "rollcage_autogen")
     assert [each.key for each in frameworks.installed()] == ["crewai"]

@@ -7,14 +7,14 @@ from typing import Any
 
 from rollcage import Session, tool
 
-from rollcage_cli.quickstart.job import FINAL, TURNS, Ask, declared, functions
+from rollcage_cli.quickstart.job import FINAL, TURNS, declared, functions
 
 __all__ = ["run"]
 
 
-def decide(turn: int) -> list[Ask]:
+def decide(turn: int) -> list[dict[str, Any]]:
     """Stands in for a model: the calls of this turn; none at the end."""
-    return list(TURNS[turn]) if turn < len(TURNS) else []
+    return [each._asdict() for each in TURNS[turn]] if turn < len(TURNS) else []
 
 
 def run(outbox: Path, session: Session | None, *, dies: bool) -> str:
@@ -27,7 +27,7 @@ def run(outbox: Path, session: Session | None, *, dies: bool) -> str:
     named = {each.__name__: each for each in tools}
     turn = 0
     while calls := ask(turn):
-        for name, args in calls:
-            named[name](**args)
+        for call in calls:
+            named[call["tool"]](**call["args"])
         turn += 1
     return FINAL
