@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from rollcage import RunInUse, Session, open_store, tool
+from rollcage.session.threads import in_threads_of
 from rollcage.store import JsonlStore, disk
 from rollcage.store.writer import JsonlWriter
 
@@ -258,3 +259,37 @@ def test_a_forked_child_has_threads_of_its_own(url: str) -> None:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert [info.name for info in open_store(url).runs()] == ["job 1", "job 2"]
+
+
+def test_an_error_that_nobody_waits_for_ends_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(threading, "excepthook", lambda raised: told.append(str(raised.exc_value)))
+
+    def fail() -> None:
+        raise OSError("the connection is gone")
+
+    done = threading.Event()
+    in_threads_of("after an error", fail)
+    waited_for = threading.Event()
+    in_threads_of("after an error", waited_for.set)
+    assert waited_for.wait(10)
+    in_threads_of("after an error", done.set)
+    assert done.wait(10), "the thread that failed is counted for ever"
+    assert told == ["the connection is gone"]
+
+
+def test_what_no_thread_could_be_had_for_is_not_done_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    done: list[str] = []
+    over = threading.Event()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            in_threads_of("none to be had", lambda: done.append("refused"))
+    in_threads_of("none to be had", lambda: done.append("wanted"))
+    in_threads_of("none to be had", over.set)
+    assert over.wait(10)
+    waited()
+    assert done == ["wanted"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -44,34 +45,38 @@ class _Place:
                     return
             try:
                 work()
-            finally:
-                del work  # it holds what it gave
-                with _guard:
-                    self.pieces -= 1
+            except BaseException:  # noqa: BLE001 - nobody waits for it; others wait for this thread
+                threading.excepthook(
+                    threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread()))
+                )
+            del work  # it holds what it gave
+            with _guard:
+                self.pieces -= 1
 
 
 def in_threads_of(name: str, work: Callable[[], None]) -> None:
-    """Have work done in a thread of a place, as soon as one is free; it raises nothing.
+    """Have work done in a thread of a place, as soon as one is free.
 
     Args:
         name: of the place: those of one name wait for each other.
-        work: what is done.
+        work: what is done. An error of it is told as that of any thread, and ends none.
+
+    Raises:
+        RuntimeError: the system has no thread for it; it will not be done.
     """
     with _guard:
-        place = _places.setdefault(name, _Place(name))
+        place = _places.get(name) or _Place(name)
+        if place.pieces >= place.threads and place.threads < _MOST:
+            try:
+                threading.Thread(target=place.serve, name="rollcage-wait", daemon=True).start()
+            except RuntimeError:  # the system has no more: those that there are do it
+                if not place.threads:
+                    raise
+            else:
+                place.threads += 1
+        _places[name] = place
         place.pieces += 1
         place.todo.put(work)
-        if place.pieces <= place.threads or place.threads == _MOST:
-            return
-        place.threads += 1
-    try:
-        threading.Thread(target=place.serve, name="rollcage-wait", daemon=True).start()
-    except RuntimeError:  # the system has no more: those that there are do it
-        with _guard:
-            place.threads -= 1
-            if place.threads:
-                return
-        raise
 
 
 def _leave_to_parent() -> None:
