@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from mission import SECRET, World, asks, served_write
 from postgres import new_store
 from rollcage import Compensation, QueueApprover, RunStopped, Session, compensate, tool
+from rollcage.errors import TraceCorrupt
 from rollcage.store import open_store
 from rollcage.trace import read_run
 from rollcage_server import Role
@@ -188,6 +190,66 @@ async def test_an_undo_is_planned_refused_where_it_changed_and_confirmed_once(
         await post(client, f"{other}/undo", confirm, 404)
         for key in ("x", "../x", "nothing.plan.1"):
             await post(client, f"{at}/undo", confirm | {"plan": key}, 404)
+
+
+class Killed(BaseException):
+    """A worker is killed."""
+
+
+@pytest.mark.parametrize("killed_at", ["a", "the result"])
+async def test_an_undo_whose_worker_was_killed_is_gone_on_with(
+    placed: World, monkeypatch: pytest.MonkeyPatch, killed_at: str
+) -> None:
+    class Shelf(dict[str, str | None]):
+        def __setitem__(self, key: str, text: str | None) -> None:
+            if key == killed_at and text is None:
+                raise Killed
+            super().__setitem__(key, text)
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    with Session("shelf", store=placed.url) as session:
+        shelf_put("a", "one")
+        shelf_put("b", "two")
+    at = f"/runs/{session.run_id}"
+    async with placed.client(Role.OPERATOR) as client:
+        asked = await post(client, f"{at}/undo-plan", {"wait": 0}, 202)
+        await worked(placed)
+        planned = (await client.get(f"/api/v1{at}/commands/{asked['command']}")).json()
+        confirm = {"plan": asked["command"], "digest": planned["data"]["digest"], "wait": 0}
+        await post(client, f"{at}/undo", confirm, 202)
+        with monkeypatch.context() as patch:
+            patch.setattr(sys.modules[__name__], "SHELF", Shelf(SHELF))
+            if killed_at == "the result":
+                patch.setattr(Commands, "done", killed)
+            with pytest.raises(Killed):
+                await worked(placed)
+            half = dict(SHELF)
+        assert half == {"a": "one" if killed_at == "a" else None, "b": None}
+        SHELF.update(half)
+        await worked(placed)
+        assert (await post(client, f"{at}/undo", confirm))["outcome"] == "undone"
+    assert SHELF == {"a": None, "b": None}
+
+
+async def test_the_undo_of_a_damaged_run_is_refused_and_not_waited_for(
+    placed: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Session("shelf", store=placed.url) as session:
+        shelf_put("a", "one")
+
+    def damaged(*_: Any, **__: Any) -> Any:
+        raise TraceCorrupt("the trace", 2, "its hash does not follow")
+
+    at = f"/runs/{session.run_id}"
+    async with placed.client(Role.OPERATOR) as client:
+        asked = await post(client, f"{at}/undo-plan", {"wait": 0}, 202)
+        monkeypatch.setattr("rollcage_workflow.engine.worker.aplan_undo", damaged)
+        await worked(placed)
+        said = (await client.get(f"/api/v1{at}/commands/{asked['command']}")).json()
+    assert said["outcome"] == "refused"
+    assert "its hash does not follow" in said["detail"]
 
 
 async def test_an_undo_is_confirmed_while_the_server_waits_for_the_worker(placed: World) -> None:

@@ -8,8 +8,17 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from rollcage import Halt, RollcageError, RunInUse, SessionHalted, aplan_undo, aundo_run
-from rollcage.errors import RunNotFound, StoreError, ToolMissing, TraceUnwritable
+import orjson
+from rollcage import (
+    Halt,
+    RollcageError,
+    RunInUse,
+    SessionHalted,
+    UndoPlan,
+    aplan_undo,
+    aundo_run,
+)
+from rollcage.errors import RunNotFound, StoreError, ToolMissing, TraceCorrupt, TraceUnwritable
 from rollcage.gate import ApprovalQueue
 from rollcage.store import Store
 from rollcage_views import plan_data, plan_digest, report_data
@@ -253,7 +262,7 @@ class Worker:
             self.tell(command.key, str(error))
             return _OPEN
         except (StoreError, TraceUnwritable) as error:
-            if not isinstance(error, RunNotFound):
+            if not isinstance(error, RunNotFound | TraceCorrupt):
                 raise
             return _Done("refused", str(error))
         except Exception as error:  # noqa: BLE001 - it is told to who asked for it
@@ -267,7 +276,7 @@ class Worker:
         try:
             if planned:
                 now = await aplan_undo(self.store, run_id, to=to, tools=self._tools)
-                if plan_digest(now) != planned:
+                if plan_digest(now) != planned and not await self._is_rest(command, now):
                     return _Done("changed", "it would not do what was confirmed", plan_data(now))
             report = await aundo_run(self.store, run_id, to=to, tools=self._tools, **given)
         except RunInUse:
@@ -275,7 +284,7 @@ class Worker:
         except ToolMissing as error:  # nothing was changed, and another worker may have it
             self.tell(command.key, str(error))
             return _OPEN
-        except RunNotFound as error:
+        except (RunNotFound, TraceCorrupt) as error:
             return _Done("refused", str(error))
         except (StoreError, TraceUnwritable):
             raise
@@ -283,3 +292,16 @@ class Worker:
             return _Done("refused", f"{type(error).__name__}: {error}")
         outcome = "undone" if report.complete else "incomplete"
         return _Done(outcome, str(report), report_data(report))
+
+    async def _is_rest(self, command: Command, now: UndoPlan) -> bool:
+        """Whether a part of what was confirmed is done already, and this is all the rest of it.
+
+        So an undo that was cut off goes on. It never does what nobody confirmed.
+        """
+        key = command.key.replace(".undo.", ".plan.")
+        seen = await asyncio.to_thread(self.commands.result, key)
+        if seen is None or seen.data is None or seen.data["digest"] != command.plan_digest:
+            return False
+        told: dict[str, Any] = orjson.loads(orjson.dumps(plan_data(now)))
+        left = iter(seen.data["steps"])
+        return now.to == command.to and all(step in left for step in told["steps"])
