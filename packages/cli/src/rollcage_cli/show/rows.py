@@ -1,0 +1,101 @@
+"""The steps of a run as a table, which fits on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.text import Text
+from rollcage.trace import REPLAYED, Step
+from rollcage_views import call_text, duration_text, outcome_text, state_text
+
+from rollcage_cli.output import visible
+from rollcage_cli.table import Table
+
+__all__ = ["STYLES", "cell", "name_of", "styled_state", "table_of"]
+
+STYLES: Final = {
+    "hit": "cyan", "seen": "blue", "ran": "green", "simulated": "magenta", "failed": "red",
+    "blocked": "magenta", "unknown": "bold yellow", "cut_off": "yellow", "not_started": "dim",
+}  # fmt: skip
+_FIXED: Final = 47  # columns of the table besides the call, its arguments and its outcome
+_WIDE: Final = 110  # columns from which on effects, turns and arguments have their own
+_STATE: Final = 12  # columns of a state on a narrower terminal
+_NARROW_FIXED: Final = 34  # and of all besides the call and its outcome
+
+
+def styled_state(row: Step) -> Text:
+    """A step's state, in its colour."""
+    text = Text(state_text(row), style=STYLES[row.state])
+    if row.state in REPLAYED:
+        text.highlight_regex(r"\(.*\)", "red")
+    return text
+
+
+def table_of(rows: Sequence[Step], width: int) -> Table:
+    """A line a step, in so many columns of a terminal."""
+    names = [name_of(row) for row in rows]
+    agents = [visible(row.agent) for row in rows]
+    by = min(max(map(len, agents)), 12 if width < _WIDE else 20)
+    left = width - (by + 2 if by else 0)
+    if width < _WIDE:
+        return _narrow(rows, names, by, max(left - _NARROW_FIXED, 20))
+    call = min(max(map(len, names)), 28)
+    left = max(left - call - _FIXED, 20)
+    arguments = left * 2 // 5
+    table = Table()
+    titles = ("step", "turn", *(["agent"] if by else []), "call", "effect", "state", "arguments")
+    for title in (*titles, "outcome", "took"):
+        table.add_column(title, right=title in ("step", "turn", "took"), no_wrap=True)
+    for row, name in zip(rows, names, strict=True):
+        table.add_row(
+            str(row.step),
+            str(row.turn),
+            *([cell(visible(row.agent), by)] if by else []),
+            cell(name, call),
+            row.simulated or row.effect,
+            styled_state(row),
+            cell(call_text(row), arguments),
+            cell(outcome_text(row), left - arguments),
+            duration_text(row.duration),
+        )
+    return table
+
+
+def _narrow(rows: Sequence[Step], names: Sequence[str], by: int, room: int) -> Table:
+    """What a terminal of 80 columns has room for: the call with its arguments in one column."""
+    calls = [
+        f"{name}({call_text(row)})" if row.kind != "branch" else name
+        for row, name in zip(rows, names, strict=True)
+    ]
+    call = min(max(map(len, calls)), room * 3 // 5)
+    table = Table()
+    for title in ("step", *(["agent"] if by else []), "call", "state", "outcome", "took"):
+        table.add_column(title, right=title in ("step", "took"), no_wrap=True)
+    for row, said in zip(rows, calls, strict=True):
+        table.add_row(
+            str(row.step),
+            *([cell(visible(row.agent), by)] if by else []),
+            cell(said, call),
+            cell(styled_state(row), _STATE),
+            cell(outcome_text(row), room - call),
+            duration_text(row.duration),
+        )
+    return table
+
+
+def cell(text: str | Text, width: int) -> Text:
+    """A text, cut off where it is too long."""
+    shown = text if isinstance(text, Text) else Text(text[: 2 * width])
+    shown.truncate(width, overflow="ellipsis")
+    return shown
+
+
+def name_of(row: Step) -> str:
+    """What a step is called, with a sign where it is nested or undoes another."""
+    name = visible(row.name)
+    if row.kind == "branch":
+        return f"join of {name}"
+    if row.undoes is not None:
+        return f"  ↺ {name}"
+    return f"  ↳ {name}" if row.parent is not None else name
