@@ -74,17 +74,21 @@ def resolve_step(
     _check(_in_doubt(read_run(own.read(run)), run, step), outcome, given=given)
     writer = own.reopen(run)
     try:
-        return _append(own.read(run), writer, step, outcome)
+        trace = own.read(run)
+        check_attested(trace)
+        row = _in_doubt(read_run(trace), run, step)
+        _check(row, outcome, given=given)  # it may have ended since
+        return _append(trace, writer, row, outcome)
     finally:
         writer.close()
 
 
-def _append(trace: RunTrace, writer: Writer, step: int, outcome: dict[str, Any]) -> Resolved:
-    check_attested(trace)
-    row = _in_doubt(read_run(trace), trace.run, step)
+def _append(trace: RunTrace, writer: Writer, row: Step, outcome: dict[str, Any]) -> Resolved:
     digest = sha256(orjson.dumps(outcome)).hexdigest()
     now = time.time_ns() // 1000
-    writer.append(step_resolved(time=now, step=step, by="operator", outcome=outcome, digest=digest))
+    writer.append(
+        step_resolved(time=now, step=row.step, by="operator", outcome=outcome, digest=digest)
+    )
     writer.sync()
     status = None if trace.info is None else trace.info.status
     if status is not None:
