@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from rollcage import NotReplayableWarning, Session, resolve_step, tool
 from rollcage.errors import SessionError
-from rollcage.store import JsonlStore, Writer
+from rollcage.store import JsonlStore
+from rollcage.store.writer import JsonlWriter
 from rollcage.trace import read_run
 
 
@@ -31,7 +32,7 @@ class Slow(JsonlStore):
         with Session("job", store=self), contextlib.suppress(NotReplayableWarning):
             lock()
 
-    def reopen(self, run: str) -> Writer:
+    def reopen(self, run: str) -> JsonlWriter:
         self.went_on.set()
         self.calling.join(30)
         return super().reopen(run)
