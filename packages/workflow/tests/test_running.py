@@ -1011,6 +1011,7 @@ async def test_the_newest_executions_are_listed_without_a_look_at_older_ones(
     assert len(looked) <= 5
     assert [step.path for step in found[0].steps] == ["a"]
     assert len(executions(store)) == 7
+    assert not [run for run in looked if store.info(run).name.startswith("plain")]
 
 
 def starting() -> dict[str, Any]:

@@ -193,7 +193,7 @@ def _stands(
 
 
 def executions(store: Store, *, limit: int | None = None) -> list[Execution]:
-    """The executions that the store knows, the newest attempt last.
+    """The executions that the store knows, the newest attempt last; runs without input are none.
 
     Args:
         store: where their runs are kept.
@@ -205,7 +205,7 @@ def executions(store: Store, *, limit: int | None = None) -> list[Execution]:
     many = None if limit is None else 2 * limit
     while True:
         runs = store.runs(limit=many)
-        for name in dict.fromkeys(info.name for info in reversed(runs)):
+        for name in dict.fromkeys(each.name for each in reversed(runs) if each.input is not None):
             if name not in seen and (limit is None or len(found) < limit):
                 seen.add(name)
                 each = _readable(store, name)
