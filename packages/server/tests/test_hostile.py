@@ -12,6 +12,7 @@ import pytest
 from mission import REASON, World, served_read
 from rollcage import Session
 from rollcage_server import Authority, Role, create_app
+from rollcage_server.audit import Audit
 from rollcage_server.signing import STATIC
 
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'{{7*7}}\x1b[2J\u202e"
@@ -45,6 +46,33 @@ async def test_recorded_text_is_text_on_every_page(world: World) -> None:
             assert answer.status_code == 200, (path, answer.text)
             for raw in ("<script>alert", "<img src=x", "\x1b", "\u202e", "49\x1b"):
                 assert raw not in answer.text, path
+
+
+async def test_numbers_and_names_that_nothing_can_hold_are_refused(world: World) -> None:
+    run, huge = world.runs["fine"], 10**40
+    bad_name = '{"id": "x", "plan": "p", "inputs": {"\\ud800": 1}}'
+    async with world.client(Role.ADMIN) as client:
+        for path in (f"/runs/{run}?first={huge}", f"/api/v1/runs/{run}/steps?first={huge}"):
+            assert (await client.get(path)).status_code == 422, path
+        to = await client.post(f"/api/v1/runs/{run}/undo-plan", json={"to": huge})
+        assert to.status_code == 422
+        kind = {"Content-Type": "application/json"}
+        named = await client.post("/api/v1/workflows/start", content=bad_name, headers=kind)
+        assert (named.status_code, named.json()["error"]["code"]) == (409, "workflow")
+
+
+async def test_an_action_that_breaks_has_its_outcome_in_the_audit_log(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(type(world.store), "stop", broken)
+    async with world.client(Role.ADMIN) as client:
+        answer = await client.post(f"/api/v1/runs/{world.runs['fine']}/stop", json={})
+    assert answer.status_code == 500
+    told = [(line.outcome, line.detail) for line in Audit(world.store).lines()]
+    assert told == [("begun", ""), ("failed", "unexpected")]
 
 
 async def test_names_and_ids_that_are_paths_reach_no_file(world: World, tmp_path: Path) -> None:

@@ -111,6 +111,9 @@ def audited(
         outcome = "failed" if isinstance(error, StoreError) else "refused"
         asking.audit.add(asking.who, role, name, target, outcome, error.code)
         raise
+    except Exception:
+        asking.audit.add(asking.who, role, name, target, "failed", "unexpected")
+        raise
     asking.audit.add(asking.who, role, name, target, "done")
     return done
 

@@ -26,11 +26,12 @@ from rollcage_server.access import AskingNow, Routes
 from rollcage_server.live import after_of, live
 from rollcage_server.roles import Right
 
-__all__ = ["Data", "Limit", "api"]
+__all__ = ["Data", "First", "Limit", "api"]
 
 api = Routes("/api/v1", documented=True)
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
+First = Annotated[int, Query(ge=1, le=2**31 - 1)]
 Moment = Annotated[int | None, Query(ge=0, description="Unix time (µs)")]
 
 
@@ -93,7 +94,7 @@ def run(asking: AskingNow, run: str) -> Response:
 def steps(
     asking: AskingNow,
     run: str,
-    first: Annotated[int, Query(ge=1)] = 1,
+    first: First = 1,
     count: Limit = reading.PAGE,
 ) -> Response:
     """List steps of a run; what that costs hardly grows with the run."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import Query, Request
+from fastapi import Request
 from rollcage.store import store_option
 from rollcage_views import (
     States,
@@ -22,6 +20,7 @@ from starlette.responses import Response
 
 from rollcage_server import reading
 from rollcage_server.access import AskingNow, Routes
+from rollcage_server.api import First
 from rollcage_server.live import after_of, live
 from rollcage_server.rendering import page
 from rollcage_server.roles import Right
@@ -29,8 +28,6 @@ from rollcage_server.roles import Right
 __all__ = ["pages"]
 
 pages = Routes()
-
-First = Annotated[int, Query(ge=1)]
 
 
 @pages.get("/", Right.SEE)

@@ -31,7 +31,7 @@ class Planning(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    to: int | None = Field(None, ge=1, description="The last step that stays")
+    to: int | None = Field(None, ge=1, le=2**31 - 1, description="The last step that stays")
     wait: float = Field(_PATIENCE, ge=0, le=20, description="Seconds to wait for a worker")
 
 

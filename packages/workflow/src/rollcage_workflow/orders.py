@@ -389,7 +389,7 @@ def _plain(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Inputs or results that are JSON as they are: nothing else is written down unasked."""
     for name, each in inputs.items():
         try:
-            orjson.dumps(each)
+            orjson.dumps({name: each})
         except TypeError as error:
             raise WorkflowError(f"{name!r} is no JSON: {error}") from None
         if not is_finite(each):
