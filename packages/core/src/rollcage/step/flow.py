@@ -161,10 +161,10 @@ def _whole(given: Callable[..., Any]) -> Callable[..., Any]:
     if not inspect.isasyncgenfunction(given):
         return given
 
-    async def awaited(**words: Any) -> list[Any]:
+    async def collected(**words: Any) -> list[Any]:
         return [each async for each in given(**words)]
 
-    return awaited
+    return collected
 
 
 def _body(progress: Progress, body: Callable[..., Any]) -> Callable[..., Any]:

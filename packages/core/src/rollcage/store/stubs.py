@@ -100,11 +100,7 @@ def pruned_in(stub: bytes) -> Pruned:
 
 def is_damaged(stub: bytes) -> bool:
     """Whether what is left of a pruned run can't be read."""
-    try:
-        info_in(stub, "")
-    except StoreError:
-        return True
-    return False
+    return pruned_in(stub) == UNTOLD
 
 
 def gone(info: RunInfo) -> RunPruned:
