@@ -4,6 +4,7 @@ import base64
 import hmac
 import os
 import re
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from rollcage_server.auth import OneTime
 from rollcage_server.errors import BadRequest, TokensInvalid
 from rollcage_server.oidc import Issuer
 from rollcage_server.roles import Principal
+from rollcage_server.tokens import TokenFile
 
 ISSUER = "https://issuer.example"
 
@@ -66,6 +68,36 @@ async def test_tokens_that_are_forged_expired_or_revoked_are_refused(world: Worl
             assert answer.headers["www-authenticate"] == "Bearer"
         answer = await client.get("/api/v1/me", headers={"Authorization": f"Basic {fine}"})
         assert answer.status_code == 401
+
+
+def test_a_thread_that_read_the_file_before_brings_no_revoked_token_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Meanwhile(TokenFile):
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            if loaded.is_set() and threading.current_thread() is not slow:
+                go_on.set()
+                slow.join(5)
+
+    def loads(data: bytes) -> Any:
+        found = load(data)
+        if threading.current_thread() is slow:
+            loaded.set()
+            go_on.wait(5)
+        return found
+
+    made, text = world.tokens.create("eve", [Role.ADMIN], 60)
+    load, loaded, go_on = orjson.loads, threading.Event(), threading.Event()
+    slow = threading.Thread(target=lambda: tokens.principal(text))
+    tokens = Meanwhile(world.tokens.path)
+    monkeypatch.setattr(orjson, "loads", loads)
+    slow.start()
+    assert loaded.wait(5)
+    world.tokens.revoke(made.id)
+    assert tokens.principal(text) is None
+    slow.join(5)
+    assert tokens.principal(text) is None
 
 
 def test_a_file_of_tokens_that_others_can_read_is_not_used(world: World) -> None:

@@ -66,8 +66,8 @@ class TokenFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._seen: tuple[int, int, int] | None = None
-        self._tokens: dict[str, Token] = {}
+        # Both at once: a thread that read it before must not leave its tokens as those of now.
+        self._known: tuple[tuple[int, int, int] | None, dict[str, Token]] = (None, {})
 
     # --- recognising ------------------------------------------------------------------------------
 
@@ -174,18 +174,19 @@ class TokenFile:
         try:
             found = self.path.stat()
             seen = (found.st_mtime_ns, found.st_ino, found.st_size)
-            if seen == self._seen:
-                return self._tokens
+            known, tokens = self._known
+            if seen == known:
+                return tokens
             if found.st_mode & 0o077:
                 raise TokensInvalid(f"{self.path} is open to others: chmod 600 {self.path}")
             data: Any = orjson.loads(self.path.read_bytes())
             if data["format"] != _FORMAT:
                 raise ValueError(f"its format is {data['format']!r}")
             told = (Token(**each | {"roles": tuple(each["roles"])}) for each in data["tokens"])
-            self._tokens = {token.id: token for token in told}
+            tokens = {token.id: token for token in told}
         except OSError as error:
             raise TokensInvalid(f"{self.path} can't be read: {error}") from error
         except (ValueError, TypeError, LookupError) as error:
             raise TokensInvalid(f"{self.path} holds no tokens: {error}") from None
-        self._seen = seen
-        return self._tokens
+        self._known = (seen, tokens)
+        return tokens
