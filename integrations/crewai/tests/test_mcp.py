@@ -144,6 +144,31 @@ def test_servers_of_a_session_are_told_apart(lab: Any, server: Server) -> None:
             mcp_tools(server.params(), session, "nothing").__enter__()
 
 
+def test_only_the_tools_that_are_taken_need_names_of_their_own(lab: Any, server: Server) -> None:
+    """Two servers with the same tools, of each of which another one is wanted."""
+    for there, replay in ((True, "off"), (False, "offline")):
+        left, right = server.params(there=there), server.params("other", there=there)
+        with (
+            lab.session(replay=replay) as session,
+            mcp_tools(left, session, "note", server="left") as (note,),
+            mcp_tools(right, session, "measure", server="right") as (measure,),
+        ):
+            assert note.run(line="a") == "noted a"
+            assert "21.5" in measure.run(city="Lima")
+            with pytest.raises(ContractError, match="both have a tool 'note'"):
+                mcp_tools(right, session, "note", server="right").__enter__()
+    assert server.lines().count("- a") == 1
+
+
+def test_a_tool_that_outlives_its_block_starts_no_server(lab: Any, server: Server) -> None:
+    with lab.session() as session:
+        with mcp_tools(server.params(), session, "note") as (note,):
+            note.run(line="a")
+        with pytest.raises(ContractError, match="the block of mcp_tools has ended"):
+            note.run(line="b")
+    assert server.lines() == ["start", "- a"]
+
+
 # --- servers that agents name themselves ---------------------------------------------------------
 
 

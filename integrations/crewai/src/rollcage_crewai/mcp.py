@@ -60,13 +60,13 @@ def mcp_tools(
         listing = McpListing.of(session, server, serverparams)
         wanted = {sanitize_tool_name(name) for name in tool_names}
         found = {tool.name: (tool, each) for tool, each in _made(running, listing)}
-        listing.claim([each["name"] for _, each in found.values()], "use sessions of their own")
         missing = wanted - found.keys()
         if missing:
             known = ", ".join(sorted(found)) or "none"
             raise ContractError(f"the MCP server has no {', '.join(sorted(missing))}, but {known}")
         taken = {name: each for name, each in found.items() if not wanted or name in wanted}
         own = {name: each["name"] for name, (_, each) in taken.items()}
+        listing.claim(own.values(), "use sessions of their own, or take other tools of one")
         check_names(own, contracts=contracts or {})
         yield guard_tools(
             [tool for tool, _ in taken.values()],
@@ -95,6 +95,7 @@ class _Server:
         self._connect_timeout = connect_timeout
         self._lock = threading.Lock()
         self._adapt: Any = None
+        self._is_over = False
         self._tools: dict[str, tuple[Callable[..., Any], Any]] = {}
 
     def _started(self) -> dict[str, tuple[Callable[..., Any], Any]]:
@@ -108,6 +109,10 @@ class _Server:
                 raise NotImplementedError
 
         with self._lock:
+            if self._is_over:  # nobody would stop it
+                raise ContractError(
+                    "the block of mcp_tools has ended, and its server: use its tools within it"
+                )
             if self._adapt is None:
                 adapt: Any = MCPAdapt(self._serverparams, Both(), self._connect_timeout)
                 found = adapt.__enter__()  # what fails here has ended by itself
@@ -130,8 +135,9 @@ class _Server:
         return known[name][0](dict(arguments))
 
     def stop(self) -> None:
-        """Stop the server, if it was needed."""
+        """Stop the server, if it was needed; it is not started any more."""
         with self._lock:
+            self._is_over = True
             if self._adapt is not None:
                 self._adapt.__exit__(None, None, None)
                 self._adapt = None
