@@ -1,5 +1,7 @@
 """Tools of MCP servers: recorded at their bodies, and replayed where there is no server."""
 
+import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -109,6 +111,26 @@ async def test_a_resumed_agent_goes_on_with_the_server_that_it_needs(
     assert servers.written() == ["- a", "- b"]
     assert [message.text for message in told] == ["noted a", "noted b"]
     assert servers.notes.read_text().count("start") == starts + 1  # for the one new call
+
+
+def test_a_graph_that_is_killed_before_its_checkpoint_writes_once(
+    tmp_path: Path, servers: Servers
+) -> None:
+    """What the server did is on record, though the state of the graph does not know of it."""
+    program = str(Path(__file__).with_name("crashing_mcp.py"))
+    command = [sys.executable, program, str(tmp_path), sys.executable, FEATURES, str(servers.notes)]
+    # What is killed leaves no figures of its coverage: it is not measured.
+    environment = {n: v for n, v in os.environ.items() if n != "COVERAGE_PROCESS_CONFIG"}
+    codes = []
+    for deadly in (2, 0):
+        done = subprocess.run(
+            [*command, "--", str(deadly)],
+            env=environment, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        codes.append(done.returncode)
+        assert servers.written() == ["- a", "- b"], done.stderr[-2000:]
+    assert codes == [-9, 0], done.stderr[-2000:]
+    assert done.stdout == "Go. | noted a | noted b | done"
 
 
 async def test_a_server_that_dies_in_a_write_leaves_its_outcome_unknown(
