@@ -25,6 +25,7 @@ from rollcage_views import (
     hits_of,
     in_order,
     inbox_of,
+    jobs_of,
     line_diff,
     lineage_of,
     may_answer,
@@ -160,6 +161,19 @@ def test_the_inbox_has_what_waits_and_nothing_else(incident: Incident) -> None:
     assert (unknown.run, unknown.step.step, unknown.why) == (incident.unknown, 1, "unknown")
     assert len(found) == 2
     assert inbox_of(own, waiting.request.expires).approvals == []
+
+
+def test_an_inbox_says_that_older_jobs_were_not_looked_through(
+    incident: Incident, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, now = open_store(incident.store), time_ns() // 1000
+    count = len(jobs_of(own))
+    monkeypatch.setattr("rollcage_views.inbox._JOBS", count)
+    found = inbox_of(own, now)
+    assert not found.older
+    assert found.as_data(now)["older"] is False
+    monkeypatch.setattr("rollcage_views.inbox._JOBS", count - 1)
+    assert inbox_of(own, now).older
 
 
 def test_a_request_that_cannot_be_believed_is_told(incident: Incident) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from rollcage.errors import ApprovalCorrupt, RollcageError
@@ -12,7 +11,7 @@ from rollcage.gate import ApprovalQueue, Queued, same_person
 from rollcage.store import Store
 from rollcage.trace import Step, read_run
 
-from rollcage_views.jobs import jobs_of
+from rollcage_views.jobs import Job, jobs_of
 from rollcage_views.lineage import lineage_of, standing
 from rollcage_views.viewer import SEES_ALL, Viewer
 
@@ -56,11 +55,13 @@ class Inbox:
         approvals: the requests that nobody has decided on, and that are not expired.
         unknown: the steps to resolve.
         damaged: the ids of requests that can't be believed, with why: their calls do not run.
+        older: whether there are older jobs, which were not looked through for steps to resolve.
     """
 
     approvals: list[Queued]
     unknown: list[Waiting]
     damaged: dict[str, str]
+    older: bool = False
 
     def __len__(self) -> int:
         return len(self.approvals) + len(self.unknown)
@@ -75,6 +76,7 @@ class Inbox:
             "approvals": [queued_data(each, now) for each in self.approvals],
             "unknown": [each.as_data() for each in self.unknown],
             "damaged": self.damaged,
+            "older": self.older,
         }
 
 
@@ -101,11 +103,12 @@ def inbox_of(store: Store, now: int, viewer: Viewer = SEES_ALL) -> Inbox:
         if queued is not None and queued.state(now) == "waiting":
             approvals.append(queued)
     approvals.sort(key=lambda each: (each.request.at, each.id))
-    unknown = sorted(_unknown(store, viewer), key=lambda each: each.step.time)
+    jobs = jobs_of(store, limit=_JOBS + 1)
+    unknown = sorted(_unknown(store, jobs[:_JOBS], viewer), key=lambda each: each.step.time)
     if not viewer.values:
         approvals = [Queued("", viewer.request(each.request)) for each in approvals]
         damaged = {f"request {n}": "damaged" for n, _ in enumerate(damaged, 1)}
-    return Inbox(approvals, unknown, damaged)
+    return Inbox(approvals, unknown, damaged, older=len(jobs) > _JOBS)
 
 
 def may_answer(queued: Queued, person: str) -> bool:
@@ -113,8 +116,8 @@ def may_answer(queued: Queued, person: str) -> bool:
     return bool(person) and not same_person(person, queued.request.requested_by)
 
 
-def _unknown(store: Store, viewer: Viewer) -> Iterator[Waiting]:
-    for job in islice(jobs_of(store, limit=_JOBS), _JOBS):
+def _unknown(store: Store, jobs: Iterable[Job], viewer: Viewer) -> Iterator[Waiting]:
+    for job in jobs:
         if job.status in _SETTLED:
             continue
         try:
