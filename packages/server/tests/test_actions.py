@@ -13,8 +13,18 @@ import orjson
 import pytest
 from mission import SECRET, World, asks, served_write
 from postgres import new_store
-from rollcage import Compensation, QueueApprover, RunStopped, Session, compensate, tool
+from pydantic import SecretStr
+from rollcage import (
+    ApprovalRequired,
+    Compensation,
+    QueueApprover,
+    RunStopped,
+    Session,
+    compensate,
+    tool,
+)
 from rollcage.errors import TraceCorrupt
+from rollcage.gate import ApprovalQueue
 from rollcage.store import open_store
 from rollcage.trace import read_run
 from rollcage_server import Role
@@ -92,6 +102,28 @@ async def test_a_call_is_approved_with_other_arguments_and_runs_with_them(placed
         ("approver person", "approve", "begun", ""),
         ("approver person", "approve", "refused", "approval_invalid"),
     ]  # fmt: skip
+
+
+async def test_a_secret_inside_an_argument_is_not_edited_and_lies_nowhere(placed: World) -> None:
+    @tool(name="served_login", effect="write")
+    def served_login(login: dict[str, SecretStr]) -> str:
+        return "in"
+
+    approver = QueueApprover(placed.store)
+    with (
+        pytest.raises(ApprovalRequired),
+        Session("login", store=placed.url, rules=[asks], approver=approver, actor="x"),
+    ):
+        served_login({"password": SecretStr("what nobody knows")})
+    queue = ApprovalQueue(placed.store)
+    (asked,) = set(queue.ids()) - {placed.approval}
+    other = {"args": {"login": {"password": "typed by hand"}}}
+    async with placed.client(Role.APPROVER) as client:
+        said = await post(client, f"/approvals/{asked}/approve", other, 400)
+    assert "holds a secret" in said["error"]["message"]
+    kept = queue.get(asked)
+    assert kept is not None
+    assert kept.decision is None
 
 
 async def test_nobody_approves_what_they_asked_for(placed: World) -> None:

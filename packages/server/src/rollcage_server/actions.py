@@ -13,10 +13,9 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from rollcage import Approval, RollcageError, abandon_run, resolve_step
 from rollcage.errors import ApprovalInvalid, StoreError
-from rollcage.gate import ApprovalQueue
+from rollcage.gate import ApprovalQueue, holds_secret
 from rollcage.store import StopOrder
-from rollcage.trace import TAG
-from rollcage_views import mapping_of, queued_data
+from rollcage_views import queued_data
 
 from rollcage_server import undoing
 from rollcage_server.access import Asking
@@ -145,7 +144,7 @@ def _check_secrets_stay(asking: Asking, approval: str, args: Mapping[str, Any]) 
     queued = ApprovalQueue(asking.store).get(_id(approval))
     shown = {} if queued is None else queued.request.args
     for name, value in shown.items():
-        if (mapping_of(value) or {}).get(TAG) == "secret" and args.get(name, value) != value:
+        if holds_secret(value) and args.get(name, value) != value:
             raise BadRequest(f"argument {name} holds a secret: it can't be edited")
 
 
