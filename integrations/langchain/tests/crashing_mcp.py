@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from crashing import CONFIG, Scripted
+from crashing import CONFIG, Scripted  # type: ignore[import-not-found]  # is beside this program
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
 from langchain_mcp_adapters.client import MultiServerMCPClient
