@@ -99,8 +99,12 @@ def pruned_in(stub: bytes) -> Pruned:
 
 
 def is_damaged(stub: bytes) -> bool:
-    """Whether what is left of a pruned run can't be read."""
-    return pruned_in(stub) == UNTOLD
+    """Whether what is left of a pruned run can't be read; one that was mended says `UNTOLD`."""
+    try:
+        info_in(stub, "")
+    except StoreError:
+        return True
+    return False
 
 
 def gone(info: RunInfo) -> RunPruned:
