@@ -20,7 +20,7 @@ from rollcage import (
     undo_run,
 )
 from rollcage.gate import StepView
-from rollcage.session.run import Run
+from rollcage.session.run import OpenRun
 from rollcage.session.undoing import undo_of
 from rollcage.step.undoing import UndoRequest, plan_steps, take_back, undo_steps
 from rollcage.store import JsonlStore
@@ -159,11 +159,11 @@ def test_a_run_is_given_up_where_it_can_not_be_opened_again(store: JsonlStore) -
         put("a")
         raise RuntimeError
     with pytest.raises(SessionError, match="builds on"):
-        Run.reopen(store, first.run_id)
-    run, _, lineage = Run.reopen(store, second.run_id)
+        OpenRun.reopen(store, first.run_id)
+    run, _, lineage = OpenRun.reopen(store, second.run_id)
     assert lineage.runs == [first.run_id, second.run_id]
     run.close()
-    looked, _ = Run.inspect(store, second.run_id)
+    looked, _ = OpenRun.inspect(store, second.run_id)
     assert (looked.writer, looked.root) == (None, first.run_id)
     with Session("job", store=store) as third:  # nobody holds a lock of it
         put("a")

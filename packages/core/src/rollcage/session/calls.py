@@ -34,7 +34,7 @@ from rollcage.session.following import Following
 from rollcage.session.means import Means
 from rollcage.session.naming import Names, writable
 from rollcage.session.once import Once
-from rollcage.session.run import Run
+from rollcage.session.run import OpenRun
 from rollcage.session.scope import (
     Lent,
     Nesting,
@@ -46,7 +46,7 @@ from rollcage.session.scope import (
     enter_watched,
     scope_of,
 )
-from rollcage.step.call import Call, Progress, Step, key_of
+from rollcage.step.call import Call, OpenStep, Progress, key_of
 from rollcage.step.capture import Setting, on_record
 from rollcage.step.driver import Driver
 from rollcage.step.flow import run_step
@@ -87,7 +87,7 @@ class Calls:
     """
 
     def __init__(
-        self, name: str, run: Run, writer: Writer, ledger: Ledger, reader: Reader, means: Means
+        self, name: str, run: OpenRun, writer: Writer, ledger: Ledger, reader: Reader, means: Means
     ) -> None:
         self.name = name
         self.run_id = run.id
@@ -131,7 +131,7 @@ class Calls:
         )
         self.following = Following(self.driver, self._gate, self.names, means.clock, self.here)
 
-    def _entering(self, enforce: Enforce) -> Callable[[Step], Any]:
+    def _entering(self, enforce: Enforce) -> Callable[[OpenStep], Any]:
         if enforce == "off":
             return functools.partial(enter_body, self)
         based = functools.partial(grants_of, base=str(Path.cwd()))
@@ -434,7 +434,7 @@ class Calls:
         request = UndoRequest(run=self.run_id, only=orphans, is_async=waits)
         return take_back(request, self.setting, self)
 
-    def _late_end(self, step: Step, answer: Returned | Raised) -> Flow:
+    def _late_end(self, step: OpenStep, answer: Returned | Raised) -> Flow:
         """Record the end of a body that outlived its cancelled call."""
         return late_end(step, answer, self.setting)
 

@@ -7,7 +7,7 @@ from typing import Literal, cast
 
 from rollcage.errors import ApprovalRequired, ForkEnded, UnknownOutcome
 from rollcage.replay.path import Entry
-from rollcage.step.call import Step
+from rollcage.step.call import OpenStep
 from rollcage.step.ledger import Ledger
 
 __all__ = ["EndStatus", "cut_off", "ending", "partial"]
@@ -43,7 +43,7 @@ def ending(ledger: Ledger, error: BaseException | None, left: Sequence[Entry]) -
     return "partial" if left or ledger.missed is not None else "ok"
 
 
-def cut_off(run: str, steps: Sequence[Step]) -> UnknownOutcome:
+def cut_off(run: str, steps: Sequence[OpenStep]) -> UnknownOutcome:
     """What halts a session that is left while writes are in flight."""
     names = ", ".join(f"step {s.number} ({s.call.contract.name})" for s in steps)
     return UnknownOutcome(

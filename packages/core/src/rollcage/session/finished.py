@@ -26,7 +26,7 @@ from rollcage.replay.recording import Lineage
 from rollcage.session.calls import Calls, check_approved
 from rollcage.session.means import Means
 from rollcage.session.opening import enter, leave, sealed_within
-from rollcage.session.run import Key, Run
+from rollcage.session.run import Key, OpenRun
 from rollcage.session.scope import Lent, here, looking_under
 from rollcage.session.undoing import undo_of
 from rollcage.step.call import Progress
@@ -152,7 +152,7 @@ def _reopened(store: Where, run: str, options: UndoOptions) -> Generator[Calls]:
     outer = here()
     lent = None if outer is None else outer.calls.lend(outer)
     with own.opening():
-        opened, writer, lineage = Run.reopen(own, run)
+        opened, writer, lineage = OpenRun.reopen(own, run)
     name, clock, approver = lineage.settings["name"], Clock(), options.get("approver")
     gate = Gate(name, guards, said=None, strict=False, clock=clock.monotonic)
     try:
@@ -195,7 +195,7 @@ def _reopened(store: Where, run: str, options: UndoOptions) -> Generator[Calls]:
 
 
 def _recorded(
-    run: Run, lineage: Lineage, lent: Lent | None = None
+    run: OpenRun, lineage: Lineage, lent: Lent | None = None
 ) -> tuple[Sealing, FacadeGuard | None]:
     """What stands for secrets in a run, and what was approved for it.
 
@@ -213,7 +213,7 @@ def _looked_at(
     store: Where, run: str, options: PlanOptions
 ) -> tuple[Looking, Setting, FacadeGuard | None]:
     """What performs a look at a run, what the flow of one needs to know, and what was approved."""
-    opened, lineage = Run.inspect(open_store(store), run)
+    opened, lineage = OpenRun.inspect(open_store(store), run)
     seal, facade = _recorded(opened, lineage)
     setting = Setting(
         seal=seal,

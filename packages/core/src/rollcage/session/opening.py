@@ -31,7 +31,7 @@ from rollcage.session.job import Job, encode_input
 from rollcage.session.means import Means
 from rollcage.session.naming import writable
 from rollcage.session.options import Options
-from rollcage.session.run import Key, Run
+from rollcage.session.run import Key, OpenRun
 from rollcage.session.scope import Lent
 from rollcage.step.capture import LARGE
 from rollcage.step.driver import Clock
@@ -139,7 +139,7 @@ class Opening:
             self.clock.wall,
             options.fork,
         )
-        run, source, recording = Run.open(
+        run, source, recording = OpenRun.open(
             job,
             self.store,
             kept,
@@ -182,7 +182,7 @@ class Opening:
         )
         return means.within(self.lent)
 
-    def _started(self, run: Run, mode: Mode, given: Any, means: Means) -> dict[str, Any]:
+    def _started(self, run: OpenRun, mode: Mode, given: Any, means: Means) -> dict[str, Any]:
         options, seal = self.options, means.seal
         assert run.source is not None
         policy, words = self.gate.policy, self.gate.words

@@ -23,7 +23,7 @@ from rollcage.step.driver import Clock, Driver
 from rollcage.store.protocol import Lock, RunTrace, Store, Writer, check_attested
 from rollcage.trace.reader import ended
 
-__all__ = ["Key", "Run"]
+__all__ = ["Key", "OpenRun"]
 
 
 class Key:
@@ -49,7 +49,7 @@ class Key:
         return hmac.new(self._key, secret.encode("utf-8", "surrogatepass"), "sha256").hexdigest()
 
 
-class Run:
+class OpenRun:
     """A run that is open: recorded now, opened again to be appended to, or only looked at.
 
     Attributes:
@@ -83,7 +83,7 @@ class Run:
         *,
         settings: Mapping[str, Any],
         retry_failed: bool | None,
-    ) -> tuple[Run, SourceRun, Recording | None]:
+    ) -> tuple[OpenRun, SourceRun, Recording | None]:
         """A new run of a job, its source, and what that holds; nothing is written yet.
 
         Args:
@@ -112,7 +112,7 @@ class Run:
         return cls(kept, run, root, source, locks), source, recording
 
     @classmethod
-    def reopen(cls, store: Store, run: str) -> tuple[Run, Writer, Lineage]:
+    def reopen(cls, store: Store, run: str) -> tuple[OpenRun, Writer, Lineage]:
         """A run that was there before, to be appended to: it and all that it builds on are locked.
 
         Raises:
@@ -134,7 +134,7 @@ class Run:
         return reopened, writer, lineage
 
     @classmethod
-    def inspect(cls, store: Store, run: str) -> tuple[Run, Lineage]:
+    def inspect(cls, store: Store, run: str) -> tuple[OpenRun, Lineage]:
         """A run that was there before, to be looked at: nothing is locked, nothing is written.
 
         Raises as `reopen` does, but for a run in use.

@@ -14,7 +14,7 @@ from rollcage.fingerprint.identity import idempotency_key
 from rollcage.gate import Ask, FacadeGuard, Sealing
 from rollcage.replay.steps import Origin
 from rollcage.replay.world import Turn
-from rollcage.step.call import Step
+from rollcage.step.call import OpenStep
 from rollcage.step.driver import Driver
 from rollcage.step.gating import Above
 from rollcage.step.watch import Watch, install
@@ -128,7 +128,7 @@ class Scope:
     agent: str = ""
     call_id: str = ""
     conversation: str = ""
-    step: Step | None = None
+    step: OpenStep | None = None
     once: bool | None = None  # turn and slot say which call it is; True: a failed one included
     ask: Ask | None = None
     inside: Lent | None = None  # of the innermost session around the call that is in this one
@@ -333,7 +333,7 @@ def call_id_here() -> str:
     return "" if scope is None else scope.call_id
 
 
-def enter_body(session: Enclosing, step: Step) -> Token[Scope | None]:
+def enter_body(session: Enclosing, step: OpenStep) -> Token[Scope | None]:
     """Make `step` the one whose body is running in its session; `around.reset` ends that."""
     inside = scope_of(session).inside
     agent, branch = step.call.agent, step.branch.name
@@ -344,7 +344,7 @@ def enter_watched(
     enforce: Enforce,
     grants_of: Callable[[tuple[str, ...]], Grants],
     session: Enclosing,
-    step: Step,
+    step: OpenStep,
 ) -> Token[Scope | None]:
     """`enter_body`, and hold what the body does to the permissions that its tool declares."""
     contract = step.call.contract

@@ -11,7 +11,7 @@ from types import CoroutineType
 from typing import Any
 
 from rollcage.errors import SessionError
-from rollcage.step.call import Step
+from rollcage.step.call import OpenStep
 from rollcage.step.requests import Execute, Raised, Returned
 from rollcage.step.watch import calls_body
 
@@ -31,10 +31,10 @@ class Bodies:
 
     def __init__(
         self,
-        enter: Callable[[Step], Any],
+        enter: Callable[[OpenStep], Any],
         leave: Callable[[Any], None],
-        refusal: Callable[[Step], Raised | None],
-        late: Callable[[Step, Returned | Raised], None],
+        refusal: Callable[[OpenStep], Raised | None],
+        late: Callable[[OpenStep, Returned | Raised], None],
         closed: Callable[[], bool],
     ) -> None:
         self._enter = enter
@@ -44,7 +44,7 @@ class Bodies:
         self._closed = closed
 
     @contextlib.contextmanager
-    def inside(self, step: Step) -> Generator[None]:
+    def inside(self, step: OpenStep) -> Generator[None]:
         """Stand in the body of a step."""
         token = self._enter(step)
         try:

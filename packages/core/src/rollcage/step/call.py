@@ -34,8 +34,8 @@ from rollcage.values.copies import own_copy
 from rollcage.values.hiding import Seal
 
 __all__ = [
-    "Admission", "Arrival", "Call", "Consent", "Precondition", "Prepared", "Progress", "Stats",
-    "Step", "key_of",
+    "Admission", "Arrival", "Call", "Consent", "OpenStep", "Precondition", "Prepared", "Progress",
+    "Stats", "key_of",
 ]  # fmt: skip
 
 
@@ -103,7 +103,7 @@ class Call(NamedTuple):
     call_id: str = ""
     conversation: str = ""
     standing: Standing | None = None
-    parent: Step | None = None
+    parent: OpenStep | None = None
     undoes: tuple[str, int] | None = None
     instead: Instead | None = None
     raw: Mapping[str, Any] | None = None
@@ -340,7 +340,7 @@ class Arrival:
         return self.branch.place(self.turn, self.slot, self.call.key, known)
 
 
-class Step:
+class OpenStep:
     """A call that runs, between its step.started and its step.finished."""
 
     __slots__ = (
@@ -398,7 +398,7 @@ class Admission(NamedTuple):
     """
 
     event: dict[str, Any] | None
-    step: Step | None = None
+    step: OpenStep | None = None
     entry: Entry | None = None
     error: BaseException | None = None
     first: Precondition | None = None

@@ -19,7 +19,7 @@ from rollcage.contract.contract import Contract
 from rollcage.errors import CaptureFailed, ContractError
 from rollcage.gate import Terms, Verdict
 from rollcage.replay.path import Entry
-from rollcage.step.call import Progress, Step
+from rollcage.step.call import OpenStep, Progress
 from rollcage.step.requests import (
     Consult,
     Flow,
@@ -107,7 +107,7 @@ Part = Generator[Request, Any, Any]
 
 
 def observed(
-    contract: Contract, arguments: Mapping[str, Any], seal: Seal, after: Step | None = None
+    contract: Contract, arguments: Mapping[str, Any], seal: Seal, after: OpenStep | None = None
 ) -> Generator[Request, Any, dict[str, Any] | Raised]:
     """The states that a call changes, as they are now: by resource, encoded; or what went wrong."""
     assert contract.observe is not None
@@ -266,7 +266,7 @@ def _plan(contract: Contract, told: dict[str, Any], setting: Setting) -> list[Pl
 
 
 def settled_marks(
-    step: Step, answer: Returned | Raised, setting: Setting
+    step: OpenStep, answer: Returned | Raised, setting: Setting
 ) -> Generator[Request, Any, tuple[dict[str, Any], BaseException | None]]:
     """What `step.finished` says for the undo, and an interrupt that came while it was found out."""
     call = step.call

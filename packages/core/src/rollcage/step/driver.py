@@ -30,7 +30,7 @@ from rollcage.errors import (
 from rollcage.gate import Sealing
 from rollcage.replay.recording import Lineage
 from rollcage.step.bodies import Bodies
-from rollcage.step.call import Admission, Call, Progress, Step
+from rollcage.step.call import Admission, Call, OpenStep, Progress
 from rollcage.step.ledger import Ledger
 from rollcage.step.observing import Instrument, Observer, Observing, Surroundings
 from rollcage.step.performing import Perform, Performing
@@ -104,10 +104,10 @@ class Driver:
         store: Store,
         source: Reader,
         clock: Clock,
-        enter: Callable[[Step], Any],
+        enter: Callable[[OpenStep], Any],
         leave: Callable[[Any], None],
         recall: Callable[[], Lineage],
-        late_end: Callable[[Step, Returned | Raised], Flow],
+        late_end: Callable[[OpenStep, Returned | Raised], Flow],
         observers: Iterable[Observer] = (),
     ) -> None:
         self.ledger = ledger
@@ -215,7 +215,7 @@ class Driver:
 
     # --- what may not begin any more -------------------------------------------------------------
 
-    def refusal(self, step: Step) -> Raised | None:
+    def refusal(self, step: OpenStep) -> Raised | None:
         """Why a body must not begin any more: it may have waited for the disk, or for a thread."""
         try:
             told = self.around is not None or self.writer.stop_order(closely=True) is not None
@@ -246,7 +246,7 @@ class Driver:
         error.__cause__ = halted
         return error
 
-    def _late(self, step: Step, answer: Returned | Raised) -> None:
+    def _late(self, step: OpenStep, answer: Returned | Raised) -> None:
         """A body outlived its cancelled call: record its end."""
         self.run(self._late_end(step, answer))
 

@@ -35,7 +35,7 @@ from rollcage.replay.path import UNKNOWN_DIGEST, Entry
 from rollcage.replay.recording import Recording
 from rollcage.replay.world import Turn, union
 from rollcage.step import halts, journal
-from rollcage.step.call import Admission, Arrival, Call, Precondition, Progress, Stats, Step
+from rollcage.step.call import Admission, Arrival, Call, OpenStep, Precondition, Progress, Stats
 from rollcage.step.seeing import Seeing
 from rollcage.step.taking import Mode, OnDivergence, Refused, Taking, denied
 from rollcage.trace.constructors import Event, branch_forked, step_finished
@@ -123,7 +123,7 @@ class Ledger:
 
     # --- branches --------------------------------------------------------------------------------
 
-    def branch_name(self, name: str, parent: Step | None) -> str:
+    def branch_name(self, name: str, parent: OpenStep | None) -> str:
         """The branch in which calls stand, in the body of `parent` or outside of any."""
         inside = None if parent is None else (parent.branch.name, parent.fingerprint)
         return self.branches.name_in(name, inside)
@@ -322,7 +322,7 @@ class Ledger:
 
     # --- what a framework's own memory holds -----------------------------------------------------
 
-    def places(self, within: tuple[str, Step | None]) -> Iterator[Spot]:
+    def places(self, within: tuple[str, OpenStep | None]) -> Iterator[Spot]:
         """Where the recorded steps stand that nobody has asked for; see `see`."""
         if self.halted is not None:
             return iter(())
@@ -330,7 +330,7 @@ class Ledger:
 
     def see(
         self,
-        within: tuple[str, Step | None],
+        within: tuple[str, OpenStep | None],
         now: int,
         *,
         places: frozenset[Spot] = frozenset(),
@@ -383,7 +383,9 @@ class Ledger:
 
     # --- a step ends -----------------------------------------------------------------------------
 
-    def settle(self, step: Step, outcome: Event, encoded: bytes, duration: int, now: int) -> Event:
+    def settle(
+        self, step: OpenStep, outcome: Event, encoded: bytes, duration: int, now: int
+    ) -> Event:
         """A step has ended; what is written of it. `duration` and `now` in µs."""
         status, digest = outcome["status"], sha256(encoded).digest()
         if status == "error" or ("drift" in outcome and raised(outcome) is not None):
@@ -402,7 +404,7 @@ class Ledger:
             duration=duration,
         )
 
-    def written(self, step: Step) -> None:
+    def written(self, step: OpenStep) -> None:
         """The end of a step is in the trace: it is in doubt no longer."""
         self._taking.open.pop(step.number, None)
 
@@ -433,7 +435,7 @@ class Ledger:
         """The recorded effects that the run never asked for; a fork goes its own way."""
         return [] if self.forked is not None else self._finder.orphans.left()
 
-    def in_flight(self) -> list[Step]:
+    def in_flight(self) -> list[OpenStep]:
         """The writes that have begun and not ended."""
         return list(self._taking.open.values())
 

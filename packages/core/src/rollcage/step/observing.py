@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 import orjson
 
-from rollcage.step.call import Step
+from rollcage.step.call import OpenStep
 from rollcage.trace.reader import check_events
 from rollcage.trace.runs import Traced
 
@@ -196,7 +196,7 @@ class Surroundings:
         self,
         run: str,
         instruments: Iterable[Instrument],
-        enter: Callable[[Step], Any],
+        enter: Callable[[OpenStep], Any],
         leave: Callable[[Any], None],
     ) -> None:
         self._run = run
@@ -204,7 +204,7 @@ class Surroundings:
         self._enter = enter
         self._leave = leave
 
-    def enter(self, step: Step) -> tuple[Any, list[Surrounding]]:
+    def enter(self, step: OpenStep) -> tuple[Any, list[Surrounding]]:
         """Stand in the body of a step; the answer is for `leave`."""
         token = self._enter(step)
         entered: list[Surrounding] = []

@@ -12,7 +12,7 @@ from rollcage.contract.contract import Contract
 from rollcage.contract.drift import as_error, raised
 from rollcage.errors import Halt, SessionHalted
 from rollcage.replay.path import UNKNOWN
-from rollcage.step.call import Call, Step
+from rollcage.step.call import Call, OpenStep
 from rollcage.step.capture import LARGE, Setting, keep, plan_late, settled_marks
 from rollcage.step.halts import unknown
 from rollcage.step.requests import Flow, Raised, Request, Resolve, Returned, Settle
@@ -38,7 +38,7 @@ Read = Callable[[Any], Answer]
 """Reads what a model answered off the framework's own value."""
 
 
-def ended(step: Step, answer: Returned | Raised, setting: Setting, read: Read | None) -> Settle:
+def ended(step: OpenStep, answer: Returned | Raised, setting: Setting, read: Read | None) -> Settle:
     """How a step has ended."""
     if isinstance(answer, Raised):
         settled = _failure(step, answer, setting)
@@ -86,7 +86,7 @@ def outcome_of(
     return (outcome, encoded) if shown is outcome else (shown, orjson.dumps(shown))
 
 
-def _failure(step: Step, raised: Raised, setting: Setting) -> Settle:
+def _failure(step: OpenStep, raised: Raised, setting: Setting) -> Settle:
     """How a raise ends: an error, or unknown where a write was cut off."""
     if not raised.began:
         return Settle(step, NOT_STARTED, orjson.dumps(NOT_STARTED))
@@ -180,7 +180,7 @@ def answer_on_record(
     return answer if warning is None else Raised(warning)
 
 
-def late_end(step: Step, answer: Returned | Raised, setting: Setting) -> Flow:
+def late_end(step: OpenStep, answer: Returned | Raised, setting: Setting) -> Flow:
     """Record the end of a write whose body outlived its cancelled call."""
     marks: dict[str, Any] = {}
     call = step.call

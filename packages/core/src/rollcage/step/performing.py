@@ -10,7 +10,7 @@ from typing import Any, assert_never
 import orjson
 
 from rollcage.errors import Halt, SessionError
-from rollcage.step.call import Step
+from rollcage.step.call import OpenStep
 from rollcage.step.requests import (
     Consult,
     Raised,
@@ -54,7 +54,7 @@ class Performing:
         self._settle = settle
         self._stop = stop
         self._looked = looked
-        self._waiting: dict[int, Step] = {}  # steps that begin when the store has their intents
+        self._waiting: dict[int, OpenStep] = {}  # steps that begin when the store has their intents
 
     async def here(self, effect: Waiting) -> Returned | Raised:
         """Perform in this thread what may take its time; this never suspends."""
@@ -85,7 +85,7 @@ class Performing:
                 assert_never(effect)
 
     @contextlib.contextmanager
-    def _at_barrier(self, step: Step | None) -> Generator[None]:
+    def _at_barrier(self, step: OpenStep | None) -> Generator[None]:
         """A step whose body begins as soon as the store says so."""
         if step is not None:
             self._waiting[step.number] = step
@@ -103,7 +103,7 @@ class Performing:
             self._settle(Settle(step, outcome, orjson.dumps(outcome)))
             step.withdrawn = True
 
-    def _or_withdrawn(self, step: Step | None, answer: Returned | Raised) -> Returned | Raised:
+    def _or_withdrawn(self, step: OpenStep | None, answer: Returned | Raised) -> Returned | Raised:
         """What came of waiting for the store, unless the session was left meanwhile."""
         if step is None or self._waiting.pop(step.number, None) is not None:
             return answer

@@ -10,7 +10,7 @@ import orjson
 from rollcage.contract.contract import Contract
 from rollcage.errors import NotReplayable
 from rollcage.replay.path import Entry
-from rollcage.step.call import Admission, Step
+from rollcage.step.call import Admission, OpenStep
 from rollcage.step.capture import Setting
 from rollcage.step.outcomes import drift_of, refused_output
 from rollcage.step.requests import (
@@ -66,7 +66,7 @@ def give_back(contract: Contract, entry: Entry, setting: Setting) -> Flow:
 
 
 def compared(
-    admission: Admission, step: Step, entry: Entry, body: Callable[..., Any], setting: Setting
+    admission: Admission, step: OpenStep, entry: Entry, body: Callable[..., Any], setting: Setting
 ) -> Flow:
     """Run a recorded read or pure call again and tell the difference; the recorded value counts."""
     contract, seal = step.call.contract, setting.seal

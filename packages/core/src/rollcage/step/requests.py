@@ -9,7 +9,7 @@ from typing import Any
 
 from rollcage.gate import Verdict
 from rollcage.replay.path import Path
-from rollcage.step.call import Arrival, Progress, Step
+from rollcage.step.call import Arrival, OpenStep, Progress
 
 __all__ = [
     "Admit",
@@ -65,7 +65,7 @@ class Consult:
     positional: tuple[Any, ...] = ()
     words: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     here: bool = False
-    after: Step | None = None  # whose body has ended just now
+    after: OpenStep | None = None  # whose body has ended just now
 
 
 @dataclasses.dataclass(slots=True)
@@ -133,7 +133,7 @@ class KeepBlob:
 class Execute:
     """Run the tool's own body. Answered by `Returned` or `Raised`."""
 
-    step: Step
+    step: OpenStep
     body: Callable[..., Any]
     is_async: bool | None = None  # None: as the drive is
 
@@ -142,7 +142,7 @@ class Execute:
 class Settle:
     """Write how a step ended. `halt`, where given, halts the session with it."""
 
-    step: Step
+    step: OpenStep
     outcome: dict[str, Any]
     encoded: bytes  # the outcome as the trace holds it
     halt: Exception | None = None
@@ -153,7 +153,7 @@ class Settle:
 class Resolve:
     """Write what became of a step whose outcome was unknown."""
 
-    step: Step
+    step: OpenStep
     outcome: dict[str, Any]
     encoded: bytes
     marks: dict[str, Any] | None = None
@@ -181,7 +181,7 @@ class Sync:
     The body of the step, if one is given, begins only after that.
     """
 
-    before: Step | None = None
+    before: OpenStep | None = None
 
 
 @dataclasses.dataclass(slots=True)

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any, Final, Protocol
 
-from rollcage.step.call import Step
+from rollcage.step.call import OpenStep
 from rollcage.step.driver import Driver
 from rollcage.step.performing import Perform
 from rollcage.step.requests import (
@@ -151,7 +151,7 @@ async def _chunks(  # noqa: C901, PLR0912 - a generator's exit reaches its own f
             raise driver.beyond_cut()
 
 
-def _cut_off(error: BaseException, step: Step, chunks: list[Any]) -> Returned | Raised:
+def _cut_off(error: BaseException, step: OpenStep, chunks: list[Any]) -> Returned | Raised:
     """How a stream ends that was not read to its end."""
     if isinstance(error, GeneratorExit) and not step.world_effect:
         return Returned(chunks, cut=True)

@@ -14,7 +14,7 @@ from rollcage.replay.path import Entry
 from rollcage.replay.recording import Recording
 from rollcage.replay.world import Branch, Place, union
 from rollcage.step import halts, journal
-from rollcage.step.call import Admission, Arrival, Progress, Stats, Step
+from rollcage.step.call import Admission, Arrival, OpenStep, Progress, Stats
 from rollcage.trace.constructors import Event
 
 __all__ = ["Mode", "OnDivergence", "Refused", "Taking", "denied"]
@@ -62,7 +62,7 @@ class Taking:
         stats: Stats,
         number: Callable[[Progress], int],
     ) -> None:
-        self.open: dict[int, Step] = {}
+        self.open: dict[int, OpenStep] = {}
         self._run = run
         self._at = at
         self._mode: Mode = mode
@@ -200,7 +200,7 @@ class Taking:
         if effect == "read" and path is not None and entry.end < path.length:
             event["drift"] = _NOT_COMPARABLE
         elif effect in ("pure", "read"):
-            return Admission(event, Step(self._run, arrival, place), entry)
+            return Admission(event, OpenStep(self._run, arrival, place), entry)
         return Admission(event, entry=entry)
 
     def _count_hit(self, entry: Entry) -> None:
@@ -315,7 +315,7 @@ class Taking:
         event = journal.started(self._number(arrival.progress), arrival, place)
         if marks:
             event |= marks
-        step = Step(self._run, arrival, place)
+        step = OpenStep(self._run, arrival, place)
         if advances:
             step.advances = True
             self.open[step.number] = step

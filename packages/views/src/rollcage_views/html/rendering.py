@@ -77,12 +77,17 @@ def _file(name: str) -> str:
 
 
 @functools.cache
-def _reports(package: str) -> Environment:
+def _reports(package: str | None) -> Environment:
     return environment(ChoiceLoader([PackageLoader(package), loader()]) if package else None)
 
 
 def write_report(
-    template: str, out: TextIO, *, package: str = "", links: Links | None = None, **values: Any
+    template: str,
+    out: TextIO,
+    *,
+    package: str | None = None,
+    links: Links | None = None,
+    **values: Any,
 ) -> None:
     """Write a page that needs nothing else, piece by piece.
 
