@@ -161,7 +161,8 @@ def test_a_name_is_imported_when_it_is_asked_for(python: Any) -> None:
         import rollcage
 
         loaded = {name for name in sys.modules if name.startswith("rollcage")}
-        assert loaded == {"rollcage", "rollcage.errors"}, loaded
+        rooms = {name.split(".")[1] for name in loaded if "." in name}
+        assert rooms == {"errors"}, loaded
         assert rollcage.Session is sys.modules["rollcage.session.session"].Session
         try:
             rollcage.Sesion

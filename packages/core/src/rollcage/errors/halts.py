@@ -1,0 +1,135 @@
+"""Errors that halt a session: whoever swallows one, nothing runs after it."""
+
+from __future__ import annotations
+
+from rollcage.errors.root import RollcageError
+
+__all__ = [
+    "ApprovalRequired",
+    "ControlLost",
+    "Diverged",
+    "ForkEnded",
+    "Halt",
+    "NotReplayable",
+    "ReplayMiss",
+    "RunStopped",
+    "TraceUnwritable",
+    "UndoIncomplete",
+    "UnknownOutcome",
+]
+
+
+class Halt(RollcageError):
+    """A condition that stops the run: the session is halted, whoever swallows this error."""
+
+    code = "halted"
+
+
+class ApprovalRequired(Halt):
+    """A rule asks for approval and nobody can answer; the tool did not run."""
+
+    code = "approval_required"
+
+
+class ReplayMiss(Halt):
+    """Replay found no recorded step for a call that may not run live; nothing ran."""
+
+    code = "replay_miss"
+
+
+class NotReplayable(Halt):
+    """A recorded write that can't be given back, and is not silently run again."""
+
+    code = "not_replayable"
+
+
+class Diverged(Halt):
+    """The run is about to leave its recorded path with recorded effects still ahead.
+
+    `orphans` lists them as (run id, step).
+    """
+
+    code = "diverged"
+
+    def __init__(self, message: str, orphans: tuple[tuple[str, int], ...]) -> None:
+        super().__init__(message)
+        self.orphans = orphans
+
+
+class UndoIncomplete(Halt):
+    """A transaction could not be undone completely; the message says what is left."""
+
+    code = "undo_incomplete"
+
+
+class ForkEnded(Halt):
+    """A fork came to a call that it may not make; nothing of that happened.
+
+    Attributes:
+        status: how its run ends: `would_write`, before a write that is not recorded; `would_ask`,
+            before a call that somebody has to approve.
+        name: of the tool.
+    """
+
+    code = "fork_ended"
+
+    def __init__(self, message: str, status: str = "would_write", name: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.name = name
+
+
+class RunStopped(Halt):
+    """Somebody told the run to stop: nothing runs in it, nor in what resumes it, until that ends.
+
+    Attributes:
+        run: the run that was told so.
+        by: who said so.
+        reason: why.
+    """
+
+    code = "run_stopped"
+
+    def __init__(self, run: str, by: str, reason: str, at: str = "") -> None:
+        who = f" by {by}" if by else ""
+        super().__init__(
+            f"run {run} was stopped{who}: {reason or 'no reason was given'}. To let it go on: "
+            f"rollcage stop {run} --lift{at}"
+        )
+        self.run = run
+        self.by = by
+        self.reason = reason
+
+
+class ControlLost(Halt):
+    """The run's control page was removed or cut while it was live: nobody could stop it any more.
+
+    Attributes:
+        run: the run.
+    """
+
+    code = "control_lost"
+
+    def __init__(self, run: str, reason: str) -> None:
+        super().__init__(
+            f"run {run} could not be stopped any more, so nothing more runs in it: {reason}. Leave "
+            f"the files of a live run alone; the next session of its name goes on with it"
+        )
+        self.run = run
+
+
+class UnknownOutcome(Halt):
+    """A write may have happened or not; a person has to resolve it."""
+
+    code = "outcome_unknown"
+
+    def __init__(self, message: str, run: str, step: int) -> None:
+        super().__init__(message)
+        self.run = run
+        self.step = step
+
+
+class TraceUnwritable(Halt):
+    """The trace can't be written, so nothing more may run."""
+
+    code = "trace_unwritable"

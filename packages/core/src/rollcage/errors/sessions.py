@@ -1,0 +1,75 @@
+"""Errors about how a session, or a run and its steps, are used."""
+
+from __future__ import annotations
+
+from rollcage.errors.root import RollcageError
+
+__all__ = [
+    "Forked",
+    "RunAbandoned",
+    "RunTooOld",
+    "SessionError",
+    "SessionHalted",
+    "StepNotFound",
+    "StepNotUnknown",
+    "ToolMissing",
+]
+
+
+class SessionError(RollcageError):
+    """The session can't be used like this."""
+
+    code = "session_misused"
+
+
+class SessionHalted(SessionError):
+    """The session was halted before this call; nothing runs in it any more.
+
+    `__cause__` is the error that halted it.
+    """
+
+    code = "session_halted"
+
+
+class Forked(SessionError):
+    """The session belongs to the parent process: a forked child can't write its run."""
+
+    code = "session_forked"
+
+
+class RunAbandoned(SessionError):
+    """The run was set aside: nothing goes on with it."""
+
+    code = "run_abandoned"
+
+
+class RunTooOld(SessionError):
+    """The run that would be gone on with is older than the session's `resume_within`."""
+
+    code = "run_too_old"
+
+
+class StepNotFound(SessionError):
+    """The run has no such step."""
+
+    code = "step_not_found"
+
+
+class StepNotUnknown(SessionError):
+    """The step has a known outcome, so there is nothing to resolve."""
+
+    code = "step_not_unknown"
+
+
+class ToolMissing(SessionError):
+    """An undo needs a tool that is not here, or is another version; nothing was changed.
+
+    Attributes:
+        tool: its name.
+    """
+
+    code = "tool_missing"
+
+    def __init__(self, message: str, tool: str) -> None:
+        super().__init__(message)
+        self.tool = tool
