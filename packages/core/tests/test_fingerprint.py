@@ -23,7 +23,7 @@ from rollcage.fingerprint.identity import (
     world_zero,
 )
 from rollcage.store.protocol import is_run_id
-from rollcage.values.codec import CANONICAL, FOREIGN, PLAIN, survey
+from rollcage.values.survey import CANONICAL, FOREIGN, PLAIN, survey
 
 EXACT = 2**53 - 1
 

@@ -108,7 +108,7 @@ if TYPE_CHECKING:
         PlannedCall,
         compensate,
     )
-    from rollcage.undo.undo import PlannedStep, UndoneStep, UndoPlan, UndoReport
+    from rollcage.undo.report import PlannedStep, UndoneStep, UndoPlan, UndoReport
     from rollcage.values.registered import register
 
 __all__ = [
@@ -242,10 +242,10 @@ _LATE: Final = {
     "Happened": "undo.compensation",
     "PlannedCall": "undo.compensation",
     "compensate": "undo.compensation",
-    "PlannedStep": "undo.undo",
-    "UndoneStep": "undo.undo",
-    "UndoPlan": "undo.undo",
-    "UndoReport": "undo.undo",
+    "PlannedStep": "undo.report",
+    "UndoneStep": "undo.report",
+    "UndoPlan": "undo.report",
+    "UndoReport": "undo.report",
     "register": "values.registered",
 }
 

@@ -15,9 +15,10 @@ from rollcage.contract.schema import as_schema_says, field_forms, is_signature
 from rollcage.contract.strict import coerced
 from rollcage.errors import ArgumentsInvalid, ContractError, Unencodable
 from rollcage.fingerprint.identity import jcs, jcs_of_scalars
-from rollcage.values.codec import FOREIGN, TAG, encode, survey, tagged
+from rollcage.values.codec import TAG, encode, tagged
 from rollcage.values.copies import own_copy
 from rollcage.values.hiding import Hiding, Seal, hidden
+from rollcage.values.survey import FOREIGN, survey
 
 __all__ = ["Arguments", "Parameters", "Validated", "held_by"]
 

@@ -21,8 +21,9 @@ import orjson
 import pydantic
 
 from rollcage.errors import OutputDrift
-from rollcage.values.codec import TAG, encode_result, same_encoding, survey_safely
+from rollcage.values.codec import TAG, encode_result, same_encoding
 from rollcage.values.hiding import Seal
+from rollcage.values.survey import survey_safely
 
 __all__ = ["Drift", "DriftCode", "OnDrift", "Promise", "as_error", "flaw_of", "raised", "type_of"]
 

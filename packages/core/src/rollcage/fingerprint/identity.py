@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 import rfc8785
 
-from rollcage.values.codec import CANONICAL, survey
+from rollcage.values.survey import CANONICAL, survey
 
 __all__ = [
     "branch_world",

@@ -42,7 +42,7 @@ from rollcage.store.jobs import store_option
 from rollcage.store.protocol import Store
 from rollcage.store.url import open_store
 from rollcage.undo.compensation import Tools, ToolSource
-from rollcage.undo.undo import InDoubt, UndoPlan, UndoReport
+from rollcage.undo.report import InDoubt, UndoPlan, UndoReport
 
 __all__ = ["aplan_undo", "aundo_run", "plan_undo", "undo_run"]
 

@@ -27,7 +27,8 @@ from rollcage.store.protocol import (
 from rollcage.store.stubs import check_there
 from rollcage.store.url import open_run
 from rollcage.trace.reader import last_time, read_events
-from rollcage.trace.runs import Step, read_run
+from rollcage.trace.runs import read_run
+from rollcage.trace.step import Step
 from rollcage.values.answer import Answer
 from rollcage.values.codec import TAG
 

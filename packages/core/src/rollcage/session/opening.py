@@ -46,7 +46,7 @@ from rollcage.store.protocol import Store
 from rollcage.trace import constructors as make
 from rollcage.trace.events import FORMAT
 from rollcage.undo.compensation import Tools
-from rollcage.undo.undo import UndoReport
+from rollcage.undo.report import UndoReport
 from rollcage.values.codec import tagged
 from rollcage.values.exceptions import encode_exception
 from rollcage.values.registered import Types

@@ -13,7 +13,8 @@ from rollcage.errors import SessionError, StepNotFound, StepNotUnknown
 from rollcage.store.protocol import RunTrace, Store, Writer, check_attested
 from rollcage.store.url import open_store
 from rollcage.trace.constructors import step_resolved
-from rollcage.trace.runs import Run, Step, read_run
+from rollcage.trace.runs import Run, read_run
+from rollcage.trace.step import Step
 from rollcage.values.codec import encode
 
 __all__ = ["Resolved", "resolve_step"]

@@ -62,7 +62,7 @@ from rollcage.store.protocol import Store
 from rollcage.store.url import RunSource, open_store
 from rollcage.trace import constructors as make
 from rollcage.undo.compensation import Tools, ToolSource
-from rollcage.undo.undo import InDoubt, UndoReport
+from rollcage.undo.report import InDoubt, UndoReport
 from rollcage.values.answer import Answer
 from rollcage.values.exceptions import encode_exception
 from rollcage.values.registered import REGISTERED, Types

@@ -25,7 +25,7 @@ from rollcage.errors import (
 from rollcage.session.scope import BranchHandle
 from rollcage.store.jobs import store_option
 from rollcage.store.protocol import Store
-from rollcage.undo.undo import UndoReport
+from rollcage.undo.report import UndoReport
 
 __all__ = ["Transacting", "Transaction"]
 

@@ -8,7 +8,7 @@ from rollcage.errors import SessionError
 from rollcage.session.calls import Calls
 from rollcage.step.requests import Flow, Returned
 from rollcage.step.undoing import UndoRequest, undo_steps
-from rollcage.undo.undo import UndoReport
+from rollcage.undo.report import UndoReport
 
 __all__ = ["undo_of"]
 

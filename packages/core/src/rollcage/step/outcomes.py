@@ -19,9 +19,9 @@ from rollcage.step.requests import Flow, Raised, Request, Resolve, Returned, Set
 from rollcage.step.results import recorded, warn_of
 from rollcage.step.unknown_errors import leaves_unknown
 from rollcage.values.answer import Answer
-from rollcage.values.codec import survey
 from rollcage.values.exceptions import encode_exception, told_of
 from rollcage.values.hiding import Hiding, Seal, hidden
+from rollcage.values.survey import survey
 
 __all__ = [
     "NOT_STARTED", "Read", "answer_on_record", "drift_of", "ended", "keep_large_value",

@@ -41,6 +41,7 @@ from rollcage.step.requests import (
     TakenBack,
 )
 from rollcage.trace import constructors as make
+from rollcage.undo.assessment import assess
 from rollcage.undo.compensation import (
     DidNotHappen,
     Happened,
@@ -50,16 +51,9 @@ from rollcage.undo.compensation import (
     differing,
     digests_of,
 )
-from rollcage.undo.undo import (
-    InDoubt,
-    Task,
-    UndoneStep,
-    UndoPlan,
-    UndoReport,
-    assess,
-    targets,
-    without_calls,
-)
+from rollcage.undo.report import InDoubt, UndoneStep, UndoPlan, UndoReport
+from rollcage.undo.targets import targets, without_calls
+from rollcage.undo.task import Task
 from rollcage.values.decoding import decode
 
 __all__ = ["UndoHost", "UndoRequest", "plan_steps", "take_back", "undo_steps"]

@@ -8,18 +8,15 @@ from rollcage.trace.constructors import step_resolved
 from rollcage.trace.events import CHAIN_START, FORMAT, event_adapter, json_schema, seal_line
 from rollcage.trace.reader import Tail, check_events, read_events, split_tail, tail_of
 from rollcage.trace.runs import (
-    REPLAYED,
-    STATES,
     AskedApproval,
     RefusedCall,
     Run,
-    State,
-    Step,
     Totals,
     Traced,
     fold,
     read_run,
 )
+from rollcage.trace.step import REPLAYED, STATES, State, Step
 from rollcage.trace.worlds import Worlds
 from rollcage.values.codec import TAG, encode, encode_result
 from rollcage.values.decoding import decode

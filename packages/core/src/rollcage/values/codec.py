@@ -9,7 +9,6 @@ import base64
 import dataclasses
 import datetime as dt
 import enum
-import math
 import sys
 from collections.abc import Callable, Mapping
 from decimal import Decimal
@@ -27,27 +26,20 @@ from rollcage.values.hiding import Seal
 from rollcage.values.libraries import form_of
 from rollcage.values.making import fields_of, state_of
 from rollcage.values.natives import native_of
+from rollcage.values.survey import MAX_INT, TAG, survey, survey_safely
 
 __all__ = [
     "BASES",
-    "CANONICAL",
-    "FOREIGN",
     "NOT_RECORDED",
-    "PLAIN",
     "TAG",
     "Known",
     "encode",
     "encode_result",
     "same_encoding",
-    "survey",
     "tagged",
 ]
 
-TAG: Final = "$rollcage"
 MAX_DEPTH: Final = 100  # each level takes Python up to four frames of a thousand to decode
-_MAX_INT: Final = 2**53 - 1
-_SMALLEST: Final = 1e-5  # orjson writes what is smaller with an exponent before ECMAScript does
-_INFINITY: Final = math.inf
 
 
 class _NotRecorded:
@@ -56,53 +48,6 @@ class _NotRecorded:
 
 NOT_RECORDED: Final = _NotRecorded()
 """Stands for a value that there was, and that is not known: what an import's source left out."""
-
-FOREIGN: Final = 0  # holds something that plain JSON, as the trace uses it, does not
-PLAIN: Final = 1  # is its own encoding, but orjson's bytes may differ from JCS
-CANONICAL: Final = 2  # is its own encoding, and orjson's sorted bytes are its JCS
-
-
-def survey(value: Any, reserved: str | None = TAG) -> int:  # noqa: C901, PLR0912 - each value of each call goes through here: fewer calls, more branches
-    """Tell how much of a detour a value needs: `CANONICAL`, `PLAIN` or `FOREIGN`.
-
-    Integral floats are foreign: JCS writes 1.0 as 1, and the two must not share a key. So is a
-    dict with the key `reserved`; what is encoded already may have it, and passes None.
-    Strings are not looked into: a lone surrogate shows when the value is written.
-    """
-    kind: type[Any] = type(value)
-    if kind is str or value is None or kind is bool:
-        return CANONICAL
-    if kind is int:
-        return CANONICAL if -_MAX_INT <= value <= _MAX_INT else FOREIGN
-    if kind is float:
-        if value.is_integer() or not -_INFINITY < value < _INFINITY:
-            return FOREIGN
-        return CANONICAL if value >= _SMALLEST or value <= -_SMALLEST else PLAIN
-    level = CANONICAL
-    if kind is dict:
-        for name, item in value.items():
-            if type(name) is not str or name == reserved:
-                return FOREIGN
-            if level == CANONICAL and not name.isascii():
-                level = PLAIN
-            inner: type[Any] = type(item)
-            if inner is str or inner is bool or item is None:
-                continue  # most arguments are: no call for each
-            found = survey(item, reserved)
-            if found < level:
-                if not found:
-                    return FOREIGN
-                level = found
-        return level
-    if kind is list:
-        for item in value:
-            found = survey(item, reserved)
-            if found < level:
-                if not found:
-                    return FOREIGN
-                level = found
-        return level
-    return FOREIGN
 
 
 class Known(Protocol):
@@ -164,7 +109,7 @@ class _Encoder:
         if value is None or kind is bool:
             return value
         if kind is int:
-            return value if -_MAX_INT <= value <= _MAX_INT else tagged("int", _digits(value))
+            return value if -MAX_INT <= value <= MAX_INT else tagged("int", _digits(value))
         if kind is float:
             return value if survey(value) else tagged("float", repr(value))
         if kind is list:
@@ -443,17 +388,6 @@ def encode_result(
         return Result(_encode(encoder, value, "$"), flaws, encoder.needs_type)
     except Unencodable as error:
         return Result(_opaque(type(value)), [*flaws, str(error)], needs_type=False)
-
-
-def survey_safely(value: Any) -> int:
-    """`survey`, with strings looked into and nesting bounded: FOREIGN where JSON can't hold it."""
-    try:
-        level = survey(value)
-        if level:
-            orjson.dumps(value)
-    except (RecursionError, TypeError):  # orjson's JSONEncodeError is a TypeError
-        return FOREIGN
-    return level
 
 
 def _encode(encoder: _Encoder, value: Any, path: str) -> Any:

@@ -1,0 +1,222 @@
+"""One step of a run, as its events tell of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Final, Literal, get_args
+
+from rollcage.trace.constructors import Event
+
+__all__ = ["REPLAYED", "STATES", "State", "Step", "begin", "end"]
+
+State = Literal[
+    "hit", "seen", "ran", "simulated", "failed", "blocked", "unknown", "cut_off", "not_started"
+]
+"""What became of a step in its run.
+
+`hit`: a recorded outcome was given back; `seen`: the framework's own memory held its result, so it
+was not asked for; `ran` and `failed`: it ran; `simulated`: what a fork was given stood for it;
+`blocked`: refused; `unknown`: a write that may have
+happened or not; `cut_off`: a read, a model call or a scope without an end; `not_started`:
+cancelled, or resolved as such.
+"""
+STATES: Final[tuple[State, ...]] = get_args(State)
+REPLAYED: Final = frozenset({"hit", "seen"})
+"""The states of steps that were not run: a recorded outcome stands for them."""
+
+
+@dataclasses.dataclass(slots=True)
+class Step:
+    """A call at its place in a run, with its verdict and its outcome.
+
+    A branch that came back is one too, of the kind `branch`. What is encoded stays as the trace has
+    it: `rollcage.trace.decode` gives the value.
+
+    Attributes:
+        step: its number in its run, from 1.
+        kind: `tool`, `model` or `branch`.
+        name: of the tool, the model or the branch.
+        version: of the tool.
+        effect: `pure`, `read`, `write` or `scope`.
+        args: the arguments, encoded.
+        key: the call's content identity.
+        turn: the number of the model's message that asked for it.
+        slot: its place in that message.
+        branch: in which it stands; empty for the first one.
+        agent: the agent's name.
+        parent: the step whose body made the call.
+        time: when it began (Unix, µs).
+        state: what became of it.
+        outcome: its outcome, as `Outcome` of the schema; None without an end.
+        verdict: what the gate said of it, where that is recorded.
+        duration: how long its body ran (µs), where it ran first.
+        origin: run, step and turn where a hit first ran.
+        resolved_by: who said late what became of it.
+        undoes: the step (run, step) that it was made to undo.
+        undone: what became of its own undo.
+        drift: how a fresh execution differed (`verify`).
+        undeclared: the permissions that its body would have taken beside those of its tool.
+        approval: the request that somebody decided on.
+        decided_by: who approved or rejected it.
+        supersedes: the recorded step (run, step) in whose place it ran again.
+        orphans: the recorded effects (run, step) that it left behind.
+        call_id: the framework's id of the call.
+        world: of all the effects before it, as a hash; empty where it has no place.
+        position: how many batches of writes its branch had behind it.
+        occurrence: which of the identical calls in its world it is; empty where it has no place.
+        reversible: whether it has a plan that undoes it, or got one when it ended.
+        labels: what its result carries.
+        simulated: in a fork, the effect of the tool for which something stood in; else None.
+        changed: whether it is the step that the fork changes.
+        assumed: whether it was recorded in another world than that of the fork.
+        line: of its beginning in the trace, from 1.
+        ended: when its end was written (Unix, µs), where one was.
+        ended_line: of its first end in the trace.
+        before: by resource, the state that it changed, encoded; None where nothing observes it.
+        after: by resource, the digest of the state behind it, or of each of its fields.
+        plan: the calls that undo it; None where it has none.
+    """
+
+    step: int
+    kind: str
+    name: str
+    version: str
+    effect: str
+    args: dict[str, Any]
+    key: str
+    turn: int
+    slot: int
+    branch: str
+    agent: str
+    parent: int | None
+    time: int
+    state: State
+    outcome: dict[str, Any] | None = None
+    verdict: dict[str, Any] | None = None
+    duration: int | None = None
+    origin: list[Any] | None = None
+    resolved_by: str | None = None
+    undoes: list[Any] | None = None
+    undone: str | None = None
+    drift: str | None = None
+    undeclared: list[str] | None = None
+    approval: str | None = None
+    decided_by: str | None = None
+    supersedes: list[Any] | None = None
+    orphans: list[list[Any]] | None = None
+    call_id: str = ""
+    world: str = ""
+    position: int = 0
+    occurrence: tuple[int, ...] = ()
+    reversible: bool = False
+    labels: tuple[str, ...] = ()
+    simulated: str | None = None
+    changed: bool = False
+    assumed: bool = False
+    line: int = 0
+    ended: int | None = None
+    ended_line: int | None = None
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
+    plan: list[dict[str, Any]] | None = None
+
+    @property
+    def tokens(self) -> int:
+        """The tokens that its model call used."""
+        usage: dict[str, int] = (self.outcome or {}).get("usage") or {}
+        return sum(usage.values())
+
+    @property
+    def stays_done(self) -> bool:
+        """Whether it is a write that was performed, or may have been, and was not undone."""
+        performed = self.outcome is None or self.outcome["status"] in ("ok", "unknown")
+        writes = self.kind == "tool" and self.effect == "write" and self.state != "blocked"
+        undone = self.undone in ("verified", "compensated")
+        return writes and performed and not undone and self.undoes is None
+
+    @property
+    def unreplayable(self) -> str | None:
+        """Why what a performed write gave can't be given back; None where it can be."""
+        outcome = self.outcome or {}
+        raised = "drift" in outcome and not outcome["drift"].get("reported")
+        ran = self.state == "ran" and self.stays_done and not raised
+        return outcome.get("lossy") if ran else None
+
+
+def begin(event: Event, line: int) -> Step:
+    """The step that an event begins, at its line."""
+    joined = event["event"] == "branch.joined"
+    kind = "branch" if joined else event["kind"]
+    effect = "write" if joined else event["effect"]
+    step = Step(
+        step=event["step"],
+        kind=kind,
+        name=event["name"],
+        version=event.get("version", ""),
+        effect=effect,
+        args=event.get("args", {}),
+        key=event["key"],
+        turn=event["turn"],
+        slot=event["slot"],
+        branch=event.get("branch", ""),
+        agent=event.get("agent", ""),
+        parent=event.get("parent"),
+        time=event["time"],
+        state=_without_end(kind, effect),
+        verdict=event.get("verdict"),
+        origin=event.get("origin"),
+        undoes=event.get("undoes"),
+        drift=event.get("drift"),
+        approval=event.get("approval"),
+        decided_by=event.get("approved_by") or event.get("rejected_by"),
+        supersedes=event.get("supersedes"),
+        orphans=event.get("orphans"),
+        call_id=event.get("call_id", ""),
+        world=event.get("world", ""),
+        position=event["position"],
+        occurrence=tuple(event.get("occurrence", ())),
+        reversible=event.get("reversible", False),
+        labels=tuple(event.get("labels") or ()),
+        simulated=event.get("simulated"),
+        changed=event.get("changed", False),
+        assumed=event.get("assumed", False),
+        line=line,
+        before=event.get("before"),
+        after=event.get("after"),
+        plan=event.get("plan"),
+    )
+    if joined:
+        step.state = _given(event) if step.origin else "ran"
+    elif event["event"] == "step.blocked":
+        step.state = "blocked"
+    elif event["event"] == "step.replayed":
+        step.outcome, step.duration = event["outcome"], event["duration"]
+        step.state = "unknown" if event["outcome"]["status"] == "unknown" else _given(event)
+    return step
+
+
+def end(step: Step, event: Event, line: int) -> None:
+    """Take in the end of a step, or what was said of it later."""
+    step.outcome = event["outcome"]
+    ended: dict[str, State] = {"ok": "ran", "error": "failed", "not_started": "not_started"}
+    step.state = ended.get(event["outcome"]["status"], _without_end(step.kind, step.effect))
+    if step.simulated is not None and step.state == "ran":
+        step.state = "simulated"
+    step.duration = event.get("duration", step.duration)
+    step.resolved_by = event.get("by")
+    step.undeclared = event.get("undeclared")
+    step.labels = tuple(event.get("labels") or step.labels)
+    step.after = event.get("after") or step.after
+    step.plan = event.get("plan", step.plan)
+    step.ended = event["time"]
+    step.ended_line = step.ended_line or line
+
+
+def _given(event: Event) -> State:
+    """How a recorded step was used up: asked for, or seen in a framework's own memory."""
+    return "seen" if event.get("seen") else "hit"
+
+
+def _without_end(kind: str, effect: str) -> State:
+    """What a step is of which only the beginning is recorded."""
+    return "unknown" if kind == "tool" and effect == "write" else "cut_off"

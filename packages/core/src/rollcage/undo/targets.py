@@ -1,0 +1,114 @@
+"""Which recorded steps an undo is about, and in which order: decisions (DESIGN §6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rollcage.replay.path import Entry
+from rollcage.replay.recording import Lineage
+from rollcage.replay.steps import Origin, around, branches_below
+from rollcage.undo.task import Task
+
+__all__ = ["targets", "without_calls"]
+
+
+def targets(
+    lineage: Lineage, *, to: int = 0, branch: str = "", only: Iterable[Entry] | None = None
+) -> list[Entry]:
+    """The effects to undo, the newest first: by world, a batch by its slots, in reverse.
+
+    Args:
+        lineage: what the traces tell.
+        to: the newest run's step after which they are; 0: all. What the body of a step that stays
+            had called stays with it, once that step has ended; and so does what it was let leave
+            behind.
+        branch: only those in it, and below.
+        only: these, and what is below them.
+    """
+    names = branches_below(branch, lineage.entries)
+    newest = len(lineage.runs) - 1
+    by_origin = {(entry.run, entry.step): entry for entry in lineage.entries}
+    wanted = None if only is None else _origins_below(only, lineage.entries)
+    forked = lineage.settings.get("mode") == "fork"  # what it was given is not its own
+    found = [
+        entry
+        for entry in lineage.entries
+        if entry.undoes is None and not entry.undone and _may_have_changed(entry)
+        if not forked or entry.run == lineage.runs[-1]
+        if _is_behind(entry, newest, to, by_origin)
+        if names is None or entry.branch in names
+        if wanted is None or (entry.run, entry.step) in wanted
+    ]
+    bodies = {entry.fingerprint: entry for entry in lineage.entries}
+    kept = {e.fingerprint for e in lineage.entries if e.generation == newest and e.number <= to}
+    chosen = {entry.fingerprint for entry in found}
+    inside = {entry.branch for entry in lineage.entries}
+    found = [
+        entry
+        for entry in found
+        if not any(
+            (outer.fingerprint in kept and outer.is_settled)
+            or ((outer.undone or outer.fingerprint in chosen) and _stands_for_its_calls(outer))
+            for outer in around(entry, bodies)
+        )
+        # What a scope did is in its branch; it stands for it only where that branch is gone.
+        if entry.effect != "scope"
+        or (entry.run not in lineage.runs and f"#{entry.fingerprint}" not in inside)
+    ]
+    when = {run: number for number, run in enumerate(lineage.runs)}
+    batches: dict[tuple[str, str, int], int] = {}
+    for entry in found:
+        batch = entry.run, entry.branch, entry.position
+        batches[batch] = min(batches.get(batch, entry.step), entry.step)
+
+    def order(entry: Entry) -> tuple[int, int, int, int, int]:
+        first = batches[entry.run, entry.branch, entry.position]
+        return when.get(entry.run, -1), first, entry.turn, entry.slot, entry.step
+
+    return sorted(found, key=order, reverse=True)
+
+
+def _is_behind(entry: Entry, newest: int, to: int, by_origin: Mapping[Origin, Entry]) -> bool:
+    """Whether a step, or the write that left it behind, is behind step `to` of the newest run."""
+    if entry.accepted is not None:
+        entry = by_origin.get(entry.accepted, entry)
+    return entry.generation < newest or entry.number > to
+
+
+def _may_have_changed(entry: Entry) -> bool:
+    """Whether a step has anything to undo; one that failed where it says what it changed."""
+    if entry.kind != "tool" or entry.effect not in ("write", "scope"):
+        return False
+    if entry.status == "error":
+        return entry.undo is not None and entry.effect == "write"
+    return entry.status in ("ok", "unknown")
+
+
+def _origins_below(only: Iterable[Entry], entries: Sequence[Entry]) -> set[Origin]:
+    """These steps, and all in the branches that came back in them or that their bodies made."""
+    chosen = list(only)
+    found = {(entry.run, entry.step) for entry in chosen}
+    names: set[str] = set()
+    for entry in chosen:
+        below = entry.name if entry.kind == "branch" else f"#{entry.fingerprint}"
+        names |= branches_below(below, entries) or set()
+    return found | {(entry.run, entry.step) for entry in entries if entry.branch in names}
+
+
+def _stands_for_its_calls(entry: Entry) -> bool:
+    """Whether the plan of a step undoes what its body has called, too."""
+    known = entry.status != "unknown"  # else that is only known of it by its probe
+    return known and entry.effect == "write" and bool((entry.undo or {}).get("reversible"))
+
+
+def without_calls(tasks: Sequence[Task], entries: Iterable[Entry]) -> list[Task]:
+    """Leave out what was called by a step whose probe says that it happened: its plan has that."""
+    happened = {t.entry.fingerprint for t in tasks if t.happened and t.plan is not None}
+    if not happened:
+        return list(tasks)
+    bodies = {entry.fingerprint: entry for entry in entries}
+    return [
+        task
+        for task in tasks
+        if not any(outer.fingerprint in happened for outer in around(task.entry, bodies))
+    ]
