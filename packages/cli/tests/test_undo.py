@@ -146,6 +146,23 @@ def test_it_is_undone_once_somebody_says_so(
     assert (nothing.code, nothing.out) == (0, "There is nothing to undo.\n")
 
 
+def test_what_changes_while_the_question_is_open_is_not_undone(
+    cli: Cli, job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job("a", "b")
+
+    def confirm(_: str) -> bool:
+        (tmp_path / "a").unlink()  # as it was before: alone, this is no conflict
+        return True
+
+    monkeypatch.setattr("typer.confirm", confirm)
+    result = cli("undo", "latest", "--tools", "mytools")
+    assert result.code == 1
+    assert "step 1 (cli_put) was reversible and is nothing now" in result.err
+    assert "--plan" in result.err
+    assert (tmp_path / "b").read_text() == "new"
+
+
 def test_what_is_left_is_told(cli: Cli, job: Any, tmp_path: Path) -> None:
     job("a", "mail")
     result = cli("undo", "latest", "--tools", "mytools:ALL", "--yes")

@@ -3,7 +3,7 @@
 import asyncio
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,10 @@ from rollcage import (
     QueueApprover,
     RunStopped,
     Session,
+    aundo_run,
     compensate,
     tool,
+    undo_run,
 )
 from rollcage.errors import TraceCorrupt
 from rollcage.gate import ApprovalQueue
@@ -222,6 +224,62 @@ async def test_an_undo_is_planned_refused_where_it_changed_and_confirmed_once(
         await post(client, f"{other}/undo", confirm, 404)
         for key in ("x", "../x", "nothing.plan.1"):
             await post(client, f"{at}/undo", confirm | {"plan": key}, 404)
+
+
+async def test_what_changes_when_the_worker_begins_is_seen_and_what_was_cut_off_is_told(
+    placed: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan is compared under the lock of the run, and the answer says what stays undone."""
+    with Session("shelf", store=placed.url) as session:
+        for key in "abc":
+            shelf_put(key, key)
+    at = f"/runs/{session.run_id}"
+
+    async def undone_as(before: Callable[[], None]) -> dict[str, Any]:
+        """The answer to an undo that was confirmed, before which something happens."""
+
+        async def late(*given: Any, **options: Any) -> Any:
+            before()
+            return await aundo_run(*given, **options)
+
+        asked = await post(client, f"{at}/undo-plan", {"wait": 0}, 202)
+        await worked(placed)
+        planned = (await client.get(f"/api/v1{at}/commands/{asked['command']}")).json()
+        confirm = {"plan": asked["command"], "digest": planned["data"]["digest"], "wait": 0}
+        await post(client, f"{at}/undo", confirm, 202)
+        with monkeypatch.context() as patch:
+            patch.setattr("rollcage_workflow.engine.worker.aundo_run", late)
+            await worked(placed)
+        said: dict[str, Any] = (await post(client, f"{at}/undo", confirm, 409))["error"]
+        assert said["code"] == "plan_changed"
+        return said
+
+    async with placed.client(Role.OPERATOR) as client:
+        said = await undone_as(lambda: SHELF.update(b=None))
+        assert SHELF == {"a": "a", "b": None, "c": "c"}
+        assert "step 2 (shelf_put) was reversible and is nothing now" in said["message"]
+        assert "Nothing was undone:" in said["message"]
+        SHELF["b"] = "b"
+
+        def cut_off() -> None:
+            """Another undo, of which a kill leaves the first half."""
+
+            class Shelf(dict[str, str | None]):
+                def __setitem__(self, key: str, text: str | None) -> None:
+                    if key == "b":
+                        raise Killed
+                    super().__setitem__(key, text)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(sys.modules[__name__], "SHELF", half := Shelf(SHELF))
+                with pytest.raises(Killed):
+                    undo_run(placed.store, session.run_id, tools=[shelf_put])
+            SHELF.update(half, a="somebody else's")
+
+        said = await undone_as(cut_off)
+        assert SHELF == {"a": "somebody else's", "b": "b", "c": None}
+        assert "An earlier undo of steps 3, 2 had begun, and what it did stays" in said["message"]
+        assert "othing was" not in said["message"]
 
 
 class Killed(BaseException):

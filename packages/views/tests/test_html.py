@@ -12,7 +12,7 @@ from markup import HOSTILE, Markup
 from rollcage import Session, Verdict, plan_undo, tool
 from rollcage.store import open_store
 from rollcage.trace import STATES, Run, Step, read_run
-from rollcage_views import SEES_ALL, Viewer, lineage_of, plan_data, visible
+from rollcage_views import SEES_ALL, Viewer, lineage_of, visible
 from rollcage_views.audit import Selection, Summary, audited, runs_of
 from rollcage_views.html import (
     TONES,
@@ -300,7 +300,7 @@ def test_the_plan_of_an_undo_shows_what_it_takes_back(incident: Incident, values
     own = open_store(incident.store)
     (disk,) = incident.store.parent.glob("disk-*")
     (disk / "old.txt").write_text("somebody else")
-    data = plan_data(plan_undo(own, incident.job))
+    data = plan_undo(own, incident.job).as_data()
     runs = lineage_of(own, read_run(own.read(incident.job)))
     rows = undo_rows(data, runs if values else (), Viewer(values=values))
     assert [row.step for row in rows] == [each["step"] for each in data["steps"]]

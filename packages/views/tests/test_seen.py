@@ -30,8 +30,6 @@ from rollcage_views import (
     lineage_of,
     may_answer,
     pair_data,
-    plan_data,
-    plan_digest,
     rule_counts,
     run_data,
     search_runs,
@@ -71,7 +69,7 @@ def everything(incident: Incident, viewer: Viewer) -> dict[str, str]:
             [node.as_data() for node in tree_of(seen.steps)],
             [hit.as_data() for hit in hits_of(seen)],
             usage_of(runs).as_data(),
-            plan_data(viewer.plan(plan)),
+            viewer.plan(plan).as_data(),
             [[change.as_data() for change in changes_of(step, run, States(runs))]
              for step in seen.steps],
             [pair_data(viewer.pair(pair)) for pair in pairs],
@@ -248,10 +246,10 @@ def test_a_diff_is_bounded_and_safe(evil: str) -> None:
 def test_a_plan_is_confirmed_as_it_was_seen(incident: Incident) -> None:
     own = open_store(incident.store)
     plan = plan_undo(own, incident.job)
-    assert plan_digest(plan) == plan_digest(plan_undo(own, incident.job))
+    assert plan.digest == plan_undo(own, incident.job).digest
     (disk,) = incident.store.parent.glob("disk-*")
     (disk / "old.txt").write_text("somebody else")
-    assert plan_digest(plan) != plan_digest(plan_undo(own, incident.job))
+    assert plan.digest != plan_undo(own, incident.job).digest
 
 
 # --- rules, sums, search -------------------------------------------------------------------------

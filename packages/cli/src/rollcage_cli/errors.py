@@ -18,6 +18,7 @@ from rollcage.errors import (
     ApprovalCorrupt,
     ApprovalInvalid,
     GovernanceError,
+    PlanChanged,
     PolicyInvalid,
     RollcageError,
     RunConflict,
@@ -92,6 +93,7 @@ class ClaimFailed(RollcageError):
 _CODES: Final[tuple[tuple[type[RollcageError], int], ...]] = (
     (RunNotFound, USAGE),
     (UsageError, USAGE),
+    (PlanChanged, DIFFERENT),
     (SessionError, USAGE),
     (StoreInvalid, USAGE),
     (GovernanceError, USAGE),

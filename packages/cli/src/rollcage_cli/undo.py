@@ -22,7 +22,6 @@ from rollcage import (
 )
 from rollcage.errors import ToolMissing
 from rollcage.store import Store
-from rollcage_views import plan_data, report_data
 
 from rollcage_cli.errors import DIFFERENT, UsageError
 from rollcage_cli.lookup import find
@@ -76,16 +75,16 @@ def undo(
         _print_plan(console(), planned)
     if plan or not planned.steps:
         if as_json:
-            print_json({"plan": plan_data(planned)})
+            print_json({"plan": planned.as_data()})
         raise typer.Exit(0 if planned.complete else DIFFERENT)
     if planned.conflicts and not as_json:
         console().print("Nothing was changed: resolve the conflict first.")
         raise typer.Exit(DIFFERENT)
     if not yes and not typer.confirm("Undo this?"):
         raise typer.Exit(DIFFERENT)
-    report = work.undo()
+    report = work.undo(planned)
     if as_json:
-        print_json({"plan": plan_data(planned), "report": report_data(report)})
+        print_json({"plan": planned.as_data(), "report": report.as_data()})
     else:
         _print_report(console(), report)
     if not report.complete:
@@ -114,11 +113,11 @@ class _Work:
             said = "name its module with --tools MODULE, or in tool.rollcage.tools"
             raise ToolMissing(f"{error} ({said})", error.tool) from error
 
-    def undo(self) -> UndoReport:
-        """Do it."""
+    def undo(self, planned: UndoPlan) -> UndoReport:
+        """Do what was shown, or nothing."""
         if self._waits:
-            return asyncio.run(aundo_run(*self._where, **self._options))
-        return undo_run(*self._where, **self._options)
+            return asyncio.run(aundo_run(*self._where, expected=planned, **self._options))
+        return undo_run(*self._where, expected=planned, **self._options)
 
 
 # --- for people ----------------------------------------------------------------------------------

@@ -8,7 +8,6 @@
         ├── Forbidden       their roles do not allow it            (forbidden)
         ├── BadRequest      the request makes no sense             (bad_request)
         ├── NotFound        there is no such thing                 (not_found)
-        ├── PlanChanged     an undo plan is not what was confirmed (plan_changed)
         ├── Conflict        somebody else was faster, or it stands (conflict)
         ├── TooMany         the cap on live viewers is reached     (too_many)
         └── AuditCorrupt    the audit log's chain does not hold    (audit_corrupt)
@@ -36,7 +35,6 @@ __all__ = [
     "Conflict",
     "Forbidden",
     "NotFound",
-    "PlanChanged",
     "ServerError",
     "TokensInvalid",
     "TooMany",
@@ -91,12 +89,6 @@ class Conflict(ServerError):
 
     code = "conflict"
     status = 409
-
-
-class PlanChanged(Conflict):
-    """What an undo would do is not any more what was confirmed: look at the new plan."""
-
-    code = "plan_changed"
 
 
 class TooMany(ServerError):

@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
+from rollcage.errors import PlanChanged
 from rollcage.store import Store
 from rollcage_workflow.orders import Commands, Result
 
 from rollcage_server.access import Asking
-from rollcage_server.errors import Conflict, NotFound, PlanChanged
+from rollcage_server.errors import Conflict, NotFound
 from rollcage_server.reading import check_run
 
 __all__ = ["Confirming", "Planning", "answer", "confirm", "plan"]
@@ -62,7 +63,7 @@ def confirm(asking: Asking, run: str, body: Confirming) -> Mapping[str, Any]:
 
     Raises:
         NotFound: there is no such plan of this run.
-        PlanChanged: an undo would do something else by now: nothing was done.
+        PlanChanged: an undo would do something else by now; it says what, and what was done before.
         Conflict: it was refused.
     """
     commands = Commands(asking.store)
@@ -103,7 +104,7 @@ def _told(store: Store, run: str, key: str, wait: float) -> Mapping[str, Any]:
         time.sleep(_LOOK)
         said = answer(store, run, key)
     if said["outcome"] == "changed":
-        raise PlanChanged("an undo would do something else by now; nothing was done: plan it again")
+        raise PlanChanged(said["detail"])
     if said["outcome"] == "refused":
         raise Conflict(f"the worker {said['worker']} refused: {said['detail']}")
     return said

@@ -29,7 +29,6 @@ from rollcage_views.text import (
 )
 from rollcage_views.timeline import Bar, Timeline, timeline_of
 from rollcage_views.tree import Node, tree_of
-from rollcage_views.undoing import plan_data, plan_digest, report_data
 from rollcage_views.usage import Price, Usage, UsageRow, usage_of
 from rollcage_views.values import items_of, mapping_of, pairs_of, tag_of
 from rollcage_views.viewer import HIDDEN, SEES_ALL, TO_GIVE_AWAY, Viewer
@@ -85,10 +84,7 @@ __all__ = [
     "outcome_text",
     "pair_data",
     "pairs_of",
-    "plan_data",
-    "plan_digest",
     "queued_data",
-    "report_data",
     "rule_counts",
     "run_data",
     "said_text",

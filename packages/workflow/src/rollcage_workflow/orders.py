@@ -257,7 +257,7 @@ class Commands:
             run: its id.
             by: in whose name.
             to: the last step that stays; None: none does.
-            plan_digest: of the plan that somebody has seen (see `rollcage_views.plan_digest`):
+            plan_digest: of the plan that somebody has seen (see `rollcage.UndoPlan.digest`):
                 where the undo would do something else by then, nothing is done.
             once: names this asking: who asks twice with the same one asks once.
 

@@ -26,6 +26,7 @@
     │   ├── RunTooOld                 older than what `resume_within` allows    (run_too_old)
     │   ├── StepNotFound              the run has no such step                (step_not_found)
     │   ├── StepNotUnknown            the step has a known outcome          (step_not_unknown)
+    │   ├── PlanChanged               an undo is not what was seen of it        (plan_changed)
     │   └── ToolMissing               an undo needs a tool that is not here     (tool_missing)
     ├── Halt                          ends the session: nothing runs after it
     │   ├── ApprovalRequired          a rule asks, and nobody can answer        (approval_required)
@@ -94,6 +95,7 @@ from rollcage.errors.root import (
 )
 from rollcage.errors.sessions import (
     Forked,
+    PlanChanged,
     RunAbandoned,
     RunTooOld,
     SessionError,
@@ -141,6 +143,7 @@ __all__ = [
     "OutputDrift",
     "PackageMissing",
     "PermissionUndeclared",
+    "PlanChanged",
     "PolicyInvalid",
     "PolicyProblem",
     "RegistryCorrupt",

@@ -6,6 +6,7 @@ from rollcage.errors.root import RollcageError
 
 __all__ = [
     "Forked",
+    "PlanChanged",
     "RunAbandoned",
     "RunTooOld",
     "SessionError",
@@ -59,6 +60,12 @@ class StepNotUnknown(SessionError):
     """The step has a known outcome, so there is nothing to resolve."""
 
     code = "step_not_unknown"
+
+
+class PlanChanged(SessionError):
+    """An undo would do something else than the plan of it that was seen; it did nothing."""
+
+    code = "plan_changed"
 
 
 class ToolMissing(SessionError):

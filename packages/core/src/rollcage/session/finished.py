@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -60,6 +61,7 @@ class PlanOptions(TypedDict, total=False):
 class UndoOptions(PlanOptions, total=False):
     """What else can be said where it is carried out: see `undo_run`."""
 
+    expected: UndoPlan | str | None
     gate: Iterable[Given]
     policy: PolicyGuard | str | os.PathLike[str] | None
     rules: Sequence[Rule]
@@ -85,6 +87,9 @@ def undo_run(store: Where, run: str, **options: Unpack[UndoOptions]) -> UndoRepo
               declared.
             * `in_doubt`: what is done with a step whose outcome is unknown: `"list"` it, or
               `"restore"` what was before, where its plan was made by then.
+            * `expected`: the plan that somebody has seen (see `plan_undo`), or its digest. It is
+              compared while nobody else can write the run: where the undo would do something else,
+              nothing is done. Of a plan, all the rest may be left, after an undo was cut off.
             * `gate`: what decides on each compensating call, as in `Session`.
             * `policy`: a policy, or the file that it is in; as the first of `gate`.
             * `rules`: rules, as the last of `gate`.
@@ -95,10 +100,11 @@ def undo_run(store: Where, run: str, **options: Unpack[UndoOptions]) -> UndoRepo
     Raises:
         RunNotFound: there is no such run.
         RunInUse: it has a live writer, or is being resumed or undone.
+        PlanChanged: it would do something else than what was expected; nothing was done.
         ToolMissing: a tool that is needed is not here, or is another version.
         SessionError: it can't be done, another run builds on it, say; nothing was changed.
     """
-    request = _request(run, options)
+    request = _expecting(_request(run, options), options)
     with _reopened(store, run, options) as calls:
         report: UndoReport = calls.driver.run(undo_of(calls, request))
         return report
@@ -106,7 +112,7 @@ def undo_run(store: Where, run: str, **options: Unpack[UndoOptions]) -> UndoRepo
 
 async def aundo_run(store: Where, run: str, **options: Unpack[UndoOptions]) -> UndoReport:
     """`undo_run` for async tools, or sync ones in threads."""
-    request = _request(run, options, is_async=True)
+    request = _expecting(_request(run, options, is_async=True), options)
     with _reopened(store, run, options) as calls:
         report: UndoReport = await calls.driver.arun(undo_of(calls, request), is_async=True)
         return report
@@ -133,9 +139,19 @@ async def aplan_undo(store: Where, run: str, **options: Unpack[PlanOptions]) -> 
     return plan
 
 
-def _request(run: str, options: PlanOptions, *, is_async: bool = False) -> UndoRequest:
+def _request(
+    run: str,
+    options: PlanOptions,
+    expected: UndoPlan | str | None = None,
+    *,
+    is_async: bool = False,
+) -> UndoRequest:
     to, in_doubt = options.get("to"), options.get("in_doubt", "list")
-    return UndoRequest(run=run, to=to, in_doubt=in_doubt, is_async=is_async)
+    return UndoRequest(run=run, to=to, in_doubt=in_doubt, expected=expected, is_async=is_async)
+
+
+def _expecting(request: UndoRequest, options: UndoOptions) -> UndoRequest:
+    return dataclasses.replace(request, expected=options.get("expected"))
 
 
 @contextlib.contextmanager

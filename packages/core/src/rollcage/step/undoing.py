@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import orjson
 
 from rollcage.contract.contract import Contract
-from rollcage.errors import RollcageError, SessionError, ToolMissing, ToolRefused
+from rollcage.errors import PlanChanged, RollcageError, SessionError, ToolMissing, ToolRefused
 from rollcage.fingerprint.identity import idempotency_key
 from rollcage.gate import Verdict
 from rollcage.replay.finding import ProbeResult
@@ -51,6 +51,7 @@ from rollcage.undo.compensation import (
     differing,
     digests_of,
 )
+from rollcage.undo.expected import changes, stays_undone
 from rollcage.undo.report import InDoubt, UndoneStep, UndoPlan, UndoReport
 from rollcage.undo.targets import targets, without_calls
 from rollcage.undo.task import Task
@@ -79,6 +80,7 @@ class UndoRequest:
         branch: only what is in it, and below; empty: all.
         only: these effects, and what is below them; None: all.
         in_doubt: see `InDoubt`.
+        expected: the plan that was seen, or its digest: nothing else is done, but the rest of it.
         again: whether a resume runs the branch again, whatever came after it: the run was stopped.
         is_async: whether async functions can be called.
 
@@ -91,6 +93,7 @@ class UndoRequest:
     branch: str = ""
     only: tuple[Entry, ...] | None = None
     in_doubt: InDoubt = "list"
+    expected: UndoPlan | str | None = None
     again: bool = False
     is_async: bool = False
 
@@ -113,14 +116,14 @@ def plan_steps(request: UndoRequest, setting: Setting) -> Flow:
         tasks, _ = yield from _looked_at(request, setting, tell=False)
     except _Refused as refused:
         return Raised(refused.error)
-    steps = tuple(task.planned() for task in tasks)
-    return Returned(UndoPlan(run=request.run, to=request.to, steps=steps))
+    return Returned(_plan(request, tasks))
 
 
 def undo_steps(request: UndoRequest, setting: Setting, host: UndoHost) -> Flow:
     """Take effects back: gives an `UndoReport`."""
     try:
         tasks, lineage = yield from _looked_at(request, setting, tell=True)
+        _check_expected(request, tasks, lineage, setting)
         stopped = _gated(tasks, host) or [
             task.ended(task.state, task.reason, task.differs)
             for task in tasks
@@ -138,6 +141,33 @@ def undo_steps(request: UndoRequest, setting: Setting, host: UndoHost) -> Flow:
     left = [(*task.origin, task.entry.name) for task in tasks if task.origin not in seen]
     report = UndoReport(run=request.run, to=request.to, steps=tuple(done), left=tuple(left))
     return Returned(report)
+
+
+def _plan(request: UndoRequest, tasks: list[Task]) -> UndoPlan:
+    steps = tuple(task.planned() for task in tasks)
+    return UndoPlan(run=request.run, to=request.to, steps=steps)
+
+
+def _check_expected(
+    request: UndoRequest, tasks: list[Task], lineage: Lineage, setting: Setting
+) -> None:
+    """Refuse what nobody has seen; the run is ours by now, so it stays what it is.
+
+    Raises:
+        _Refused: it would do something else.
+    """
+    if request.expected is None:
+        return
+    found = changes(request.expected, _plan(request, tasks))
+    if found:
+        undone = lineage.undone.done | lineage.undone.begun
+        raise _Refused(
+            PlanChanged(
+                f"an undo of run {request.run} would do something else than what was seen: "
+                f"{'; '.join(found)}. {stays_undone(request.expected, undone).capitalize()}: look "
+                f"at it again, with rollcage undo {request.run} --plan{setting.at}"
+            )
+        )
 
 
 def _carried_out(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any, Final, Literal
+
+import orjson
 
 from rollcage.undo.compensation import PlannedCall
 
@@ -58,6 +61,10 @@ class UndoneStep:
     calls: tuple[PlannedCall, ...] = ()
     differs: Mapping[str, list[str]] = dataclasses.field(default_factory=dict[str, list[str]])
 
+    def as_data(self) -> dict[str, Any]:
+        """For machines."""
+        return dataclasses.asdict(self) | {"calls": [call.as_data() for call in self.calls]}
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UndoReport:
@@ -85,6 +92,14 @@ class UndoReport:
         lines = [_line(each) for each in self.steps if each.status not in _DONE]
         lines += [f"step {step} ({name}) of run {run}: not tried" for run, step, name in self.left]
         return "\n".join(lines) or f"{len(self.steps)} effects undone"
+
+    def as_data(self) -> dict[str, Any]:
+        """For machines."""
+        left = [{"run": run, "step": step, "name": name} for run, step, name in self.left]
+        return {
+            "run": self.run, "to": self.to, "complete": self.complete,
+            "steps": [each.as_data() for each in self.steps], "left": left,
+        }  # fmt: skip
 
 
 def _line(each: UndoneStep) -> str:
@@ -121,6 +136,10 @@ class PlannedStep:
     calls: tuple[PlannedCall, ...] = ()
     differs: Mapping[str, list[str]] = dataclasses.field(default_factory=dict[str, list[str]])
 
+    def as_data(self) -> dict[str, Any]:
+        """For machines."""
+        return dataclasses.asdict(self) | {"calls": [call.as_data() for call in self.calls]}
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UndoPlan:
@@ -145,3 +164,28 @@ class UndoPlan:
     def complete(self) -> bool:
         """Whether everything could be undone."""
         return all(each.state in ("reversible", "nothing") for each in self.steps)
+
+    @property
+    def digest(self) -> str:
+        """The identity of the plan: two that would do the same have one (64 hex digits)."""
+        return sha256(orjson.dumps(self.as_data(), option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+    def as_data(self) -> dict[str, Any]:
+        """For machines."""
+        return {
+            "run": self.run, "to": self.to, "complete": self.complete, "conflicts": self.conflicts,
+            "steps": [each.as_data() for each in self.steps],
+        }  # fmt: skip
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> UndoPlan:
+        """A plan that `as_data` gave, as it comes back from JSON.
+
+        Raises:
+            KeyError, TypeError: it is none.
+        """
+        steps = tuple(
+            PlannedStep(**each | {"calls": tuple(PlannedCall(**call) for call in each["calls"])})
+            for each in data["steps"]
+        )
+        return cls(run=data["run"], to=data["to"], steps=steps)

@@ -52,7 +52,7 @@ def undo_rows(
     """The steps of a plan or a report, in the order in which they are undone.
 
     Args:
-        data: as `plan_data` or `report_data` give it.
+        data: as `UndoPlan.as_data` or `UndoReport.as_data` give it.
         runs: the lineage of its run, where the changes of its steps are looked up.
         viewer: who looks.
     """

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-import orjson
 from rollcage import (
     Halt,
     RollcageError,
@@ -18,10 +17,16 @@ from rollcage import (
     aplan_undo,
     aundo_run,
 )
-from rollcage.errors import RunNotFound, StoreError, ToolMissing, TraceCorrupt, TraceUnwritable
+from rollcage.errors import (
+    PlanChanged,
+    RunNotFound,
+    StoreError,
+    ToolMissing,
+    TraceCorrupt,
+    TraceUnwritable,
+)
 from rollcage.gate import ApprovalQueue
 from rollcage.store import Store
-from rollcage_views import plan_data, plan_digest, report_data
 
 from rollcage_workflow.errors import CommandCorrupt
 from rollcage_workflow.flow import Waits
@@ -267,18 +272,18 @@ class Worker:
             return _Done("refused", str(error))
         except Exception as error:  # noqa: BLE001 - it is told to who asked for it
             return _Done("refused", f"{type(error).__name__}: {error}")
-        data = plan_data(plan) | {"digest": plan_digest(plan)}
+        data = plan.as_data() | {"digest": plan.digest}
         return _Done("planned", data=data)
 
     async def _undo(self, command: Command, run_id: str) -> _Done:
-        to, planned = command.to, command.plan_digest
         given = {name: self._session[name] for name in _UNDO_OPTIONS if name in self._session}
         try:
-            if planned:
-                now = await aplan_undo(self.store, run_id, to=to, tools=self._tools)
-                if plan_digest(now) != planned and not await self._is_rest(command, now):
-                    return _Done("changed", "it would not do what was confirmed", plan_data(now))
-            report = await aundo_run(self.store, run_id, to=to, tools=self._tools, **given)
+            seen = await self._expected(command)
+            report = await aundo_run(
+                self.store, run_id, to=command.to, tools=self._tools, expected=seen, **given
+            )
+        except PlanChanged as error:
+            return _Done("changed", str(error))
         except RunInUse:
             return _OPEN
         except ToolMissing as error:  # nothing was changed, and another worker may have it
@@ -291,17 +296,19 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - it is told to who asked for it
             return _Done("refused", f"{type(error).__name__}: {error}")
         outcome = "undone" if report.complete else "incomplete"
-        return _Done(outcome, str(report), report_data(report))
+        return _Done(outcome, str(report), report.as_data())
 
-    async def _is_rest(self, command: Command, now: UndoPlan) -> bool:
-        """Whether a part of what was confirmed is done already, and this is all the rest of it.
+    async def _expected(self, command: Command) -> UndoPlan | str | None:
+        """What the undo is held to: the plan that was confirmed, of which the rest may be left.
 
-        So an undo that was cut off goes on. It never does what nobody confirmed.
+        Where that is not kept any more, its digest; where nobody has seen a plan, nothing.
         """
+        if not command.plan_digest:
+            return None
         key = command.key.replace(".undo.", ".plan.")
         seen = await asyncio.to_thread(self.commands.result, key)
-        if seen is None or seen.data is None or seen.data["digest"] != command.plan_digest:
-            return False
-        told: dict[str, Any] = orjson.loads(orjson.dumps(plan_data(now)))
-        left = iter(seen.data["steps"])
-        return now.to == command.to and all(step in left for step in told["steps"])
+        if seen is not None and seen.data is not None and seen.outcome == "planned":
+            plan = UndoPlan.from_data(seen.data)
+            if plan.digest == command.plan_digest:
+                return plan
+        return command.plan_digest
