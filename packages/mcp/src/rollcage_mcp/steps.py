@@ -1,0 +1,166 @@
+"""What a client asks for as steps of a session: tool calls, and what it reads of the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from rollcage import Contract, Session
+from rollcage.adapter import Instead, exposes
+
+from rollcage_mcp.asked import MORE, arguments_of, as_result, check_names
+from rollcage_mcp.asking import Asking, Served, call_of, serving
+from rollcage_mcp.contracts import OWN, read_contract, tool_function
+from rollcage_mcp.errors import ServerError
+from rollcage_mcp.greeted import GreetedServer
+from rollcage_mcp.listing import Declared, Listing, definitions_of
+from rollcage_mcp.messages import Message, as_answer, as_request, result_of, text_result
+
+__all__ = ["FAILED", "GONE", "Steps"]
+
+FAILED: Final = -32000  # of JSON-RPC: an error of the implementation
+GONE: Final = -32001
+_PAGES: Final = 1_000  # of a list of tools
+
+
+class Steps:
+    """Has a client's calls and reads answered by steps of its session.
+
+    Args:
+        session: of the conversation.
+        server: answers what is not recorded.
+        asking: is told of the client.
+        declared: of the server's tools.
+
+    Attributes:
+        listing: the server's tools.
+        doubts: the writes that were cancelled, and whose server has not answered yet.
+    """
+
+    def __init__(
+        self, session: Session, server: GreetedServer, asking: Asking, declared: Declared
+    ) -> None:
+        self._session = session
+        self._server = server
+        self._asking = asking
+        self.listing = Listing(declared, self)
+        self.doubts: list[dict[str, Any]] = []
+
+    async def read(self, served: Served) -> Any:
+        """What the server answers to a read. Raises what the session and the server do."""
+        message = served.message
+        params = {name: each for name, each in message.params.items() if name != "_meta"}
+        if message.method == "initialize":
+            self._server.hello = message
+            self._asking.met(params)
+            params = {"protocolVersion": params.get("protocolVersion")}  # any client's will do
+        value = await self._session.arun(read_contract(message.method), params, self._body(served))
+        if message.method == "tools/list":
+            self.listing.learn(params.get("cursor"), value["result"])
+            return self._exposed(value)
+        return value
+
+    async def call(self, served: Served) -> Any:
+        """What a tool gives. Raises what the session and the server do."""
+        message = served.message
+        name, given = message.params.get("name"), message.params.get("arguments")
+        if not isinstance(name, str) or not isinstance(given, dict | None):
+            raise ServerError(-32602, "tools/call wants a name, and arguments that are an object")
+        if given and MORE in given:  # an edited call would take it for parameters beside these
+            raise ServerError(-32602, f"an argument can't be called {MORE!r}")
+        if name.startswith(OWN):
+            raise ServerError(-32602, f"a tool can't be called {name!r}: {OWN} is for reads")
+        self._server.note_meta(message)
+        serving.set(served)
+        contract = await self._contract(name)
+        served.is_write = contract.effect == "write"
+        arguments = arguments_of(message)
+        check_names(arguments, contract)
+        if call_of(message) in self.doubts:
+            text = (
+                f"{name} was cancelled while it ran, and the server has not said whether it has "
+                f"happened: the same call is not made again in this conversation"
+            )
+            self._session.refused(contract, arguments, reason=text, code="in_doubt")
+            return as_answer(message.id, text_result(text, is_error=True))
+        instead = Instead(self._edited(served), as_result)
+        return await self._session.arun(contract, arguments, self._body(served), instead=instead)
+
+    def _body(self, served: Served) -> Callable[..., Any]:
+        async def body(**_: Any) -> dict[str, Any]:
+            message = served.message
+            if message.method == "tools/call":  # what was gated, and nothing that hides beside it
+                message = as_request(message.id, message.method, message.params)
+            return await self._asked_of_server(served, message)
+
+        return body
+
+    def _edited(self, served: Served) -> Callable[..., Any]:
+        async def body(**arguments: Any) -> dict[str, Any]:
+            params = {**served.message.params, "arguments": arguments}
+            params |= arguments.pop(MORE, {})
+            request = as_request(served.message.id, "tools/call", params)
+            return await self._asked_of_server(served, request)
+
+        return body
+
+    async def _asked_of_server(self, served: Served, request: Message) -> dict[str, Any]:
+        """What the server answers to a request: the body of its step."""
+        await self._server.ready(request)
+        if self._server.gone is not None:
+            raise ServerError(GONE, f"it was not sent: {self._server.gone}")
+        served.asks = True
+        response = await self._server.request(request)
+        if served.cancelled and "error" in response.data:
+            await asyncio.get_running_loop().create_future()  # it says no more than that it stopped
+        served.response = response
+        value: dict[str, Any] = {"result": result_of(response)}
+        if served.notes:
+            value["notifications"] = served.notes
+        served.value = value
+        return value
+
+    # --- tools -----------------------------------------------------------------------------------
+
+    async def _contract(self, name: str) -> Contract:
+        """The contract of a tool; the server is asked for its tools where the client did not."""
+        listing, cursor = self.listing, None
+        for _ in range(_PAGES):
+            if listing.is_whole:
+                break
+            params: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
+            request = self._server.own_request("tools/list", params)
+            contract, body = read_contract("tools/list"), self._body(Served(request))
+            page = (await self._session.arun(contract, params, body))["result"]
+            listing.learn(cursor, page)
+            cursor = page.get("nextCursor")
+        else:
+            raise ServerError(FAILED, f"the server's list of tools has more than {_PAGES} pages")
+        return listing.contracts.get(name) or listing.contract_of({"name": name})
+
+    async def look(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The result of a tool that changes nothing, for a pack: no step.
+
+        Raises:
+            ServerError: the server answers with an error.
+            ServerGone: it can't be reached.
+        """
+        return await self._server.ask("tools/call", {"name": name, "arguments": dict(arguments)})
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """A tool as a function with its contract, for a compensation."""
+        return tool_function(self.listing.contracts[name], name, self)
+
+    def _exposed(self, value: dict[str, Any]) -> dict[str, Any]:
+        """A page of the server's list with the tools that the session's facade gives."""
+        if self._session.facade is None:
+            return value
+        listed = [
+            each
+            for each in definitions_of(value["result"])
+            if self.listing.is_of(each)
+            and exposes(self._session, self.listing.contracts[each["name"]])
+        ]
+        rest = {name: each for name, each in value["result"].items() if name.casefold() != "tools"}
+        return {**value, "result": {**rest, "tools": listed}}
