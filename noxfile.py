@@ -319,12 +319,16 @@ def stores(session: nox.Session, store: str) -> None:
 
 @nox.session
 def faults(session: nox.Session) -> None:
-    """Workers killed and networks broken, on each store: far more often than in `tests`."""
-    session.install(*editable(*PACKAGES["core"]), *groups("test", "test-core"), *CONSTRAINTS)
+    """Workers killed and networks broken, on each store, and each party of MCP: more than in CI."""
+    on_stores = groups("test", "test-core")
+    with_servers = groups("test-mcp", *(f"test-{each}" for each in ADAPTERS))
+    session.install(*editable(*EVERYTHING), *on_stores, *with_servers, *CONSTRAINTS)
     tests = [
         f"packages/core/tests/test_store_{name}.py"
         for name in ("kills", "postgres", "postgres_turns")
     ]
+    tests.append("packages/mcp/tests/test_kills.py")
+    tests += [f"{PACKAGES[each][0]}/tests/test_mcp_kills.py" for each in ("autogen", "crewai")]
     often = {"ROLLCAGE_FAULTS": os.environ.get("ROLLCAGE_FAULTS", "200")}
     session.run("pytest", *tests, *session.posargs, env=often)
 

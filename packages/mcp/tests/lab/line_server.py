@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 TOOLS: list[dict[str, Any]] = [
-    {"name": "write", "inputSchema": {"type": "object", "properties": {"text": {}, "after": {}}}},
+    {
+        "name": "write",
+        "inputSchema": {"type": "object", "properties": {"text": {"type": "string"}, "after": {}}},
+    },
     {"name": "read", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}},
 ]
 
@@ -63,7 +66,7 @@ def main(path: str, manner: str = "") -> None:
             result = {
                 "protocolVersion": version,
                 "capabilities": {},
-                "serverInfo": {"name": "line"},
+                "serverInfo": {"name": "line", "version": "1"},
             }
         elif method == "tools/list":
             tools = TOOLS
