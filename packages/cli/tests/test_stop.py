@@ -30,6 +30,14 @@ except RunStopped as error:
 """
 
 
+@pytest.fixture
+def failed(store: Path) -> str:
+    """A run that a next session would go on with."""
+    with pytest.raises(ValueError, match="it fails"), Session("job", store=store) as session:
+        raise ValueError("it fails")
+    return session.run_id
+
+
 def test_it_stops_another_process_that_never_asked(cli: Cli, store: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", JOB, str(store)],
@@ -55,8 +63,8 @@ def test_it_stops_another_process_that_never_asked(cli: Cli, store: Path) -> Non
     assert cli("runs", "--json").data["runs"][0]["status"] == "halted"
 
 
-def test_it_says_what_that_means_and_how_it_ends(cli: Cli, record: Record) -> None:
-    run = record()
+def test_it_says_what_that_means_and_how_it_ends(cli: Cli, failed: str) -> None:
+    run = failed
     result = cli("stop", run)
     assert f"run {run} is stopped" in result.out
     assert f"rollcage stop {run} --lift" in result.out
@@ -64,17 +72,17 @@ def test_it_says_what_that_means_and_how_it_ends(cli: Cli, record: Record) -> No
     assert result.out == f"run {run} may be resumed\n"
 
 
-def test_for_machines(cli: Cli, record: Record) -> None:
-    run = record()
+def test_for_machines(cli: Cli, failed: str) -> None:
+    run = failed
     said = cli("stop", run, "--reason", "why \x1b", "--by", "ann", "--json").data
     assert said == {"run": run, "stopped": True, "by": "ann", "reason": "why \x1b"}
     assert cli("stop", run, "--lift", "--json").data == {"run": run, "stopped": False}
 
 
 def test_whoever_says_it_is_this_user_unless_said(
-    cli: Cli, record: Record, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, failed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = record()
+    run = failed
     monkeypatch.setenv("LOGNAME", "bob")
     assert cli("stop", run, "--json").data["by"] == "bob"
 
@@ -85,8 +93,8 @@ def test_whoever_says_it_is_this_user_unless_said(
     assert cli("stop", run, "--json").data["by"] == ""
 
 
-def test_a_resume_waits_for_the_lift(cli: Cli, record: Record, store: Path) -> None:
-    run = record()
+def test_a_resume_waits_for_the_lift(cli: Cli, failed: str, store: Path) -> None:
+    run = failed
     cli("stop", run)
     with pytest.raises(RunStopped), Session("job", store=store, replay="resume"):
         pytest.fail("it was resumed")
@@ -122,10 +130,10 @@ def test_an_order_is_lifted_where_it_was_given(cli: Cli, record: Record, store: 
         (["@other"], "no run is named 'other'"),
     ],
 )
-def test_what_makes_no_sense(cli: Cli, record: Record, arguments: list[str], said: str) -> None:
-    record()
+def test_what_makes_no_sense(cli: Cli, failed: str, arguments: list[str], said: str) -> None:
+    assert failed
     result = cli("stop", *arguments)
-    assert result.code in (2, 5)
+    assert result.code == 2
     assert said in result.err
 
 
@@ -145,3 +153,38 @@ def test_a_name_that_can_not_be_seen_is_refused(cli: Cli, record: Record, store:
     assert refused.code == 2
     assert "U+200B" in refused.err
     assert JsonlStore(store).stop_order(run) is None
+
+
+def test_a_run_that_is_over_can_not_be_stopped(cli: Cli, record: Record, store: Path) -> None:
+    run = record()
+    result = cli("stop", run)
+    assert (result.code, result.out) == (2, "")
+    assert "ended as 'ok', and nothing runs in it any more" in result.err
+    assert f"rollcage undo {run}" in result.err
+    assert JsonlStore(store).stop_order(run) is None
+
+
+def test_a_lift_says_what_stops_the_run_all_the_same(cli: Cli, failed: str, store: Path) -> None:
+    def again() -> str:
+        with pytest.raises(ValueError, match="it fails"), Session("job", store=store) as session:
+            raise ValueError("it fails")
+        return session.run_id
+
+    second = again()
+    assert cli("stop", failed, "--by", "ann").code == 0
+    refused = cli("stop", second, "--lift")
+    assert refused.code == 2
+    assert f"rollcage stop {failed} --lift" in refused.err
+    assert cli("stop", second).code == 0
+    result = cli("stop", second, "--lift")
+    assert result.code == 0
+    assert "may be resumed" not in result.out
+    assert f"it stays stopped: run {failed}" in result.out
+    assert f"rollcage stop {failed} --lift" in result.out
+    with pytest.raises(RunStopped), Session("job", store=store):
+        pytest.fail("it was resumed")
+    cli("stop", second)
+    still = cli("stop", second, "--lift", "--json").data
+    assert (still["stopped"], still["order"], still["by"]) == (True, failed, "ann")
+    assert cli("stop", failed, "--lift").out == f"run {failed} may be resumed\n"
+    assert again() not in (failed, second)

@@ -15,8 +15,9 @@ PUBLIC = [
     "DetectorMissing", "DidNotHappen", "Diverged", "FacadeMissing", "Fork", "ForkEnded",
     "Forked", "GovernanceError", "Guard", "Halt", "Happened", "Instrument", "NotReplayable",
     "NotReplayableWarning",
-    "Observer", "OutputDrift", "PackageMissing", "PermissionUndeclared", "PlanChanged",
-    "PlannedCall", "PlannedStep", "PolicyInvalid", "QueueApprover", "RegistryCorrupt",
+    "Observer", "OrderRefused", "OutputDrift", "PackageMissing", "PermissionUndeclared",
+    "PlanChanged", "PlannedCall", "PlannedStep", "PolicyInvalid", "QueueApprover",
+    "RegistryCorrupt",
     "ReplayMiss", "ReplayedError", "Resolved", "Response", "RollcageError", "Rule",
     "RunAbandoned", "RunConflict", "RunEvent", "RunInUse", "RunNotFound", "RunPruned",
     "RunStopped", "RunTooOld", "Session",
@@ -54,8 +55,8 @@ STORE = [
     "DEFAULT_NAME", "JsonlStore", "Line", "Lock", "Log", "Pruned", "Reader", "Repair", "RunInfo",
     "RunTrace",
     "StopOrder", "Store", "TraceFile", "Writer", "check_attested", "is_database", "is_linked",
-    "is_run_id", "is_store", "is_store_file", "job_name", "newest_run", "open_store", "open_trace",
-    "store_option",
+    "is_run_id", "is_store", "is_store_file", "job_name", "lift_stop", "newest_run", "open_store",
+    "open_trace", "stop_run", "stopped_by", "store_option",
     "without_password",
 ]  # fmt: skip
 

@@ -25,9 +25,9 @@ from rollcage import (
     tool,
     undo_run,
 )
-from rollcage.errors import TraceCorrupt
+from rollcage.errors import OrderRefused, TraceCorrupt
 from rollcage.gate import ApprovalQueue
-from rollcage.store import open_store
+from rollcage.store import StopOrder, open_store
 from rollcage.trace import read_run
 from rollcage_server import Role
 from rollcage_server.audit import Audit
@@ -174,6 +174,44 @@ async def test_a_run_is_stopped_lifted_and_set_aside(placed: World) -> None:
         await post(client, f"{at}/abandon", {"reason": "done with"})
         await post(client, f"{at}/abandon", status=409)
     assert placed.store.info(session.run_id).status == "abandoned"
+
+
+async def test_a_stop_is_refused_where_it_can_not_be_kept_or_nothing_runs(placed: World) -> None:
+    lost, fine = placed.runs["lost"], placed.runs["fine"]
+    async with placed.client(Role.OPERATOR) as client:
+        for reason in ("\u505c" * 1900, "\x01" * 1000, "x" * 2001):
+            before = len(lines(placed))
+            said = await post(client, f"/runs/{lost}/stop", {"reason": reason}, 422)
+            assert "reason" in said["error"]["message"]
+            assert len(lines(placed)) == before
+        over = await post(client, f"/runs/{fine}/stop", {"reason": "enough"}, 409)
+        assert over["error"]["code"] == "order_refused"
+        assert "ended as 'ok'" in over["error"]["message"]
+        assert 'action="/runs/' + fine + '/stop"' not in (await client.get(f"/runs/{fine}")).text
+        assert 'action="/runs/' + lost + '/stop"' in (await client.get(f"/runs/{lost}")).text
+    with pytest.raises(OrderRefused, match="fewer words"):
+        placed.store.stop(StopOrder(lost, "ann", "\u505c" * 2000, 1))
+    assert [placed.store.stop_order(run) for run in (lost, fine)] == [None, None]
+
+
+async def test_a_lift_tells_of_the_stop_that_holds_all_the_same(placed: World) -> None:
+    def failed() -> str:
+        with pytest.raises(ValueError, match="it fails"), Session("j", store=placed.url) as session:
+            raise ValueError("it fails")
+        return session.run_id
+
+    first, second = failed(), failed()
+    async with placed.client(Role.OPERATOR) as client:
+        await post(client, f"/runs/{first}/stop", {"reason": "enough"})
+        page = (await client.get(f"/runs/{second}")).text
+        assert "A run that it goes on from</a> was stopped" in page
+        assert f"/runs/{second}/lift" not in page
+        said = await post(client, f"/runs/{second}/lift", status=409)
+        assert f"run {first}, which was stopped" in said["error"]["message"]
+        await post(client, f"/runs/{second}/stop")
+        still = await post(client, f"/runs/{second}/lift")
+        assert (still["stopped"], still["order"]) == (True, first)
+        assert (await post(client, f"/runs/{first}/lift"))["stopped"] is False
 
 
 # --- undo ----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.text import Text
-from rollcage.store import StopOrder, Store, store_option
+from rollcage.store import Store, lift_stop, stop_run, store_option
 
 from rollcage_cli.errors import UsageError
 from rollcage_cli.lookup import find
@@ -45,8 +45,8 @@ def stop(
             raise UsageError("--reason and --by are for a new stop, not for --lift")
         _lift(reader, found.run, as_json=as_json)
         return
-    order = StopOrder(found.run, who(by, required=False), reason or "", time_ns() // 1000)
-    reader.stop(order)
+    named, now = who(by, required=False), time_ns() // 1000
+    order = stop_run(reader, found.run, by=named, reason=reason or "", time=now)
     if as_json:
         print_json({"run": order.run, "stopped": True, "by": order.by, "reason": order.reason})
         return
@@ -60,15 +60,18 @@ def stop(
 
 
 def _lift(store: Store, run: str, *, as_json: bool) -> None:
-    order = store.stop_order(run)
-    if order is not None and order.run not in ("", run):
-        raise UsageError(
-            f"run {run} builds on run {order.run}, which was stopped: lift that order, with "
-            f"rollcage stop {order.run} --lift{store_option(store)}"
-        )
-    if not store.lift(run):
-        raise UsageError(f"run {run} is not stopped: there is nothing to lift")
+    still = lift_stop(store, run)
     if as_json:
-        print_json({"run": run, "stopped": False})
+        said = {} if still is None else {"by": still.by, "reason": still.reason, "order": still.run}
+        print_json({"run": run, "stopped": still is not None} | said)
         return
-    console().print(Text(f"run {run} may be resumed", style="green"), soft_wrap=True)
+    out = console()
+    if still is None:
+        out.print(Text(f"run {run} may be resumed", style="green"), soft_wrap=True)
+        return
+    other = still.run or run
+    out.print(
+        f"The stop of run {run} is lifted, and it stays stopped: run {other}, which it builds on, "
+        f"is. To lift that: rollcage stop {other} --lift{store_option(store)}",
+        soft_wrap=True,
+    )

@@ -10,22 +10,32 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+import orjson
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 from rollcage import Approval, RollcageError, abandon_run, resolve_step
 from rollcage.errors import ApprovalInvalid, StoreError
 from rollcage.gate import ApprovalQueue, holds_secret
-from rollcage.store import StopOrder
+from rollcage.store import lift_stop, stop_run
 from rollcage_views import queued_data
 
 from rollcage_server import undoing
 from rollcage_server.access import Asking
-from rollcage_server.errors import BadRequest, Conflict
+from rollcage_server.errors import BadRequest
 from rollcage_server.reading import check_run
 from rollcage_server.roles import Right
 
 __all__ = ["ACTIONS", "Action", "Body", "carried_out"]
 
-Text = Annotated[str, Field(max_length=2000)]
+_LONGEST: Final = 3000  # bytes of a text, as JSON: what each store keeps of it, in any script
+
+
+def _kept(text: str) -> str:
+    if len(orjson.dumps(text.encode("utf-8", "replace").decode())) > _LONGEST:
+        raise ValueError(f"it takes more than {_LONGEST:,} bytes: say it in fewer words")
+    return text
+
+
+Text = Annotated[str, Field(max_length=2000), AfterValidator(_kept)]
 
 
 class Body(BaseModel):
@@ -160,17 +170,14 @@ def _id(approval: str) -> str:
 
 def _stop(asking: Asking, run: str, body: Reason) -> Mapping[str, Any]:
     now = time.time_ns() // 1000
-    asking.store.stop(StopOrder(check_run(run), asking.who.name, body.reason, now))
+    stop_run(asking.store, check_run(run), by=asking.who.name, reason=body.reason, time=now)
     return {"run": run, "stopped": True}
 
 
 def _lift(asking: Asking, run: str, _: Body) -> Mapping[str, Any]:
-    order = asking.store.stop_order(check_run(run))
-    if order is not None and order.run not in ("", run):
-        raise Conflict(f"run {run} builds on run {order.run}, which was stopped: lift that order")
-    if not asking.store.lift(run):
-        raise Conflict("this run is not stopped: there is nothing to lift")
-    return {"run": run, "stopped": False}
+    still = lift_stop(asking.store, check_run(run))
+    said = {} if still is None else {"by": still.by, "reason": still.reason, "order": still.run}
+    return {"run": run, "stopped": still is not None} | said
 
 
 def _resolve(asking: Asking, run: str, body: Resolving) -> Mapping[str, Any]:

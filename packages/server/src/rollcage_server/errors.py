@@ -20,6 +20,7 @@ from typing import ClassVar, Final
 from rollcage.errors import (
     ApprovalCorrupt,
     ApprovalInvalid,
+    OrderRefused,
     RollcageError,
     RunInUse,
     RunNotFound,
@@ -108,6 +109,7 @@ class AuditCorrupt(ServerError):
 _STATUS: Final[tuple[tuple[type[RollcageError], int], ...]] = (
     (RunNotFound, 404),
     (RunInUse, 409),
+    (OrderRefused, 409),
     (ApprovalInvalid, 409),
     (ApprovalCorrupt, 409),
     (TraceCorrupt, 500),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastapi import Request
-from rollcage.store import store_option
+from rollcage.store import stopped_by, store_option
 from rollcage_views import (
     States,
     align,
@@ -56,7 +56,7 @@ def runs(
 def run(request: Request, asking: AskingNow, run: str, first: First = 1) -> Response:
     """A run: its steps, a page at a time, and what can be done with it."""
     shown = reading.run_sheet(asking.store, run, asking.who.viewer, first=first)
-    order = asking.store.stop_order(run)
+    order = stopped_by(asking.store, run)
     seen = shown.sheet.run
     return page(
         request, "run.html", asking, shown=shown, order=order, size=reading.PAGE,

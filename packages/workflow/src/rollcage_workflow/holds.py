@@ -20,6 +20,7 @@ from rollcage_workflow.errors import WorkflowError
 __all__ = ["Hold", "Holds", "held", "prefix_of"]
 
 _KIND: Final = "holds"
+_LONGEST: Final = 2000  # bytes of a reason, as JSON, in an order to stop
 Kind = Literal["paused", "cancelled"]
 
 
@@ -99,8 +100,8 @@ class Holds:
             StoreError: it can't be told.
         """
         if run and self._store.live(run):
-            reason = f"the execution {self._execution!r} was {hold}"
-            self._store.stop(StopOrder(run, hold.by, reason[:2000], hold.time))
+            reason = _shortened(f"the execution {self._execution!r} was {hold}")
+            self._store.stop(StopOrder(run, hold.by, reason, hold.time))
 
     def let_go(self, run: str) -> None:
         """Lift the order to stop that a run has, so that the next attempt can go on with it."""
@@ -125,6 +126,13 @@ class Holds:
 
     def _key(self, kind: Kind) -> str:
         return f"{prefix_of(self._execution)}.{kind}"
+
+
+def _shortened(text: str) -> str:
+    """A text's start, as long as an order to stop can hold in any script."""
+    while len(orjson.dumps(text.encode("utf-8", "replace").decode())) > _LONGEST:
+        text = text[: len(text) * 3 // 4]
+    return text
 
 
 def held(store: Store, kind: Kind) -> frozenset[str]:

@@ -44,6 +44,7 @@
         │   └── RunPruned             its trace was removed, a stub stays           (run_pruned)
         ├── RunConflict               another run has its id in that store        (run_conflict)
         ├── RunInUse                  another process or session writes it      (run_in_use)
+        ├── OrderRefused              a run can't be told this, as it stands (order_refused)
         ├── StoreInvalid              what is named as a store is none          (store_invalid)
         ├── StoreReadOnly             this process may not write it             (store_read_only)
         ├── ApprovalCorrupt           a request for approval that was changed   (approval_corrupt)
@@ -106,6 +107,7 @@ from rollcage.errors.sessions import (
 )
 from rollcage.errors.stores import (
     ApprovalCorrupt,
+    OrderRefused,
     RegistryCorrupt,
     RunConflict,
     RunInUse,
@@ -140,6 +142,7 @@ __all__ = [
     "Halt",
     "NotReplayable",
     "NotReplayableWarning",
+    "OrderRefused",
     "OutputDrift",
     "PackageMissing",
     "PermissionUndeclared",

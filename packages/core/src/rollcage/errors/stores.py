@@ -6,6 +6,7 @@ from rollcage.errors.root import RollcageError
 
 __all__ = [
     "ApprovalCorrupt",
+    "OrderRefused",
     "RegistryCorrupt",
     "RunConflict",
     "RunInUse",
@@ -23,6 +24,12 @@ class StoreError(RollcageError):
     """The store, or a trace in it, can't be used."""
 
     code = "store_error"
+
+
+class OrderRefused(StoreError):
+    """A run can't be told this as it stands: it is over, or there is nothing to lift, say."""
+
+    code = "order_refused"
 
 
 class StoreInvalid(StoreError):

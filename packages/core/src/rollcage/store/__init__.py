@@ -18,6 +18,7 @@ from rollcage.store.protocol import (
     check_attested,
     is_run_id,
 )
+from rollcage.store.stopping import lift_stop, stop_run, stopped_by
 from rollcage.store.tracefile import TraceFile
 from rollcage.store.url import open_store
 
@@ -43,9 +44,12 @@ __all__ = [
     "is_store",
     "is_store_file",
     "job_name",
+    "lift_stop",
     "newest_run",
     "open_store",
     "open_trace",
+    "stop_run",
+    "stopped_by",
     "store_option",
     "without_password",
 ]

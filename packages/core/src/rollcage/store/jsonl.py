@@ -43,7 +43,16 @@ from rollcage.store.index_lines import STARTED
 from rollcage.store.jobs import Wanted
 from rollcage.store.keyfile import KeyFile
 from rollcage.store.leftovers import left_in, remove_left
-from rollcage.store.protocol import Lock, Measured, Repair, RunInfo, RunTrace, StopOrder, is_run_id
+from rollcage.store.protocol import (
+    Lock,
+    Measured,
+    Repair,
+    RunInfo,
+    RunTrace,
+    StopOrder,
+    check_order,
+    is_run_id,
+)
 from rollcage.store.tracefile import NamedTrace, TraceFile, open_locked, run_in, set_tail_aside
 from rollcage.store.writer import JsonlWriter
 
@@ -249,6 +258,7 @@ class JsonlStore(TraceFile):
     # --- stopping --------------------------------------------------------------------------------
 
     def stop(self, order: StopOrder) -> None:
+        check_order(order)
         path = self._path(order.run)
         self._check_pruned(order.run)
         if not disk.exists(path):

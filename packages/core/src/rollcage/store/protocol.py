@@ -17,6 +17,7 @@ from rollcage.store.records import (
     RunTrace,
     StopOrder,
     check_attested,
+    check_order,
 )
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "Writer",
     "check_attested",
     "check_document",
+    "check_order",
     "is_run_id",
 ]
 
@@ -289,6 +291,7 @@ class Store(Reader, Protocol):
         From then on, no session resumes it. A second order replaces the first.
 
         Raises:
+            OrderRefused: who says so, and why, is too long.
             RunNotFound: there is no such run.
             StoreError: it can't be told, or not all of those that resume it.
         """

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Final
 
-from rollcage.errors import TraceCorrupt
+import orjson
+
+from rollcage.errors import OrderRefused, TraceCorrupt
 from rollcage.trace.reader import read_events, tail_of
 
-__all__ = ["Measured", "Pruned", "Repair", "RunInfo", "RunTrace", "StopOrder", "check_attested"]
+__all__ = [
+    "Measured", "Pruned", "Repair", "RunInfo", "RunTrace", "StopOrder", "check_attested",
+    "check_order",
+]  # fmt: skip
+
+_MOST: Final = 3500  # bytes of who gives an order and why, as JSON
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,6 +95,21 @@ class StopOrder:
     by: str
     reason: str
     time: int
+
+
+def check_order(order: StopOrder) -> None:
+    """Refuse an order of which a store keeps not all; each store has the same limit.
+
+    Raises:
+        OrderRefused: it is too long.
+    """
+    texts = [each.encode("utf-8", "replace").decode() for each in (order.by, order.reason)]
+    size = len(orjson.dumps(texts))
+    if size > _MOST:
+        raise OrderRefused(
+            f"the reason is too long: with who says so it takes {size:,} bytes, and {_MOST:,} are "
+            f"kept at most. Nothing was done: say it in fewer words"
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -14,7 +14,15 @@ from typing import Any, ClassVar, Final
 from rollcage.errors import RunInUse, RunNotFound, StoreError, TraceCorrupt
 from rollcage.store import stubs
 from rollcage.store.jobs import job_name
-from rollcage.store.protocol import Lock, Measured, RunInfo, RunTrace, StopOrder, is_run_id
+from rollcage.store.protocol import (
+    Lock,
+    Measured,
+    RunInfo,
+    RunTrace,
+    StopOrder,
+    check_order,
+    is_run_id,
+)
 from rollcage.store.sql_documents import SqlDatabase, SqlDocuments
 from rollcage.store.sql_log import SqlLog
 from rollcage.trace.reader import ended, tail_of
@@ -228,6 +236,7 @@ class SqlStore(SqlDocuments):
         return self._place(db, info.run)
 
     def stop(self, order: StopOrder) -> None:
+        check_order(order)
         self._check_there(order.run)
         by, reason = _writable(order.by), _writable(order.reason)
         with self._sql.changing() as db:  # first: whoever opens now, sees it
