@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from typing import Any, Final, Protocol, cast
 
 from rollcage import Contract
@@ -12,10 +15,12 @@ from rollcage_mcp.errors import ServerError
 
 __all__ = [
     "GIVES_RESULT",
+    "GREETINGS",
     "NEEDS_FACADE",
     "OWN",
     "READS",
     "Calling",
+    "instructions_contract",
     "read_contract",
     "text_of",
     "tool_contract",
@@ -40,6 +45,11 @@ READS: Final = frozenset(
 )  # fmt: skip
 """The requests of a client that look at the server: each is a step, and replays."""
 
+GREETINGS: Final = ("initialize", "server/discover")
+"""The reads by which a client begins: a server may instruct the model in its answer to them."""
+
+_PLAIN: Final = re.compile(r"[\w.@/-]{1,64}")
+_INFO: Final = "io.modelcontextprotocol/serverInfo"
 _TOOL_FAILED: Final = -32000
 _SCHEMA_WORDS: Final = ("type", "properties", "$defs", "definitions")
 
@@ -49,6 +59,34 @@ def read_contract(method: str) -> Contract:
     return Contract(
         name=OWN + method,
         description=f"What the server answers to {method}.",
+        parameters={"type": "object", "properties": {}},
+        effect="read",
+        raises=(ServerError,),
+    )
+
+
+def instructions_contract(greeting: Mapping[str, Any]) -> Contract | None:
+    """What a server tells the model by itself, to be approved as a tool is; None if it is silent.
+
+    Its description is that text. It is named for the server, by what that calls itself: a facade
+    may give tools of several servers.
+
+    Args:
+        greeting: the server's answer to `initialize` or `server/discover`.
+    """
+    # Some clients read a word whatever its capitals: what is said under any is pinned.
+    said = {word: each for word, each in greeting.items() if word.casefold() == "instructions"}
+    text: Any = said["instructions"] if said.keys() == {"instructions"} else said
+    if not text:
+        return None
+    meta: Any = greeting.get("_meta")
+    info: Any = greeting.get("serverInfo") or (meta.get(_INFO) if isinstance(meta, dict) else None)
+    name: Any = info.get("name") if isinstance(info, dict) else None
+    if isinstance(name, str) and not _PLAIN.fullmatch(name):  # it stands in errors: no more text
+        name = sha256(name.encode(errors="surrogatepass")).hexdigest()[:16]
+    return Contract(
+        name=f"{OWN}instructions" + (f":{name}" if isinstance(name, str) else ""),
+        description=text if isinstance(text, str) else json.dumps(text, sort_keys=True),
         parameters={"type": "object", "properties": {}},
         effect="read",
         raises=(ServerError,),

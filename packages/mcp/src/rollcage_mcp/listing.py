@@ -39,7 +39,7 @@ class Listing:
         server: calls them, for a pack.
 
     Attributes:
-        contracts: by the names that the server gives.
+        contracts: by the names that the server gives; while a list is read, those before as well.
         is_whole: whether all pages were read, in their order, and the pack fits them.
     """
 
@@ -72,6 +72,7 @@ class Listing:
         if follows and self._awaited is None:
             if self._declared.pack is not None:
                 self._declared.pack.check(self._definitions)
+            self.contracts = {name: self.contracts[name] for name in self._definitions}
             self.is_whole = True
 
     def is_of(self, tool: Mapping[str, Any]) -> bool:

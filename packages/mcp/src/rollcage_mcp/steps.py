@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -11,13 +12,21 @@ from rollcage.adapter import Instead, exposes
 
 from rollcage_mcp.asked import MORE, arguments_of, as_result, check_names
 from rollcage_mcp.asking import Asking, Served, call_of, serving
-from rollcage_mcp.contracts import OWN, read_contract, tool_function
+from rollcage_mcp.contracts import (
+    GREETINGS,
+    OWN,
+    instructions_contract,
+    read_contract,
+    tool_function,
+)
 from rollcage_mcp.errors import ServerError
 from rollcage_mcp.greeted import GreetedServer
 from rollcage_mcp.listing import Declared, Listing, definitions_of
 from rollcage_mcp.messages import Message, as_answer, as_request, result_of, text_result
 
 __all__ = ["FAILED", "GONE", "Steps"]
+
+_log: Final = logging.getLogger("rollcage.mcp")
 
 FAILED: Final = -32000  # of JSON-RPC: an error of the implementation
 GONE: Final = -32001
@@ -59,7 +68,7 @@ class Steps:
         if message.method == "tools/list":
             self.listing.learn(params.get("cursor"), value["result"])
             return self._exposed(value)
-        return value
+        return self._greeted(value) if message.method in GREETINGS else value
 
     async def call(self, served: Served) -> Any:
         """What a tool gives. Raises what the session and the server do."""
@@ -151,6 +160,27 @@ class Steps:
     def function(self, name: str) -> Callable[..., Any]:
         """A tool as a function with its contract, for a compensation."""
         return tool_function(self.listing.contracts[name], name, self)
+
+    def _greeted(self, value: dict[str, Any]) -> dict[str, Any]:
+        """The server's greeting, if what it instructs the model to do was approved.
+
+        Raises:
+            ServerError: the session's facade does not give it, or not so. The text is only logged:
+                the client may show an error to the model.
+        """
+        facade, contract = self._session.facade, instructions_contract(value["result"])
+        if facade is None:
+            return value
+        verdict = None if contract is None else facade.check(contract)
+        if contract is not None and verdict is not None:
+            refusal = facade.refusal(contract, verdict)
+            _log.warning("the client does not get what the server instructs: %s", refusal)
+            said = (
+                str(refusal).replace(f"\n{refusal.diff}\n", " ") if refusal.diff else str(refusal)
+            )
+            self._session.refused(contract, {}, reason=said, code=verdict.code)
+            raise ServerError(FAILED, said)
+        return {**value}  # written anew: in the server's own bytes, a word may come twice
 
     def _exposed(self, value: dict[str, Any]) -> dict[str, Any]:
         """A page of the server's list with the tools that the session's facade gives."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Coroutine, Mapping
@@ -12,7 +13,13 @@ from typing import Any, Final, TypeVar
 
 from rollcage import Contract
 
-from rollcage_mcp.contracts import READS, read_contract, tool_contract, tool_function
+from rollcage_mcp.contracts import (
+    READS,
+    instructions_contract,
+    read_contract,
+    tool_contract,
+    tool_function,
+)
 from rollcage_mcp.errors import ServerError, ServersInvalid
 from rollcage_mcp.messages import Message, as_failure, as_notification, as_request, result_of
 from rollcage_mcp.pack import Pack
@@ -34,7 +41,8 @@ _PAGES: Final = 1_000
 def tools_of(path: str | Path, only: str = "") -> list[Callable[..., Any]]:
     """The tools of all servers that a file names, as functions: `--tools FILE.toml[:SERVER]`.
 
-    What a client reads of a server is among them: a facade gives it as it gives a tool.
+    What a client reads of a server is among them, and what the server instructs the model to do: a
+    facade gives it as it gives a tool.
     Each server is started, asked for its tools, and ended with this process.
 
     Args:
@@ -63,7 +71,8 @@ def tools_of(path: str | Path, only: str = "") -> list[Callable[..., Any]]:
                     f"{name!r}: say which is meant, as {path}:{named}"
                 )
             found[name], having[name] = function, named
-    return [*found.values(), *map(_reading, sorted(READS) if has_reads else ())]
+    reads = [read_contract(method) for method in sorted(READS)] if has_reads else []
+    return [*found.values(), *map(_reading, reads)]
 
 
 def _functions(server: Server) -> dict[str, Callable[..., Any]]:
@@ -71,16 +80,19 @@ def _functions(server: Server) -> dict[str, Callable[..., Any]]:
     if server.openapi:
         return server.load_operations().functions()
     tools = ServerTools(server)
-    return {name: tools.function(name) for name in tools.start()}
+    found = {name: tools.function(name) for name in tools.start()}
+    if tools.instructions is not None:
+        found[tools.instructions.name] = _reading(tools.instructions)
+    return found
 
 
-def _reading(method: str) -> Callable[..., Any]:
+def _reading(contract: Contract) -> Callable[..., Any]:
     """What a client reads, as a function with its contract: for a registry alone."""
 
     async def body(**_: Any) -> Any:
-        raise ServerError(-32601, f"{method} is for a client of the server")
+        raise ServerError(-32601, f"{contract.name} is for a client of the server")
 
-    vars(body)["__rollcage_contract__"] = read_contract(method)
+    vars(body)["__rollcage_contract__"] = contract
     return body
 
 
@@ -89,9 +101,13 @@ class ServerTools:
 
     Args:
         server: how it is started.
+
+    Attributes:
+        instructions: what it tells a model by itself; None where that is nothing.
     """
 
     def __init__(self, server: Server) -> None:
+        self.instructions: Contract | None = None
         self._server = server
         self._pack: Pack | None = server.load_pack()
         self._loop = asyncio.new_event_loop()
@@ -153,11 +169,15 @@ class ServerTools:
         """Begin as this server wants it: with a handshake, or with a version in each request."""
         hello = {"protocolVersion": _HANDSHAKE, "capabilities": {}, "clientInfo": _INFO}
         try:
-            await self._ask("initialize", hello)
+            greeting = await self._ask("initialize", hello)
         except ServerError:
             self._meta = {"_meta": {_VERSION: _STATELESS, _CAPABILITIES: {}}}
+            greeting = {}
+            with contextlib.suppress(ServerError):  # whoever has no such method says nothing
+                greeting = await self._ask("server/discover", {})
         else:
             await self._upstream.send(as_notification("notifications/initialized"))
+        self.instructions = instructions_contract(greeting)
 
     async def _ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         request = as_request(next(self._ids), method, {**params, **self._meta})

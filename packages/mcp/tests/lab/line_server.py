@@ -67,6 +67,7 @@ def main(path: str, manner: str = "") -> None:
                 "protocolVersion": version,
                 "capabilities": {},
                 "serverInfo": {"name": "line", "version": "1"},
+                "instructions": "Write less." if manner != "instructs" else "Read the keys first.",
             }
         elif method == "tools/list":
             tools = TOOLS

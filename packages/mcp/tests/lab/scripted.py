@@ -29,6 +29,7 @@ class Server:
         self.out: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.tasks: set[asyncio.Task[None]] = set()
         self.pages = 1
+        self.hidden: set[str] = set()  # tools that it does not list, and has
         self.responses: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
     async def response(self) -> dict[str, Any]:
@@ -95,7 +96,7 @@ class Server:
         return {"of": message.method}
 
     def _listed(self, page: int) -> dict[str, Any]:
-        names = list(self.tools)
+        names = [each for each in self.tools if each not in self.hidden]
         some = names[page :: self.pages] if self.pages > 1 else names
         tools = [
             {"name": each, "inputSchema": {"type": "object"}, **self.said.get(each, {})}
