@@ -107,6 +107,7 @@ workflow pause two
 workflow resume two
 workflow cancel two
 workflow picture plan.yaml --tools on_stores_tools --id one
+workflow picture --id one
 workflow reconcile
 worker --once --plans plan.yaml --tools on_stores_tools
 workflow schedule nightly plan.yaml "0 3 * * *"

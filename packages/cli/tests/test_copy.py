@@ -43,6 +43,11 @@ def keep(text: str, password: str = "") -> str:
     return text * 100_000 if text == "large" else text
 
 
+@tool(effect="pure", name="copied.plan")
+def keep_plan(digest: str) -> str:
+    return "kept"
+
+
 def asks(view: StepView) -> Verdict | None:
     return Verdict.ask("so?") if view.args.get("text") == "ask" else None
 
@@ -279,6 +284,18 @@ def test_schedules_come_with_a_whole_store(cli: Cli, store: Path) -> None:
     result = cli("copy", "--to", "target")
     assert (result.code, "schedules nightly says something else" in result.out) == (1, True)
     assert other.get("schedules", "nightly") == b"[2]"
+
+
+def test_the_outline_of_a_plan_comes_with_the_runs_that_name_it(cli: Cli, store: Path) -> None:
+    one, other = open_store(store), open_store("target")
+    digest, unnamed = "a" * 64, "b" * 64
+    for each in (digest, unnamed):
+        one.put_once("plans", each, b"{}")
+    with Session("planned", store=store) as session:
+        keep_plan(digest)
+    assert cli("copy", session.run_id, "--to", "target").code == 0
+    assert list(other.keys("plans")) == [digest]
+    assert cli("copy", session.run_id, "--to", "target").code == 0
 
 
 @pytest.mark.damaged

@@ -209,6 +209,23 @@ def test_values_that_no_run_needs_go_too(cli: Cli, url: str, own: Store) -> None
     assert list(own.blobs()) == []
 
 
+def test_the_outline_of_a_plan_goes_with_the_last_run_that_names_it(
+    cli: Cli, url: str, own: Store
+) -> None:
+    digest = "c" * 64
+    own.put_once("plans", digest, b"{}")
+    work(url, digest, name="first")
+    second = work(url, digest, "fail", name="second")
+    prune(cli, url, "--yes")
+    assert list(own.keys("plans")) == [digest]  # the other run names it, too
+    abandon_run(url, second, by="ann")
+    with Session("live", store=url):
+        prune(cli, url, "--yes")
+        assert list(own.keys("plans")) == [digest]
+    prune(cli, url, "--yes")
+    assert list(own.keys("plans")) == []
+
+
 def test_approvals_go_too(cli: Cli, url: str, own: Store) -> None:
     run = work(url, "ask", actor="agent")
     (waiting,) = cli("approvals", "--json", "--store", url).data["approvals"]

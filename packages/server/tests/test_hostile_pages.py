@@ -20,7 +20,8 @@ TAGS = {
     "article", "h1", "h2", "p", "span", "div", "b", "i", "em", "small", "code", "pre", "a", "dl",
     "dt", "dd", "ul", "ol", "li", "br", "table", "thead", "tbody", "tfoot", "tr", "th", "td",
     "details", "summary", "svg", "rect", "ins", "del", "form", "label", "input", "select",
-    "option", "output", "fieldset", "legend", "button", "textarea",
+    "option", "output", "fieldset", "legend", "button", "textarea", "figure", "desc", "defs",
+    "marker", "path", "g", "text", "tspan",
 }  # fmt: skip
 SCRIPTS = {"/static/htmx-2.0.11.min.js", "/static/htmx-ext-sse-2.2.4.min.js", "/static/page.js"}
 

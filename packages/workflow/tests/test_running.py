@@ -37,6 +37,7 @@ from rollcage_workflow.errors import (
     StepFailed,
     WorkflowError,
 )
+from rollcage_workflow.outline import outline_of
 from rollcage_workflow.picture import picture
 from rollcage_workflow.signals import Signals
 from rollcage_workflow.state import StepState
@@ -690,7 +691,7 @@ async def test_a_result_that_is_no_json_is_told(world: World) -> None:
 
 
 def test_a_picture_uses_no_word_of_mermaid_as_a_name(world: World) -> None:
-    drawn = picture(check(steps(end=put("a"), b=put("b", after=["end"])), world.tools))
+    drawn = picture(outline_of(check(steps(end=put("a"), b=put("b", after=["end"])), world.tools)))
     assert '  end_["end: put"]' in drawn
     assert "end_ --> b" in drawn
 
@@ -713,10 +714,10 @@ async def test_a_picture_shows_the_states_of_steps_in_blocks(world: World) -> No
         raise KeyError(what)
 
     checked = check(plan, [*world.tools, odd_or])
-    assert "class" not in picture(checked)
+    assert "class" not in picture(outline_of(checked))
     with pytest.raises(KeyError):
         await run(checked, id="x", store=world.store)
-    drawn = picture(checked, execution_of(world, "x"))
+    drawn = picture(outline_of(checked), execution_of(world, "x"))
     shown = dict(re.findall(r"class (\w+) (\w+)\n", drawn))
     completed = ["mails", "mails__send", "mails__more", "rounds", "rounds__try"]
     completed += ["both", "both__one", "both__two"]
@@ -735,7 +736,7 @@ def test_of_several_states_the_one_that_tells_most_is_shown(world: World) -> Non
     def shown(**states: str) -> list[str]:
         found = tuple(StepState(path, state, "put", None) for path, state in states.items())
         execution = Execution("x", _steps=lambda: found)
-        return re.findall(r"class \w+__\w+ (\w+)\n", picture(checked, execution))
+        return re.findall(r"class \w+__\w+ (\w+)\n", picture(outline_of(checked), execution))
 
     def mails(*states: str) -> list[str]:
         return shown(**{f"mails/{n}/send": state for n, state in enumerate(states)})

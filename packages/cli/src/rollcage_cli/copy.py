@@ -28,6 +28,7 @@ from rollcage_cli.documents import (
     copy_approvals,
     copy_beside,
     copy_commands,
+    copy_plans,
     put,
     sent_in,
 )
@@ -194,6 +195,7 @@ def _copy(source: Store, target: Store, info: RunInfo, sent: Sent) -> bool:
     for digest, held in blobs.items():
         assert isinstance(held, bytes)
         _put_blob(target, digest, held)
+    copy_plans(source, target, trace)
     new = copy_approvals(source, target, trace)
     new = _put_sent(target, run, sent) or new
     _check_free(source, run)

@@ -9,6 +9,7 @@
     results     what became of commands: by whom an execution was started
     commands    what nobody has done yet; after all runs, or it would be done without them
     schedules   of workflows
+    plans       outlines of the plans that executions had, by digest
     actions     who did what with a server; where the other store has such a log of its own, it says
                 so and stays as it is
 
@@ -32,6 +33,7 @@ __all__ = [
     "copy_approvals",
     "copy_beside",
     "copy_commands",
+    "copy_plans",
     "put",
     "sent_in",
 ]
@@ -43,12 +45,14 @@ What = Literal["copied", "already there", "in use", "conflict", "unreadable"]
 _APPROVALS: Final = "approvals"
 _COMMANDS: Final = "commands"
 _RESULTS: Final = "results"
+_PLANS: Final = "plans"
 _SCHEDULES: Final = "schedules"
 _ACTIONS: Final = "actions"
 _SENT: Final = ("signals", "holds", _RESULTS)  # what is about one execution
 _WAITS: Final = "workflow.approval"  # what people are asked by a wait of one
 _ASKED: Final = b'{"event":"approval.requested"'
 _OF: Final = re.compile(r"([0-9a-f]+)(-[0-9]+)?\..*")  # a request's id, in the key of a document
+_PLAN: Final = re.compile(rb'"digest":"([0-9a-f]{64})"')  # what an execution notes of its plan
 _SEALED: Final = frozenset({"hash"})  # what a log adds to a line
 
 
@@ -88,6 +92,16 @@ def copy_approvals(source: Store, target: Store, trace: RunTrace) -> bool:
         data = source.get(_APPROVALS, key) or b""
         new = put(target, _APPROVALS, key, data, f"run {trace.run}: its approval") or new
     return new
+
+
+def copy_plans(source: Store, target: Store, trace: RunTrace) -> None:
+    """Copy the outlines of the plans that a run names; one that is there already stays."""
+    kept = set(source.keys(_PLANS))
+    named = {found.decode() for found in _PLAN.findall(trace.data)} if kept else set[str]()
+    for digest in kept & named:
+        outline = source.get(_PLANS, digest)
+        if outline is not None:
+            target.put_once(_PLANS, digest, outline)
 
 
 def sent_in(store: Store) -> dict[str, Sent]:

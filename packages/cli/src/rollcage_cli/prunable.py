@@ -14,10 +14,11 @@ from rollcage_views import lineage_of, standing
 
 from rollcage_cli.redact import Redaction, sealed
 
-__all__ = ["Choice", "choices", "drop_unused_blobs", "prune_run"]
+__all__ = ["Choice", "choices", "drop_unused", "prune_run"]
 
 _DONE: Final = ("ok", "abandoned")  # no session builds on a run that ended so
 _WORKS: Final = ("record", "resume")  # others look back at what these did
+_PLANS: Final = "plans"  # documents: outlines of plans, by their digests
 _DIGEST: Final = re.compile(rb'"([0-9a-f]{64})"')
 _APPROVALS: Final = "approvals"  # the kind of their documents
 _ASKED: Final = b'{"event":"approval.requested"'
@@ -134,13 +135,14 @@ def _skeleton(store: Store, trace: RunTrace) -> bytes:
     return b"".join(sealed(told))
 
 
-def drop_unused_blobs(store: Store) -> int | None:
-    """Remove the large values that no trace names; how many. None where a run is in use.
+def drop_unused(store: Store) -> int | None:
+    """Remove the large values and the outlines of plans that no trace names; how many values.
 
-    Whoever writes a run may count on a value that is there, and has not noted that yet.
+    None, and nothing is removed, where a run is in use: whoever writes it may count on what is
+    there, and has not noted that yet.
     """
-    blobs = set(store.blobs())
-    if not blobs:
+    blobs, plans = set(store.blobs()), set(store.keys(_PLANS))
+    if not blobs and not plans:
         return 0
     with store.opening():  # nobody begins a run meanwhile
         infos = store.runs()
@@ -154,6 +156,8 @@ def drop_unused_blobs(store: Store) -> int | None:
             named |= inside
         for digest in blobs - named:
             store.drop_blob(digest)
+        for digest in plans - named:
+            store.drop(_PLANS, digest)
     return len(blobs - named)
 
 

@@ -17,7 +17,7 @@ from rollcage_cli.lookup import find
 from rollcage_cli.moments import moment
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption, who
 from rollcage_cli.output import console, counted, print_json, visible
-from rollcage_cli.prunable import Choice, choices, drop_unused_blobs, prune_run
+from rollcage_cli.prunable import Choice, choices, drop_unused, prune_run
 from rollcage_cli.table import Table
 
 __all__ = ["prune"]
@@ -65,7 +65,7 @@ def prune(
     for each in reversed(going) if yes else ():  # what builds on a run goes before it
         run, now = each.info.run, time.time_ns() // 1000
         prune_run(own, run, by=name, time=now, keep_skeleton=keep_skeleton)
-    dropped = drop_unused_blobs(own) if yes else 0
+    dropped = drop_unused(own) if yes else 0
     if as_json:
         print_json(
             {

@@ -17,6 +17,7 @@ from starlette.responses import RedirectResponse, Response
 from rollcage_server.access import Asking, AskingNow, Routes
 from rollcage_server.actions import audited
 from rollcage_server.api import Data, Limit
+from rollcage_server.drawing import drawing_of, outline_of
 from rollcage_server.errors import NotFound
 from rollcage_server.reading import PAGE
 from rollcage_server.rendering import page
@@ -142,8 +143,11 @@ def listed(asking: AskingNow, limit: Limit = PAGE) -> Response:
 def told(asking: AskingNow, id: str) -> Response:  # noqa: A002 - what it is called everywhere
     """Tell how an execution stands, with its steps."""
     found = _known(asking, id)
+    viewer = asking.who.viewer
     steps = [dataclasses.asdict(each) for each in found.steps]
-    return Data(_data(found, asking.who.viewer) | {"steps": steps})
+    outline = outline_of(asking.store, found, viewer)
+    drawn = None if outline is None else outline.model_dump(mode="json", exclude_defaults=True)
+    return Data(_data(found, viewer) | {"steps": steps, "outline": drawn})
 
 
 @workflows.get("/workflows", Right.SEE)
@@ -155,10 +159,13 @@ def shown(request: Request, asking: AskingNow) -> Response:
 
 @workflows.get("/workflow", Right.SEE)
 def one(request: Request, asking: AskingNow, id: str) -> Response:  # noqa: A002
-    """An execution: its steps with their states, one inside the other as in its plan."""
+    """An execution: its plan as a graph, and its steps with their states."""
     found = _known(asking, id)
-    return page(request, "workflow.html", asking, found=_data(found, asking.who.viewer),
-                steps=found.steps)  # fmt: skip
+    viewer, after = asking.who.viewer, None
+    if found.status == "running":
+        after = asking.store.read(found.run).data.count(b"\n")
+    return page(request, "workflow.html", asking, found=_data(found, viewer), after=after,
+                drawing=drawing_of(asking.store, found, viewer), steps=found.steps)  # fmt: skip
 
 
 def _known(asking: Asking, id: str) -> Execution:  # noqa: A002

@@ -37,6 +37,7 @@ from rollcage_workflow.graph import Checked, blocks_in
 from rollcage_workflow.holds import Hold, Holds
 from rollcage_workflow.inputs import given_inputs
 from rollcage_workflow.interpret import Interpreter
+from rollcage_workflow.outline import keep_outline
 from rollcage_workflow.plan import Plan
 from rollcage_workflow.records import ENDED, PLAN, nothing
 from rollcage_workflow.signals import Signals
@@ -277,6 +278,7 @@ class _Attempt:
     async def run(self) -> Execution:
         try:
             async with self.session as session:
+                await asyncio.to_thread(keep_outline, self.store, self.checked)
                 try:
                     await self._check_hold()
                     output = await self._through(session)

@@ -32,6 +32,7 @@ from rollcage_workflow.commands.steering import add_commands
 from rollcage_workflow.errors import PlanInvalid
 from rollcage_workflow.example import PLAN, TOOLS
 from rollcage_workflow.graph import Checked
+from rollcage_workflow.outline import Outline, kept_outline, outline_of
 from rollcage_workflow.picture import picture as picture_of
 from rollcage_workflow.running import run as run_plan
 from rollcage_workflow.signals import Signals
@@ -196,16 +197,43 @@ def signal(
 
 @workflow.command()
 def picture(
-    plan: PlanArgument,
+    plan: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[PLAN]",
+            help="A .yaml or .json file; not needed with --id.",
+            show_default=False,
+        ),
+    ] = None,
     tools: ToolsOption = None,
     workflows: WorkflowOption = None,
     id: Annotated[str | None, typer.Option("--id", help="Colour by this execution.")] = None,  # noqa: A002
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Print a plan as a Mermaid flowchart."""
-    checked = _checked(plan, tools, workflows)
+    """Print a plan as a Mermaid flowchart.
+
+    Of an execution, the plan that its newest attempt was given is in the store.
+    """
     found = None if id is None else _found(store, id)
-    typer.echo(picture_of(checked, found), nl=False)
+    if plan is not None:
+        outline = outline_of(_checked(plan, tools, workflows))
+    elif found is not None:
+        outline = _kept(store, found)
+    else:
+        raise UsageError("name the file of a plan, or an execution: --id ID")
+    typer.echo(picture_of(outline, found), nl=False)
+
+
+def _kept(store: str, found: Execution) -> Outline:
+    """The outline of an execution's plan, as it was kept when that began."""
+    outline = kept_outline(open_store(store), found.digest)
+    if outline is None:
+        raise UsageError(
+            f"{visible(store)} has no outline of the plan {visible(found.plan)}: the execution "
+            f"began under an older version; name the file: rollcage workflow picture PLAN --id "
+            f"{visible(found.id)}"
+        )
+    return outline
 
 
 def _found(store: str, id: str) -> Execution:  # noqa: A002

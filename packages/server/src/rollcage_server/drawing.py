@@ -1,0 +1,145 @@
+"""The plan of an execution as a drawing: its steps with their states, for a page without scripts.
+
+Only the outline that was kept in the store is drawn; no plan is decoded, and nothing runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Final
+
+from rollcage.store import Store
+from rollcage_views import Viewer, visible
+from rollcage_workflow import Execution
+from rollcage_workflow.errors import WorkflowError
+from rollcage_workflow.layout import Line, Place, layout_of
+from rollcage_workflow.outline import Box, Outline, kept_outline
+from rollcage_workflow.states import shown_in
+
+__all__ = ["Drawing", "drawing_of", "outline_of"]
+
+_LONGEST: Final = 27  # characters in a line of a step
+_MANY: Final = 2000  # steps that a browser still draws at once
+_KINDS: Final = {"agent": "agent ", "workflow": "plan ", "team": "team: ", "wait": "wait: "}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DrawnStep:
+    """A step: where it stands, how it stands, and its lines of text, each cut to its place."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+    state: str
+    title: str
+    name: str
+    lines: tuple[tuple[str, str], ...]
+    is_around: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Drawing:
+    """The drawing of an execution.
+
+    Attributes:
+        width: in pixels.
+        height: in pixels.
+        steps: what stands in a step comes after it.
+        paths: those of lines, in SVG's words; and whether they are ways back.
+        states: how many steps stand how, the most first.
+        missing: why there is none; then the rest is empty.
+    """
+
+    width: int = 0
+    height: int = 0
+    steps: tuple[DrawnStep, ...] = ()
+    paths: tuple[tuple[str, bool], ...] = ()
+    states: tuple[tuple[str, int], ...] = ()
+    missing: str = ""
+
+
+def outline_of(store: Store, execution: Execution, viewer: Viewer) -> Outline | None:
+    """The outline of an execution's plan, as somebody may see it; None where none was kept.
+
+    Raises:
+        WorkflowError: what was kept is none.
+        StoreError: it can't be read.
+    """
+    outline = kept_outline(store, execution.digest) if execution.digest else None
+    return None if outline is None else outline.seen(values=viewer.values)
+
+
+def drawing_of(store: Store, execution: Execution, viewer: Viewer) -> Drawing:
+    """The drawing of an execution, as somebody may see it.
+
+    Raises:
+        StoreError: the store can't be read.
+    """
+    if not execution.plan:
+        return Drawing(missing="It has not begun: its plan is known when it does.")
+    try:
+        outline = kept_outline(store, execution.digest)
+    except WorkflowError:
+        return Drawing(missing="What the store keeps of its plan can't be read.")
+    if outline is None:
+        said = "its newest attempt began under a version that kept no outline of the plan"
+        return Drawing(missing=f"It can't be drawn: {said}. The next attempt keeps one.")
+    layout = layout_of(outline.seen(values=viewer.values))
+    if len(layout.places) > _MANY:
+        return Drawing(missing=f"It has {len(layout.places)} steps, too many to draw.")
+    states = shown_in(outline, execution)
+    steps = tuple(_step(place, states[place.path]) for place in layout.places)
+    counts: dict[str, int] = {}
+    for step in steps:
+        counts[step.state] = counts.get(step.state, 0) + 1
+    return Drawing(
+        layout.width + 2,
+        layout.height + 2,
+        steps,
+        tuple((_path(line), line.back) for line in layout.lines),
+        tuple(sorted(counts.items(), key=lambda each: -each[1])),
+    )
+
+
+def _step(place: Place, state: str) -> DrawnStep:
+    box = place.box
+    said = [(visible(text).replace("\n", " "), kind) for text, kind in _said(box)]
+    title = ": ".join(("/".join(map(visible, place.path)), state.replace("_", " ")))
+    return DrawnStep(
+        place.x + 1,
+        place.y + 1,
+        place.width,
+        place.height,
+        state,
+        "\n".join((title, *(text for text, _ in said))),
+        _cut(visible(box.name)),
+        tuple((_cut(text), kind) for text, kind in said),
+        bool(box.inner),
+    )
+
+
+def _said(box: Box) -> Iterator[tuple[str, str]]:
+    """What a step's further lines say, and of which kind each is."""
+    if box.says:
+        yield f"{_KINDS.get(box.kind, '')}{box.says.replace('=', '', 1)}", "says"
+    if box.when:
+        yield f"if {box.when.removeprefix('=')}", "when"
+    if box.back is not None:
+        when = box.back.when.removeprefix("=")
+        yield f"↩ {box.back.to} if {when}, at most {box.back.most} times", "when"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _path(line: Line) -> str:
+    """A line in SVG's words: straight beside a block, bent between two rows."""
+    (x, y), *rest = ((x + 1, y + 1) for x, y in line.points)
+    if line.back:
+        return f"M{x} {y}" + "".join(f"L{to} {down}" for to, down in rest)
+    ((to, down),) = rest
+    half = (y + down) // 2
+    return f"M{x} {y}L{to} {down}" if x == to else f"M{x} {y}C{x} {half} {to} {half} {to} {down}"

@@ -1,0 +1,211 @@
+"""The outline of a plan: its steps, what each calls and comes after; no argument, no result.
+
+It is kept in the store when an execution begins, under the plan's digest, so that whoever has the
+store alone can draw what runs: a trace has the digest. It is all that is kept of a plan: arguments
+may hold what nobody else is to see. To read one runs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Final, Literal, Self
+
+import pydantic
+from rollcage.store import Store
+
+from rollcage_workflow.errors import WorkflowError
+from rollcage_workflow.graph import Checked, Graph, Loop, Node, Unit
+from rollcage_workflow.plan import Step
+
+__all__ = ["KIND", "Back", "Box", "Outline", "keep_outline", "kept_outline", "outline_of"]
+
+KIND: Final = "plans"  # of documents
+_LONGEST: Final = 200  # characters of what is said of a step
+_MOST_BYTES: Final = 4_000_000
+_MOST_BOXES: Final = 5_000
+_NAMES: Final = ("call", "agent", "workflow")  # kinds of which what is said is a name
+
+Said = Annotated[str, pydantic.Field(max_length=_LONGEST)]
+
+
+class _Part(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+
+class Back(_Part):
+    """Back to an earlier step.
+
+    Attributes:
+        to: that step.
+        when: the condition.
+        most: how many times, at the most.
+    """
+
+    to: Said
+    when: Said
+    most: int
+
+
+class Box(_Part):
+    """A step.
+
+    Attributes:
+        name: its name in its block.
+        kind: as in `rollcage_workflow.plan.KINDS`.
+        says: what it calls, waits for, or goes through.
+        before: the steps of its block that it comes after; each stands before it.
+        when: its condition; empty where it has none.
+        back: where it may jump to.
+        inner: the steps inside it.
+    """
+
+    name: Said
+    kind: Said
+    says: Said = ""
+    before: tuple[Said, ...] = ()
+    when: Said = ""
+    back: Back | None = None
+    inner: tuple[Box, ...] = ()
+
+
+class Outline(_Part):
+    """The outline of a plan.
+
+    Attributes:
+        format: of the document.
+        name: the plan's.
+        boxes: its steps, each behind those that it comes after.
+    """
+
+    format: Literal["rollcage/plan/1"] = "rollcage/plan/1"
+    name: Said
+    boxes: tuple[Box, ...] = pydantic.Field(min_length=1)
+
+    @pydantic.model_validator(mode="after")
+    def _ordered(self) -> Self:
+        many = 0
+        for block in _blocks(self.boxes):
+            many += len(block)
+            seen: set[str] = set()
+            for box in block:
+                if box.name in seen or not seen.issuperset(box.before):
+                    raise ValueError("a step is there twice, or stands before one it comes after")
+                seen.add(box.name)
+        if many > _MOST_BOXES:
+            raise ValueError(f"more than {_MOST_BOXES} steps")
+        return self
+
+    def seen(self, *, values: bool) -> Outline:
+        """As somebody may see it: conditions and messages may hold values, names do not."""
+        return self if values else self.model_copy(update={"boxes": _hidden(self.boxes)})
+
+
+def outline_of(checked: Checked) -> Outline:
+    """The outline of a plan."""
+    return Outline(name=checked.plan.name, boxes=_boxes(checked.graph))
+
+
+def keep_outline(store: Store, checked: Checked) -> None:
+    """Keep the outline of a plan in the store, where it is not there yet.
+
+    Raises:
+        StoreError: nobody can tell, or it can't be kept.
+    """
+    digest = checked.plan.digest
+    if store.get(KIND, digest) is None:
+        outline = outline_of(checked).model_dump_json(exclude_defaults=True)
+        store.put_once(KIND, digest, outline.encode())
+
+
+def kept_outline(store: Store, digest: str) -> Outline | None:
+    """The outline of the plan with this digest; None where none was kept.
+
+    Raises:
+        WorkflowError: what is kept is none.
+        StoreError: it can't be read.
+    """
+    held = store.get(KIND, digest) if digest.isalnum() else None
+    if held is None:
+        return None
+    try:
+        if len(held) > _MOST_BYTES:
+            raise ValueError
+        return Outline.model_validate_json(held)
+    except ValueError:
+        raise WorkflowError(
+            f"what is kept of the plan {digest[:12]} is no outline of one; the next attempt of an "
+            f"execution keeps it again where the document {KIND}/{digest} is removed"
+        ) from None
+
+
+def _boxes(graph: Graph) -> tuple[Box, ...]:
+    nodes = {node.name: node for node in _nodes(graph.units)}
+    done: dict[str, Box] = {}
+    waiting = [*nodes.values()]
+    while waiting:
+        for node in waiting:
+            if done.keys() >= {*node.before}:
+                done[node.name] = _box(node)
+        waiting = [node for node in waiting if node.name not in done]
+    return tuple(done.values())
+
+
+def _nodes(units: tuple[Unit, ...]) -> Iterator[Node]:
+    for unit in units:
+        if isinstance(unit, Loop):
+            yield from _nodes(unit.units)
+        else:
+            yield unit
+
+
+def _box(node: Node) -> Box:
+    step, jump = node.step, node.step.next
+    back = None
+    if jump is not None:
+        back = Back(to=jump.to, when=jump.when[:_LONGEST], most=jump.most)
+    return Box(
+        name=node.name,
+        kind=step.kind,
+        says=_said(step)[:_LONGEST],
+        before=node.before,
+        when=(step.when or "")[:_LONGEST],
+        back=back,
+        inner=() if node.inner is None else _boxes(node.inner),
+    )
+
+
+def _said(step: Step) -> str:
+    if step.call or step.agent or step.workflow:
+        return str(step.call or step.agent or step.workflow)
+    if step.wait is not None:
+        wait = step.wait
+        return wait.signal or wait.until or wait.approval or f"{wait.seconds:g} s"
+    if step.each is not None:
+        return f"each of {step.each.over}"
+    if step.repeat is not None:
+        return f"until {step.repeat.until}"
+    return step.team.mode if step.team is not None else ""
+
+
+def _hidden(boxes: tuple[Box, ...]) -> tuple[Box, ...]:
+    """Steps without what may hold a value."""
+    return tuple(
+        box.model_copy(
+            update={
+                "says": box.says if box.kind in _NAMES else "",
+                "when": "…" if box.when else "",
+                "back": None if box.back is None else box.back.model_copy(update={"when": "…"}),
+                "inner": _hidden(box.inner),
+            }
+        )
+        for box in boxes
+    )
+
+
+def _blocks(boxes: tuple[Box, ...]) -> Iterator[tuple[Box, ...]]:
+    """A block, and all inside it."""
+    waiting = [boxes]
+    while waiting:
+        block = waiting.pop()
+        yield block
+        waiting += [box.inner for box in block]
