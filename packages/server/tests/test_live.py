@@ -97,6 +97,8 @@ async def test_a_step_arrives_once_on_pages_and_for_programs_and_after_a_break(
                 assert 'id="step-2"' in row["data"]
                 assert 'id="step-1"' not in row["data"]
                 assert SECRET in row["data"]
+                assert '<small id="total" hx-swap-oob="true">2 steps</small>' in row["data"]
+                assert '<small id="total">1 step</small>' in page
                 assert "<script>" not in row["data"]
                 seen = await next_message(programs)
                 assert RESULT in seen["data"]
@@ -111,7 +113,7 @@ async def test_a_step_arrives_once_on_pages_and_for_programs_and_after_a_break(
         async with client.stream("GET", where["json"], headers=again) as json:
             news = orjson.loads((await next_message(messages(json)))["data"])
         assert {s["step"] for s in news["steps"]} == {3}
-        assert news["status"] == "ok"
+        assert (news["status"], news["total"]) == ("ok", 3)
 
 
 async def test_more_viewers_than_the_cap_are_told_so_and_leave_room_when_they_go(

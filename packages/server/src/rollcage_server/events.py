@@ -41,6 +41,7 @@ class News:
         steps: each step that began or ended, as it is now, by its number.
         events: what else happened.
         status: how the run ended; empty while it has not.
+        total: how many steps the run has by now.
     """
 
     run: str
@@ -49,6 +50,7 @@ class News:
     steps: Sequence[Step]
     events: Sequence[dict[str, Any]]
     status: str
+    total: int
 
 
 Render = Callable[[News, Form, bool], bytes]
@@ -86,6 +88,7 @@ class _Follower:
         self._following: Following | None = None
         self._kept: deque[tuple[int, Step | dict[str, Any]]] = deque(maxlen=_KEPT)
         self._line = 0
+        self._total = 0
         self._floor = 0  # the line of the newest of what is not kept any more
         self._stale = ""
         self.viewers: set[_Viewer] = set()
@@ -114,6 +117,8 @@ class _Follower:
             if len(self._kept) == _KEPT:
                 self._floor = self._kept[0][0]
             self._kept.append((self._following.line, told))
+            if isinstance(told, Step):
+                self._total = max(self._total, told.step)  # they are counted from 1
         self._line = self._following.lines
 
     async def _tell(self) -> None:
@@ -139,6 +144,7 @@ class _Follower:
             list(steps.values()),
             [each for each in told if not isinstance(each, Step)],
             "" if ended is None else str(ended.get("status", "abandoned")),
+            self._total,
         )
         return self._render(news, form, values)
 

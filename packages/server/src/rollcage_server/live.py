@@ -63,7 +63,7 @@ def renderer(html: Callable[[News], str]) -> Callable[[News, Form, bool], bytes]
         if form == "html":
             return message("rows", html(seen), news.line)
         data = {
-            "run": seen.run, "line": seen.line, "status": seen.status,
+            "run": seen.run, "line": seen.line, "status": seen.status, "total": seen.total,
             "steps": [step_data(each) for each in seen.steps], "events": seen.events,
         }  # fmt: skip
         return message("news", orjson.dumps(data).decode(), news.line)

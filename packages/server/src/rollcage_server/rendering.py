@@ -67,7 +67,9 @@ def rows(news: News) -> str:
         (_row(news, step), step.line <= news.after)  # that line its page has
         for step in news.steps
     ]
-    return _templates.get_template("rows.html").render(rows=shown, status=news.status)
+    return _templates.get_template("rows.html").render(
+        rows=shown, status=news.status, total=news.total
+    )
 
 
 def _row(news: News, step: Step) -> StepRow:
