@@ -14,9 +14,10 @@ from rollcage.errors import StoreError
 from rollcage_cli.errors import UsageError
 from rollcage_cli.output import console, visible
 
-__all__ = ["page_file", "whole_file"]
+__all__ = ["STDOUT", "page_file", "whole_file"]
 
-_STDOUT: Final = Path("-")
+STDOUT: Final = Path("-")
+"""What is named for stdout, in place of a file."""
 
 
 @contextlib.contextmanager
@@ -59,7 +60,7 @@ def page_file(path: Path, *, force: bool) -> Generator[TextIO]:
         UsageError: the file exists, and nobody said `--force`.
         StoreError: it can't be written.
     """
-    if path == _STDOUT:
+    if path == STDOUT:
         yield sys.stdout
         sys.stdout.flush()
         return

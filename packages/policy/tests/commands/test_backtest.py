@@ -150,6 +150,27 @@ def test_a_report_that_cant_be_written_is_told_of(
     assert "report can't be written: No such file or directory" in " ".join(result.err.split())
 
 
+def test_a_report_takes_the_place_of_another_with_force_only_and_goes_to_stdout(
+    cli: Cli, recorded: list[str], tmp_path: Path
+) -> None:
+    file, report = tmp_path / "careful.toml", tmp_path / "report.html"
+    file.write_text(POLICY)
+    report.write_text("somebody's own")
+    asked = "backtest", "--policy", str(file), "--max-blocked", "0"
+    refused = cli(*asked, "--html", str(report))
+    assert refused.code == 2
+    assert "--force replaces it" in refused.err
+    assert report.read_text() == "somebody's own"
+    assert cli(*asked, "--html", str(report), "--force").code == 1
+    assert report.read_text().startswith("<!DOCTYPE html>")
+    piped = cli(*asked, "--html", "-")
+    assert piped.code == 1
+    assert piped.out == report.read_text()
+    assert "over the limit" in piped.err
+    assert cli(*asked, "--html", "-", "--json").code == 2
+    assert sorted(each.name for each in tmp_path.glob("*.part")) == []
+
+
 def test_a_run_that_is_damaged_is_told_of(cli: Cli, store: Path, recorded: list[str]) -> None:
     trace = next(store.rglob(f"{recorded[0]}.jsonl"))
     data = trace.read_bytes()

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import sys
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TextIO
 
 import typer
 from rollcage.store import RunInfo, Store
 from rollcage.trace import Run
-from rollcage_cli.errors import CORRUPT, DIFFERENT, UsageError
-from rollcage_cli.files import whole_file
+from rollcage_cli.errors import CORRUPT, DIFFERENT, OK, UsageError
+from rollcage_cli.files import STDOUT, page_file
 from rollcage_cli.forks import Program, asked_fork
 from rollcage_cli.lookup import Found, find, opened
 from rollcage_cli.moments import moment
-from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption
+from rollcage_cli.options import DEFAULT_STORE, OFF, ForceOption, JsonOption, StoreOption
 from rollcage_cli.output import console, print_json
 from rollcage_cli.tools import contracts_of, load_tools
 
@@ -105,8 +107,10 @@ def backtest(
         int | None, typer.Option(min=0, help="Fail above so many runs that fail.")
     ] = None,
     report: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write a report, one HTML file.")
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write a page to this file, too; - is stdout."),
     ] = None,
+    force: ForceOption = OFF,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
@@ -126,24 +130,31 @@ def backtest(
     own = opened(store)
     chosen = _chosen(own, store, run or (), name or (), status, since)
     chosen = chosen[-limit:] if limit else chosen
-    if policy is not None:
-        if program or function or model or answer:
-            raise UsageError("--policy runs nothing: leave the program and --model out")
-        contracts = contracts_of(load_tools(tools))
-        rerun = Rerun(Policy.load(policy), tools=contracts, said=said, resolver=resolve)
-        rows = over(own, chosen, functools.partial(judged_row, rerun=rerun, get_blob=own.get_blob))
-        change = f"policy {rerun.policy.name or policy.name}"
-    else:
-        made_by = Program.of(program or (), function)
+    if as_json and report == STDOUT:
+        raise UsageError("--html - and --json both write to stdout: name a file")
+    with contextlib.ExitStack() as files:  # before what may take long
+        page = None if report is None else files.enter_context(page_file(report, force=force))
+        if policy is not None:
+            if program or function or model or answer:
+                raise UsageError("--policy runs nothing: leave the program and --model out")
+            contracts = contracts_of(load_tools(tools))
+            rerun = Rerun(Policy.load(policy), tools=contracts, said=said, resolver=resolve)
+            rows = over(
+                own, chosen, functools.partial(judged_row, rerun=rerun, get_blob=own.get_blob)
+            )
+            change = f"policy {rerun.policy.name or policy.name}"
+        else:
+            made_by = Program.of(program or (), function)
 
-        def fork(row: Row, seen: Run) -> None:
-            found = Found(own, row.run)
-            asked = asked_fork(found, model=model, tools=tools or (), answers=answer or ())
-            forked_row(row, seen, asked, made_by)
+            def fork(row: Row, seen: Run) -> None:
+                found = Found(own, row.run)
+                asked = asked_fork(found, model=model, tools=tools or (), answers=answer or ())
+                forked_row(row, seen, asked, made_by)
 
-        rows = over(own, chosen, fork)
-        change = f"model {model}" if model else f"tools {', '.join(tools)}" if tools else "code"
-    _tell([*rows], change, limits, report, as_json=as_json)
+            rows = over(own, chosen, fork)
+            change = f"model {model}" if model else f"tools {', '.join(tools)}" if tools else "code"
+        code = _tell([*rows], change, limits, page, as_json=as_json)
+    raise typer.Exit(code)
 
 
 def _chosen(
@@ -172,22 +183,21 @@ def _tell(
     rows: list[Row],
     change: str,
     limits: dict[str, int | None],
-    report: Path | None,
+    page: TextIO | None,
     *,
     as_json: bool,
-) -> None:
+) -> int:
+    """Tell what was found; the exit code that says so."""
     sums = totals(rows)
     over_limit = {
         what: most for what, most in limits.items() if most is not None and sums[what] > most
     }
-    if report is not None:
-        with whole_file(report, replace=True) as page:
-            write_page(page, rows, change, over_limit)
+    if page is not None:
+        write_page(page, rows, change, over_limit)
     if as_json:
         print_json(as_data(rows, change, over_limit))
-    else:
-        print_table(console(), rows, change, over_limit)
+    else:  # beside a page on stdout, for who watches
+        print_table(console(error=page is sys.stdout), rows, change, over_limit)
     if any(row.error for row in rows):
-        raise typer.Exit(CORRUPT)
-    if over_limit:
-        raise typer.Exit(DIFFERENT)
+        return CORRUPT
+    return DIFFERENT if over_limit else OK
