@@ -16,6 +16,7 @@ from joserfc import jws, jwt
 from joserfc.jwk import KeySet, RSAKey
 from mission import World
 from rollcage_server import Authority, Role, create_app
+from rollcage_server.audit import Audit
 from rollcage_server.auth import OneTime
 from rollcage_server.errors import BadRequest, TokensInvalid
 from rollcage_server.oidc import Issuer
@@ -164,6 +165,43 @@ async def test_a_session_ends_with_its_token(world: World) -> None:
         world.tokens.revoke(made.id)
         answer = await client.get("/")
         assert (answer.status_code, answer.headers["location"]) == (303, "/login?next=/")
+
+
+@pytest.mark.parametrize("via", ["token", "oidc"])
+async def test_who_signs_out_ends_the_session_for_every_copy_of_its_cookie(
+    world: World, via: str, party: "Party"
+) -> None:
+    app = create_app(world.url, Authority(tokens=world.tokens, issuer=party.issuer))
+    other = create_app(world.url, Authority(tokens=world.tokens, issuer=party.issuer))
+    text = party.token() if via == "oidc" else world.token[Role.VIEWER]
+
+    def client(of: Any, cookie: str = "") -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            transport=httpx.ASGITransport(of),
+            base_url="https://localhost",
+            headers={"Origin": "https://localhost"}
+            | ({"Cookie": f"__Host-rollcage={cookie}"} if cookie else {}),
+        )
+
+    async def signed_in() -> str:
+        async with client(app) as browser:
+            assert (await browser.post("/login", data={"token": text})).status_code == 200
+            return browser.cookies["__Host-rollcage"].strip('"')
+
+    stolen, second = await signed_in(), await signed_in()
+    assert stolen != second, "or who signs in again would be signed out"
+    async with client(app, stolen) as browser:
+        page = (await browser.get("/")).text
+        csrf = re.search(r'name="csrf" value="(\w+)"', page)
+        assert csrf is not None
+        assert (await browser.post("/logout", data={"csrf": csrf[1]})).status_code == 303
+    for of in (app, other):
+        for cookie, status in ((stolen, 303), (second, 200)):
+            async with client(of, cookie) as browser:
+                assert (await browser.get("/")).status_code == status
+    assert [(x.action, x.outcome) for x in Audit(world.store).lines()][-2:] == [
+        ("sign out", "begun"), ("sign out", "done"),
+    ]  # fmt: skip
 
 
 async def test_a_session_survives_a_restart_and_a_changed_cookie_is_none(world: World) -> None:

@@ -69,7 +69,7 @@ async def test_an_action_that_breaks_has_its_outcome_in_the_audit_log(
 
     monkeypatch.setattr(type(world.store), "stop", broken)
     async with world.client(Role.ADMIN) as client:
-        answer = await client.post(f"/api/v1/runs/{world.runs['fine']}/stop", json={})
+        answer = await client.post(f"/api/v1/runs/{world.runs['lost']}/stop", json={})
     assert answer.status_code == 500
     told = [(line.outcome, line.detail) for line in Audit(world.store).lines()]
     assert told == [("begun", ""), ("failed", "unexpected")]

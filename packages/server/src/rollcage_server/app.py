@@ -67,7 +67,7 @@ def create_app(
     for each in _ROUTES:
         app.router.routes.extend(each.router.routes)
     hub = Hub(stores.get, renderer(rows), most=viewers)
-    sessions = Sessions(lambda: hmac.digest(stores.key(), b"rollcage server", "sha256"))
+    sessions = Sessions(lambda: hmac.digest(stores.key(), b"rollcage server", "sha256"), stores.get)
     app.state.means = Means(stores, authority, sessions, hub)
     app.add_exception_handler(RollcageError, _told)
     app.add_exception_handler(HTTPException, _told)

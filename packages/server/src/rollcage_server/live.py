@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import orjson
 from fastapi import Request
+from rollcage.errors import StoreError
 from rollcage_views import Viewer, step_data
 
 from rollcage_server.access import Asking, means_of
@@ -45,6 +46,11 @@ def live(request: Request, asking: Asking, run: str, form: Form, after: int) -> 
     values = who.may(Right.VALUES)
 
     def still() -> bool:
+        try:
+            if asking.csrf and means.sessions.is_ended(asking.csrf):
+                return False
+        except StoreError:
+            pass  # while the store is away there is nothing to tell; it is asked for again
         now = means.authority.still(who)
         return now is not None and now.may(Right.SEE) and now.may(Right.VALUES) == values
 

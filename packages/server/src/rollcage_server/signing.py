@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import sha256
 from importlib.resources import files
-from typing import Final
+from typing import Any, Final
 
 from fastapi import Request
 from rollcage_views.html import script, stylesheet
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
 from rollcage_server.access import AskingNow, FormNow, Routes, means_of
+from rollcage_server.actions import audited
 from rollcage_server.audit import Audit
 from rollcage_server.errors import NotFound, Unauthenticated
 from rollcage_server.rendering import page
 from rollcage_server.roles import Principal, Right
-from rollcage_server.sessions import COOKIE
+from rollcage_server.sessions import COOKIE, Session
 
 __all__ = ["STATIC", "signing"]
 
@@ -78,9 +80,15 @@ def sign_in(request: Request, form: FormNow) -> Response:
 
 
 @signing.post("/logout", Right.SEE)
-def sign_out(asking: AskingNow) -> Response:
-    """End the session."""
-    asking.audit.add(asking.who, asking.who.role_for(Right.SEE), "sign out", "", "done")
+def sign_out(request: Request, asking: AskingNow) -> Response:
+    """End the session: its cookie is worth nothing from now on, wherever a copy of it is."""
+
+    def end() -> Mapping[str, Any]:
+        if asking.csrf:
+            means_of(request).sessions.end(Session(asking.who, asking.csrf))
+        return {}
+
+    audited(asking, "sign out", "", end)
     answer = RedirectResponse("/login", 303)
     answer.delete_cookie(COOKIE, path="/", secure=True, httponly=True, samesite="strict")
     return answer
