@@ -203,6 +203,31 @@ def test_imports_point_down() -> None:
     assert violations(ROOT) == []
 
 
+def classes(root: Path) -> Iterator[tuple[str, str]]:
+    """The name of each class at the top of a module that is not private, and that module."""
+    for module, path in modules(root).items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                yield node.name, module
+
+
+# The halves that two stores have alike, which no module meets together.
+APART = {"Committer", "Database"}
+
+
+def test_a_class_of_core_shares_its_name_with_no_other() -> None:
+    """Who reads core, or a package that imports it, meets one meaning of each of its names."""
+    found: dict[str, list[str]] = {}
+    for name, module in classes(ROOT):
+        found.setdefault(name, []).append(module)
+    twice = {
+        name: places
+        for name, places in found.items()
+        if len(places) > 1 and any(place.split(".")[0] == "rollcage" for place in places)
+    }
+    assert twice.keys() == APART
+
+
 CORE = "packages/core/src/rollcage/"
 CLI = "packages/cli/src/rollcage_cli/"
 LANGCHAIN = "integrations/langchain/src/rollcage_langchain/"

@@ -30,7 +30,7 @@ from rollcage import (
 from rollcage.adapter import (
     GUARD,
     Answer,
-    Form,
+    BodyForm,
     GuardedCall,
     GuardedModel,
     GuardedTool,
@@ -122,7 +122,7 @@ class Bodies:
             yield piece
 
 
-def call(guard: GuardedTool, bodies: Any, form: Form, text: str) -> Any:
+def call(guard: GuardedTool, bodies: Any, form: BodyForm, text: str) -> Any:
     """Call a guarded body as its form is called; of a stream, its pieces in one."""
     guarded = guard.function(getattr(bodies, form), form)
 
@@ -137,11 +137,11 @@ def call(guard: GuardedTool, bodies: Any, form: Form, text: str) -> Any:
 
 
 REPLAYS: Sequence[Literal["off", "offline"]] = ("off", "offline")
-FORMS: Sequence[Form] = ("run", "arun", "thread", "stream", "astream")
+FORMS: Sequence[BodyForm] = ("run", "arun", "thread", "stream", "astream")
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_body_is_recorded_and_replayed_in_each_form(tmp_path: Path, form: Form) -> None:
+def test_a_body_is_recorded_and_replayed_in_each_form(tmp_path: Path, form: BodyForm) -> None:
     bodies = Bodies()
     for replay in REPLAYS:
         with Session("job", store=tmp_path, replay=replay) as session:
@@ -151,7 +151,7 @@ def test_a_body_is_recorded_and_replayed_in_each_form(tmp_path: Path, form: Form
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_refusal_is_answered_where_the_framework_can_be(tmp_path: Path, form: Form) -> None:
+def test_a_refusal_is_answered_where_the_framework_can_be(tmp_path: Path, form: BodyForm) -> None:
     def deny(step: StepView) -> Verdict:
         return Verdict.deny(f"no {step.name} here")
 
@@ -168,7 +168,7 @@ def test_a_refusal_is_answered_where_the_framework_can_be(tmp_path: Path, form: 
 
 @pytest.mark.parametrize("form", ["run", "arun", "thread"])
 def test_an_edited_call_reaches_the_body_in_the_frameworks_own_form(
-    tmp_path: Path, form: Form
+    tmp_path: Path, form: BodyForm
 ) -> None:
     def ask(_: StepView) -> Verdict:
         return Verdict.ask("may it?")
@@ -183,7 +183,7 @@ def test_an_edited_call_reaches_the_body_in_the_frameworks_own_form(
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_body_that_calls_its_own_goes_on_in_its_step(tmp_path: Path, form: Form) -> None:
+def test_a_body_that_calls_its_own_goes_on_in_its_step(tmp_path: Path, form: BodyForm) -> None:
     bodies = Bodies()
 
     class Inner(Bodies):
@@ -210,7 +210,7 @@ def test_a_body_that_calls_its_own_goes_on_in_its_step(tmp_path: Path, form: For
 
 
 @pytest.mark.parametrize("form", ["stream", "astream"])
-def test_a_stream_that_is_left_early_closes_its_body(tmp_path: Path, form: Form) -> None:
+def test_a_stream_that_is_left_early_closes_its_body(tmp_path: Path, form: BodyForm) -> None:
     closed: list[str] = []
 
     def letters(text: str) -> Iterator[str]:
@@ -284,7 +284,7 @@ class ChatCall(ModelCall):
 
 class GuardedChat(GuardedModel):
     framework = "test"
-    forms: ClassVar[Mapping[str, Form]] = {"ask": "run", "pieces": "stream"}
+    forms: ClassVar[Mapping[str, BodyForm]] = {"ask": "run", "pieces": "stream"}
 
     def call(self, owner: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ChatCall:
         request = model_request([{"content": each} for each in args[0]], options=kwargs)

@@ -31,8 +31,9 @@ PUBLIC = [
     "tool", "undo_run",
 ]  # fmt: skip
 ADAPTER = [
-    "GUARD", "HALTED", "NOT_RECORDED", "REFUSED", "Answer", "Ask", "Asked", "CallNumbers",
-    "Declarations", "Effect", "Form", "GuardedBody", "GuardedCall", "GuardedModel", "GuardedTool",
+    "GUARD", "HALTED", "NOT_RECORDED", "REFUSED", "Answer", "Ask", "Asked", "BodyForm",
+    "CallNumbers", "Declarations", "Effect", "GuardedBody", "GuardedCall", "GuardedModel",
+    "GuardedTool",
     "Instead", "LateTools", "McpListing", "ModelCall", "Parts", "RecordedAnswers", "Running",
     "Signature", "ToolRequest", "Trace", "Validated", "as_object", "as_written", "asking",
     "call_id_here", "check_names", "declare", "declare_tool", "declared_contract", "expose",

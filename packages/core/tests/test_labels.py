@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rollcage import Contract, ContractError, Verdict, tool
 from rollcage.adapter import declare
-from rollcage.gate.labels import NO_LABELS, Found, Labels
+from rollcage.gate.labels import NO_LABELS, FoundLabels, Labels
 from rollcage.gate.leaves import MOST_TEXT, leaves, normal
 from rollcage.gate.sightings import LabelSource
 
@@ -420,7 +420,7 @@ def test_what_has_no_labels_is_not_kept() -> None:
 
 def test_it_may_be_asked_from_many_threads() -> None:
     labels = Labels()
-    wrong: list[Found] = []
+    wrong: list[FoundLabels] = []
 
     def work(first: int) -> None:
         for number in range(first, first + 200):

@@ -8,36 +8,40 @@ from rollcage import Approval, Blocked, Contract, Diverged, Session, Verdict, to
 from rollcage.contract.contract import Effect, OnMiss
 from rollcage.replay.branches import Branches
 from rollcage.replay.finding import Finder, Match
-from rollcage.replay.matching import TABLE, Case, matched
+from rollcage.replay.matching import TABLE, MatchCase, matched
 from rollcage.replay.recording import load
 from rollcage.step.call import Arrival, Call, Prepared, Progress, key_of
 from rollcage.store import JsonlStore
 from rollcage.trace import read_run
 
-ROWS: list[tuple[str, str, Case]] = [
-    ("new", "run new", Case("nothing", live=False, on_miss="live")),
-    ("new in a live run", "run new", Case("nothing")),
-    ("missing, as an error", "refuse", Case("nothing", live=False, on_miss="error_result")),
-    ("missing", "refuse", Case("nothing", live=False)),
-    ("a no that is void", "pass over", Case("blocked")),
-    ("blocked", "refuse", Case("blocked", asks=True)),
-    ("not started", "run again", Case("not_started", writes=True)),
-    ("a scope", "run again", Case("unknown", effect="scope", has_effect=True)),
-    ("to be probed", "probe", Case("unknown", has_effect=True, probed="can be", idempotent=True)),
-    ("did not happen", "run again", Case("unknown", has_effect=True, probed="did not happen")),
-    ("may run twice", "run again", Case("unknown", idempotent=True, probed="nobody knows")),
-    ("unknown", "refuse", Case("unknown", has_effect=True, probed="nobody knows")),
-    ("a failed write", "run again", Case("error", writes=True, frontier=True)),
-    ("a failed look", "pass over", Case("error", effect="pure", frontier=True)),
-    ("lossy, on its word", "run again", Case("ok", live=False, flawed=True, on_miss="live")),
-    ("lossy, without an effect", "run again", Case("ok", effect="read", flawed=True)),
-    ("lossy", "refuse", Case("ok", has_effect=True, flawed=True)),
-    ("recorded", "give back", Case("unknown", live=False, has_effect=True)),
+ROWS: list[tuple[str, str, MatchCase]] = [
+    ("new", "run new", MatchCase("nothing", live=False, on_miss="live")),
+    ("new in a live run", "run new", MatchCase("nothing")),
+    ("missing, as an error", "refuse", MatchCase("nothing", live=False, on_miss="error_result")),
+    ("missing", "refuse", MatchCase("nothing", live=False)),
+    ("a no that is void", "pass over", MatchCase("blocked")),
+    ("blocked", "refuse", MatchCase("blocked", asks=True)),
+    ("not started", "run again", MatchCase("not_started", writes=True)),
+    ("a scope", "run again", MatchCase("unknown", effect="scope", has_effect=True)),
+    (
+        "to be probed",
+        "probe",
+        MatchCase("unknown", has_effect=True, probed="can be", idempotent=True),
+    ),
+    ("did not happen", "run again", MatchCase("unknown", has_effect=True, probed="did not happen")),
+    ("may run twice", "run again", MatchCase("unknown", idempotent=True, probed="nobody knows")),
+    ("unknown", "refuse", MatchCase("unknown", has_effect=True, probed="nobody knows")),
+    ("a failed write", "run again", MatchCase("error", writes=True, frontier=True)),
+    ("a failed look", "pass over", MatchCase("error", effect="pure", frontier=True)),
+    ("lossy, on its word", "run again", MatchCase("ok", live=False, flawed=True, on_miss="live")),
+    ("lossy, without an effect", "run again", MatchCase("ok", effect="read", flawed=True)),
+    ("lossy", "refuse", MatchCase("ok", has_effect=True, flawed=True)),
+    ("recorded", "give back", MatchCase("unknown", live=False, has_effect=True)),
 ]
 
 
 @pytest.mark.parametrize(("name", "way", "case"), ROWS, ids=[name for name, *_ in ROWS])
-def test_each_row_says_what_becomes_of_a_call(name: str, way: str, case: Case) -> None:
+def test_each_row_says_what_becomes_of_a_call(name: str, way: str, case: MatchCase) -> None:
     row = matched(case)
     assert (row.name, row.way) == (name, way)
 
@@ -49,16 +53,16 @@ def test_each_row_of_the_table_has_its_case() -> None:
 @pytest.mark.parametrize(
     ("case", "name"),
     [
-        (Case("ok", has_effect=True), "recorded"),
-        (Case("error", writes=True), "recorded"),
-        (Case("blocked", live=False), "blocked"),
-        (Case("not_started", live=False), "recorded"),
-        (Case("ok", flawed=True, on_miss="fail"), "lossy"),
-        (Case("ok", live=False, flawed=True), "lossy"),
-        (Case("nothing", on_miss="fail"), "missing"),
+        (MatchCase("ok", has_effect=True), "recorded"),
+        (MatchCase("error", writes=True), "recorded"),
+        (MatchCase("blocked", live=False), "blocked"),
+        (MatchCase("not_started", live=False), "recorded"),
+        (MatchCase("ok", flawed=True, on_miss="fail"), "lossy"),
+        (MatchCase("ok", live=False, flawed=True), "lossy"),
+        (MatchCase("nothing", on_miss="fail"), "missing"),
     ],
 )
-def test_beside_a_row_another_one_counts(case: Case, name: str) -> None:
+def test_beside_a_row_another_one_counts(case: MatchCase, name: str) -> None:
     assert matched(case).name == name
 
 
@@ -66,7 +70,7 @@ def test_what_came_out_well_and_comes_back_is_given_back_whatever_else_there_is(
     """So a hit need not ask the table."""
     flags = [False, True]
     for live, changed, writes, frontier in itertools.product(flags, flags, flags, flags):
-        case = Case("ok", live=live, has_effect=changed, writes=writes, frontier=frontier)
+        case = MatchCase("ok", live=live, has_effect=changed, writes=writes, frontier=frontier)
         for effect, miss in itertools.product(get_args(Effect), [*get_args(OnMiss), "not said"]):
             for asks in flags:
                 each = case._replace(effect=effect, on_miss=miss, asks=asks, idempotent=asks)

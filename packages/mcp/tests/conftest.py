@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fixtures import every_trace_is_valid, files, store  # noqa: F401 - pytest finds them here
 from rollcage import Session
-from rollcage_mcp.conversation import Conversation, Declared
+from rollcage_mcp.conversation import Conversation, ServerDeclarations
 from scripted import Client, Server, Talk
 
 
@@ -21,7 +21,7 @@ def talk(store: Path) -> Talk:  # noqa: F811 - the fixture
         server: Server | None,
         *,
         name: str = "talk",
-        declared: Declared = Declared(),  # noqa: B008 - immutable
+        declared: ServerDeclarations = ServerDeclarations(),  # noqa: B008 - immutable
         grace: float = 5.0,
         met: Callable[[Conversation], None] = lambda _: None,
         **settings: Any,

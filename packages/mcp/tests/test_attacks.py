@@ -10,7 +10,7 @@ from rollcage import Approval, StepView, Verdict
 from rollcage.store import open_store
 from rollcage.trace import read_run
 from rollcage_mcp.approving import ClientApprover
-from rollcage_mcp.conversation import Conversation, Declared
+from rollcage_mcp.conversation import Conversation, ServerDeclarations
 from rollcage_mcp.errors import MessageInvalid
 from rollcage_mcp.messages import as_request, parse
 from rollcage_mcp.pack import Pack
@@ -131,7 +131,7 @@ async def test_a_page_of_tools_is_not_the_whole_list(talk: Talk, store: Any) -> 
     server = Server(a=anything, b=anything, c=anything)
     server.pages = 3
     server.said["c"] = {"annotations": {"readOnlyHint": True}}
-    async with talk(server, declared=Declared(trust=True)) as client:
+    async with talk(server, declared=ServerDeclarations(trust=True)) as client:
         await client.greet()
         await client.request("tools/list")
         await client.call("c")
@@ -143,7 +143,7 @@ async def test_a_pack_that_does_not_fit_lets_no_call_through(talk: Talk) -> None
     """Not even when the client has listed the tools before, and was told."""
     pack = Pack.parse('[tools.missing]\neffect = "read"\n', "p.toml")
     server = Server(do=anything)
-    async with talk(server, declared=Declared(pack)) as client:
+    async with talk(server, declared=ServerDeclarations(pack)) as client:
         await client.greet()
         assert "no such tool" in (await client.request("tools/list"))["error"]["message"]
         assert "no such tool" in (await client.call("do"))["error"]["message"]
@@ -294,7 +294,7 @@ async def test_a_dialog_shows_no_secret(talk: Talk) -> None:
     pack = Pack.parse('[tools.do]\neffect = "write"\nsecret = ["password"]\n', "p.toml")
     server, approver = Server(do=anything), ClientApprover()
     server.said["do"] = {"inputSchema": {"properties": {"text": {}, "password": {}}}}
-    more: dict[str, Any] = {"declared": Declared(pack), "met": approver.met}
+    more: dict[str, Any] = {"declared": ServerDeclarations(pack), "met": approver.met}
     async with talk(server, rules=[ask], approver=approver, **more) as client:
         client.says = lambda _: {"result": {"action": "accept", "content": {"decision": "approve"}}}
         await client.greet(elicitation={})

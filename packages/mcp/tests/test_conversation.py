@@ -9,7 +9,7 @@ from rollcage.errors import ReplayMiss
 from rollcage.store import open_store
 from rollcage.trace import read_run
 from rollcage_mcp.approving import ClientApprover
-from rollcage_mcp.conversation import Declared
+from rollcage_mcp.conversation import ServerDeclarations
 from rollcage_mcp.messages import as_request
 from scripted import Client, Server, Talk, call_of
 
@@ -281,7 +281,7 @@ async def test_effects_are_the_servers_word_only_where_it_is_trusted(
 ) -> None:
     server = Server(look=look, send=send)
     server.said = {"look": {"annotations": {"readOnlyHint": True}}}
-    async with talk(server, declared=Declared(trust=trust)) as client:
+    async with talk(server, declared=ServerDeclarations(trust=trust)) as client:
         await client.greet()
         await client.call("look")
         await client.call("send")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from rollcage import UnknownOutcome
-from rollcage_mcp.conversation import Declared
+from rollcage_mcp.conversation import ServerDeclarations
 from rollcage_mcp.errors import PackInvalid, ServerError
 from rollcage_mcp.pack import BUILT_IN, Pack
 from rollcage_mcp.templates import Missing, filled, names_in
@@ -57,7 +57,7 @@ class Drawer:
 async def test_writes_of_a_conversation_are_undone_by_a_pack(talk: Talk, store: Any) -> None:
     drawer = Drawer()
     drawer.values = {"a": "1"}
-    declared = Declared(Pack.parse(PACK, "drawer.toml"))
+    declared = ServerDeclarations(Pack.parse(PACK, "drawer.toml"))
     async with talk(drawer.server, declared=declared) as client:
         await client.greet()
         for key, value in (("a", "2"), ("b", "3"), ("a", "4")):
@@ -70,7 +70,7 @@ async def test_writes_of_a_conversation_are_undone_by_a_pack(talk: Talk, store: 
 
 async def test_a_conflict_leaves_everything_as_it_is(talk: Talk) -> None:
     drawer = Drawer()
-    declared = Declared(Pack.parse(PACK, "drawer.toml"))
+    declared = ServerDeclarations(Pack.parse(PACK, "drawer.toml"))
     async with talk(drawer.server, declared=declared) as client:
         await client.greet()
         await client.call("put", key="a", value="1")
@@ -88,7 +88,9 @@ async def test_a_write_whose_state_cant_be_observed_is_refused(talk: Talk) -> No
         raise LookupError("out of order")
 
     drawer.server.tools["get"] = fails
-    async with talk(drawer.server, declared=Declared(Pack.parse(PACK, "d.toml"))) as client:
+    async with talk(
+        drawer.server, declared=ServerDeclarations(Pack.parse(PACK, "d.toml"))
+    ) as client:
         await client.greet()
         answer = await client.call("put", key="a", value="1")
         assert "out of order" in str(answer)
@@ -107,7 +109,9 @@ async def test_a_pack_is_held_against_the_servers_schemas(talk: Talk) -> None:
         effect = "read"
     """)
     drawer = Drawer()
-    async with talk(drawer.server, declared=Declared(Pack.parse(wrong, "w.toml"))) as client:
+    async with talk(
+        drawer.server, declared=ServerDeclarations(Pack.parse(wrong, "w.toml"))
+    ) as client:
         await client.greet()
         text = str((await client.call("put", key="a", value="1"))["error"]["message"])
     assert text.splitlines() == [
@@ -205,7 +209,7 @@ async def test_a_write_that_was_cut_off_is_probed_when_the_job_goes_on(
         return ""
 
     drawer.server.tools["put"] = dies
-    declared = Declared(Pack.parse(PACK, "drawer.toml"))
+    declared = ServerDeclarations(Pack.parse(PACK, "drawer.toml"))
     with pytest.raises(UnknownOutcome):
         async with talk(drawer.server, declared=declared) as client:
             await client.greet()
@@ -236,7 +240,9 @@ async def test_a_call_of_which_nothing_can_be_seen_is_not_called_undone(talk: Ta
         return "done"
 
     drawer.server.tools["put"] = sloppy
-    async with talk(drawer.server, declared=Declared(Pack.parse(PACK, "d.toml"))) as client:
+    async with talk(
+        drawer.server, declared=ServerDeclarations(Pack.parse(PACK, "d.toml"))
+    ) as client:
         await client.greet()
         assert await client.text("put", value="1") == "done"
         report = await client.conversation.session.aundo()
@@ -258,7 +264,7 @@ async def test_what_could_not_be_looked_at_was_not_absent(talk: Talk) -> None:
     drawer.values = {"a": "theirs"}
     server = Failing(**drawer.server.tools)
     server.said = drawer.server.said
-    async with talk(server, declared=Declared(Pack.parse(PACK, "d.toml"))) as client:
+    async with talk(server, declared=ServerDeclarations(Pack.parse(PACK, "d.toml"))) as client:
         await client.greet()
         await client.call("put", key="a", value="1")
         drawer.values["shown"] = "1"

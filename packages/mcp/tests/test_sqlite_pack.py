@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage_mcp.conversation import Declared
+from rollcage_mcp.conversation import ServerDeclarations
 from rollcage_mcp.pack import Pack
 from scripted import Client, Server, Talk
 
@@ -87,7 +87,7 @@ async def undone(talk: Talk, database: Database, sql: str, *meanwhile: str) -> s
         report = await client.conversation.session.aundo()
         return {str(each.status) for each in report.steps}
 
-    async with talk(database.server, declared=Declared(Pack.load("sqlite"))) as client:
+    async with talk(database.server, declared=ServerDeclarations(Pack.load("sqlite"))) as client:
         return await work(client)
 
 

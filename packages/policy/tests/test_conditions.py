@@ -23,7 +23,7 @@ from rollcage.trace import encode
 from rollcage_policy import Policy
 from rollcage_policy.conditions import Condition, ConditionFailed, plain
 from rollcage_policy.expression import read_expression
-from rollcage_policy.tokens import ExpressionInvalid
+from rollcage_policy.tokens import ConditionInvalid
 
 TOOL = Contract(name="t", parameters={"type": "object"})
 RULE = "version = 1\n[[rules]]\nid = 'r'\ndecision = 'allow'\n"
@@ -327,7 +327,7 @@ def test_what_would_be_too_much_is_refused_when_it_is_loaded(case: str) -> None:
     if case == "a function of Python":  # a member like any other, and there is none
         assert why(REFUSED[case], a="b").startswith("an operation does not take")
         return
-    with pytest.raises((errors.PolicyInvalid, ExpressionInvalid)):
+    with pytest.raises((errors.PolicyInvalid, ConditionInvalid)):
         condition(REFUSED[case])
 
 
@@ -459,7 +459,7 @@ def test_what_passes_the_bounds_fits_the_stack_of_a_small_thread() -> None:
 
 @given(st.text(alphabet="args.t()[]{}\"'\\/x1, &|!=<>?:+-in\n", max_size=60))
 def test_whatever_is_written_is_a_condition_or_is_refused(text: str) -> None:
-    with contextlib.suppress(ExpressionInvalid):
+    with contextlib.suppress(ConditionInvalid):
         Condition(text)
 
 

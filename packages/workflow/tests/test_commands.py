@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 from rollcage import open_store
 from rollcage_workflow.commands import workflow
-from rollcage_workflow.commands.progress import Progress
+from rollcage_workflow.commands.progress import ProgressTable
 from rollcage_workflow.commands.worker import worker as worker_command
 from typer import Typer
 from typer.testing import CliRunner
@@ -133,7 +133,7 @@ def status(id_: str) -> str:
     return str(json.loads(rollcage("show", id_, "--json")[1])["status"])
 
 
-def told(progress: Progress, times: list[float]) -> None:
+def told(progress: ProgressTable, times: list[float]) -> None:
     with progress:
         for path, state, time in [("a", "running", 0), ("\x1b[2Jb", "running", 1),
                                   ("a", "completed", 3)]:  # fmt: skip
@@ -145,7 +145,7 @@ def told(progress: Progress, times: list[float]) -> None:
 def test_steps_are_shown_as_they_go_on_a_terminal() -> None:
     shown, times = io.StringIO(), [0.0]
     console = Console(file=shown, force_terminal=True, width=80, highlight=False)
-    told(Progress(console, lambda: times[0]), times)
+    told(ProgressTable(console, lambda: times[0]), times)
     text = Text.from_ansi(shown.getvalue()).plain
     assert re.search(r"a\s+completed\s+3\.0 s", text)
     assert re.search(r"\\x1b\[2Jb\s+running\s+4\.0 s", text)
@@ -154,14 +154,14 @@ def test_steps_are_shown_as_they_go_on_a_terminal() -> None:
 
 def test_where_there_is_no_terminal_each_is_a_line() -> None:
     shown = io.StringIO()
-    told(Progress(Console(file=shown, width=80)), [0.0])
+    told(ProgressTable(Console(file=shown, width=80)), [0.0])
     assert shown.getvalue() == "a: running\n\\x1b[2Jb: running\na: completed\n"
 
 
 def test_without_colour_it_is_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     shown = io.StringIO()
-    told(Progress(Console(file=shown, force_terminal=True, width=80)), [0.0])
+    told(ProgressTable(Console(file=shown, force_terminal=True, width=80)), [0.0])
     assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", shown.getvalue())
 
 

@@ -14,7 +14,7 @@ from rollcage import open_store
 from rollcage_workflow import check, execution, run
 from rollcage_workflow.commands import workflow
 from rollcage_workflow.errors import WorkflowError
-from rollcage_workflow.layout import Layout, Place, layout_of
+from rollcage_workflow.layout import Layout, NodePlace, layout_of
 from rollcage_workflow.outline import Box, Outline, keep_outline, kept_outline, outline_of
 from rollcage_workflow.picture import picture
 from rollcage_workflow.states import shown_in
@@ -202,7 +202,7 @@ def outlines(draw: st.DrawFn, deep: int = 2) -> tuple[Box, ...]:
     return tuple(boxes)
 
 
-def apart(one: Place, two: Place) -> bool:
+def apart(one: NodePlace, two: NodePlace) -> bool:
     beside = one.x + one.width <= two.x or two.x + two.width <= one.x
     return beside or one.y + one.height <= two.y or two.y + two.height <= one.y
 

@@ -13,7 +13,7 @@ from autogen_core.models import (
     FunctionExecutionResultMessage,
 )
 from rollcage import Contract, Session
-from rollcage.adapter import Answer, Form, GuardedModel, ModelCall, is_object
+from rollcage.adapter import Answer, BodyForm, GuardedModel, ModelCall, is_object
 from rollcage.errors import ContractError
 
 from rollcage_autogen.answers import answer_of, whole
@@ -79,7 +79,7 @@ class _Call(ModelCall):
 
 class _Guard(GuardedModel):
     framework = "autogen"
-    forms: ClassVar[Mapping[str, Form]] = {"create": "arun", "create_stream": "astream"}
+    forms: ClassVar[Mapping[str, BodyForm]] = {"create": "arun", "create_stream": "astream"}
 
     def call(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
         """What is asked by a call.

@@ -17,9 +17,9 @@ from autogen_core.tools import (
 )
 from rollcage import Contract, Session
 from rollcage.adapter import (
+    BodyForm,
     Declarations,
     Effect,
-    Form,
     check_names,
     declare,
     exposes,
@@ -234,7 +234,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
         token: CancellationToken,
         call_id: str | None,
         method: str,
-        form: Form,
+        form: BodyForm,
     ) -> Callable[..., Any]:
         """What the workbench does for a call: by its own method of this name, guarded once."""
         if token.is_cancelled():

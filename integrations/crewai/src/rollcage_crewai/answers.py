@@ -13,7 +13,7 @@ from crewai.utilities.agent_utils import extract_tool_call_info, is_tool_call_li
 from pydantic import BaseModel
 from rollcage.adapter import Answer, ToolRequest, is_list, is_object
 
-__all__ = ["Function", "Response", "ToolCall", "requests_of", "tell"]
+__all__ = ["Function", "ModelResponse", "ToolCall", "requests_of", "tell"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class ToolCall:
 
 
 @dataclasses.dataclass(slots=True)
-class Response:
+class ModelResponse:
     """What one call of a model gave, and what it told beside.
 
     Attributes:
@@ -54,7 +54,7 @@ class Response:
     response_id: str = ""
 
     @classmethod
-    def of(cls, answer: Answer) -> Response:
+    def of(cls, answer: Answer) -> ModelResponse:
         """The response for an answer: its text, or its calls in a form that CrewAI takes."""
         calls = [ToolCall(c.id, Function(c.name, c.arguments)) for c in answer.tool_calls]
         usage = None
@@ -124,7 +124,7 @@ def _tokens(usage: Mapping[str, Any] | None) -> dict[str, int] | None:
 # --- what CrewAI hears of a call -----------------------------------------------------------------
 
 
-def tell(llm: Any, asked: Mapping[str, Any], response: Response) -> None:
+def tell(llm: Any, asked: Mapping[str, Any], response: ModelResponse) -> None:
     """Tell CrewAI of a model's call that was not made: with the events and the usage of one."""
     who = {name: asked.get(name) for name in ("from_task", "from_agent")}
     about = {name: asked.get(name) for name in ("messages", "tools", "available_functions")}
@@ -145,7 +145,7 @@ def tell(llm: Any, asked: Mapping[str, Any], response: Response) -> None:
         )
 
 
-def _stream(llm: Any, response: Response, told: dict[str, Any]) -> None:
+def _stream(llm: Any, response: ModelResponse, told: dict[str, Any]) -> None:
     written: dict[Any, str] = {}
     for kind, piece, *rest in response.chunks:
         if kind == "thinking":

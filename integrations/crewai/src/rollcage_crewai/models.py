@@ -14,10 +14,10 @@ import pydantic
 from crewai.llms.base_llm import BaseLLM
 from crewai.utilities.llm_utils import create_llm
 from rollcage import Contract, Session
-from rollcage.adapter import Answer, Form, GuardedModel, ModelCall, is_model_class, is_object
+from rollcage.adapter import Answer, BodyForm, GuardedModel, ModelCall, is_model_class, is_object
 from rollcage.errors import ContractError
 
-from rollcage_crewai.answers import Response, tell
+from rollcage_crewai.answers import ModelResponse, tell
 from rollcage_crewai.replay_model import ReplayModel
 from rollcage_crewai.requests import ASKED, canonical_request
 from rollcage_crewai.values import register
@@ -63,16 +63,16 @@ def guard_model(llm: BaseLLM | str, session: Session) -> BaseLLM:
 
 # --- what a model tells beside its answer --------------------------------------------------------
 
-_noted: ContextVar[Response | None] = ContextVar("rollcage_crewai_noted", default=None)
+_noted: ContextVar[ModelResponse | None] = ContextVar("rollcage_crewai_noted", default=None)
 
 
-def _note_end(noted: Response, said: Mapping[str, Any]) -> None:
+def _note_end(noted: ModelResponse, said: Mapping[str, Any]) -> None:
     noted.usage = dict(said["usage"]) if said.get("usage") else noted.usage
     noted.finish_reason = str(said.get("finish_reason") or "")
     noted.response_id = str(said.get("response_id") or "")
 
 
-def _note_chunk(noted: Response, said: Mapping[str, Any]) -> None:
+def _note_chunk(noted: ModelResponse, said: Mapping[str, Any]) -> None:
     call: Any = said.get("tool_call")
     if not call:
         noted.chunks.append(["text", said["chunk"]])
@@ -82,11 +82,11 @@ def _note_chunk(noted: Response, said: Mapping[str, Any]) -> None:
     noted.chunks.append(["call", said["chunk"], about])
 
 
-def _note_thinking(noted: Response, said: Mapping[str, Any]) -> None:
+def _note_thinking(noted: ModelResponse, said: Mapping[str, Any]) -> None:
     noted.chunks.append(["thinking", said["chunk"]])
 
 
-_NOTES: Final[dict[str, Callable[[Response, Mapping[str, Any]], None]]] = {
+_NOTES: Final[dict[str, Callable[[ModelResponse, Mapping[str, Any]], None]]] = {
     "_emit_call_completed_event": _note_end,
     "_emit_stream_chunk_event": _note_chunk,
     "_emit_thinking_chunk_event": _note_thinking,
@@ -94,7 +94,7 @@ _NOTES: Final[dict[str, Callable[[Response, Mapping[str, Any]], None]]] = {
 
 
 def _noting(
-    method: Callable[..., None], note: Callable[[Response, Mapping[str, Any]], None]
+    method: Callable[..., None], note: Callable[[ModelResponse, Mapping[str, Any]], None]
 ) -> Callable[..., None]:
     """A method that emits an event, and notes what it says; handlers on the bus would be late."""
     signature = inspect.signature(method)
@@ -121,7 +121,7 @@ class _Call(ModelCall):
         super().__init__(session, contract, canonical_request(asked, llm.stop_sequences))
         self._llm = llm
         self._asked = asked
-        self._response = Response("")
+        self._response = ModelResponse("")
         self._live = False
 
     def around(self) -> contextlib.AbstractContextManager[None]:
@@ -143,14 +143,14 @@ class _Call(ModelCall):
             used = {n: v - before.get(n, 0) for n, v in self._llm._token_usage.items()}  # noqa: SLF001
             noted.usage = {n: v for n, v in used.items() if v} or None
 
-    def kept(self, value: Any) -> Response:
+    def kept(self, value: Any) -> ModelResponse:
         self._response.value = value
         return self._response
 
-    def answer(self, value: Response) -> Answer:
+    def answer(self, value: ModelResponse) -> Answer:
         return value.answer
 
-    def given(self, value: Response) -> Any:
+    def given(self, value: ModelResponse) -> Any:
         """The answer; that of a recorded call with all that CrewAI expects to come with it."""
         if not self._live:
             if is_object(value.value):
@@ -168,13 +168,13 @@ class _Call(ModelCall):
 
 class _Guard(GuardedModel):
     framework = "crewai"
-    forms: ClassVar[Mapping[str, Form]] = {"call": "run", "acall": "arun"}
+    forms: ClassVar[Mapping[str, BodyForm]] = {"call": "run", "acall": "arun"}
 
     def call(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
         contract = self.contract_of(owner.model)
         return _Call(self.session, contract, owner, ASKED.named(args, kwargs))
 
-    def method(self, body: Callable[..., Any], form: Form) -> Callable[..., Any]:
+    def method(self, body: Callable[..., Any], form: BodyForm) -> Callable[..., Any]:
         """CrewAI wraps each `call` in retries of its own; those of the model itself are inside."""
         guarded: Any = super().method(body, form)
         guarded._crewai_rate_limit_wrapped = True  # noqa: SLF001 - CrewAI's own mark

@@ -10,7 +10,7 @@ from crewai.llms.base_llm import BaseLLM
 from pydantic import PrivateAttr
 from rollcage.adapter import Answer, RecordedAnswers, Trace, offered
 
-from rollcage_crewai.answers import Response, tell
+from rollcage_crewai.answers import ModelResponse, tell
 from rollcage_crewai.requests import ASKED
 
 __all__ = ["ReplayModel"]
@@ -73,16 +73,16 @@ class ReplayModel(BaseLLM):
             return await self._answers.live.acall(*args, **kwargs)
         return response.value
 
-    def _next(self, asked: dict[str, Any]) -> Response | None:
+    def _next(self, asked: dict[str, Any]) -> ModelResponse | None:
         """The next answer in the form that fits what is asked; None once all are given."""
         tools = asked.get("tools")
         with self._lock:
             if self._written:
-                return Response(self._written.popleft())
+                return ModelResponse(self._written.popleft())
             answer = self._answers.next(offered(tools) if tools else None)
             if answer is None:
                 return None
-            response = Response.of(answer)
+            response = ModelResponse.of(answer)
             if answer.tool_calls and not tools:
                 self._written.extend(_as_text(answer))
                 response.value = self._written.popleft()

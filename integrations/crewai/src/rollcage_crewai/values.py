@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from rollcage.adapter import Answer, Parts, is_list, is_object, register_parts
 from rollcage.trace import register_native
 
-from rollcage_crewai.answers import Response, requests_of
+from rollcage_crewai.answers import ModelResponse, requests_of
 
 __all__ = ["register"]
 
@@ -22,7 +22,7 @@ class _Responses:
     name = "crewai.response"
     portable = True
 
-    def project(self, value: Response) -> dict[str, Any]:
+    def project(self, value: ModelResponse) -> dict[str, Any]:
         own: dict[str, Any] = {"usage": value.usage, "chunks": value.chunks}
         calls = requests_of(value.value)
         if calls and all(is_object(call) for call in value.value):
@@ -33,12 +33,12 @@ class _Responses:
             own["other"] = value.value
         return {**value.answer.as_data(), "crewai": {n: v for n, v in own.items() if v}}
 
-    def revive(self, data: Any) -> Response:
+    def revive(self, data: Any) -> ModelResponse:
         answer = Answer.from_data(data)
         own: Any = data.get("crewai")
         if not is_object(own):
             raise ValueError("a recorded response of CrewAI has a part of its own")
-        response = Response.of(answer)
+        response = ModelResponse.of(answer)
         for form in ("calls", "structured", "other"):
             response.value = own.get(form, response.value)
         chunks = own.get("chunks", [])
@@ -59,6 +59,6 @@ def _is_chunk(chunk: Any) -> bool:
 @functools.cache
 def register() -> None:
     """Teach the trace CrewAI's types. Once is enough."""
-    register_native([Response], _Responses())
+    register_native([ModelResponse], _Responses())
     failure = Parts.of_model("crewai.tool_failure", ToolFailure, exclude_defaults=True)
     register_parts({ToolFailure: failure})

@@ -31,7 +31,7 @@ _MANAGERS: Final = frozenset({"run_manager", "callbacks"})  # LangChain's own, i
 # --- parameters ----------------------------------------------------------------------------------
 
 
-class Parameters(pydantic.BaseModel):
+class CallParameters(pydantic.BaseModel):
     """The base of what a tool's call schema becomes: LangChain has validated the arguments."""
 
     # Whatever else reaches the body is a part of the call too.
@@ -53,7 +53,7 @@ def parameters_of(tool: BaseTool) -> AnyParameters:
     with warnings.catch_warnings():  # a parameter may be called `copy` or `json`
         warnings.simplefilter("ignore", UserWarning)
         return pydantic.create_model(
-            schema.__name__, __base__=Parameters, __doc__=schema.__doc__, **fields
+            schema.__name__, __base__=CallParameters, __doc__=schema.__doc__, **fields
         )
 
 
@@ -97,7 +97,7 @@ class BodySignature(Signature):
     def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of the call, by name, without what was injected."""
         named = self.named(args, kwargs)
-        return Validated(named, Parameters) if self._validated and not args else named
+        return Validated(named, CallParameters) if self._validated and not args else named
 
     def call_id(self, kwargs: Mapping[str, Any]) -> str:
         """The id of the call, where the body is told of it; else empty."""

@@ -12,7 +12,7 @@ from langchain_core.language_models.chat_models import generate_from_stream
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from rollcage import Session
-from rollcage.adapter import Answer, Form, GuardedModel, ModelCall
+from rollcage.adapter import Answer, BodyForm, GuardedModel, ModelCall
 from rollcage.errors import ContractError
 
 from rollcage_langchain.answers import answer_of, as_chunk
@@ -85,7 +85,7 @@ class _Call(ModelCall):
 
 class _Guard(GuardedModel):
     framework = "langchain"
-    forms: ClassVar[Mapping[str, Form]] = {
+    forms: ClassVar[Mapping[str, BodyForm]] = {
         "_generate": "run",
         "_agenerate": "arun",
         "_stream": "stream",

@@ -12,9 +12,9 @@ from langchain_core.tools import BaseTool, StructuredTool, Tool
 from rollcage import Contract, Session
 from rollcage.adapter import (
     GUARD,
+    BodyForm,
     Declarations,
     Effect,
-    Form,
     GuardedCall,
     GuardedTool,
     Instead,
@@ -40,7 +40,7 @@ __all__ = ["as_tools", "guard_tools", "running"]
 T = TypeVar("T", bound=BaseTool)
 
 # What holds a tool's body: its functions, or what subclasses of BaseTool override.
-_FORMS: Final[Mapping[str, Form]] = {
+_FORMS: Final[Mapping[str, BodyForm]] = {
     "func": "run",
     "coroutine": "arun",
     "_run": "run",
@@ -214,7 +214,7 @@ def _with_functions(tool: Any, session: Session, effect: Effect | None, declared
     return copy
 
 
-def _dressed(guard: _Guard, body: Callable[..., Any], form: Form) -> Callable[..., Any]:
+def _dressed(guard: _Guard, body: Callable[..., Any], form: BodyForm) -> Callable[..., Any]:
     """LangChain reads what a body takes with each call, to know what to inject.
 
     So it finds a signature that is made already, and annotations of nothing else.

@@ -28,7 +28,7 @@ _NOTHING: Final = "no command of Rollcage mends this; what is whole comes from a
 _BACKUP: Final = "rollcage copy {run} --from BACKUP --to {url}"
 
 
-class Finding(NamedTuple):
+class Diagnosis(NamedTuple):
     """One thing that is wrong.
 
     Attributes:
@@ -71,7 +71,7 @@ def doctor(
         raise typer.Exit(code)
 
 
-def _examined(own: Store, *, blobs: bool) -> tuple[list[Finding], int]:
+def _examined(own: Store, *, blobs: bool) -> tuple[list[Diagnosis], int]:
     """All that is wrong, and how many runs there are."""
     try:
         found = [*_index(own)]
@@ -80,7 +80,7 @@ def _examined(own: Store, *, blobs: bool) -> tuple[list[Finding], int]:
     except StoreInvalid:
         raise
     except StoreError as error:  # its schema, its key, its disk: no other command works either
-        return [Finding("damaged", "store_unusable", "", str(error), "")], 0
+        return [Diagnosis("damaged", "store_unusable", "", str(error), "")], 0
     built_on = {info.source for info in infos if info.mode in ("record", "resume")}
     for info in infos:
         if info.pruned is None:
@@ -88,46 +88,46 @@ def _examined(own: Store, *, blobs: bool) -> tuple[list[Finding], int]:
     return found, len(infos)
 
 
-def _index(own: Store) -> Iterator[Finding]:
+def _index(own: Store) -> Iterator[Diagnosis]:
     checked, at = own.check(), store_option(own)
     repair = f"rollcage repair{at}"
     if checked.damaged:
         lines = ", ".join(map(str, checked.damaged))
-        yield Finding("open", "index_damaged", "", f"damaged lines of the index: {lines}", repair)
+        yield Diagnosis("open", "index_damaged", "", f"damaged lines of the index: {lines}", repair)
     for run in checked.lost:
-        yield Finding("open", "index_lost", run, "the index does not know this run", repair)
+        yield Diagnosis("open", "index_lost", run, "the index does not know this run", repair)
     for run in checked.behind:
-        yield Finding(
+        yield Diagnosis(
             "open", "index_behind", run, "it began or ended otherwise than the index says", repair
         )
     for run in checked.stubs:
         said = "it was pruned, and what is left of it is damaged: it can't be asked when"
-        yield Finding("open", "stub_damaged", run, said, repair)
+        yield Diagnosis("open", "stub_damaged", run, said, repair)
     for name in checked.left:
         said = f"a killed process left {name}"
-        yield Finding("note", "left_over", "", said, repair)
+        yield Diagnosis("note", "left_over", "", said, repair)
     for run in checked.unattested:
         said = "it ended, and nothing but its own last lines says that it is whole"
-        yield Finding("note", "unattested", run, said, f"rollcage verify {run}{at}")
+        yield Diagnosis("note", "unattested", run, said, f"rollcage verify {run}{at}")
     for said in checked.unreadable:
-        yield Finding("damaged", "unreadable", "", said, "")
+        yield Diagnosis("damaged", "unreadable", "", said, "")
 
 
-def _beside(own: Store) -> Iterator[Finding]:
+def _beside(own: Store) -> Iterator[Diagnosis]:
     """What lies beside the runs: the registry of tools, and approvals."""
     try:
         own.log("registry", "registry.started").read()
     except StoreError as error:
-        yield Finding("damaged", error.code, "", str(error), "")
+        yield Diagnosis("damaged", error.code, "", str(error), "")
     for key in own.keys("approvals"):
         try:
             orjson.loads(own.get("approvals", key) or b"null")
         except orjson.JSONDecodeError as error:
             said = f"the document {key} of approvals is damaged: {error}"
-            yield Finding("damaged", "document", "", said, "")
+            yield Diagnosis("damaged", "document", "", said, "")
 
 
-def _run(own: Store, info: RunInfo, *, blobs: bool, is_newest: bool) -> Iterator[Finding]:
+def _run(own: Store, info: RunInfo, *, blobs: bool, is_newest: bool) -> Iterator[Diagnosis]:
     run, at = info.run, store_option(own)
     try:
         is_live = own.live(run)
@@ -137,30 +137,30 @@ def _run(own: Store, info: RunInfo, *, blobs: bool, is_newest: bool) -> Iterator
         unknown = standing(lineage_of(own, seen)).unknown if is_newest and not is_live else []
     except RunNotFound as error:
         helps = _BACKUP.format(run=run, url=own.url)
-        yield Finding("damaged", "trace_missing", run, str(error), helps)
+        yield Diagnosis("damaged", "trace_missing", run, str(error), helps)
         return
     except RollcageError as error:
-        yield Finding("damaged", error.code, run, str(error), "")
+        yield Diagnosis("damaged", error.code, run, str(error), "")
         return
     if trace.torn and not is_live:
         said = f"its last line was cut off after {len(trace.torn)} bytes; the next resume drops it"
-        yield Finding("note", "torn", run, said, "")
+        yield Diagnosis("note", "torn", run, said, "")
     for effect in unknown:
         helps = f"rollcage resolve {effect.run} {effect.step}{at} --happened | --did-not-happen"
-        yield Finding("open", "outcome_unknown", run, f"{effect} has an unknown outcome", helps)
+        yield Diagnosis("open", "outcome_unknown", run, f"{effect} has an unknown outcome", helps)
     order = own.stop_order(run)
     if order is not None and not is_live and order.run in ("", run):
         by = f" by {order.by}" if order.by else ""
         said = f"it was told to stop{by}, so no session resumes it"
-        yield Finding("open", "stop_order", run, said, f"rollcage stop {run}{at} --lift")
+        yield Diagnosis("open", "stop_order", run, said, f"rollcage stop {run}{at} --lift")
     if blobs:
         for _, held in blobs_of(own, trace.data):
             if isinstance(held, StoreError):
                 helps = _BACKUP.format(run=run, url=own.url)
-                yield Finding("damaged", "blob", run, str(held), helps)
+                yield Diagnosis("damaged", "blob", run, str(held), helps)
 
 
-def _print(found: Sequence[Finding], runs: int, own: Store) -> None:
+def _print(found: Sequence[Diagnosis], runs: int, own: Store) -> None:
     out = console()
     for kind, code, run, said, helps in found:
         whose = f" run {visible(run)}:" if run else ""

@@ -11,7 +11,7 @@ from rich.text import Text
 from rollcage.errors import RollcageError
 from rollcage.store import Reader, RunInfo, without_password
 from rollcage.trace import read_run
-from rollcage_views import Standing, lineage_of, short_ids, standing, time_text
+from rollcage_views import LineageStatus, lineage_of, short_ids, standing, time_text
 
 from rollcage_cli.completion import complete_name
 from rollcage_cli.lookup import opened
@@ -83,7 +83,7 @@ def runs(
             out.print("Older ones are not shown (--limit 0 lists all).")
 
 
-def _standing(reader: Reader, info: RunInfo) -> Standing | None:
+def _standing(reader: Reader, info: RunInfo) -> LineageStatus | None:
     """What is open of a run; None where nothing can be, or its trace can't be read."""
     try:
         trace = reader.read(info.run)
@@ -102,14 +102,14 @@ def _refused(reader: Reader, run: str) -> int | None:
         return None
 
 
-def _data(info: RunInfo, stands: Standing | None) -> dict[str, Any]:
+def _data(info: RunInfo, stands: LineageStatus | None) -> dict[str, Any]:
     told = {} if stands is None else stands.as_data()
     names = ("unknown", "left_behind", "not_asked_for")
     left = {name: told.get(name, []) for name in names}
     return dataclasses.asdict(info) | {"status": _status(info)} | left
 
 
-def _open_text(stands: Standing | None) -> str:
+def _open_text(stands: LineageStatus | None) -> str:
     """How many writes of a run somebody has to look after."""
     if stands is None:
         return ""
@@ -125,7 +125,7 @@ def _status(info: RunInfo) -> str:
 
 def _table(
     found: Sequence[RunInfo],
-    open_: Mapping[str, Standing | None],
+    open_: Mapping[str, LineageStatus | None],
     refused: Mapping[str, int | None],
 ) -> Table:
     table = Table()
@@ -148,7 +148,7 @@ def _table(
 
 def _narrow(
     found: Sequence[RunInfo],
-    open_: Mapping[str, Standing | None],
+    open_: Mapping[str, LineageStatus | None],
     refused: Mapping[str, int | None],
     ids: Mapping[str, str],
 ) -> Table:

@@ -25,7 +25,7 @@ from rollcage_cli.lookup import find
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
 from rollcage_cli.output import console, is_terminal, print_json, visible
 
-__all__ = ["Finding", "Report", "verify", "verify_trace"]
+__all__ = ["Discrepancy", "Report", "verify", "verify_trace"]
 
 _LONG: Final = 5000  # lines from which on the progress is shown
 _EVERY: Final = 500  # lines between two steps of the bar
@@ -47,7 +47,7 @@ _MAX_64: Final = 2**64 - 1  # a hostile count must not raise
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Finding:
+class Discrepancy:
     """Something that is not as it was written; `line` counts from 1."""
 
     line: int
@@ -76,7 +76,7 @@ class Report:
     head: str
     attested: bool
     torn_bytes: int
-    findings: list[Finding]
+    findings: list[Discrepancy]
     notes: list[str]
 
     @property
@@ -177,7 +177,7 @@ class _Check:
     """Looks at one event after the other."""
 
     def __init__(self, run: str, reader: Reader) -> None:
-        self.findings: list[Finding] = []
+        self.findings: list[Discrepancy] = []
         self.notes: list[str] = []
         self.line = 0
         self._run = run
@@ -194,7 +194,7 @@ class _Check:
 
     def found(self, code: str, message: str) -> None:
         """Note what is wrong with the present line."""
-        self.findings.append(Finding(self.line, code, message))
+        self.findings.append(Discrepancy(self.line, code, message))
 
     def event(self, event: dict[str, Any]) -> bool:
         """Check one event; False where nothing after it can be."""

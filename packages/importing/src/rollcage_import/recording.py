@@ -31,7 +31,7 @@ from rollcage.trace import read_run
 
 from rollcage_import.files import Format, Unreadable, read_spans
 from rollcage_import.spans import Span
-from rollcage_import.trees import Step, Tree, trees
+from rollcage_import.trees import SpanStep, Tree, trees
 
 __all__ = ["ImportedRun", "Imports", "import_file"]
 
@@ -200,7 +200,7 @@ class _Recording:
 
     # --- steps -----------------------------------------------------------------------------------
 
-    def _steps(self, session: Session, steps: list[Step]) -> None:
+    def _steps(self, session: Session, steps: list[SpanStep]) -> None:
         for step in steps:
             span = step.span
             self._now = span.start
@@ -218,7 +218,7 @@ class _Recording:
             except ReplayedError:
                 pass  # its own; the agent went on, or its end says otherwise
 
-    def _step(self, session: Session, step: Step) -> None:
+    def _step(self, session: Session, step: SpanStep) -> None:
         span = step.span
         contract = self._contract(span)
         arguments = _arguments(span)
@@ -303,7 +303,7 @@ def _name(given: str) -> str:
     return " ".join(given.encode("utf-8", "replace").decode().split())[:_LONGEST] or _UNNAMED
 
 
-def _spans(steps: Iterable[Step]) -> Iterable[Span]:
+def _spans(steps: Iterable[SpanStep]) -> Iterable[Span]:
     left = list(steps)
     while left:
         step = left.pop()

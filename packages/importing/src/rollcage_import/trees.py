@@ -11,13 +11,13 @@ from rollcage.adapter import NOT_RECORDED, ToolRequest
 
 from rollcage_import.spans import Span, data_of
 
-__all__ = ["Step", "Tree", "trees"]
+__all__ = ["SpanStep", "Tree", "trees"]
 
 _DEEPEST: Final = 24  # steps inside of one another: each takes its part of the stack
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class Step:
+class SpanStep:
     """A span that becomes a step, and the steps inside of it.
 
     Attributes:
@@ -29,7 +29,7 @@ class Step:
     """
 
     span: Span
-    inside: list[Step] = dataclasses.field(default_factory=list)
+    inside: list[SpanStep] = dataclasses.field(default_factory=list)
     turn: object = None
     slot: int | None = None
 
@@ -55,7 +55,7 @@ class Tree:
     top: Span | None
     start: int
     end: int
-    steps: list[Step]
+    steps: list[SpanStep]
     skipped: Counter[str]
 
 
@@ -110,11 +110,11 @@ class _Steps:
         self._children = children
         self._skipped = skipped
 
-    def of(self, roots: list[Span], top: Span | None) -> list[Step]:
+    def of(self, roots: list[Span], top: Span | None) -> list[SpanStep]:
         """The steps of these spans; what is inside of one that is none moves up."""
-        outermost: list[Step] = []
+        outermost: list[SpanStep] = []
         # each with the step around it, the list that it goes into, and how deep that is
-        left: list[tuple[Span, Step | None, list[Step], int]]
+        left: list[tuple[Span, SpanStep | None, list[SpanStep], int]]
         left = [(span, None, outermost, 0) for span in reversed(roots)]
         lists = [outermost]
         while left:
@@ -124,7 +124,7 @@ class _Steps:
             if why:
                 self._skipped[why] += 1
             elif span is not top:
-                step = Step(span)
+                step = SpanStep(span)
                 into.append(step)
                 if span.kind == "model":  # a model calls no tools: what is inside comes after it
                     inner = step, into, depth
@@ -141,7 +141,7 @@ class _Steps:
             _place(steps)
         return outermost
 
-    def _why_not(self, span: Span, around: Step | None, depth: int) -> str:
+    def _why_not(self, span: Span, around: SpanStep | None, depth: int) -> str:
         if span.kind == "other":
             return span.name
         if depth >= _DEEPEST:
@@ -172,10 +172,10 @@ def _complete(span: Span, twin: Span) -> None:
         setattr(span, field, getattr(span, field) or getattr(twin, field))
 
 
-def _place(steps: list[Step]) -> None:
+def _place(steps: list[SpanStep]) -> None:
     """Say which calls one message asked for: by their ids, else because they overlap in time."""
     asked: dict[str, tuple[int, ToolRequest]] = {}
-    model: Step | None = None
+    model: SpanStep | None = None
     together: object = None
     until = slot = -1
     for step in steps:

@@ -20,13 +20,13 @@ from rollcage_cli.tools import load_tools
 
 from rollcage_mcp.approving import ClientApprover
 from rollcage_mcp.contracts import NEEDS_FACADE
-from rollcage_mcp.conversation import GRACE, Conversation, Declared, Send
+from rollcage_mcp.conversation import GRACE, Conversation, Send, ServerDeclarations
 from rollcage_mcp.errors import PackInvalid, ServersInvalid
 from rollcage_mcp.exposed import exposed_tools
 from rollcage_mcp.install.commands import install, uninstall
 from rollcage_mcp.logs import log_to_stderr
 from rollcage_mcp.ops import SCOPES, Scope, ops_tools
-from rollcage_mcp.servers import Server, load_servers
+from rollcage_mcp.servers import ServerConfig, load_servers
 from rollcage_mcp.serving import ToolServer
 from rollcage_mcp.stdio import Connect, serve_stdio
 
@@ -121,7 +121,7 @@ QueueOption = Annotated[
 class _Guard:
     """How the conversations with a server are guarded."""
 
-    server: Server
+    server: ServerConfig
     label: str
     name: str | None
     replay: str
@@ -138,9 +138,11 @@ class _Guard:
         return None if self.replay == "offline" else self.server.connect
 
     @functools.cached_property
-    def declared(self) -> Declared:
+    def declared(self) -> ServerDeclarations:
         """What is declared of its tools."""
-        return Declared(self.server.load_pack(), self.trust or self.server.trust_annotations)
+        return ServerDeclarations(
+            self.server.load_pack(), self.trust or self.server.trust_annotations
+        )
 
     def check(self) -> None:
         """Find what is wrong before a client comes.
@@ -189,7 +191,7 @@ def run(
     log_to_stderr()
     asks = ClientApprover(lambda: open_store(store).secret_key())
 
-    def opening() -> tuple[Session, Connect | None, Declared]:
+    def opening() -> tuple[Session, Connect | None, ServerDeclarations]:
         with _as_usage():
             found, label = _server(command, upstream, servers, server, pack)
             guard = _Guard(found, label, name, replay, source, policy, facade, trust, queue, store)
@@ -369,7 +371,7 @@ def _server(
     file: Path | None,
     name: str | None,
     pack: str | None,
-) -> tuple[Server, str]:
+) -> tuple[ServerConfig, str]:
     """The server that is meant, and what it is called.
 
     Raises:
@@ -384,9 +386,9 @@ def _server(
     if file is None and name is not None:
         raise UsageError("--server names a server of the file that --servers names")
     if command:
-        return Server(command=tuple(command)).model_copy(update=more), command[0]
+        return ServerConfig(command=tuple(command)).model_copy(update=more), command[0]
     if upstream is not None:
-        return Server(url=upstream).model_copy(update=more), upstream
+        return ServerConfig(url=upstream).model_copy(update=more), upstream
     assert file is not None
     found = load_servers(file)
     chosen = next(iter(found)) if name is None and len(found) == 1 else name

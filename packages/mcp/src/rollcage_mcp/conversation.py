@@ -16,7 +16,7 @@ from rollcage_mcp.asking import Asking, Send, Served, call_of
 from rollcage_mcp.contracts import READS
 from rollcage_mcp.errors import ServerError, ServerGone
 from rollcage_mcp.greeted import GreetedServer
-from rollcage_mcp.listing import Declared
+from rollcage_mcp.listing import ServerDeclarations
 from rollcage_mcp.messages import (
     Id,
     Message,
@@ -28,9 +28,9 @@ from rollcage_mcp.messages import (
 )
 from rollcage_mcp.sealed import is_ours
 from rollcage_mcp.steps import FAILED, GONE, Steps
-from rollcage_mcp.upstream import Connection
+from rollcage_mcp.upstream import Transport
 
-__all__ = ["GRACE", "Conversation", "Declared", "Send"]
+__all__ = ["GRACE", "Conversation", "Send", "ServerDeclarations"]
 
 _log: Final = logging.getLogger("rollcage.mcp")
 
@@ -56,10 +56,10 @@ class Conversation:
     def __init__(
         self,
         session: Session,
-        connect: Callable[[], Awaitable[Connection]] | None,
+        connect: Callable[[], Awaitable[Transport]] | None,
         send: Send,
         *,
-        declared: Declared = Declared(),  # noqa: B008 - immutable
+        declared: ServerDeclarations = ServerDeclarations(),  # noqa: B008 - immutable
     ) -> None:
         self.session = session
         self._send = send

@@ -10,7 +10,7 @@ from typing import Any
 
 from rollcage_mcp.errors import ServerError, ServerGone
 from rollcage_mcp.messages import Message, as_notification, as_request, result_of
-from rollcage_mcp.upstream import Connection, Upstream
+from rollcage_mcp.upstream import Transport, Upstream
 
 __all__ = ["GreetedServer"]
 
@@ -29,7 +29,7 @@ class GreetedServer:
 
     def __init__(
         self,
-        connect: Callable[[], Awaitable[Connection]] | None,
+        connect: Callable[[], Awaitable[Transport]] | None,
         deliver: Callable[[Message], Awaitable[None]],
     ) -> None:
         self.is_live = connect is not None
@@ -109,5 +109,5 @@ class GreetedServer:
         await self._upstream.close()
 
 
-async def _nowhere() -> Connection:
+async def _nowhere() -> Transport:
     raise ServerGone("no server is there: this is a replay")

@@ -10,7 +10,7 @@ from typing import BinaryIO, Final
 
 from rollcage_mcp.errors import MessageInvalid
 
-__all__ = ["LONGEST", "Writer", "lines", "reader_of", "writer_of"]
+__all__ = ["LONGEST", "LineWriter", "lines", "reader_of", "writer_of"]
 
 LONGEST: Final = 64 * 1024 * 1024  # bytes of a message
 
@@ -37,7 +37,7 @@ async def lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
             yield line
 
 
-class Writer:
+class LineWriter:
     """Writes messages, each as a line, as a whole and in order; waits where nobody reads them."""
 
     def __init__(self, stream: asyncio.StreamWriter) -> None:
@@ -73,7 +73,7 @@ async def reader_of(file: BinaryIO, limit: int = LONGEST) -> asyncio.StreamReade
     return reader
 
 
-async def writer_of(file: BinaryIO) -> Writer:
+async def writer_of(file: BinaryIO) -> LineWriter:
     """A file of this process as a stream to write to.
 
     Raises:
@@ -84,4 +84,4 @@ async def writer_of(file: BinaryIO) -> Writer:
     transport, protocol = await loop.connect_write_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), file
     )
-    return Writer(asyncio.StreamWriter(transport, protocol, None, loop))
+    return LineWriter(asyncio.StreamWriter(transport, protocol, None, loop))

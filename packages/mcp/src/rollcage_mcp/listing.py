@@ -11,13 +11,13 @@ from rollcage import Contract
 from rollcage_mcp.contracts import tool_contract
 from rollcage_mcp.pack import Pack, Tools
 
-__all__ = ["Declared", "Listing", "definitions_of"]
+__all__ = ["Listing", "ServerDeclarations", "definitions_of"]
 
 _LOST: Final = object()  # no page follows on what was read
 
 
 @dataclasses.dataclass(frozen=True)
-class Declared:
+class ServerDeclarations:
     """What is said of a server's tools beside what it says itself.
 
     Attributes:
@@ -43,7 +43,7 @@ class Listing:
         is_whole: whether all pages were read, in their order, and the pack fits them.
     """
 
-    def __init__(self, declared: Declared, server: Tools) -> None:
+    def __init__(self, declared: ServerDeclarations, server: Tools) -> None:
         self.contracts: dict[str, Contract] = {}
         self.is_whole = False
         self._declared = declared

@@ -14,15 +14,15 @@ import pydantic
 
 from rollcage_mcp.errors import OpenAPIInvalid, ServersInvalid
 from rollcage_mcp.pack import Pack
-from rollcage_mcp.upstream import Connection, ServerProcess
+from rollcage_mcp.upstream import ServerProcess, Transport
 
 if TYPE_CHECKING:
     from rollcage_mcp.openapi.calling import Operations
 
-__all__ = ["Server", "load_servers"]
+__all__ = ["ServerConfig", "load_servers"]
 
 
-class Server(pydantic.BaseModel):
+class ServerConfig(pydantic.BaseModel):
     """A server, and what is declared of it.
 
     Attributes:
@@ -68,7 +68,7 @@ class Server(pydantic.BaseModel):
             raise ValueError("say either its command or its url, or openapi")
         return self
 
-    async def connect(self) -> Connection:
+    async def connect(self) -> Transport:
         """Start it, or connect to it.
 
         Raises:
@@ -114,7 +114,7 @@ class Server(pydantic.BaseModel):
             pack=self.load_pack(),
         )
 
-    def _by_http(self) -> Connection:
+    def _by_http(self) -> Transport:
         try:
             from rollcage_mcp.http_upstream import HttpServer
         except ModuleNotFoundError:
@@ -138,11 +138,11 @@ class Server(pydantic.BaseModel):
         return Pack.load(self.pack) if self.pack else None
 
 
-def load_servers(path: str | Path) -> dict[str, Server]:
+def load_servers(path: str | Path) -> dict[str, ServerConfig]:
     """The servers that a file names, each by its name.
 
-    A TOML file has a table `[servers.NAME]` with the fields of `Server` for each. A JSON file is
-    that of many clients: `{"mcpServers": {NAME: {"command": …, "args": […], "env": {…}}}}`.
+    A TOML file has a table `[servers.NAME]` with the fields of `ServerConfig` for each. A JSON file
+    is that of many clients: `{"mcpServers": {NAME: {"command": …, "args": […], "env": {…}}}}`.
 
     Raises:
         ServersInvalid: it can't be read, or used; names each place that is wrong.
@@ -167,7 +167,7 @@ def load_servers(path: str | Path) -> dict[str, Server]:
 class _File(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid")
 
-    servers: dict[str, Server]
+    servers: dict[str, ServerConfig]
 
 
 _OF_CLIENTS: Final = ("command", "args", "env", "cwd", "url", "headers")
@@ -191,7 +191,7 @@ def _as_toml(data: Any) -> Any:
     return {"servers": servers}
 
 
-def _beside(server: Server, path: Path) -> Mapping[str, Any]:
+def _beside(server: ServerConfig, path: Path) -> Mapping[str, Any]:
     """What a server's fields are, seen from the file that names it."""
     found: dict[str, str] = {}
     for word, named in (("pack", server.pack), ("openapi", server.openapi)):

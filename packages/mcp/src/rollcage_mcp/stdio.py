@@ -12,16 +12,16 @@ from typing import Final
 
 from rollcage import Session
 
-from rollcage_mcp.conversation import GRACE, Conversation, Declared
+from rollcage_mcp.conversation import GRACE, Conversation, ServerDeclarations
 from rollcage_mcp.errors import MessageInvalid
 from rollcage_mcp.lines import lines, reader_of, writer_of
 from rollcage_mcp.messages import Message, as_failure, parse
-from rollcage_mcp.upstream import Connection
+from rollcage_mcp.upstream import Transport
 
 __all__ = ["Connect", "Opening", "serve_stdio"]
 
-Connect = Callable[[], Awaitable[Connection]]
-Opening = Callable[[], tuple[Session, Connect | None, Declared]]
+Connect = Callable[[], Awaitable[Transport]]
+Opening = Callable[[], tuple[Session, Connect | None, ServerDeclarations]]
 """Makes what a conversation needs: a session, not entered yet; the server; what is declared."""
 
 _log: Final = logging.getLogger("rollcage.mcp")

@@ -21,7 +21,7 @@ from rollcage_mcp.contracts import (
 )
 from rollcage_mcp.errors import ServerError
 from rollcage_mcp.greeted import GreetedServer
-from rollcage_mcp.listing import Declared, Listing, definitions_of
+from rollcage_mcp.listing import Listing, ServerDeclarations, definitions_of
 from rollcage_mcp.messages import Message, as_answer, as_request, result_of, text_result
 
 __all__ = ["FAILED", "GONE", "Steps"]
@@ -48,7 +48,7 @@ class Steps:
     """
 
     def __init__(
-        self, session: Session, server: GreetedServer, asking: Asking, declared: Declared
+        self, session: Session, server: GreetedServer, asking: Asking, declared: ServerDeclarations
     ) -> None:
         self._session = session
         self._server = server

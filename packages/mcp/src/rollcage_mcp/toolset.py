@@ -23,7 +23,7 @@ from rollcage_mcp.contracts import (
 from rollcage_mcp.errors import ServerError, ServersInvalid
 from rollcage_mcp.messages import Message, as_failure, as_notification, as_request, result_of
 from rollcage_mcp.pack import Pack
-from rollcage_mcp.servers import Server, load_servers
+from rollcage_mcp.servers import ServerConfig, load_servers
 from rollcage_mcp.upstream import Upstream
 
 __all__ = ["ServerTools", "tools_of"]
@@ -75,7 +75,7 @@ def tools_of(path: str | Path, only: str = "") -> list[Callable[..., Any]]:
     return [*found.values(), *map(_reading, reads)]
 
 
-def _functions(server: Server) -> dict[str, Callable[..., Any]]:
+def _functions(server: ServerConfig) -> dict[str, Callable[..., Any]]:
     """A server's tools by name; the operations of an OpenAPI document."""
     if server.openapi:
         return server.load_operations().functions()
@@ -106,7 +106,7 @@ class ServerTools:
         instructions: what it tells a model by itself; None where that is nothing.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ServerConfig) -> None:
         self.instructions: Contract | None = None
         self._server = server
         self._pack: Pack | None = server.load_pack()

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from rollcage_mcp.errors import MessageInvalid, ServerGone
-from rollcage_mcp.lines import LONGEST, Writer, lines
+from rollcage_mcp.lines import LONGEST, LineWriter, lines
 from rollcage_mcp.messages import Id, Message, parse
 
-__all__ = ["Connection", "ServerProcess", "Upstream"]
+__all__ = ["ServerProcess", "Transport", "Upstream"]
 
 _log: Final = logging.getLogger("rollcage.mcp")
 
 _ENDS_WITHIN: Final = 2.0  # seconds that a server has to end by itself, then once more to obey
 
 
-class Connection(Protocol):
+class Transport(Protocol):
     """How messages reach a server and come from it."""
 
     async def send(self, raw: bytes) -> None:
@@ -54,7 +54,7 @@ class ServerProcess:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdin is not None and process.stdout is not None  # noqa: PT018 - both are piped
         self._process = process
-        self._writer = Writer(process.stdin)
+        self._writer = LineWriter(process.stdin)
         self._reader = process.stdout
 
     @classmethod
@@ -137,12 +137,12 @@ class Upstream:
 
     def __init__(
         self,
-        connect: Callable[[], Awaitable[Connection]],
+        connect: Callable[[], Awaitable[Transport]],
         deliver: Callable[[Message], Awaitable[None]],
     ) -> None:
         self._connect = connect
         self._deliver = deliver
-        self._connection: Connection | None = None
+        self._connection: Transport | None = None
         self._reading: asyncio.Task[None] | None = None
         self._waiting: dict[Id, asyncio.Future[Message]] = {}
         self._starting = asyncio.Lock()
@@ -181,7 +181,7 @@ class Upstream:
             raise self.gone or ServerGone("the server was not started")
         await self._connection.send(message.raw)
 
-    async def _read(self, connection: Connection) -> None:
+    async def _read(self, connection: Transport) -> None:
         try:
             async for line in connection.received():
                 await self._take(line)

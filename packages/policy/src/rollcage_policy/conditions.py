@@ -20,7 +20,7 @@ from rollcage.trace import TAG
 
 from rollcage_policy.expression import Expression, read_expression, variable
 from rollcage_policy.functions import FUNCTIONS
-from rollcage_policy.tokens import ExpressionInvalid
+from rollcage_policy.tokens import ConditionInvalid
 
 if TYPE_CHECKING:
     import cel  # half a second to import, most of it for its command line: only a policy needs it
@@ -76,7 +76,7 @@ class Condition:
         try:
             program = cel.compile(self.expression.inner)
         except Exception as error:  # noqa: BLE001 - whatever the parser says of it
-            raise ExpressionInvalid(_syntax(str(error))) from None
+            raise ConditionInvalid(_syntax(str(error))) from None
         self.execute: Program = program.execute
         self._named: Program | None = None
 
@@ -338,7 +338,7 @@ def _regex(pattern: str) -> Callable[[object], bool]:
         return pydantic_core.SchemaValidator(schema).isinstance_python
     except pydantic_core.SchemaError as error:
         last = str(error).strip().splitlines()[-1].strip()
-        raise ExpressionInvalid(
+        raise ConditionInvalid(
             f"the pattern {pattern[:60]!r} is no regular expression: {last[:200]}"
         ) from None
 

@@ -18,10 +18,16 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from rollcage_policy.tokens import END, ExpressionInvalid, Token, literal, place, tokens
+from rollcage_policy.tokens import END, ConditionInvalid, Token, literal, place, tokens
 
-__all__ = ["MOST_CHARACTERS", "ROOTS", "Expression", "ExpressionInvalid", "read_expression",
-           "variable"]  # fmt: skip
+__all__ = [
+    "MOST_CHARACTERS",
+    "ROOTS",
+    "ConditionInvalid",
+    "Expression",
+    "read_expression",
+    "variable",
+]  # fmt: skip
 
 MOST_CHARACTERS: Final = 4096
 """How long a condition may be."""
@@ -147,7 +153,7 @@ def read_expression(source: str, constants: Iterable[str], ours: Iterable[str]) 
         ExpressionInvalid: too long, too deep, too costly, or a name that nothing has.
     """
     if len(source) > MOST_CHARACTERS:
-        raise ExpressionInvalid(f"longer than {MOST_CHARACTERS} characters")
+        raise ConditionInvalid(f"longer than {MOST_CHARACTERS} characters")
     return _Reading(source, frozenset(constants), frozenset(ours)).expression()
 
 
@@ -218,8 +224,8 @@ class _Reading:
     def _at(self, at: int) -> Token:
         return self.tokens[at] if 0 <= at < len(self.tokens) else END
 
-    def _fail(self, token: Token, reason: str) -> ExpressionInvalid:
-        return ExpressionInvalid(f"{place(self.source, token.at)}: {reason}")
+    def _fail(self, token: Token, reason: str) -> ConditionInvalid:
+        return ConditionInvalid(f"{place(self.source, token.at)}: {reason}")
 
     # --- brackets and operators ------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ from rollcage_policy import paths
 from rollcage_policy.named import Named
 from rollcage_policy.sql import sql_reads_only
 
-__all__ = ["FUNCTIONS", "MOST_TEXT", "Surroundings", "surroundings"]
+__all__ = ["FUNCTIONS", "MOST_TEXT", "FunctionContext", "surroundings"]
 
 MOST_TEXT: Final = 1_000_000
 """How many characters a function looks at, in all the texts of its arguments together."""
@@ -48,7 +48,7 @@ _MOST_DEEP: Final = 64
 _UNSEEN: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
 
 
-class Surroundings(NamedTuple):
+class FunctionContext(NamedTuple):
     """What functions know besides their arguments.
 
     Attributes:
@@ -60,7 +60,10 @@ class Surroundings(NamedTuple):
     resolver: Resolver = bounded(system_resolver)
 
 
-_around: ContextVar[Surroundings] = ContextVar("rollcage.surroundings", default=Surroundings())  # noqa: B039 - immutable
+_around: ContextVar[FunctionContext] = ContextVar(
+    "rollcage.surroundings",
+    default=FunctionContext(),  # noqa: B039 - immutable
+)
 
 
 @contextlib.contextmanager
@@ -75,7 +78,7 @@ def surroundings(
     """
     before = _around.get()
     token = _around.set(
-        Surroundings(
+        FunctionContext(
             said if isinstance(said, Named) else before.said if said is None else Named(said),
             before.resolver if resolver is None else resolver,
         )

@@ -30,7 +30,7 @@ from rollcage_policy.policyfile import (
 from rollcage_policy.presets import PRESETS
 from rollcage_policy.prices import Prices
 
-__all__ = ["Placed", "Resolved", "read_file", "read_policy", "resolve"]
+__all__ = ["LoadedPolicy", "Placed", "read_file", "read_policy", "resolve"]
 
 _MOST_FILES: Final = 64
 _MOST_BYTES: Final = 4_000_000
@@ -52,7 +52,7 @@ class Placed(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Resolved:
+class LoadedPolicy:
     """A policy as its files say it, all in one."""
 
     name: str
@@ -75,7 +75,7 @@ class _Part(NamedTuple):
     file: PolicyFile
 
 
-def read_policy(path: FilePath) -> Resolved:
+def read_policy(path: FilePath) -> LoadedPolicy:
     """The policy in a file, TOML or YAML by the end of its name.
 
     Raises:
@@ -86,7 +86,7 @@ def read_policy(path: FilePath) -> Resolved:
 
 def resolve(
     text: str, form: Literal["toml", "yaml"], where: str, base: FilePath | None
-) -> Resolved:
+) -> LoadedPolicy:
     """The policy in a text; `base` is the folder from which it includes files.
 
     Raises:
@@ -138,13 +138,13 @@ class _Resolving:
         self.problems: list[PolicyProblem] = []
         self.seen: set[FilePath] = set()
 
-    def of(self, document: Document, path: FilePath | None) -> Resolved:
+    def of(self, document: Document, path: FilePath | None) -> LoadedPolicy:
         self._take(document, path, ())
         self._check()
         limits = self._limits()
         rules = tuple(self._rules())
         self._check_ids(rules)
-        resolved = Resolved(
+        resolved = LoadedPolicy(
             name=self.parts[-1].file.name or "",
             default=self._inherited("default") or "deny",
             mode=self.parts[-1].file.mode or "enforce",  # of the file itself: nothing included

@@ -17,11 +17,11 @@ from rollcage.gate import Decision, Labels, PolicyGuard, StepView, Verdict
 from rollcage.trace import encode, jcs
 
 from rollcage_policy.conditions import NO_BOOL, Condition, ConditionFailed, Sight, failed
-from rollcage_policy.tokens import ExpressionInvalid
+from rollcage_policy.tokens import ConditionInvalid
 
 if TYPE_CHECKING:  # models of what a file may say take 40 ms to build: only a policy needs them
     from rollcage_policy.limits import Limits
-    from rollcage_policy.loading import Placed, Resolved
+    from rollcage_policy.loading import LoadedPolicy, Placed
     from rollcage_policy.meter import Meter
     from rollcage_policy.policyfile import ApprovalTerms, Flow, Mode
     from rollcage_policy.prices import Prices
@@ -148,7 +148,7 @@ class Policy(PolicyGuard):
     _default: Verdict
     _plans: dict[tuple[int, str, str], _Plan]
 
-    def __init__(self, resolved: Resolved) -> None:
+    def __init__(self, resolved: LoadedPolicy) -> None:
         problems: list[PolicyProblem] = []
         said: dict[str, Any] = {
             "name": resolved.name,
@@ -341,7 +341,7 @@ def _failed(rule: str, error: ConditionFailed | str) -> Verdict:
 # --- out of data ---------------------------------------------------------------------------------
 
 
-def _rules(resolved: Resolved, problems: list[PolicyProblem]) -> Iterable[PolicyRule]:
+def _rules(resolved: LoadedPolicy, problems: list[PolicyProblem]) -> Iterable[PolicyRule]:
     for placed in resolved.rules:
         data = placed.rule
         yield PolicyRule(
@@ -373,7 +373,7 @@ def _condition(
         return None
     try:
         return Condition(placed.rule.when, constants)
-    except ExpressionInvalid as error:
+    except ConditionInvalid as error:
         problems.append(placed.problem(str(error), "when"))
         return None
 
@@ -394,7 +394,7 @@ def _any_name(_: str) -> bool:
     return True
 
 
-def _digest(resolved: Resolved) -> str:
+def _digest(resolved: LoadedPolicy) -> str:
     """The identity of what was resolved: of what it says, not of how it is written."""
     said = {
         "format": "rollcage-policy/1",

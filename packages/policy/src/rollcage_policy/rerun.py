@@ -16,7 +16,7 @@ from rollcage import Contract
 from rollcage.errors import StoreError
 from rollcage.gate import (
     NO_LABELS,
-    Found,
+    FoundLabels,
     Labels,
     Resolver,
     Spent,
@@ -168,7 +168,7 @@ class _Open:
 
     contract: Contract
     kind: str
-    found: Found
+    found: FoundLabels
     ticket: Ticket | None
     parent: int
 
@@ -282,7 +282,7 @@ class _Replayed:
             return None, verdict
         return ticket, verdict
 
-    def _view(self, step: Step) -> tuple[StepView, Found, Unknown]:
+    def _view(self, step: Step) -> tuple[StepView, FoundLabels, Unknown]:
         contract, fields = self._contracts.of(step)
         data, missing = arguments_of(step, self._get_blob, redacted=self._redacted)
         unknown: dict[str, frozenset[str]] = {}

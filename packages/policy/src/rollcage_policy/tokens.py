@@ -7,7 +7,7 @@ import functools
 import re
 from typing import Final, NamedTuple
 
-__all__ = ["END", "ExpressionInvalid", "Token", "literal", "place", "tokens"]
+__all__ = ["END", "ConditionInvalid", "Token", "literal", "place", "tokens"]
 
 _STRING: Final = (
     r"(?:[bB]?[rR]|[rR][bB])(?:\"\"\"[\s\S]*?\"\"\"|'''[\s\S]*?'''|\"[^\"\n]*\"|'[^'\n]*')"
@@ -23,7 +23,7 @@ _NEXT: Final = re.compile(
 )
 
 
-class ExpressionInvalid(ValueError):
+class ConditionInvalid(ValueError):
     """A condition that can't be used; the message says why, and where in it."""
 
 
@@ -51,7 +51,7 @@ def tokens(source: str) -> list[Token]:
         match = _NEXT.match(source, at)
         if match is None:
             shown = ascii(source[at])
-            raise ExpressionInvalid(f"{place(source, at)}: {shown} can't stand here")
+            raise ConditionInvalid(f"{place(source, at)}: {shown} can't stand here")
         if match.lastgroup != "blank":
             found.append(Token(str(match.lastgroup), match[0], at))
         at = match.end()

@@ -17,7 +17,7 @@ from rollcage_server.auth import Authority, check_csrf
 from rollcage_server.errors import BadRequest, Forbidden, Unauthenticated
 from rollcage_server.events import Hub
 from rollcage_server.roles import Principal, Right
-from rollcage_server.sessions import COOKIE, Session, Sessions
+from rollcage_server.sessions import COOKIE, Sessions, SignIn
 from rollcage_server.stores import Stores
 
 __all__ = [
@@ -25,8 +25,8 @@ __all__ = [
     "AskingNow",
     "Form",
     "FormNow",
-    "Means",
     "Routes",
+    "Services",
     "check_all_ruled",
     "means_of",
     "rights_of",
@@ -39,7 +39,7 @@ Form = Mapping[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
-class Means:
+class Services:
     """What routes work with; `app.state.means`."""
 
     stores: Stores
@@ -72,9 +72,9 @@ class Asking:
         return Audit(self.store)
 
 
-def means_of(request: Request) -> Means:
+def means_of(request: Request) -> Services:
     """What the routes of this request's application work with."""
-    return cast("Means", request.app.state.means)
+    return cast("Services", request.app.state.means)
 
 
 class Routes:
@@ -161,7 +161,7 @@ def _asking(request: Request, right: Right, form: Form) -> Asking:
     return Asking(who, right, store, form, "" if session is None else session.csrf)
 
 
-def _who(request: Request, means: Means) -> tuple[Principal, Session | None]:
+def _who(request: Request, means: Services) -> tuple[Principal, SignIn | None]:
     given = request.headers.get("authorization")
     if given is not None:
         scheme, _, text = given.partition(" ")

@@ -15,7 +15,7 @@ from rollcage.errors import RollcageError
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
-from rollcage_server.access import Means, check_all_ruled
+from rollcage_server.access import Services, check_all_ruled
 from rollcage_server.api import Data, api
 from rollcage_server.auth import Authority
 from rollcage_server.errors import Unauthenticated, status_of
@@ -68,7 +68,7 @@ def create_app(
         app.router.routes.extend(each.router.routes)
     hub = Hub(stores.get, renderer(rows), most=viewers)
     sessions = Sessions(lambda: hmac.digest(stores.key(), b"rollcage server", "sha256"), stores.get)
-    app.state.means = Means(stores, authority, sessions, hub)
+    app.state.means = Services(stores, authority, sessions, hub)
     app.add_exception_handler(RollcageError, _told)
     app.add_exception_handler(HTTPException, _told)
     app.add_exception_handler(RequestValidationError, _told)

@@ -13,7 +13,7 @@ from typing import Final
 from rollcage_server.errors import Forbidden, Unauthenticated
 from rollcage_server.oidc import Issuer
 from rollcage_server.roles import Principal, Role
-from rollcage_server.sessions import Session, Sessions
+from rollcage_server.sessions import Sessions, SignIn
 from rollcage_server.tokens import TokenFile
 
 __all__ = ["Authority", "OneTime"]
@@ -89,7 +89,7 @@ class Authority:
         found = None if self.once is None else self.once.principal(text)
         return found or self.bearer(text)
 
-    def session(self, sessions: Sessions, cookie: str) -> Session:
+    def session(self, sessions: Sessions, cookie: str) -> SignIn:
         """Who has this cookie: as they are now, not as they were when they signed in.
 
         Raises:
@@ -120,7 +120,7 @@ class Authority:
                 return None
 
 
-def check_csrf(session: Session, given: str) -> None:
+def check_csrf(session: SignIn, given: str) -> None:
     """Refuse a request that the session's own pages did not make.
 
     Raises:

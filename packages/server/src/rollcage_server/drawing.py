@@ -13,7 +13,7 @@ from rollcage.store import Store
 from rollcage_views import Viewer, visible
 from rollcage_workflow import Execution
 from rollcage_workflow.errors import WorkflowError
-from rollcage_workflow.layout import Line, Place, layout_of
+from rollcage_workflow.layout import Line, NodePlace, layout_of
 from rollcage_workflow.outline import Box, Outline, kept_outline
 from rollcage_workflow.states import shown_in
 
@@ -103,7 +103,7 @@ def drawing_of(store: Store, execution: Execution, viewer: Viewer) -> Drawing:
     )
 
 
-def _step(place: Place, state: str) -> DrawnStep:
+def _step(place: NodePlace, state: str) -> DrawnStep:
     box = place.box
     said = [(visible(text).replace("\n", " "), kind) for text, kind in _said(box)]
     title = ": ".join(("/".join(map(visible, place.path)), state.replace("_", " ")))

@@ -11,9 +11,9 @@ from rollcage.store import RunInfo, Store, is_run_id
 from rollcage.trace import Run, Step, read_run
 from rollcage_views import (
     Hit,
+    LineageStatus,
     RunFilter,
     Sheet,
-    Standing,
     Viewer,
     hits_of,
     inbox_of,
@@ -142,7 +142,7 @@ def step(store: Store, run: str, number: int, viewer: Viewer) -> tuple[Run, Step
     return seen, found
 
 
-def lineage(store: Store, run: str) -> tuple[list[Run], Standing]:
+def lineage(store: Store, run: str) -> tuple[list[Run], LineageStatus]:
     """A run and what it builds on, oldest first, and how it stands.
 
     Raises:

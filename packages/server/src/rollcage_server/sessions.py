@@ -22,7 +22,7 @@ from rollcage.store import Store
 
 from rollcage_server.roles import Principal, roles_of
 
-__all__ = ["COOKIE", "Session", "Sessions"]
+__all__ = ["COOKIE", "Sessions", "SignIn"]
 
 COOKIE: Final = "__Host-rollcage"
 _LASTS: Final = 12 * 3600.0  # seconds
@@ -31,7 +31,7 @@ _KIND: Final = "sessions"  # of the documents that say which are over
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Session:
+class SignIn:
     """What a cookie says.
 
     Attributes:
@@ -69,7 +69,7 @@ class Sessions:
         body = base64.urlsafe_b64encode(orjson.dumps(said)).decode()
         return f"{body}.{self._sign('session', body)}", max(int(expires - time.time()), 0)
 
-    def read(self, cookie: str) -> Session | None:
+    def read(self, cookie: str) -> SignIn | None:
         """What a cookie says; None where it was not made here, is over, or was ended.
 
         Raises:
@@ -87,9 +87,9 @@ class Sessions:
         csrf = self._sign("csrf", cookie)
         if time.time() >= who.expires or self.is_ended(csrf):
             return None
-        return Session(who, csrf)
+        return SignIn(who, csrf)
 
-    def end(self, session: Session) -> None:
+    def end(self, session: SignIn) -> None:
         """End a session, on each server of the store; what is kept of others that are over goes.
 
         Raises:

@@ -17,7 +17,7 @@ from rollcage_server.audit import Audit
 from rollcage_server.errors import NotFound, Unauthenticated
 from rollcage_server.rendering import page
 from rollcage_server.roles import Principal, Right
-from rollcage_server.sessions import COOKIE, Session
+from rollcage_server.sessions import COOKIE, SignIn
 
 __all__ = ["STATIC", "signing"]
 
@@ -85,7 +85,7 @@ def sign_out(request: Request, asking: AskingNow) -> Response:
 
     def end() -> Mapping[str, Any]:
         if asking.csrf:
-            means_of(request).sessions.end(Session(asking.who, asking.csrf))
+            means_of(request).sessions.end(SignIn(asking.who, asking.csrf))
         return {}
 
     audited(asking, "sign out", "", end)

@@ -10,7 +10,7 @@ from rollcage_views.data import run_data, step_data
 from rollcage_views.follow import Following
 from rollcage_views.inbox import Inbox, Waiting, inbox_of, may_answer, queued_data
 from rollcage_views.jobs import Attempt, Job, job_of, jobs_of, newest_first
-from rollcage_views.lineage import Effect, Standing, lineage_of, standing, words
+from rollcage_views.lineage import Effect, LineageStatus, lineage_of, standing, words
 from rollcage_views.names import short_ids
 from rollcage_views.policies import Hit, RuleCount, hits_of, rule_counts
 from rollcage_views.search import FoundStep, RunFilter, StepFilter, search_runs, search_steps
@@ -47,13 +47,13 @@ __all__ = [
     "Hit",
     "Inbox",
     "Job",
+    "LineageStatus",
     "Node",
     "Pair",
     "Price",
     "RuleCount",
     "RunFilter",
     "Sheet",
-    "Standing",
     "StateChange",
     "States",
     "StepFilter",

@@ -8,7 +8,7 @@ from typing import Any
 
 from rollcage.trace import Run, Step
 
-from rollcage_views.lineage import Standing
+from rollcage_views.lineage import LineageStatus
 
 __all__ = ["run_data", "step_data"]
 
@@ -19,7 +19,7 @@ def step_data(step: Step) -> dict[str, Any]:
 
 
 def run_data(
-    seen: Run, stands: Standing, steps: Sequence[Step], *, torn: int = 0
+    seen: Run, stands: LineageStatus, steps: Sequence[Step], *, torn: int = 0
 ) -> dict[str, Any]:
     """A run.
 

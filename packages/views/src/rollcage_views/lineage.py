@@ -12,7 +12,7 @@ from rollcage.trace import Run, Step, read_run
 
 from rollcage_views.text import counted, visible
 
-__all__ = ["Effect", "Standing", "lineage_of", "standing", "words"]
+__all__ = ["Effect", "LineageStatus", "lineage_of", "standing", "words"]
 
 _LISTED = 5
 
@@ -29,7 +29,7 @@ class Effect(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Standing:
+class LineageStatus:
     """How a run and what it builds on stand.
 
     Attributes:
@@ -79,7 +79,7 @@ def _is_fork(seen: Run) -> bool:
     return bool(seen.started["mode"] == "fork")
 
 
-def standing(runs: Sequence[Run]) -> Standing:
+def standing(runs: Sequence[Run]) -> LineageStatus:
     """How the newest of these stands, given with what it builds on, oldest first."""
     effects: dict[tuple[str, int], Step] = {}
     unknown: dict[tuple[str, int], Step] = {}
@@ -101,7 +101,7 @@ def standing(runs: Sequence[Run]) -> Standing:
                 unknown.pop(of, None)
     newest = runs[-1]
     if newest.started["mode"] == "imported":  # nobody goes on with it, and no effect is known
-        return Standing([], [], [], [], [])
+        return LineageStatus([], [], [], [], [])
     looks_back = newest.started["mode"] in ("offline", "verify", "fork")
     asked = set(() if looks_back else _asked(runs))
     ahead = [
@@ -109,7 +109,7 @@ def standing(runs: Sequence[Run]) -> Standing:
         for at in ({} if looks_back else effects)
         if at[0] != newest.id and at not in asked and at not in accepted
     ]
-    return Standing(
+    return LineageStatus(
         [(seen.id, seen.status) for seen in runs[:-1]],
         _named(unknown, unknown),
         _named([at for at, row in effects.items() if row.unreplayable], effects),
@@ -135,7 +135,7 @@ def _named(ats: Iterable[tuple[str, int]], rows: Mapping[tuple[str, int], Step])
     return [Effect(*at, rows[at].name) for at in ats]
 
 
-def words(stands: Standing, status: str, run: str, reader: Reader) -> list[str]:
+def words(stands: LineageStatus, status: str, run: str, reader: Reader) -> list[str]:
     """What somebody has to know of a run, each as a sentence or two, with the command that helps.
 
     Args:

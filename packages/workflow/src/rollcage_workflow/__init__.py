@@ -2,7 +2,7 @@
 
 from rollcage_workflow.builder import PlanBuilder, literal, steps
 from rollcage_workflow.check import check
-from rollcage_workflow.errors import Finding, PlanInvalid
+from rollcage_workflow.errors import PlanFinding, PlanInvalid
 from rollcage_workflow.governed import plan_contract
 from rollcage_workflow.graph import Checked
 from rollcage_workflow.plan import Plan
@@ -12,9 +12,9 @@ from rollcage_workflow.state import Execution, execution, executions
 __all__ = [
     "Checked",
     "Execution",
-    "Finding",
     "Plan",
     "PlanBuilder",
+    "PlanFinding",
     "PlanInvalid",
     "check",
     "execution",

@@ -13,13 +13,13 @@ from rollcage_workflow.files import Document
 from rollcage_workflow.plan import Jump, OnFailure, Plan, Retry, Template
 from rollcage_workflow.tools import contract_of
 
-__all__ = ["Options", "PlanBuilder", "Steps", "literal", "steps"]
+__all__ = ["PlanBuilder", "StepOptions", "Steps", "literal", "steps"]
 
 Tool = str | Callable[..., Any]
 """A tool, or its name."""
 
 
-class Options(TypedDict, total=False):
+class StepOptions(TypedDict, total=False):
     """What any step may say besides what it does; see `Step`."""
 
     after: Sequence[str]
@@ -42,7 +42,7 @@ class Steps:
         tool: Tool,
         args: Mapping[str, Template] | None = None,
         /,
-        **options: Unpack[Options],
+        **options: Unpack[StepOptions],
     ) -> Self:
         """Call a tool. `args` are templates: a text that begins with `=` is an expression."""
         return self._add(name, {"call": _named(tool), **_given(args=args)}, options)
@@ -53,12 +53,12 @@ class Steps:
         agent: Tool,
         args: Mapping[str, Template] | None = None,
         /,
-        **options: Unpack[Options],
+        **options: Unpack[StepOptions],
     ) -> Self:
         """Call an agent: a tool with `effect="scope"`."""
         return self._add(name, {"agent": _named(agent), **_given(args=args)}, options)
 
-    def value(self, name: str, value: Template, /, **options: Unpack[Options]) -> Self:
+    def value(self, name: str, value: Template, /, **options: Unpack[StepOptions]) -> Self:
         """Compute something; nothing is called."""
         return self._add(name, {"value": value}, options)
 
@@ -72,7 +72,7 @@ class Steps:
         result: Template = None,
         size: int | None = None,
         max_concurrent: int | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[StepOptions],
     ) -> Self:
         """Steps for each element of a list; see `Each`."""
         inner = {"over": over, "steps": steps.data()}
@@ -89,7 +89,7 @@ class Steps:
         most: int,
         result: Template = None,
         then: Literal["fail", "go_on"] | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[StepOptions],
     ) -> Self:
         """Steps until something is true; see `Repeat`."""
         inner = {"steps": steps.data(), "until": until, "most": most}
@@ -104,7 +104,7 @@ class Steps:
         mode: Literal["all", "race", "quorum"] | None = None,
         quorum: int | None = None,
         max_concurrent: int | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[StepOptions],
     ) -> Self:
         """Steps that are done at once; see `Team`."""
         inner = {"members": members.data()}
@@ -117,7 +117,7 @@ class Steps:
         workflow: str | Plan,
         inputs: Mapping[str, Template] | None = None,
         /,
-        **options: Unpack[Options],
+        **options: Unpack[StepOptions],
     ) -> Self:
         """Another plan; see `check`'s `workflows`."""
         named = workflow.name if isinstance(workflow, Plan) else workflow
@@ -135,7 +135,7 @@ class Steps:
         expires: float | None = None,
         seconds: float | None = None,
         until: str | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[StepOptions],
     ) -> Self:
         """Wait for a signal, an approval or a time; see `Wait`."""
         inner = _given(signal=signal, accepts=accepts, approval=approval, approvers=approvers,
@@ -146,7 +146,7 @@ class Steps:
         """The steps, as plans have them."""
         return {name: dict(step) for name, step in self._steps.items()}
 
-    def _add(self, name: str, does: dict[str, Any], options: Options) -> Self:
+    def _add(self, name: str, does: dict[str, Any], options: StepOptions) -> Self:
         if name in self._steps:
             document = Document("<plan>", {}, {})
             raise PlanInvalid([document.finding((name,), "invalid", "is there twice")])

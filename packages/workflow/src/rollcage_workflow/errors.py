@@ -11,8 +11,8 @@ __all__ = [
     "CommandCorrupt",
     "ExecutionFailed",
     "ExpressionFailed",
-    "Finding",
     "InputsInvalid",
+    "PlanFinding",
     "PlanInvalid",
     "StepFailed",
     "WorkflowError",
@@ -20,7 +20,7 @@ __all__ = [
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Finding:
+class PlanFinding:
     """One thing that is wrong with a plan.
 
     Attributes:
@@ -63,7 +63,7 @@ class PlanInvalid(WorkflowError):
 
     code = "plan_invalid"
 
-    def __init__(self, findings: Sequence[Finding]) -> None:
+    def __init__(self, findings: Sequence[PlanFinding]) -> None:
         self.findings = tuple(findings)
         super().__init__("\n".join(map(str, self.findings)))
 

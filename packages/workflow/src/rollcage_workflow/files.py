@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from rollcage_workflow.errors import Finding, PlanInvalid
+from rollcage_workflow.errors import PlanFinding, PlanInvalid
 
 __all__ = ["Document", "Path", "read_file", "read_text", "written"]
 
@@ -40,12 +40,12 @@ class Document(NamedTuple):
     data: Mapping[str, Any]
     lines: Mapping[Path, int]
 
-    def finding(self, path: Path, code: str, reason: str) -> Finding:
+    def finding(self, path: Path, code: str, reason: str) -> PlanFinding:
         """Something that is wrong with a value."""
         at = path
         while at and at not in self.lines:
             at = at[:-1]
-        return Finding(self.where, self.lines.get(at, 0), written(path), code, reason)
+        return PlanFinding(self.where, self.lines.get(at, 0), written(path), code, reason)
 
 
 def written(path: Path) -> str:
@@ -108,7 +108,7 @@ def read_text(text: str, where: str = "<plan>") -> Document:
 
 
 def _invalid(where: str, line: int, reason: str, path: Path = ()) -> PlanInvalid:
-    return PlanInvalid([Finding(where, line, written(path), "unreadable", reason)])
+    return PlanInvalid([PlanFinding(where, line, written(path), "unreadable", reason)])
 
 
 _INTEGER: Final = re.compile(r"[-+]?[0-9]+")

@@ -11,8 +11,20 @@ from typing import Any, Literal
 from rollcage import Halt, SessionHalted
 
 __all__ = [
-    "NO_FAILURES", "Branches", "Done", "Flow", "Lost", "NotReached", "Place", "Variables", "Waits",
-    "breakable", "cancelling", "raise_first", "raise_halts", "values_of",
+    "NO_FAILURES",
+    "BlockPlace",
+    "Branches",
+    "Done",
+    "Flow",
+    "Lost",
+    "NotReached",
+    "Variables",
+    "Waits",
+    "breakable",
+    "cancelling",
+    "raise_first",
+    "raise_halts",
+    "values_of",
 ]  # fmt: skip
 
 Variables = Mapping[str, Any]
@@ -114,7 +126,7 @@ class Done:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
+class BlockPlace:
     """Where steps are done.
 
     Attributes:
@@ -135,7 +147,7 @@ class Place:
     in_row: bool = False
     round: str = ""
 
-    def with_(self, variables: Variables, **changed: Any) -> Place:
+    def with_(self, variables: Variables, **changed: Any) -> BlockPlace:
         """The same, with more variables."""
         return dataclasses.replace(self, variables={**self.variables, **variables}, **changed)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from rollcage import Contract
 
-from rollcage_workflow.plan import Jump, Plan, Step
+from rollcage_workflow.plan import Jump, Plan, PlanStep
 
 __all__ = [
     "Checked", "Graph", "Loop", "Node", "Unit", "ancestors", "between", "blocks_in", "cycle",
@@ -33,7 +33,7 @@ class Node:
     """
 
     name: str
-    step: Step
+    step: PlanStep
     before: tuple[str, ...]
     tool: Callable[..., Any] | None = None
     contract: Contract | None = None

@@ -28,12 +28,12 @@ from rollcage_workflow.expressions import fill, is_true
 from rollcage_workflow.failures import is_worth, notes_of, say, type_name
 from rollcage_workflow.flow import (
     NO_FAILURES,
+    BlockPlace,
     Branches,
     Done,
     Flow,
     Lost,
     NotReached,
-    Place,
     Waits,
     breakable,
     raise_first,
@@ -41,7 +41,7 @@ from rollcage_workflow.flow import (
 )
 from rollcage_workflow.graph import Checked, Graph, Loop, Node, Unit, names_of
 from rollcage_workflow.kinds import KINDS
-from rollcage_workflow.plan import Retry, Step
+from rollcage_workflow.plan import PlanStep, Retry
 from rollcage_workflow.records import GIVEN, NOW, nothing, utc
 from rollcage_workflow.signals import Signals
 
@@ -95,7 +95,7 @@ class Interpreter:
             Waits: it is not through: something is waited for.
             Exception: of the first step that failed.
         """
-        place = Place({"inputs": dict(inputs)}, flow or Flow(), path=path)
+        place = BlockPlace({"inputs": dict(inputs)}, flow or Flow(), path=path)
         limit = checked.plan.time_limit
         if limit is None:
             return await self.block(checked.graph, place)
@@ -127,14 +127,14 @@ class Interpreter:
 
     # --- blocks ----------------------------------------------------------------------------------
 
-    async def block(self, graph: Graph, place: Place) -> Any:
+    async def block(self, graph: Graph, place: BlockPlace) -> Any:
         """The steps of a block, and its result."""
         done = await self.steps(graph, place)
         if graph.result is None:
             return done[graph.last]
         return fill(graph.result, {**place.variables, **done})
 
-    async def steps(self, graph: Graph, place: Place) -> dict[str, Any]:
+    async def steps(self, graph: Graph, place: BlockPlace) -> dict[str, Any]:
         """The steps of a block; their results, by name."""
         if self.is_row(graph):
             return await self._row(graph, place)
@@ -144,7 +144,7 @@ class Interpreter:
         """Whether the steps of a block are done one after the other, in the branch that is open."""
         return self._rows.get(graph.at, graph.is_row)
 
-    async def _row(self, graph: Graph, place: Place) -> dict[str, Any]:
+    async def _row(self, graph: Graph, place: BlockPlace) -> dict[str, Any]:
         """The steps of a block, one after the other."""
         seen = dict(place.variables)
         here = dataclasses.replace(place, variables=seen, in_row=True)
@@ -159,7 +159,7 @@ class Interpreter:
             results.update(found)
         return results
 
-    async def _units(self, block: Graph | Loop, place: Place) -> dict[str, Done]:
+    async def _units(self, block: Graph | Loop, place: BlockPlace) -> dict[str, Done]:
         """Do units, each as soon as those are done that it comes after; what each step gave."""
         flow = Flow(place.flow)
         place = dataclasses.replace(place, flow=flow, in_row=False, round="")
@@ -180,7 +180,7 @@ class Interpreter:
         return {name: future.result() for name, future in waiting.items()}
 
     async def _unit(
-        self, unit: Unit, place: Place, waiting: Mapping[str, asyncio.Future[Done]]
+        self, unit: Unit, place: BlockPlace, waiting: Mapping[str, asyncio.Future[Done]]
     ) -> None:
         names = names_of(unit)
         try:
@@ -204,7 +204,7 @@ class Interpreter:
         for name in names:
             waiting[name].set_result(found[name])
 
-    async def _loop(self, loop: Loop, place: Place) -> dict[str, Done]:
+    async def _loop(self, loop: Loop, place: BlockPlace) -> dict[str, Done]:
         """The steps of a jump, as often as it is taken."""
         last: Any = None
         for number in range(1, loop.jump.most + 2):
@@ -230,7 +230,7 @@ class Interpreter:
 
     # --- a step ----------------------------------------------------------------------------------
 
-    async def step(self, node: Node, place: Place) -> Done:
+    async def step(self, node: Node, place: BlockPlace) -> Done:
         """A step: skipped, kept though it failed, tried again, or done."""
         step, path = node.step, f"{place.path}{node.name}{place.suffix}"
         if path in self._given:
@@ -268,7 +268,7 @@ class Interpreter:
         told = {"type": type_name(done.error), "message": str(done.error)}
         return Done({"ok": False, "error": told}, done.after)
 
-    async def _give(self, node: Node, place: Place) -> Done:
+    async def _give(self, node: Node, place: BlockPlace) -> Done:
         """A step whose result is given: that is put on record in its place."""
         value = self._given[node.name]
         said = {"step": node.name, "value": value}
@@ -283,13 +283,13 @@ class Interpreter:
         self._told(node.name, "given")
         return Done(value, after)
 
-    def _failed(self, step: Step, path: str, error: Exception) -> None:
+    def _failed(self, step: PlanStep, path: str, error: Exception) -> None:
         self._told(path, "failed")
         if not any(note.startswith("in step ") for note in notes_of(error)):
             error.add_note(f"in step {path} of the plan")
         say(error, step.on_failure)
 
-    async def _attempts(self, node: Node, retry: Retry, place: Place) -> Done:
+    async def _attempts(self, node: Node, retry: Retry, place: BlockPlace) -> Done:
         """A step, tried as often as it may be; of one that is kept, its last error."""
         wait, attempt = retry.wait, 1
         while True:
@@ -313,7 +313,7 @@ class Interpreter:
             attempt += 1
             place.flow.check()
 
-    async def _once(self, node: Node, place: Place, mark: str = "") -> Done:
+    async def _once(self, node: Node, place: BlockPlace, mark: str = "") -> Done:
         """One attempt at a step; of one that is kept, its error, too: what it did stays done."""
         if node.step.kind == "value":
             return Done(await KINDS["value"].run(self, node, place), place.after)
@@ -324,7 +324,7 @@ class Interpreter:
         with self.session.branch(name, after=place.after) as branch:
             return await self._kept(node, place, (branch,))
 
-    async def _kept(self, node: Node, place: Place, after: Branches) -> Done:
+    async def _kept(self, node: Node, place: BlockPlace, after: Branches) -> Done:
         try:
             return Done(await self._timed(node, place), after)
         except NO_FAILURES:
@@ -336,7 +336,7 @@ class Interpreter:
                 raise
             return Done(None, after, error)
 
-    async def _timed(self, node: Node, place: Place) -> Any:
+    async def _timed(self, node: Node, place: BlockPlace) -> Any:
         run, limit = KINDS[node.step.kind].run, node.step.timeout
         if limit is None:
             return await run(self, node, place)

@@ -9,7 +9,7 @@ from typing import Final
 
 from rollcage_workflow.outline import Box, Outline
 
-__all__ = ["Layout", "Line", "Place", "layout_of"]
+__all__ = ["Layout", "Line", "NodePlace", "layout_of"]
 
 _WIDTH: Final = 208  # of a step without steps inside
 _LINE: Final = 17  # of text
@@ -23,7 +23,7 @@ Size = tuple[int, int]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
+class NodePlace:
     """A step in the drawing, from the left and from the top.
 
     Attributes:
@@ -39,7 +39,7 @@ class Place:
     height: int
     lines: int
 
-    def moved(self, x: int, y: int, inside: str) -> Place:
+    def moved(self, x: int, y: int, inside: str) -> NodePlace:
         """The same one, in a step that stands there."""
         return dataclasses.replace(self, x=self.x + x, y=self.y + y, path=(inside, *self.path))
 
@@ -62,7 +62,7 @@ class Layout:
 
     width: int
     height: int
-    places: tuple[Place, ...]
+    places: tuple[NodePlace, ...]
     lines: tuple[Line, ...]
 
 
@@ -104,11 +104,11 @@ def _block(boxes: Sequence[Box]) -> Layout:
         target = cells.get(cell.box.back.to)
         if target is not None:
             lines.append(_way_back(cell, target, width + number * _BESIDE))
-    places: list[Place] = []
+    places: list[NodePlace] = []
     for cell in cells.values():
         assert cell.box is not None
         count = _lines_of(cell.box)
-        places.append(Place(cell.box, (cell.box.name,), cell.x, cell.y, *cell.size, count))
+        places.append(NodePlace(cell.box, (cell.box.name,), cell.x, cell.y, *cell.size, count))
         if cell.inner is not None:
             x, y = cell.x + _EDGE, cell.y + _head(count)
             places += [each.moved(x, y, cell.box.name) for each in cell.inner.places]

@@ -15,7 +15,7 @@ from rollcage.store import Store
 
 from rollcage_workflow.errors import WorkflowError
 from rollcage_workflow.graph import Checked, Graph, Loop, Node, Unit
-from rollcage_workflow.plan import Step
+from rollcage_workflow.plan import PlanStep
 
 __all__ = ["KIND", "Back", "Box", "Outline", "keep_outline", "kept_outline", "outline_of"]
 
@@ -174,7 +174,7 @@ def _box(node: Node) -> Box:
     )
 
 
-def _said(step: Step) -> str:
+def _said(step: PlanStep) -> str:
     if step.call or step.agent or step.workflow:
         return str(step.call or step.agent or step.workflow)
     if step.wait is not None:

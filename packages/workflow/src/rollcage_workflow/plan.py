@@ -18,9 +18,9 @@ __all__ = [
     "Jump",
     "OnFailure",
     "Plan",
+    "PlanStep",
     "Repeat",
     "Retry",
-    "Step",
     "Team",
     "Wait",
 ]
@@ -103,7 +103,7 @@ class Block(_Part):
         result: a template; the result of the last step where it is not given.
     """
 
-    steps: dict[StepId, Step] = pydantic.Field(min_length=1)
+    steps: dict[StepId, PlanStep] = pydantic.Field(min_length=1)
     result: Template = None
 
 
@@ -146,7 +146,7 @@ class Team(_Part):
         max_concurrent: how many go on at once.
     """
 
-    members: dict[StepId, Step] = pydantic.Field(min_length=1)
+    members: dict[StepId, PlanStep] = pydantic.Field(min_length=1)
     mode: Literal["all", "race", "quorum"] = "all"
     quorum: int | None = pydantic.Field(default=None, ge=1)
     max_concurrent: int = pydantic.Field(default=16, ge=1, le=10_000)
@@ -190,7 +190,7 @@ class Wait(_Part):
         return self
 
 
-class Step(_Part):
+class PlanStep(_Part):
     """One step. Exactly one of `KINDS` says what it does.
 
     Attributes:
@@ -252,7 +252,7 @@ class Step(_Part):
         """Which of `KINDS`."""
         return next(kind for kind in KINDS if kind in self.model_fields_set)
 
-    def blocks(self) -> Iterator[tuple[tuple[str, ...], Mapping[str, Step]]]:
+    def blocks(self) -> Iterator[tuple[tuple[str, ...], Mapping[str, PlanStep]]]:
         """The steps inside it, with their place in it."""
         if self.team is not None:
             yield ("team", "members"), self.team.members
@@ -278,7 +278,7 @@ class Plan(_Part):
     name: str = pydantic.Field(min_length=1, max_length=200)
     description: str = ""
     inputs: dict[str, dict[str, Any]] = {}
-    steps: dict[StepId, Step] = pydantic.Field(min_length=1)
+    steps: dict[StepId, PlanStep] = pydantic.Field(min_length=1)
     output: Template = None
     on_failure: Literal["stop", "rollback"] = "stop"
     time_limit: Seconds | None = None
@@ -298,5 +298,5 @@ def _as_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
-for _model in (Block, Each, Repeat, Team, Step, Plan):
+for _model in (Block, Each, Repeat, Team, PlanStep, Plan):
     _model.model_rebuild()

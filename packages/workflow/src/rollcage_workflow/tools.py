@@ -8,7 +8,7 @@ from typing import Any, cast
 from rollcage import Contract
 from rollcage.adapter import declared_contract
 
-from rollcage_workflow.errors import Finding, PlanInvalid
+from rollcage_workflow.errors import PlanFinding, PlanInvalid
 
 __all__ = ["Tools", "contract_of", "tools_by_name"]
 
@@ -29,7 +29,7 @@ def tools_by_name(tools: Tools) -> dict[str, Callable[..., Any]]:
         name = contract_of(tool).name
         if found.setdefault(name, tool) is not tool:
             raise PlanInvalid(
-                [Finding("<tools>", 0, "", "doubled_tool", f"two tools are called {name!r}")]
+                [PlanFinding("<tools>", 0, "", "doubled_tool", f"two tools are called {name!r}")]
             )
     return found
 

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.text import Text
 from rollcage_views import time_text
 from rollcage_views.audit import (
+    AuditEntry,
     Damaged,
-    Entry,
-    Head,
     Item,
+    RunHeading,
     Summary,
     about_run,
     counts_of,
@@ -48,7 +48,7 @@ def write_table(items: Iterator[Item], summary: Summary, out: Console) -> None:
     """A table for each run, and the counts."""
     table: Table | None = None
     for item in items:
-        if isinstance(item, Entry):
+        if isinstance(item, AuditEntry):
             assert table is not None
             table.add_row(*_row(item))
             continue
@@ -73,7 +73,7 @@ def _empty_table() -> Table:
     return table
 
 
-def _row(entry: Entry) -> tuple[str | Text, ...]:
+def _row(entry: AuditEntry) -> tuple[str | Text, ...]:
     happened = Text(short(what_happened(entry), 300), style=_STYLES.get(entry.state, ""))
     return (
         time_text(entry.time), str(entry.step or ""), entry.agent, subject(entry),
@@ -102,10 +102,10 @@ def write_markdown(items: Iterator[Item], summary: Summary, out: TextIO) -> None
     """A report that any Markdown reader shows, GitHub's among them."""
     out.write("# Audit\n")
     for item in items:
-        if isinstance(item, Head):
+        if isinstance(item, RunHeading):
             out.write(f"\n## {_marked(item.job)}\n\n`{item.run}`: {_marked(about_run(item))}\n\n")
             out.write(f"| {' | '.join(_TITLES)} |\n|{'---|' * len(_TITLES)}\n")
-        elif isinstance(item, Entry):
+        elif isinstance(item, AuditEntry):
             cells = (
                 instant(item.time), str(item.step or ""), item.agent, subject(item),
                 short(item.args, 400), who_decided(item), short(what_happened(item), 600),

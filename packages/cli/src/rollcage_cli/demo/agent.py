@@ -26,7 +26,7 @@ from rollcage_cli.demo.job import (
     NAME_REPORT,
     NAME_WRECK,
     WRECK,
-    Ask,
+    IssuedCall,
     Scene,
     report,
 )
@@ -47,7 +47,7 @@ _HEAVY: Final = (
     "rollcage_langchain",
     "sqlalchemy",
 )
-_ASKS: Final[Mapping[str, tuple[str, Sequence[Ask]]]] = {
+_ASKS: Final[Mapping[str, tuple[str, Sequence[IssuedCall]]]] = {
     "drift": (NAME_DRIFT, DRIFT),
     "missing": (NAME_MISSING, MISSING),
     "wreck": (NAME_WRECK, WRECK),
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _play(scene: Scene, act: str, asked: Callable[[], None]) -> str:
     if act == "escape":
-        asks: Sequence[Ask] = ESCAPE
+        asks: Sequence[IssuedCall] = ESCAPE
         session = Session(NAME_ESCAPE, store=scene.store, rules=[_inside(scene.workspace)])
     elif act in _ASKS:
         name, asks = _ASKS[act]
@@ -133,7 +133,7 @@ def _inside(workspace: Path) -> Any:
     return inside_workspace
 
 
-def _scripted_model(asks: Sequence[Ask], asked: Callable[[], None]) -> BaseChatModel:
+def _scripted_model(asks: Sequence[IssuedCall], asked: Callable[[], None]) -> BaseChatModel:
     """A chat model that issues these calls one after the other, then repeats what it last heard."""
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage, BaseMessage, ToolMessage

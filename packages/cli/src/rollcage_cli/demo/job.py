@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 __all__ = [
     "DRIFT", "EFFECTS", "ESCAPE", "MISSING", "NAME_DRIFT", "NAME_ESCAPE", "NAME_MISSING",
-    "NAME_REPORT", "NAME_WRECK", "WRECK", "Ask", "Scene", "prepare", "report",
+    "NAME_REPORT", "NAME_WRECK", "WRECK", "IssuedCall", "Scene", "prepare", "report",
 ]  # fmt: skip
 
 NAME_REPORT: Final = "weekly report"
@@ -43,7 +43,7 @@ _CUSTOMERS: Final = (
 _REPORT: Final = "# Weekly report\n\n3 orders, 233.75 in all; the largest is Ann's.\n"
 
 
-class Ask(NamedTuple):
+class IssuedCall(NamedTuple):
     """A tool call that the model issues."""
 
     tool: str
@@ -111,40 +111,46 @@ def prepare(folder: Path) -> Scene:
     return scene
 
 
-def report(*, slip: bool) -> Sequence[Ask]:
+def report(*, slip: bool) -> Sequence[IssuedCall]:
     """The ten calls of the job. `slip`: the model puts a NUL byte into the ninth one's path."""
     target = "outbox/report\0.md" if slip else "outbox/report.md"
     return (
-        Ask("list_directory", {"dir_path": "."}),
-        Ask("read_file", {"file_path": "orders.csv"}),
-        Ask("sql_db_list_tables", {"tool_input": ""}),
-        Ask("sql_db_schema", {"table_names": "orders"}),
-        Ask("sql_db_query", {"query": _INSERT}),
-        Ask("sql_db_query", {"query": "SELECT count(*), sum(amount) FROM orders"}),
-        Ask("write_file", {"file_path": "report.md", "text": _REPORT}),
-        Ask("write_file", {"file_path": "log.txt", "text": "report written\n", "append": True}),
-        Ask("copy_file", {"source_path": "report.md", "destination_path": target}),
-        Ask("list_directory", {"dir_path": "outbox"}),
+        IssuedCall("list_directory", {"dir_path": "."}),
+        IssuedCall("read_file", {"file_path": "orders.csv"}),
+        IssuedCall("sql_db_list_tables", {"tool_input": ""}),
+        IssuedCall("sql_db_schema", {"table_names": "orders"}),
+        IssuedCall("sql_db_query", {"query": _INSERT}),
+        IssuedCall("sql_db_query", {"query": "SELECT count(*), sum(amount) FROM orders"}),
+        IssuedCall("write_file", {"file_path": "report.md", "text": _REPORT}),
+        IssuedCall(
+            "write_file", {"file_path": "log.txt", "text": "report written\n", "append": True}
+        ),
+        IssuedCall("copy_file", {"source_path": "report.md", "destination_path": target}),
+        IssuedCall("list_directory", {"dir_path": "outbox"}),
     )
 
 
 ESCAPE: Final = (
-    Ask("list_directory", {"dir_path": "."}),
-    Ask("read_file", {"file_path": "../salaries.txt"}),
+    IssuedCall("list_directory", {"dir_path": "."}),
+    IssuedCall("read_file", {"file_path": "../salaries.txt"}),
 )
 
-DRIFT: Final = (Ask("look_up_rate", {"currency": "USD"}),)
+DRIFT: Final = (IssuedCall("look_up_rate", {"currency": "USD"}),)
 
 MISSING: Final = (
-    Ask("send_reminder", {"text": "Your order waits."}),
-    Ask("send_reminder", {"to": "ann@example.org", "text": "Your order waits."}),
+    IssuedCall("send_reminder", {"text": "Your order waits."}),
+    IssuedCall("send_reminder", {"to": "ann@example.org", "text": "Your order waits."}),
 )
 
 WRECK: Final = (
-    Ask("write_file", {"path": "orders.csv", "content": "order,customer,amount\n"}),
-    Ask("move_file", {"source": "log.txt", "target": "outbox/report.md", "overwrite": True}),
-    Ask("delete_file", {"path": "report.md"}),
-    Ask("sql_update", {"table": "customers", "where": [{"id": 1}], "values": {"mail": None}}),
-    Ask("sql_delete", {"table": "customers", "where": [{"id": 2}, {"id": 3}]}),
-    Ask("sql_insert", {"table": "customers", "rows": [{"id": 4, "name": "Test", "mail": "x"}]}),
+    IssuedCall("write_file", {"path": "orders.csv", "content": "order,customer,amount\n"}),
+    IssuedCall("move_file", {"source": "log.txt", "target": "outbox/report.md", "overwrite": True}),
+    IssuedCall("delete_file", {"path": "report.md"}),
+    IssuedCall(
+        "sql_update", {"table": "customers", "where": [{"id": 1}], "values": {"mail": None}}
+    ),
+    IssuedCall("sql_delete", {"table": "customers", "where": [{"id": 2}, {"id": 3}]}),
+    IssuedCall(
+        "sql_insert", {"table": "customers", "rows": [{"id": 4, "name": "Test", "mail": "x"}]}
+    ),
 )

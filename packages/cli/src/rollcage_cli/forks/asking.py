@@ -17,13 +17,13 @@ from rollcage_cli.errors import StepNotFound, UsageError
 from rollcage_cli.lookup import Found
 from rollcage_cli.output import counted, visible
 
-__all__ = ["Asked", "asked_fork"]
+__all__ = ["ForkRequest", "asked_fork"]
 
 _LEFT_OUT: Final[tuple[object, ...]] = (None, [], {}, False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Asked:
+class ForkRequest:
     """A fork that is asked for.
 
     Attributes:
@@ -54,7 +54,7 @@ def asked_fork(
     tools: Sequence[str] = (),
     answers: Sequence[str] = (),
     live: bool = False,
-) -> Asked:
+) -> ForkRequest:
     """The fork that options of a command line ask for; nothing is run or written.
 
     Raises:
@@ -86,7 +86,7 @@ def asked_fork(
         raise UsageError("a fork changes one thing: leave --tools out, or the other change")
     where = str(getattr(found.reader, "url", ""))
     data = {"store": _absolute(where), "run": found.run, "name": origin.started["name"], **said}
-    return Asked(found, origin, {**data, "tools": [*tools]} if tools else data)
+    return ForkRequest(found, origin, {**data, "tools": [*tools]} if tools else data)
 
 
 def _absolute(url: str) -> str:

@@ -16,8 +16,8 @@ from rollcage_views import Pair, align, first_difference, in_order, pair_data
 
 from rollcage_cli.beside import print_beside
 from rollcage_cli.errors import FAILED, UsageError
-from rollcage_cli.forks.asking import Asked, asked_fork
-from rollcage_cli.forks.running import Forked, Program, run_fork, would_have
+from rollcage_cli.forks.asking import ForkRequest, asked_fork
+from rollcage_cli.forks.running import ForkResult, Program, run_fork, would_have
 from rollcage_cli.lookup import find
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
 from rollcage_cli.output import arguments_text, console, counted, print_json, value_text, visible
@@ -129,7 +129,7 @@ def fork(
 # --- for people ----------------------------------------------------------------------------------
 
 
-def _print(out: Console, asked: Asked, made: Forked, pairs: Sequence[Pair]) -> None:
+def _print(out: Console, asked: ForkRequest, made: ForkResult, pairs: Sequence[Pair]) -> None:
     run = made.run
     out.print(Text(f"fork {run.id}", style="bold"))
     out.print(f"of {asked.found.run}: {_change_text(asked)}", soft_wrap=True)
@@ -152,7 +152,7 @@ def _print(out: Console, asked: Asked, made: Forked, pairs: Sequence[Pair]) -> N
     out.print(f"More: rollcage show {run.id}{at}", soft_wrap=True)
 
 
-def _change_text(asked: Asked) -> str:
+def _change_text(asked: ForkRequest) -> str:
     data, at = asked.data, asked.data.get("at")
     step = asked.origin.step(at) if at else None
     where = "from its start" if step is None else f"from step {at} ({visible(step.name)}) on"
@@ -186,7 +186,7 @@ def _sums(run: Run) -> str:
 # --- for machines --------------------------------------------------------------------------------
 
 
-def _data(asked: Asked, made: Forked, pairs: Sequence[Pair]) -> dict[str, Any]:
+def _data(asked: ForkRequest, made: ForkResult, pairs: Sequence[Pair]) -> dict[str, Any]:
     run, first = made.run, first_difference(pairs)
     return {
         "run": run.id,

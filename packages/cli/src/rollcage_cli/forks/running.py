@@ -16,10 +16,10 @@ from rollcage.store import Store, open_store
 from rollcage.trace import Run, Step, read_run
 
 from rollcage_cli.errors import UsageError
-from rollcage_cli.forks.asking import Asked
+from rollcage_cli.forks.asking import ForkRequest
 from rollcage_cli.output import visible
 
-__all__ = ["ENDED", "Forked", "NotForked", "Program", "run_fork", "would_have"]
+__all__ = ["ENDED", "ForkResult", "NotForked", "Program", "run_fork", "would_have"]
 
 ENDED: Final = ("would_write", "would_ask")
 """How a fork ends that came to what is not for it: as it should."""
@@ -61,7 +61,7 @@ class Program:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Forked:
+class ForkResult:
     """What a program has left.
 
     Attributes:
@@ -80,7 +80,7 @@ class Forked:
         return self.code != 0 and self.run.status not in ENDED
 
 
-def run_fork(asked: Asked, program: Program, *, quiet: bool = False) -> Forked:
+def run_fork(asked: ForkRequest, program: Program, *, quiet: bool = False) -> ForkResult:
     """Run a program; its session of the job is the fork. Its output goes on, unless `quiet`.
 
     Raises:
@@ -111,7 +111,7 @@ def run_fork(asked: Asked, program: Program, *, quiet: bool = False) -> Forked:
             f"{visible(store.url)}, so nothing was forked. It ended with {ended.returncode}"
             f"{_quoted(ended.stderr)}"
         )
-    return Forked(read_run(store.read(new[-1])), ended.returncode, ended.stderr)
+    return ForkResult(read_run(store.read(new[-1])), ended.returncode, ended.stderr)
 
 
 def would_have(run: Run) -> list[Step]:

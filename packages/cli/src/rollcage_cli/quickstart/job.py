@@ -11,8 +11,18 @@ from typing import Any, Final, NamedTuple
 from rollcage import Compensation, compensate, tool
 
 __all__ = [
-    "CUSTOMERS", "FINAL", "QUESTION", "SETTING", "TURNS", "YOURS", "Ask", "Functions", "declared",
-    "for_undo", "functions", "mails",
+    "CUSTOMERS",
+    "FINAL",
+    "QUESTION",
+    "SETTING",
+    "TURNS",
+    "YOURS",
+    "Functions",
+    "IssuedCall",
+    "declared",
+    "for_undo",
+    "functions",
+    "mails",
 ]  # fmt: skip
 
 OUTBOX: Final = "outbox"
@@ -25,22 +35,22 @@ YOURS: Final = "yours"
 """The name of the run that is left to look at."""
 
 
-class Ask(NamedTuple):
+class IssuedCall(NamedTuple):
     """A tool call that the model issues."""
 
     tool: str
     args: dict[str, Any]
 
 
-def _reminder(customer: str) -> Ask:
-    return Ask("send", {"customer": customer, "text": "Your invoice is due."})
+def _reminder(customer: str) -> IssuedCall:
+    return IssuedCall("send", {"customer": customer, "text": "Your invoice is due."})
 
 
-TURNS: Final[Sequence[Sequence[Ask]]] = (
-    (Ask("unpaid", {}),),
+TURNS: Final[Sequence[Sequence[IssuedCall]]] = (
+    (IssuedCall("unpaid", {}),),
     (_reminder("ann"), _reminder("bob")),
     (_reminder("cid"),),
-    (Ask("paid", {"customer": "dee"}),),
+    (IssuedCall("paid", {"customer": "dee"}),),
 )
 """The messages of the model before its last one, `FINAL`: with the five of them, ten steps."""
 

@@ -20,7 +20,7 @@ from rollcage.adapter.declarations import (
 from rollcage.adapter.exposing import expose, exposes, guarded_contract
 from rollcage.adapter.guards import (
     GUARD,
-    Form,
+    BodyForm,
     GuardedBody,
     GuardedCall,
     GuardedTool,
@@ -74,10 +74,10 @@ __all__ = [
     "Answer",
     "Ask",
     "Asked",
+    "BodyForm",
     "CallNumbers",
     "Declarations",
     "Effect",
-    "Form",
     "GuardedBody",
     "GuardedCall",
     "GuardedModel",

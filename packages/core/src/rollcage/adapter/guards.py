@@ -22,7 +22,7 @@ from rollcage.values.answer import Answer
 
 __all__ = [
     "GUARD",
-    "Form",
+    "BodyForm",
     "GuardedBody",
     "GuardedCall",
     "GuardedTool",
@@ -35,7 +35,7 @@ R = TypeVar("R")
 GUARD: Final = "__rollcage_guard__"
 """The attribute at which a guarded object, or its class, holds its `GuardedBody`."""
 
-Form = Literal["run", "arun", "thread", "stream", "astream"]
+BodyForm = Literal["run", "arun", "thread", "stream", "astream"]
 """How a body is called: sync, async, sync in a thread, or for an iterator of either kind."""
 
 
@@ -145,13 +145,15 @@ class GuardedBody(abc.ABC):
             kwargs: the same, by name.
         """
 
-    def function(self, body: Callable[..., Any], form: Form | None = None) -> Callable[..., Any]:
+    def function(
+        self, body: Callable[..., Any], form: BodyForm | None = None
+    ) -> Callable[..., Any]:
         """A function that is guarded; by default it is called as the body itself is."""
         form = form or ("arun" if inspect.iscoroutinefunction(body) else "run")
         guarded = getattr(self, form)
         return _FORMS[form](functools.partial(guarded, body, None))
 
-    def method(self, body: Callable[..., Any], form: Form) -> Callable[..., Any]:
+    def method(self, body: Callable[..., Any], form: BodyForm) -> Callable[..., Any]:
         """A method that is guarded, for a class."""
 
         def bound(owner: Any, *args: Any, **kwargs: Any) -> Any:
@@ -372,7 +374,7 @@ def _as_coroutine(guarded: Callable[..., Any]) -> Callable[..., Any]:
     return coroutine
 
 
-_FORMS: Final[Mapping[Form, Callable[[Callable[..., Any]], Callable[..., Any]]]] = {
+_FORMS: Final[Mapping[BodyForm, Callable[[Callable[..., Any]], Callable[..., Any]]]] = {
     "run": _as_function,
     "arun": _as_coroutine,
     "thread": _as_coroutine,

@@ -6,7 +6,7 @@ import abc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal, TypeVar
 
-from rollcage.adapter.guards import GUARD, Form, GuardedBody, GuardedCall, guard_of
+from rollcage.adapter.guards import GUARD, BodyForm, GuardedBody, GuardedCall, guard_of
 from rollcage.adapter.running import Running
 from rollcage.adapter.shapes import is_list, is_model_class, is_object
 from rollcage.adapter.swap import swapped
@@ -126,7 +126,7 @@ class GuardedModel(GuardedBody):
     """
 
     framework: ClassVar[str]
-    forms: ClassVar[Mapping[str, Form]]
+    forms: ClassVar[Mapping[str, BodyForm]]
 
     def __init__(
         self, session: Session, running: Running | None = None, *, replays: bool = False

@@ -24,9 +24,16 @@ import pydantic_core
 
 from rollcage.errors import ContractError
 
-__all__ = ["Form", "as_schema_says", "field_forms", "is_signature", "one_form", "signature_model"]
+__all__ = [
+    "JsonForm",
+    "as_schema_says",
+    "field_forms",
+    "is_signature",
+    "one_form",
+    "signature_model",
+]
 
-Form = bool | Callable[[Any], bool]
+JsonForm = bool | Callable[[Any], bool]
 """Whether a value has one JSON form that says all of it: always, never, or where a check says."""
 
 
@@ -40,7 +47,7 @@ _ODD: Final = {
 }  # fmt: skip
 
 
-def one_form(annotation: Any, inside: Mapping[Any, list[Form]] | None = None) -> Form:
+def one_form(annotation: Any, inside: Mapping[Any, list[JsonForm]] | None = None) -> JsonForm:
     """Whether the values of this type have one JSON form each, as Pydantic dumps them.
 
     False for `Any`, bare containers, sets (no order), bytes (not always text), secrets, and
@@ -86,7 +93,9 @@ def _plain_instant(value: Any) -> bool:
     return offset is None or not offset % dt.timedelta(minutes=1)
 
 
-def _container_form(origin: Any, parts: tuple[Any, ...], inside: Mapping[Any, list[Form]]) -> Form:
+def _container_form(
+    origin: Any, parts: tuple[Any, ...], inside: Mapping[Any, list[JsonForm]]
+) -> JsonForm:
     if origin is dict:
         key, item = parts
         if (
@@ -112,11 +121,11 @@ def _true(_: Any) -> bool:
     return True
 
 
-def _model_form(model: type[pydantic.BaseModel], inside: Mapping[Any, list[Form]]) -> Form:
+def _model_form(model: type[pydantic.BaseModel], inside: Mapping[Any, list[JsonForm]]) -> JsonForm:
     """A model's own fields say all of it, but not of an instance of a subclass."""
     if model in inside:
         return lambda v: all(form(v) for form in inside[model] if callable(form))
-    found: list[Form] = []
+    found: list[JsonForm] = []
     forms = field_forms(model, {**inside, model: found})
     if model.model_config.get("extra") == "allow" or not all(forms.values()):
         return False
@@ -131,8 +140,8 @@ def _model_form(model: type[pydantic.BaseModel], inside: Mapping[Any, list[Form]
 
 
 def field_forms(
-    model: type[pydantic.BaseModel], inside: Mapping[Any, list[Form]] | None = None
-) -> dict[str, Form]:
+    model: type[pydantic.BaseModel], inside: Mapping[Any, list[JsonForm]] | None = None
+) -> dict[str, JsonForm]:
     """The form of each of a model's fields; none has one where the model dumps in its own way."""
     fields = model.__pydantic_fields__
     own = model.__pydantic_decorators__

@@ -41,11 +41,11 @@ from rollcage.gate.guard import (
     said_here,
     screened,
 )
-from rollcage.gate.labels import NO_LABELS, FlowMode, Found, LabelOrigin, Labels
+from rollcage.gate.labels import NO_LABELS, FlowMode, FoundLabels, LabelOrigin, Labels
 from rollcage.gate.persons import person, same_person
 from rollcage.gate.queue import ApprovalQueue, QueueApprover, Queued, QueueState
 from rollcage.gate.sealing import Detecting, Sealing
-from rollcage.gate.secrets import Finding, detect, hide_secrets, names_secret
+from rollcage.gate.secrets import Credential, detect, hide_secrets, names_secret
 from rollcage.gate.verdict import (
     ALLOWED,
     Decision,
@@ -88,13 +88,13 @@ __all__ = [
     "Ask",
     "AskContext",
     "ConsoleApprover",
+    "Credential",
     "Decides",
     "Decision",
     "Detecting",
     "FacadeGuard",
-    "Finding",
     "FlowMode",
-    "Found",
+    "FoundLabels",
     "Given",
     "Guard",
     "Guards",

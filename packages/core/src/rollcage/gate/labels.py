@@ -19,7 +19,7 @@ from rollcage.gate.leaves import Leaves, leaves
 from rollcage.gate.sightings import LabelSource, Sightings
 from rollcage.gate.verdict import Verdict
 
-__all__ = ["NO_LABELS", "FlowMode", "Found", "LabelOrigin", "LabelSource", "Labels"]
+__all__ = ["NO_LABELS", "FlowMode", "FoundLabels", "LabelOrigin", "LabelSource", "Labels"]
 
 FlowMode = Literal["value", "run"]
 """`value`: labels follow the values of a result; `run`: all later calls of the run carry them."""
@@ -52,7 +52,7 @@ class LabelOrigin(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Found:
+class FoundLabels:
     """The labels of a call's arguments.
 
     Attributes:
@@ -73,13 +73,13 @@ class Found:
         told = dict.fromkeys(map(str, self.origins))
         return "; ".join(list(told)[:_TOLD])
 
-    def and_those_of(self, other: Found) -> Found:
+    def and_those_of(self, other: FoundLabels) -> FoundLabels:
         """Both together."""
         if not other.labels or not self.labels:
             return self if self.labels else other
         names = {*self.arguments, *other.arguments}
         none: frozenset[str] = frozenset()
-        return Found(
+        return FoundLabels(
             self.labels | other.labels,
             tuple(dict.fromkeys((*self.origins, *other.origins))),
             {n: self.arguments.get(n, none) | other.arguments.get(n, none) for n in names},
@@ -94,7 +94,7 @@ class Found:
 
 
 _TOLD: Final = 3
-NO_LABELS: Final = Found()
+NO_LABELS: Final = FoundLabels()
 
 
 class Labels:
@@ -156,7 +156,7 @@ class Labels:
         return found.union(contract.labels) if contract.labels else found
 
     def carried(
-        self, contract: Contract, kind: str, found: Found, recorded: Iterable[str] = ()
+        self, contract: Contract, kind: str, found: FoundLabels, recorded: Iterable[str] = ()
     ) -> frozenset[str]:
         """The labels of a call's result: declared, recorded, and those of its arguments.
 
@@ -184,7 +184,7 @@ class Labels:
         labels: frozenset[str],
         value: Any,
         *,
-        found: Found = NO_LABELS,
+        found: FoundLabels = NO_LABELS,
         streamed: bool = False,
         parent: int = 0,
     ) -> None:
@@ -263,7 +263,7 @@ class Labels:
 
     # --- asking ----------------------------------------------------------------------------------
 
-    def of(self, arguments: Mapping[str, Any], *, encoded: bool = False) -> Found:
+    def of(self, arguments: Mapping[str, Any], *, encoded: bool = False) -> FoundLabels:
         """The labels of a call's arguments, as its body will get them, or as they are recorded.
 
         Args:
@@ -275,7 +275,7 @@ class Labels:
             return own
         return own.and_those_of(self._around.of(arguments, encoded=encoded))
 
-    def _of(self, arguments: Mapping[str, Any], *, encoded: bool) -> Found:
+    def _of(self, arguments: Mapping[str, Any], *, encoded: bool) -> FoundLabels:
         with self._lock:
             everywhere = dict(self._everywhere)
             for labels, source in self._open.values():
@@ -290,7 +290,7 @@ class Labels:
                         by_argument[name] = frozenset(each.label for each in found)
                         origins += [each for each in found if each.label not in everywhere]
         labels = frozenset(everywhere).union(*by_argument.values())
-        return Found(labels, tuple(origins), by_argument) if labels else NO_LABELS
+        return FoundLabels(labels, tuple(origins), by_argument) if labels else NO_LABELS
 
     def _of_value(self, name: str, value: Any, *, encoded: bool) -> list[LabelOrigin]:
         """Where one argument has its labels from; all labels where it can't be inspected."""

@@ -22,10 +22,10 @@ from typing import Any, Final, NamedTuple
 
 from rollcage.errors import DetectorMissing
 
-__all__ = ["Finding", "detect", "hide_secrets", "names_secret"]
+__all__ = ["Credential", "detect", "hide_secrets", "names_secret"]
 
 
-class Finding(NamedTuple):
+class Credential(NamedTuple):
     """A credential in a text.
 
     Attributes:
@@ -190,7 +190,7 @@ def _loaded() -> _Detector:
     )
 
 
-def detect(text: str) -> list[Finding]:
+def detect(text: str) -> list[Credential]:
     """The credentials in a text, in their order; none overlaps another. Safe in any thread.
 
     Raises:
@@ -240,7 +240,7 @@ def _needed(patterns: tuple[_Pattern, ...], small: str) -> tuple[_Pattern, ...]:
     return tuple(p for p in patterns if not p.needs or any(need in small for need in p.needs))
 
 
-def _theirs(patterns: tuple[_Pattern, ...], text: str) -> Iterator[Finding]:
+def _theirs(patterns: tuple[_Pattern, ...], text: str) -> Iterator[Credential]:
     """What expressions that are not ours find, a bounded piece of the text at a time."""
     start = 0
     for end in (*(gap.start() for gap in _GAP.finditer(text)), len(text)):
@@ -251,17 +251,17 @@ def _theirs(patterns: tuple[_Pattern, ...], text: str) -> Iterator[Finding]:
         start = end
 
 
-def _matches(patterns: tuple[_Pattern, ...], piece: str, at: int) -> Iterator[Finding]:
+def _matches(patterns: tuple[_Pattern, ...], piece: str, at: int) -> Iterator[Credential]:
     for kind, expression, grouped, _ in patterns:
         for match in expression.finditer(piece):
             start, end = match.span()
             if grouped:
                 spans = [match.span(n) for n in range(1, expression.groups + 1) if match[n]]
                 start, end = max(spans, key=_length, default=(start, end))
-            yield Finding(kind, at + start, at + end)
+            yield Credential(kind, at + start, at + end)
 
 
-def _web_tokens(parts: re.Pattern[str], text: str) -> Iterator[Finding]:
+def _web_tokens(parts: re.Pattern[str], text: str) -> Iterator[Credential]:
     """JSON Web Tokens, from their second part backwards: each character is looked at once."""
     at = text.find(_SECOND_PART)
     while at >= 0:
@@ -270,11 +270,11 @@ def _web_tokens(parts: re.Pattern[str], text: str) -> Iterator[Finding]:
             start -= 1
         match = parts.match(text, at)
         if match is not None and "eyJ" in text[start:at]:
-            yield Finding("JSON Web Token", start, match.end())
+            yield Credential("JSON Web Token", start, match.end())
         at = text.find(_SECOND_PART, at + 1)
 
 
-def _openai(text: str) -> Iterator[Finding]:
+def _openai(text: str) -> Iterator[Credential]:
     """Keys of OpenAI that have its mark in them: each run of their characters is looked at once."""
     if "T3BlbkFJ" not in text:
         return
@@ -282,7 +282,7 @@ def _openai(text: str) -> Iterator[Finding]:
         start = text.find("sk-", *run.span())
         marked = None if start < 0 else _OPENAI.search(text, start + 3, run.end())
         if marked is not None:
-            yield Finding("OpenAI Token", start, marked.end())
+            yield Credential("OpenAI Token", start, marked.end())
 
 
 class _Runs:
@@ -308,7 +308,7 @@ def _length(span: tuple[int, int]) -> int:
     return span[1] - span[0]
 
 
-def _whole(found: Finding, text: str, ends: _Runs) -> Finding:
+def _whole(found: Credential, text: str, ends: _Runs) -> Credential:
     """The token that a finding is part of: many patterns know its first characters only."""
     start, end = found.start, found.end
     while (
@@ -317,10 +317,10 @@ def _whole(found: Finding, text: str, ends: _Runs) -> Finding:
         start -= 1
     if text[end - 1] in _TOKEN:
         end = ends.end(end)
-    return Finding(found.kind, start, end)
+    return Credential(found.kind, start, end)
 
 
-def _assigned(expression: re.Pattern[str], text: str) -> Iterator[Finding]:
+def _assigned(expression: re.Pattern[str], text: str) -> Iterator[Credential]:
     """Values that stand behind a name which is called like a credential."""
     at = 0
     values = _Runs(_VALUE, text)
@@ -338,7 +338,7 @@ def _assigned(expression: re.Pattern[str], text: str) -> Iterator[Finding]:
             continue
         if group == 5 and not _like_a_value(text, start, end, match[2]):
             continue
-        yield Finding("Secret Keyword", start, end)
+        yield Credential("Secret Keyword", start, end)
         at = end
 
 
@@ -363,9 +363,9 @@ def _like_a_value(text: str, start: int, end: int, sign: str) -> bool:
     return closing is not None and closing.end() < end
 
 
-def _merged(found: list[Finding]) -> list[Finding]:
+def _merged(found: list[Credential]) -> list[Credential]:
     """Each place once, under the name of the finding that began first."""
-    merged: list[Finding] = []
+    merged: list[Credential] = []
     for each in sorted(found, key=lambda f: (f.start, -f.end)):
         if merged and each.start < merged[-1].end:
             last = merged[-1]

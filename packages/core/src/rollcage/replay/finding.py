@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from rollcage.contract.contract import Contract
 from rollcage.contract.drift import flaw_of
-from rollcage.replay.matching import Case, Probed, Row, Way, matched
+from rollcage.replay.matching import MatchCase, MatchRule, Probed, Way, matched
 from rollcage.replay.orphans import Orphans
 from rollcage.replay.path import Entry, Path
 from rollcage.replay.recording import Recording
@@ -220,13 +220,13 @@ class Finder:
             return None
         return entry
 
-    def _row(self, sought: Sought, entry: Entry) -> Row:
+    def _row(self, sought: Sought, entry: Entry) -> MatchRule:
         contract = sought.contract
         probed: Probed = "never"
         if entry.status == "unknown" and self._live:
             probed = _probed(sought, entry)
         return matched(
-            Case(
+            MatchCase(
                 entry.status,
                 self._live,
                 contract.effect,
@@ -250,7 +250,7 @@ class Finder:
             return NEW
         if contract.source != "live":
             on_miss = contract.on_miss or "not said"
-            row = matched(Case("nothing", self._live, contract.effect, on_miss))
+            row = matched(MatchCase("nothing", self._live, contract.effect, on_miss))
             if row.way == "refuse":
                 return Match(row.way, row.name, past=past)
         path = sought.branch.path

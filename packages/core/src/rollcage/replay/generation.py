@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from rollcage.replay.path import Entry
 from rollcage.replay.reading import TURNS, began, ended, link, put_undo
-from rollcage.replay.steps import Origin, Steps, branches_below
+from rollcage.replay.steps import Origin, TraceSteps, branches_below
 from rollcage.replay.undone import Undone, UndoneSteps, holds_anywhere, outermost
 
 __all__ = ["Generation"]
@@ -44,7 +44,7 @@ class Generation:
         self._forked_in = forked  # the turn of each, of the trace that has opened it first
         self.settings: dict[str, Any] = {}
         self.waits = ""  # for what, where it ended like that and was not undone since
-        self._steps = Steps(number, older)
+        self._steps = TraceSteps(number, older)
         self._undone = undone
         self._undone_steps = UndoneSteps(self._steps, undone)
         self._replaced: set[int] = set()  # own steps, by number, that own ones stand in place of

@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple
 from rollcage.contract.contract import Effect, OnMiss
 from rollcage.replay.path import Status
 
-__all__ = ["TABLE", "Case", "Probed", "Row", "Way", "matched"]
+__all__ = ["TABLE", "MatchCase", "MatchRule", "Probed", "Way", "matched"]
 
 Way = Literal[
     "give back", "run again", "run new", "refuse", "probe", "pass over", "stand in", "edit"
@@ -31,7 +31,7 @@ Probed = Literal["never", "can be", "happened", "did not happen", "nobody knows"
 """What a probe has said of a recorded step of unknown outcome; or whether it can be asked."""
 
 
-class Case(NamedTuple):
+class MatchCase(NamedTuple):
     """What the rule looks at.
 
     Attributes:
@@ -62,7 +62,7 @@ class Case(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class MatchRule:
     """One rule: where all that it names fits, that is the way; None fits anything.
 
     Attributes:
@@ -84,7 +84,7 @@ class Row:
     probed: Probed | None = None
     asks: bool | None = None
 
-    def fits(self, case: Case) -> bool:
+    def fits(self, case: MatchCase) -> bool:
         """Whether this row says what becomes of such a call."""
         return all(
             getattr(self, field) in (None, value)
@@ -94,29 +94,31 @@ class Row:
 
 TABLE: Final = (
     # Nothing is recorded at its place.
-    Row(name="new", way="run new", status="nothing", on_miss="live"),
-    Row(name="new in a live run", way="run new", status="nothing", live=True, on_miss="not said"),
-    Row(name="missing, as an error", way="refuse", status="nothing", on_miss="error_result"),
-    Row(name="missing", way="refuse", status="nothing"),
+    MatchRule(name="new", way="run new", status="nothing", on_miss="live"),
+    MatchRule(
+        name="new in a live run", way="run new", status="nothing", live=True, on_miss="not said"
+    ),
+    MatchRule(name="missing, as an error", way="refuse", status="nothing", on_miss="error_result"),
+    MatchRule(name="missing", way="refuse", status="nothing"),
     # Somebody said no: that is not asked twice. Where nobody is asked any more, it is void.
-    Row(name="a no that is void", way="pass over", status="blocked", live=True, asks=False),
-    Row(name="blocked", way="refuse", status="blocked"),
+    MatchRule(name="a no that is void", way="pass over", status="blocked", live=True, asks=False),
+    MatchRule(name="blocked", way="refuse", status="blocked"),
     # It never ran, or what runs in it says by itself what became of it.
-    Row(name="not started", way="run again", status="not_started", live=True),
-    Row(name="a scope", way="run again", status="unknown", live=True, effect="scope"),
+    MatchRule(name="not started", way="run again", status="not_started", live=True),
+    MatchRule(name="a scope", way="run again", status="unknown", live=True, effect="scope"),
     # Nobody can tell whether a write happened: its tool is asked, and only that clears it.
-    Row(name="to be probed", way="probe", status="unknown", live=True, probed="can be"),
-    Row(
+    MatchRule(name="to be probed", way="probe", status="unknown", live=True, probed="can be"),
+    MatchRule(
         name="did not happen",
         way="run again",
         status="unknown",
         live=True,
         probed="did not happen",
     ),
-    Row(name="may run twice", way="run again", status="unknown", live=True, idempotent=True),
-    Row(name="unknown", way="refuse", status="unknown", live=True),
+    MatchRule(name="may run twice", way="run again", status="unknown", live=True, idempotent=True),
+    MatchRule(name="unknown", way="refuse", status="unknown", live=True),
     # A failure that nothing came after is tried again; any other is given back as it was.
-    Row(
+    MatchRule(
         name="a failed write",
         way="run again",
         status="error",
@@ -124,10 +126,10 @@ TABLE: Final = (
         frontier=True,
         writes=True,
     ),
-    Row(name="a failed look", way="pass over", status="error", live=True, frontier=True),
+    MatchRule(name="a failed look", way="pass over", status="error", live=True, frontier=True),
     # It ran, and its value can't come back.
-    Row(name="lossy, on its word", way="run again", status="ok", flawed=True, on_miss="live"),
-    Row(
+    MatchRule(name="lossy, on its word", way="run again", status="ok", flawed=True, on_miss="live"),
+    MatchRule(
         name="lossy, without an effect",
         way="run again",
         status="ok",
@@ -136,13 +138,13 @@ TABLE: Final = (
         has_effect=False,
         on_miss="not said",
     ),
-    Row(name="lossy", way="refuse", status="ok", flawed=True),
+    MatchRule(name="lossy", way="refuse", status="ok", flawed=True),
     # All else is given back as it was: a replay offline of an unknown outcome, too.
-    Row(name="recorded", way="give back"),
+    MatchRule(name="recorded", way="give back"),
 )
 
 
 @functools.cache
-def matched(case: Case) -> Row:
+def matched(case: MatchCase) -> MatchRule:
     """The row that says what becomes of a call."""
     return next(row for row in TABLE if row.fits(case))

@@ -19,7 +19,7 @@ from hashlib import sha256
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-__all__ = ["DECIDED", "LAZY", "Entry", "Path", "Rows", "Status", "Taken"]
+__all__ = ["DECIDED", "LAZY", "Entry", "LazyFields", "Path", "Status", "Taken"]
 
 Status = Literal["ok", "error", "unknown", "not_started", "blocked"]
 UNKNOWN: Final[dict[str, Any]] = {"status": "unknown"}
@@ -37,7 +37,7 @@ LAZY: Final = (
 """The fields of a step that finding it does not take: see `saved`."""
 
 
-class Rows(Protocol):
+class LazyFields(Protocol):
     """Where the `LAZY` fields of steps are, until one of them is asked for."""
 
     def fill(self, entry: Entry, row: int) -> None:
@@ -105,7 +105,7 @@ class Entry:
     labels: tuple[str, ...]  # of its result
     past: bool  # its branch was undone whole, and begun anew since
     probed: bool  # its outcome is what a probe said
-    rows: Rows  # only where its `LAZY` fields are not set; and which they are there
+    rows: LazyFields  # only where its `LAZY` fields are not set; and which they are there
     row: int
 
     if not TYPE_CHECKING:

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import orjson
 
-from rollcage.replay.path import LAZY, Entry, Rows
+from rollcage.replay.path import LAZY, Entry, LazyFields
 from rollcage.replay.recording import Lineage
 from rollcage.replay.steps import Origin
 from rollcage.replay.undone import Undone
@@ -226,7 +226,7 @@ def _pairs(values: Iterable[Any]) -> Iterable[Any]:
     return [None if value is None else tuple(value) for value in values]
 
 
-def _entries(columns: Mapping[str, Any], count: int, rows: Rows) -> list[Entry]:
+def _entries(columns: Mapping[str, Any], count: int, rows: LazyFields) -> list[Entry]:
     """The steps, without what is decoded when it is asked for."""
     kinds, branches, effects, statuses, runs = (_column(columns, name) for name in _TEXTS)
     undoes, accepted = (_pairs(_column(columns, name)) for name in _ORIGINS)

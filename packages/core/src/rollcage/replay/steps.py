@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from rollcage.replay.path import Entry
 
-__all__ = ["Origin", "Steps", "around", "branches_below"]
+__all__ = ["Origin", "TraceSteps", "around", "branches_below"]
 
 Origin = tuple[str, int]
 """A step by where it first ran: run and step."""
 
 
-class Steps:
+class TraceSteps:
     """The steps of one trace as it is read, and of the older ones what it has not come to yet.
 
     Attributes:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from rollcage.replay.path import UNKNOWN, UNKNOWN_DIGEST, Entry
-from rollcage.replay.steps import Origin, Steps, around
+from rollcage.replay.steps import Origin, TraceSteps, around
 
 __all__ = ["Undone", "UndoneSteps", "holds_anywhere", "outermost"]
 
@@ -52,7 +52,7 @@ class Undone:
 class UndoneSteps:
     """What undos, as one trace tells of them, have left of its steps and of the older ones."""
 
-    def __init__(self, steps: Steps, undone: Undone) -> None:
+    def __init__(self, steps: TraceSteps, undone: Undone) -> None:
         self._steps = steps
         self._undone = undone
         # Branches in which steps were undone, and the position of the first of those.

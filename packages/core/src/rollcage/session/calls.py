@@ -30,7 +30,7 @@ from rollcage.gate import (
 from rollcage.replay.path import Entry
 from rollcage.replay.steps import Origin
 from rollcage.session.declare import declaration, declared_contracts
-from rollcage.session.following import Following
+from rollcage.session.following import MemoryFollower
 from rollcage.session.means import Means
 from rollcage.session.naming import Names, writable
 from rollcage.session.once import Once
@@ -129,7 +129,7 @@ class Calls:
             store_option(run.store),
             run.id,
         )
-        self.following = Following(self.driver, self._gate, self.names, means.clock, self.here)
+        self.following = MemoryFollower(self.driver, self._gate, self.names, means.clock, self.here)
 
     def _entering(self, enforce: Enforce) -> Callable[[OpenStep], Any]:
         if enforce == "off":

@@ -42,7 +42,7 @@ from rollcage.step.undoing import UndoRequest, plan_steps
 from rollcage.store.jobs import store_option
 from rollcage.store.protocol import Store
 from rollcage.store.url import open_store
-from rollcage.undo.compensation import Tools, ToolSource
+from rollcage.undo.compensation import KnownTools, ToolSource
 from rollcage.undo.report import InDoubt, UndoPlan, UndoReport
 
 __all__ = ["aplan_undo", "aundo_run", "plan_undo", "undo_run"]
@@ -178,7 +178,7 @@ def _reopened(store: Where, run: str, options: UndoOptions) -> Generator[Calls]:
         means = Means(
             gate=gate,
             seal=seal,
-            tools=Tools(options.get("tools")),
+            tools=KnownTools(options.get("tools")),
             ask=None if approver is None else Ask(approver),
             facade=facade or (None if outer is None else outer.calls.facade),
             durable=options.get("durability") == "disk",
@@ -235,7 +235,7 @@ def _looked_at(
         seal=seal,
         barrier=False,
         root=opened.root,
-        tools=Tools(options.get("tools")),
+        tools=KnownTools(options.get("tools")),
         take_back=_nothing_taken_back,
         decide=_nothing_runs,
         allow=functools.partial(check_approved, facade),

@@ -16,10 +16,10 @@ from rollcage.step.gating import Gate
 from rollcage.step.recorded import kept
 from rollcage.step.requests import Flow
 
-__all__ = ["Following"]
+__all__ = ["MemoryFollower"]
 
 
-class Following:
+class MemoryFollower:
     """Uses up the recorded steps that a framework's memory holds as done.
 
     Args:

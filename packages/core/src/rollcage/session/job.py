@@ -18,7 +18,7 @@ from rollcage.store.url import RunSource
 from rollcage.values.codec import encode
 from rollcage.values.hiding import Seal, hidden
 
-__all__ = ["Job", "Replay", "encode_input", "microseconds"]
+__all__ = ["JobRequest", "Replay", "encode_input", "microseconds"]
 
 Replay = Literal["auto", "continue", "off", "resume", "offline", "verify"]
 """How a session treats what is recorded: see `Session`."""
@@ -27,7 +27,7 @@ _SHOWN: Final = 1000  # bytes of an input that the trace holds as it is
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Job:
+class JobRequest:
     """Which run a session goes on with, and how.
 
     Attributes:

@@ -13,7 +13,7 @@ import orjson
 from rollcage.errors import RunNotFound, RunStopped, SessionError, SourceMissing, TraceCorrupt
 from rollcage.replay.recording import Recording, read, recording_of
 from rollcage.replay.saved import Saved
-from rollcage.session.job import Job, Replay
+from rollcage.session.job import JobRequest, Replay
 from rollcage.session.saving import ReadTrace, keep_saved, take_saved
 from rollcage.step.ledger import Mode
 from rollcage.store.jobs import store_option
@@ -64,7 +64,7 @@ class SourceRun(NamedTuple):
     run: str | None
 
 
-def take_source(store: Store, job: Job, locks: list[Lock]) -> SourceRun:
+def take_source(store: Store, job: JobRequest, locks: list[Lock]) -> SourceRun:
     """The source of a session of a job: the one that is named, else its newest run.
 
     One that is to be resumed is locked, into `locks`, and looked at again: whoever wrote it may
@@ -92,7 +92,7 @@ def take_source(store: Store, job: Job, locks: list[Lock]) -> SourceRun:
     return found
 
 
-def _find_source(store: Store, job: Job) -> SourceRun:
+def _find_source(store: Store, job: JobRequest) -> SourceRun:
     if job.fork is not None:
         reader, run = open_run(job.fork.run, store)
         if job.fork.live and _mode_of(reader, run) == "imported":
@@ -160,7 +160,7 @@ def check_newest(store: Store, run: str, action: str) -> None:
 
 def read_lineage(
     source: SourceRun,
-    job: Job,
+    job: JobRequest,
     store: Store,
     *,
     settings: Mapping[str, Any],
@@ -208,7 +208,7 @@ def read_lineage(
 
 
 def read_forked(
-    source: SourceRun, job: Job, store: Store, *, settings: Mapping[str, Any]
+    source: SourceRun, job: JobRequest, store: Store, *, settings: Mapping[str, Any]
 ) -> Recording:
     """The recording of the run that a fork is one of, as that had ended; nothing is locked.
 

@@ -11,7 +11,7 @@ from rollcage.session.scope import Lent, Unguarded
 from rollcage.step.driver import Clock
 from rollcage.step.gating import Gate
 from rollcage.step.observing import Observer
-from rollcage.undo.compensation import Tools
+from rollcage.undo.compensation import KnownTools
 from rollcage.values.registered import REGISTERED, Types
 
 __all__ = ["Means"]
@@ -42,7 +42,7 @@ class Means:
 
     gate: Gate
     seal: Sealing
-    tools: Tools
+    tools: KnownTools
     ask: Ask | None = None
     actor: str = ""
     types: Types = REGISTERED

@@ -27,7 +27,7 @@ from rollcage.session.awaiting import perform, perform_in_thread
 from rollcage.session.calls import Calls
 from rollcage.session.declare import open_sessions
 from rollcage.session.ending import cut_off, ending, partial
-from rollcage.session.job import Job, encode_input
+from rollcage.session.job import JobRequest, encode_input
 from rollcage.session.means import Means
 from rollcage.session.naming import writable
 from rollcage.session.options import Options
@@ -45,7 +45,7 @@ from rollcage.store.jsonl import JsonlStore
 from rollcage.store.protocol import Store
 from rollcage.trace import constructors as make
 from rollcage.trace.events import FORMAT
-from rollcage.undo.compensation import Tools
+from rollcage.undo.compensation import KnownTools
 from rollcage.undo.report import UndoReport
 from rollcage.values.codec import tagged
 from rollcage.values.exceptions import encode_exception
@@ -87,7 +87,7 @@ class Opening:
     options: Options
     gate: Gate
     ask: Ask | None
-    tools: Tools
+    tools: KnownTools
     types: Types
     facade: FacadeGuard | None
     observers: tuple[Observer, ...]
@@ -130,7 +130,7 @@ class Opening:
                 "and names are written to the trace as they are: use one without the secret"
             )
         given = None if options.input is None else encode_input(options.input, seal, self.key.sign)
-        job = Job(
+        job = JobRequest(
             self.name,
             None if given is None else given["digest"],
             options.replay,

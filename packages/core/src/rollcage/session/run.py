@@ -10,7 +10,7 @@ from typing import Any
 from rollcage.errors import RunNotFound, SessionError, StoreReadOnly
 from rollcage.fingerprint.identity import uuid7
 from rollcage.replay.recording import Lineage, Recording, read
-from rollcage.session.job import Job
+from rollcage.session.job import JobRequest
 from rollcage.session.lineage import (
     SourceRun,
     check_newest,
@@ -76,7 +76,7 @@ class OpenRun:
     @classmethod
     def open(
         cls,
-        job: Job,
+        job: JobRequest,
         store: Store,
         kept: Store,
         clock: Clock,

@@ -61,7 +61,7 @@ from rollcage.store.jobs import job_name
 from rollcage.store.protocol import Store
 from rollcage.store.url import RunSource, open_store
 from rollcage.trace import constructors as make
-from rollcage.undo.compensation import Tools, ToolSource
+from rollcage.undo.compensation import KnownTools, ToolSource
 from rollcage.undo.report import InDoubt, UndoReport
 from rollcage.values.answer import Answer
 from rollcage.values.exceptions import encode_exception
@@ -232,7 +232,7 @@ class Session:
         self._ask = None if approver is None else Ask(approver)
         self._observers = tuple(observers)
         self._clock = clock
-        self._tools = Tools(tools)
+        self._tools = KnownTools(tools)
         self._types = Types(types, REGISTERED)
         self._facade: FacadeGuard | None = None
         self._memory: Memory | None = None  # that it is to follow, once it is entered

@@ -23,7 +23,7 @@ from rollcage.gate import (
     StepView,
     Verdict,
 )
-from rollcage.gate.labels import NO_LABELS, Found
+from rollcage.gate.labels import NO_LABELS, FoundLabels
 from rollcage.replay.ahead import Standing
 from rollcage.replay.finding import ProbeResult, StandIn
 from rollcage.replay.path import Entry
@@ -198,7 +198,7 @@ class Progress:
         self.shown: Any = orjson.Fragment(call.arguments.digest_input)
         self.compared: Mapping[str, Any] = call.arguments.canonical
         self.ask = ask
-        self.found: Found = NO_LABELS
+        self.found: FoundLabels = NO_LABELS
         self.pace: Callable[[], Verdict | None] | None = None
         self.consent = _NO_CONSENT
         self.prepared = _NOTHING_PREPARED

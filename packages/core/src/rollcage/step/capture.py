@@ -35,9 +35,9 @@ from rollcage.undo.compensation import (
     DidNotHappen,
     Digests,
     Happened,
+    KnownTools,
     PlannedCall,
     Tool,
-    Tools,
     differing,
     digests_of,
     plan_from,
@@ -81,7 +81,7 @@ class Setting:
     seal: Seal
     barrier: bool
     root: str
-    tools: Tools
+    tools: KnownTools
     take_back: Callable[[tuple[Entry, ...], bool], Generator[Request, Any, str]]
     decide: Callable[[Progress], Verdict]
     terms: Callable[[], Terms] = Terms

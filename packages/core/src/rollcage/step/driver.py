@@ -32,7 +32,7 @@ from rollcage.replay.recording import Lineage
 from rollcage.step.bodies import Bodies
 from rollcage.step.call import Admission, Call, OpenStep, Progress
 from rollcage.step.ledger import Ledger
-from rollcage.step.observing import Instrument, Observer, Observing, Surroundings
+from rollcage.step.observing import Instrument, InstrumentedBodies, Observer, Observing
 from rollcage.step.performing import Perform, Performing
 from rollcage.step.requests import (
     Admit,
@@ -58,7 +58,7 @@ from rollcage.step.requests import (
     Sync,
     TakenBack,
     Telling,
-    Wait,
+    WaitForCall,
 )
 from rollcage.step.waiting import stepped, unwrap
 from rollcage.store.jobs import store_option
@@ -124,7 +124,7 @@ class Driver:
         self._wall, self._monotonic = clock.wall, clock.monotonic
         instruments = [each for each in observing.observers if isinstance(each, Instrument)]
         if instruments:
-            surroundings = Surroundings(writer.run, instruments, enter, leave)
+            surroundings = InstrumentedBodies(writer.run, instruments, enter, leave)
             enter, leave = surroundings.enter, surroundings.leave
         self.bodies = Bodies(enter, leave, self.refusal, self._late, lambda: self.closed)
         self.performing = Performing(
@@ -179,7 +179,7 @@ class Driver:
                 elif type(effect) is Execute:
                     given = execute(effect)
                     answer = given if isinstance(given, (Returned, Raised)) else await given
-                elif isinstance(effect, (Sync, Consult, Wait)):
+                elif isinstance(effect, (Sync, Consult, WaitForCall)):
                     answer = await wait(effect)
                 else:
                     answer = self.perform(effect)
@@ -284,7 +284,7 @@ class Driver:
             case BeginAsking() | EndAsking() | BeginUndo() | OpenUndo() | TakenBack() | Rewind():
                 with self.lock:
                     return self._tell(effect)
-            case Execute() | Sync() | Consult() | Wait():
+            case Execute() | Sync() | Consult() | WaitForCall():
                 raise AssertionError("performed by the loops")
             case _:
                 assert_never(effect)

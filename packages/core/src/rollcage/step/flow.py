@@ -55,7 +55,7 @@ from rollcage.step.requests import (
     Settle,
     Stop,
     Sync,
-    Wait,
+    WaitForCall,
 )
 from rollcage.undo.compensation import DidNotHappen, Happened, digests_of
 from rollcage.values.copies import own_copy
@@ -226,7 +226,7 @@ def _made_ready(
                 stopped = yield from capture(progress, first.entry, setting)
             case "wait":
                 assert first.until is not None
-                answer = yield Wait(first.until)
+                answer = yield WaitForCall(first.until)
                 stopped = answer.error if isinstance(answer, Raised) else None
             case _:
                 assert_never(first.what)

@@ -20,8 +20,16 @@ from rollcage.trace.reader import check_events
 from rollcage.trace.runs import Traced
 
 __all__ = [
-    "Happening", "Happenings", "Instrument", "Observer", "Observing", "RunEvent", "StepEvent",
-    "Surroundings", "notify", "recorded_events",
+    "Happening",
+    "Happenings",
+    "Instrument",
+    "InstrumentedBodies",
+    "Observer",
+    "Observing",
+    "RunEvent",
+    "StepEvent",
+    "notify",
+    "recorded_events",
 ]  # fmt: skip
 
 _log: Final = logging.getLogger("rollcage")
@@ -182,7 +190,7 @@ def notify(observers: Sequence[Observer], event: RunEvent) -> None:
                 each.opened(event) if event.what == "opened" else each.closed(event)
 
 
-class Surroundings:
+class InstrumentedBodies:
     """Enters and leaves the bodies of a run, with what its instruments set around them.
 
     Args:

@@ -17,7 +17,7 @@ from rollcage.step.requests import (
     Returned,
     Settle,
     Sync,
-    Wait,
+    WaitForCall,
     Waiting,
 )
 from rollcage.step.waiting import aconsult, awaited, caught, consult, waited_for
@@ -65,7 +65,7 @@ class Performing:
             case Consult():
                 self._looked(effect)
                 return consult(effect)
-            case Wait(until=until):
+            case WaitForCall(until=until):
                 return waited_for(until)
             case _:
                 assert_never(effect)
@@ -79,7 +79,7 @@ class Performing:
             case Consult():
                 self._looked(effect)
                 return await aconsult(effect)
-            case Wait(until=until):
+            case WaitForCall(until=until):
                 return await caught(awaited(until))
             case _:
                 assert_never(effect)

@@ -35,7 +35,7 @@ __all__ = [
     "Sync",
     "TakenBack",
     "Telling",
-    "Wait",
+    "WaitForCall",
     "Waiting",
 ]
 
@@ -74,7 +74,7 @@ class Recall:
 
 
 @dataclasses.dataclass(slots=True)
-class Wait:
+class WaitForCall:
     """Wait for what another call finds out. Answered by `Returned` or `Raised`."""
 
     until: Future[None]
@@ -215,7 +215,7 @@ class Raised:
     began: bool = True  # False: cut off before the body's first instruction
 
 
-Waiting = Sync | Consult | Wait
+Waiting = Sync | Consult | WaitForCall
 """What may take its time, beside bodies: a thread performs it in one way, a task in another."""
 
 Telling = BeginAsking | EndAsking | BeginUndo | OpenUndo | TakenBack | Rewind

@@ -18,7 +18,7 @@ from rollcage.step.requests import (
     Returned,
     Settle,
     Sync,
-    Wait,
+    WaitForCall,
 )
 from rollcage.step.waiting import stepped, unwrap
 from rollcage.step.watch import calls_body
@@ -133,7 +133,7 @@ async def _chunks(  # noqa: C901, PLR0912 - a generator's exit reaches its own f
                             await source.close()
                     if isinstance(error, GeneratorExit):
                         ended = error
-            elif isinstance(effect, (Sync, Consult, Wait)):
+            elif isinstance(effect, (Sync, Consult, WaitForCall)):
                 answer = await wait(effect)
             else:
                 if type(effect) is Admit:

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from rollcage.trace.constructors import Event
 from rollcage.values.codec import TAG
 
 __all__ = ["MessagesRead", "MessagesWritten"]
@@ -26,8 +27,6 @@ _FIELDS: Final = {TAG, "step", "first", "count"}
 _REMEMBERED: Final = 16  # requests that a next one may go on from: as many agents at once
 _WORTH: Final = 100  # bytes from which on messages are referred to
 _MOST: Final = 20_000_000  # messages that the references of one trace stand for
-
-Event = dict[str, Any]
 
 
 class _Request(NamedTuple):

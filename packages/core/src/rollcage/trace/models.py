@@ -9,34 +9,34 @@ from pydantic import Field, TypeAdapter
 
 from rollcage.trace.parts import (
     Digest,
-    Digests,
     FacadeData,
     ForkData,
     ImportedData,
     InputData,
     Microseconds,
-    Origin,
     Outcome,
     Part,
     PlannedCallData,
     PolicyData,
+    StateDigests,
     StepNumber,
+    StepOrigin,
     VerdictData,
 )
 
 __all__ = [
+    "AnyEvent",
     "ApprovalDecided",
     "ApprovalRequested",
     "BranchForked",
     "BranchJoined",
     "CallRefused",
-    "Event",
     "PolicyLoaded",
-    "RunAbandoned",
+    "RunAbandonedEvent",
     "RunFinished",
     "RunRewound",
     "RunStarted",
-    "RunStopped",
+    "RunStoppedEvent",
     "StepBlocked",
     "StepFinished",
     "StepReplayed",
@@ -114,7 +114,7 @@ class _Call(_Event):
     )
     checkpoint: str = Field("", description="where in it the framework stood; opaque")
     parent: StepNumber | None = Field(None, description="the step whose body made the call")
-    undoes: Origin | None = Field(None, description="the step (run, step) that it undoes")
+    undoes: StepOrigin | None = Field(None, description="the step (run, step) that it undoes")
 
 
 class _Undoable(Part):
@@ -175,7 +175,7 @@ class StepFinished(_Event):
     outcome: Outcome
     digest: Digest = Field(description="of the outcome")
     duration: Microseconds
-    after: Digests | None = Field(
+    after: StateDigests | None = Field(
         None, description="by resource, the digest of the state behind it, or of each field"
     )
     plan: list[PlannedCallData] | None = Field(
@@ -199,7 +199,7 @@ class StepReplayed(_Placed, _Undoable, _Approved):
     )
     duration: Microseconds = Field(description="what it took where it ran")
     verdict: VerdictData | None = Field(None, description="today's, where it differs (offline)")
-    after: Digests | None = Field(None, description="as its step.finished said")
+    after: StateDigests | None = Field(None, description="as its step.finished said")
     probed: bool = Field(False, description="its outcome is what a probe said")
     seen: bool = Field(
         False, description="nobody asked for it: the framework's own memory holds its answer"
@@ -324,7 +324,7 @@ class StepResolved(_Event):
     by: Literal["operator", "body", "probe"]
     outcome: Outcome
     digest: Digest
-    after: Digests | None = Field(None, description="as in step.finished")
+    after: StateDigests | None = Field(None, description="as in step.finished")
     plan: list[PlannedCallData] | None = Field(None, description="as in step.finished")
     undeclared: list[str] | None = Field(None, description="as in step.finished")
 
@@ -333,7 +333,7 @@ class UndoStarted(_Event):
     """A step is about to be undone."""
 
     event: Literal["undo.started"]
-    of: Origin = Field(description="run and step where it ran")
+    of: StepOrigin = Field(description="run and step where it ran")
     calls: int = Field(ge=0, description="how many compensating calls that takes")
 
 
@@ -341,7 +341,7 @@ class UndoFinished(_Event):
     """What became of the undo of a step."""
 
     event: Literal["undo.finished"]
-    of: Origin
+    of: StepOrigin
     status: Literal["verified", "compensated", "conflict", "irreversible", "unknown", "failed"]
     reason: str = ""
     differs: dict[str, list[str]] | None = Field(
@@ -369,7 +369,7 @@ class PolicyLoaded(_Event):
     error: dict[str, Any] | None = Field(None, description="why it can't be used")
 
 
-class RunStopped(_Event):
+class RunStoppedEvent(_Event):
     """The session has seen that somebody told the run to stop; nothing runs after it."""
 
     event: Literal["run.stopped"]
@@ -379,7 +379,7 @@ class RunStopped(_Event):
     ordered: Microseconds = Field(description="when; Unix time")
 
 
-class RunAbandoned(_Event):
+class RunAbandonedEvent(_Event):
     """Somebody has set the run aside: nothing goes on with it; what it did stays done."""
 
     event: Literal["run.abandoned"]
@@ -401,7 +401,7 @@ class RunFinished(_Event):
     reason: str | None = Field(None, description="what a paused run waits for")
 
 
-Event = Annotated[
+AnyEvent = Annotated[
     RunStarted
     | StepStarted
     | StepFinished
@@ -417,8 +417,8 @@ Event = Annotated[
     | UndoFinished
     | RunRewound
     | PolicyLoaded
-    | RunStopped
-    | RunAbandoned
+    | RunStoppedEvent
+    | RunAbandonedEvent
     | RunFinished,
     Field(discriminator="event"),
 ]
@@ -427,4 +427,4 @@ Event = Annotated[
 @functools.cache
 def adapter() -> TypeAdapter[Any]:
     """Validates one event; built when first needed."""
-    return TypeAdapter(Event)
+    return TypeAdapter(AnyEvent)

@@ -9,19 +9,19 @@ from pydantic import BaseModel, ConfigDict, Field
 __all__ = [
     "AnswerData",
     "Digest",
-    "Digests",
     "DriftData",
     "FacadeData",
     "ForkData",
     "ImportedData",
     "InputData",
     "Microseconds",
-    "Origin",
     "Outcome",
     "Part",
     "PlannedCallData",
     "PolicyData",
+    "StateDigests",
     "StepNumber",
+    "StepOrigin",
     "ToolRequestData",
     "VerdictData",
 ]
@@ -29,8 +29,8 @@ __all__ = [
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Microseconds = Annotated[int, Field(ge=0)]
 StepNumber = Annotated[int, Field(ge=1)]
-Origin = tuple[str, StepNumber]
-Digests = dict[str, Digest | dict[str, Digest]]
+StepOrigin = tuple[str, StepNumber]
+StateDigests = dict[str, Digest | dict[str, Digest]]
 
 
 class Part(BaseModel):

@@ -27,10 +27,10 @@ __all__ = [
     "DidNotHappen",
     "Digests",
     "Happened",
+    "KnownTools",
     "PlannedCall",
     "Tool",
     "ToolSource",
-    "Tools",
     "arguments_of",
     "compensate",
     "declared_tools",
@@ -109,7 +109,7 @@ declared_tools: Final[dict[str, dict[str, weakref.ref[Callable[..., Any]]]]] = {
 by where it was written, so that one that is declared anew takes its own place."""
 
 
-class Tools:
+class KnownTools:
     """The tools that plans can name: those that are given, else those that this process declared.
 
     Args:
@@ -218,7 +218,7 @@ class Captured:
 
 
 def plan_from(
-    made: object, tools: Tools, seal: Seal, allow: Callable[[Tool], None] = lambda _: None
+    made: object, tools: KnownTools, seal: Seal, allow: Callable[[Tool], None] = lambda _: None
 ) -> list[PlannedCall] | None:
     """What a tool's `undo` gave, as data; None where it says that this call can't be undone.
 
@@ -235,7 +235,9 @@ def plan_from(
     return [_planned(each, tools, seal, allow) for each in cast("list[object]", made)]
 
 
-def _planned(each: object, tools: Tools, seal: Seal, allow: Callable[[Tool], None]) -> PlannedCall:
+def _planned(
+    each: object, tools: KnownTools, seal: Seal, allow: Callable[[Tool], None]
+) -> PlannedCall:
     if not isinstance(each, Compensation):
         raise ContractError(f"undo gave {each!r} for a compensation: make it by compensate(...)")
     if each.function is not None:

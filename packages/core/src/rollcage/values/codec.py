@@ -364,7 +364,7 @@ def encode(value: Any, seal: Seal, *, path: str = "$") -> Any:
     return _encode(_Encoder(seal, None, None, typed=False), value, path)
 
 
-class Result(NamedTuple):
+class EncodedResult(NamedTuple):
     """What a tool returned, encoded."""
 
     value: Any
@@ -374,20 +374,20 @@ class Result(NamedTuple):
 
 def encode_result(
     value: Any, seal: Seal, *, typed: bool = False, types: Known | None = None
-) -> Result:
+) -> EncodedResult:
     """Encode what a tool returned, and say what of it can't come back as it was.
 
     `types` come back as themselves. `typed` says that the tool declares a return type, through
     which others may.
     """
     if survey_safely(value):
-        return Result(value, [], needs_type=False)
+        return EncodedResult(value, [], needs_type=False)
     flaws: list[str] = []
     encoder = _Encoder(seal, flaws, types, typed=typed)
     try:
-        return Result(_encode(encoder, value, "$"), flaws, encoder.needs_type)
+        return EncodedResult(_encode(encoder, value, "$"), flaws, encoder.needs_type)
     except Unencodable as error:
-        return Result(_opaque(type(value)), [*flaws, str(error)], needs_type=False)
+        return EncodedResult(_opaque(type(value)), [*flaws, str(error)], needs_type=False)
 
 
 def _encode(encoder: _Encoder, value: Any, path: str) -> Any:

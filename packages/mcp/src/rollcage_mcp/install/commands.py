@@ -17,7 +17,7 @@ from rollcage_cli.table import Table
 from rollcage_mcp.errors import PackInvalid
 from rollcage_mcp.install.clients import CLIENTS, Client, client_of
 from rollcage_mcp.install.errors import ConfigInvalid
-from rollcage_mcp.install.plan import Plan, plan_install, plan_uninstall, read
+from rollcage_mcp.install.plan import InstallPlan, plan_install, plan_uninstall, read
 from rollcage_mcp.pack import BUILT_IN, Pack
 
 __all__ = ["install", "uninstall"]
@@ -166,7 +166,7 @@ _STORE: Final = ".rollcage"
 _SQLITE: Final = "sqlite:///"
 
 
-def _do(plan: Plan, *, yes: bool, as_json: bool, verb: str) -> None:
+def _do(plan: InstallPlan, *, yes: bool, as_json: bool, verb: str) -> None:
     """Show a plan, ask, and do it."""
     out = console()
     named = visible(str(plan.file.path))
@@ -192,11 +192,11 @@ def _do(plan: Plan, *, yes: bool, as_json: bool, verb: str) -> None:
         out.print(f"Nothing to do in {named}.", soft_wrap=True)
 
 
-def _names(plan: Plan) -> str:
+def _names(plan: InstallPlan) -> str:
     return ", ".join(visible(each.name) for each in plan.servers)
 
 
-def _data(plan: Plan, verb: str) -> dict[str, Any]:
+def _data(plan: InstallPlan, verb: str) -> dict[str, Any]:
     return {
         "client": plan.config.client.name,
         "file": str(plan.file.path),

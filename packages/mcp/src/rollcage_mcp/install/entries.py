@@ -13,7 +13,7 @@ from rollcage_mcp.install.errors import ConfigInvalid
 from rollcage_mcp.install.json_text import HIDDEN, JsonText, Place, inserted
 from rollcage_mcp.install.toml_text import TomlText
 
-__all__ = ["Config", "Entry", "State", "Text"]
+__all__ = ["Config", "ServerEntry", "State", "Text"]
 
 State = Literal["bare", "guarded", "left"]
 
@@ -54,7 +54,7 @@ class Text(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class ServerEntry:
     """A server in a client's file.
 
     Attributes:
@@ -114,7 +114,7 @@ class Config:
         """A value; None where there is none."""
         return _get(self.text.data, place)
 
-    def guarded(self, entry: Entry, guard: Sequence[str]) -> dict[Place, str | None]:
+    def guarded(self, entry: ServerEntry, guard: Sequence[str]) -> dict[Place, str | None]:
         """The values that guard a server.
 
         Args:
@@ -167,7 +167,7 @@ def _is_holder(name: str, each: Any) -> bool:
     return name == "servers" and isinstance(each, Mapping) and "type" not in each
 
 
-def _entry(place: Place, each: Any) -> Entry:
+def _entry(place: Place, each: Any) -> ServerEntry:
     name, command, args = place[-1], (*place, "command"), (*place, "args")
     said = cast("Mapping[str, Any]", each) if isinstance(each, Mapping) else {}
     own: Any = said.get("command")
@@ -177,19 +177,19 @@ def _entry(place: Place, each: Any) -> Entry:
         own, given = own.get("path"), own.get("args")
     if isinstance(own, list):
         starts: list[Any] = [*own]
-        return _judged(Entry(name, place, command, None, (), "left"), starts, given)
+        return _judged(ServerEntry(name, place, command, None, (), "left"), starts, given)
     starts = [own, *(given if isinstance(given, list) else [])]
     if own is None:
         why = "it is reached by HTTP" if _URLS & said.keys() else "it names no command"
-        return Entry(name, place, command, args, (), "left", why)
+        return ServerEntry(name, place, command, args, (), "left", why)
     wrong = given if not isinstance(given, list | None) else None
-    return _judged(Entry(name, place, command, args, (), "left"), starts, wrong)
+    return _judged(ServerEntry(name, place, command, args, (), "left"), starts, wrong)
 
 
 _URLS: Final = {"url", "httpUrl", "serverUrl", "serverURL"}
 
 
-def _judged(entry: Entry, starts: list[Any], wrong: Any) -> Entry:
+def _judged(entry: ServerEntry, starts: list[Any], wrong: Any) -> ServerEntry:
     """The server with its state."""
     words = [each for each in starts if isinstance(each, str)]
     entry = dataclasses.replace(entry, starts=tuple(words))

@@ -11,17 +11,17 @@ from typing import Any
 from rollcage_cli.output import visible
 
 from rollcage_mcp.install.clients import Client
-from rollcage_mcp.install.entries import Config, Entry
+from rollcage_mcp.install.entries import Config, ServerEntry
 from rollcage_mcp.install.errors import ConfigChanged, ConfigInvalid
 from rollcage_mcp.install.file import ConfigFile
 from rollcage_mcp.install.json_text import Place
-from rollcage_mcp.install.records import Change, Records
+from rollcage_mcp.install.records import FileChange, Records
 
-__all__ = ["Plan", "plan_install", "plan_uninstall", "read"]
+__all__ = ["InstallPlan", "plan_install", "plan_uninstall", "read"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class InstallPlan:
     """A change of a client's file.
 
     Attributes:
@@ -37,10 +37,10 @@ class Plan:
     file: ConfigFile
     config: Config
     text: str
-    servers: tuple[Entry, ...] = ()
-    left: tuple[tuple[Entry, str], ...] = ()
-    keeps: Mapping[Place, tuple[Change, ...]] = dataclasses.field(
-        default_factory=dict[Place, tuple[Change, ...]]
+    servers: tuple[ServerEntry, ...] = ()
+    left: tuple[tuple[ServerEntry, str], ...] = ()
+    keeps: Mapping[Place, tuple[FileChange, ...]] = dataclasses.field(
+        default_factory=dict[Place, tuple[FileChange, ...]]
     )
     drops: tuple[Place, ...] = ()
 
@@ -88,7 +88,9 @@ def read(client: Client, path: Path) -> tuple[ConfigFile, Config]:
         raise ConfigInvalid(f"{visible(str(path))} can't be used: {visible(str(error))}") from None
 
 
-def plan_install(client: Client, path: Path, names: Sequence[str], guard: Sequence[str]) -> Plan:
+def plan_install(
+    client: Client, path: Path, names: Sequence[str], guard: Sequence[str]
+) -> InstallPlan:
     """Have a client's servers run through a guard.
 
     Args:
@@ -104,7 +106,7 @@ def plan_install(client: Client, path: Path, names: Sequence[str], guard: Sequen
     file, config = read(client, path)
     chosen = _chosen(config, path, names)
     changes: dict[Place, str | None] = {}
-    keeps: dict[Place, tuple[Change, ...]] = {}
+    keeps: dict[Place, tuple[FileChange, ...]] = {}
     servers = [each for each in chosen if each.state == "bare"]
     left = [(each, each.why or "it is guarded already") for each in chosen if each.state != "bare"]
     refused = next((each for each, _ in left if names and each.state == "left"), None)
@@ -114,19 +116,19 @@ def plan_install(client: Client, path: Path, names: Sequence[str], guard: Sequen
         own = config.guarded(each, guard)
         changes |= own
         keeps[each.place] = tuple(
-            Change(place=place, before=config.text.raw(place), after=text)
+            FileChange(place=place, before=config.text.raw(place), after=text)
             for place, text in own.items()
             if text is not None
         )
     text = config.text.changed(changes) if changes else file.text
-    plan = Plan(file, config, text, tuple(servers), tuple(left), keeps)
+    plan = InstallPlan(file, config, text, tuple(servers), tuple(left), keeps)
     if changes:
         file.check()
         _check(plan, changes)
     return plan
 
 
-def _check(plan: Plan, changes: Mapping[Place, str | None]) -> None:
+def _check(plan: InstallPlan, changes: Mapping[Place, str | None]) -> None:
     """Find out whether just that is changed, and whether it can be taken back.
 
     Raises:
@@ -144,7 +146,7 @@ def _check(plan: Plan, changes: Mapping[Place, str | None]) -> None:
         )
 
 
-def plan_uninstall(client: Client, path: Path, names: Sequence[str]) -> Plan:
+def plan_uninstall(client: Client, path: Path, names: Sequence[str]) -> InstallPlan:
     """Take back what was installed.
 
     Args:
@@ -166,7 +168,7 @@ def plan_uninstall(client: Client, path: Path, names: Sequence[str]) -> Plan:
             f"is not known. Its own command is what follows on -- in {visible(str(path))}"
         )
     changes: dict[Place, str | None] = {}
-    servers: list[Entry] = []
+    servers: list[ServerEntry] = []
     for each in chosen:
         differs = [own for own in known[each.place] if not _is(config, own.place, own.after)]
         if not differs:
@@ -184,7 +186,7 @@ def plan_uninstall(client: Client, path: Path, names: Sequence[str]) -> Plan:
     if changes:
         file.check()
     drops = (*(each.place for each in chosen), *gone)
-    return Plan(file, config, text, tuple(servers), drops=drops)
+    return InstallPlan(file, config, text, tuple(servers), drops=drops)
 
 
 def _is(config: Config, place: Place, text: str | None) -> bool:
@@ -192,7 +194,7 @@ def _is(config: Config, place: Place, text: str | None) -> bool:
     return value is None if text is None else value == config.text.value_of(text)
 
 
-def _chosen(config: Config, path: Path, names: Sequence[str]) -> list[Entry]:
+def _chosen(config: Config, path: Path, names: Sequence[str]) -> list[ServerEntry]:
     """The servers of these names; all where there are none. Raises `ConfigInvalid`."""
     missing = sorted({*names} - {each.name for each in config.entries})
     if missing:

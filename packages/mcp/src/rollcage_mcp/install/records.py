@@ -16,10 +16,10 @@ from rollcage_mcp.install.errors import ConfigInvalid
 from rollcage_mcp.install.file import replace
 from rollcage_mcp.install.json_text import Place
 
-__all__ = ["Change", "Records"]
+__all__ = ["FileChange", "Records"]
 
 
-class Change(pydantic.BaseModel):
+class FileChange(pydantic.BaseModel):
     """A value of a client's file that was changed.
 
     Attributes:
@@ -39,7 +39,7 @@ class _Server(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     place: Place
-    changes: tuple[Change, ...]
+    changes: tuple[FileChange, ...]
 
 
 class _Records(pydantic.BaseModel):
@@ -56,7 +56,7 @@ class Records:
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
         self.path: Final = Path(state) / "rollcage" / "mcp-install.json"
 
-    def of(self, file: Path) -> dict[Place, tuple[Change, ...]]:
+    def of(self, file: Path) -> dict[Place, tuple[FileChange, ...]]:
         """What was changed in a file, server by server. Raises `ConfigInvalid`."""
         return {each.place: each.changes for each in self._read().files.get(str(file), [])}
 
@@ -68,7 +68,7 @@ class Records:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def keep(self, file: Path, changed: dict[Place, tuple[Change, ...]]) -> None:
+    def keep(self, file: Path, changed: dict[Place, tuple[FileChange, ...]]) -> None:
         """Keep what is changed in a file. Call it within `alone`."""
         self._write(file, self.of(file) | changed)
 
@@ -76,7 +76,7 @@ class Records:
         """Forget what was changed of servers. Call it within `alone`."""
         self._write(file, {at: own for at, own in self.of(file).items() if at not in servers})
 
-    def _write(self, file: Path, servers: dict[Place, tuple[Change, ...]]) -> None:
+    def _write(self, file: Path, servers: dict[Place, tuple[FileChange, ...]]) -> None:
         whole = self._read()
         whole.files[str(file)] = [_Server(place=at, changes=own) for at, own in servers.items()]
         if not servers:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from rollcage_toolbox.errors import PathRefused
 from rollcage_toolbox.workspace.changes import Change
 from rollcage_toolbox.workspace.images import ABSENT, Image, Images
-from rollcage_toolbox.workspace.place import Place, enter, remove_tree
+from rollcage_toolbox.workspace.place import NamedPlace, enter, remove_tree
 from rollcage_toolbox.workspace.tree import Tree
 
 __all__ = ["perform"]
@@ -20,7 +20,7 @@ __all__ = ["perform"]
 class _Held(NamedTuple):
     """A place that is kept from others while it changes."""
 
-    place: Place
+    place: NamedPlace
     temporary: int  # descriptor of the file that becomes the new content
 
 
@@ -90,13 +90,13 @@ def _become(tree: Tree, held: dict[str, _Held], before: Images, after: Images) -
             place.become(None, before[path], will)
 
 
-def _rename(source: Place, target: Place) -> None:
+def _rename(source: NamedPlace, target: NamedPlace) -> None:
     os.rename(source.name, target.name, src_dir_fd=source.fd, dst_dir_fd=target.fd)
     source.synced()
     target.synced()
 
 
-def _appear(place: Place, members: Images, image: Image, tree: Tree) -> None:
+def _appear(place: NamedPlace, members: Images, image: Image, tree: Tree) -> None:
     """Fill a directory under a temporary name, then give it its own."""
     unfinished = place.temporary + ".d"
     os.mkdir(unfinished, 0o700, dir_fd=place.fd)
@@ -117,7 +117,7 @@ def _appear(place: Place, members: Images, image: Image, tree: Tree) -> None:
     place.synced()
 
 
-def _vanish(place: Place, was: Image) -> None:
+def _vanish(place: NamedPlace, was: Image) -> None:
     """Take a directory away with all that is in it: first its name, then the rest."""
     if was == ABSENT:
         return

@@ -25,7 +25,7 @@ from rollcage_toolbox.errors import LimitExceeded, PathRefused
 from rollcage_toolbox.workspace.images import ABSENT, Image, Settings, dir_image, file_image
 from rollcage_toolbox.workspace.names import TEMPORARY, folded
 
-__all__ = ["Place", "enter", "in_store", "refuse_store", "remove_tree", "sweep"]
+__all__ = ["NamedPlace", "enter", "in_store", "refuse_store", "remove_tree", "sweep"]
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -73,7 +73,7 @@ def enter(fd: int, name: str, path: str) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class NamedPlace:
     """A name in an open directory.
 
     Attributes:

@@ -13,7 +13,7 @@ from rollcage.store import is_database, is_store, is_store_file
 from rollcage_toolbox.errors import LimitExceeded, PathRefused
 from rollcage_toolbox.workspace.images import ABSENT, Image, Images, Settings, dir_image
 from rollcage_toolbox.workspace.names import TEMPORARY, parts, usable
-from rollcage_toolbox.workspace.place import Place, enter, in_store, refuse_store, sweep
+from rollcage_toolbox.workspace.place import NamedPlace, enter, in_store, refuse_store, sweep
 
 __all__ = ["Found", "Tree"]
 
@@ -23,7 +23,7 @@ class Found(NamedTuple):
 
     path: str  # relative to where the walk began
     status: os.stat_result
-    place: Place
+    place: NamedPlace
 
 
 class Tree:
@@ -52,12 +52,12 @@ class Tree:
             os.close(fd)
 
     @contextlib.contextmanager
-    def place(self, path: str) -> Iterator[Place]:
+    def place(self, path: str) -> Iterator[NamedPlace]:
         """A place in the folder; the directory that it is in must be there."""
         *above, name = parts(path)
         with self.directory(tuple(above)) as fd:
             refuse_store(fd, name, path)
-            yield Place(fd, name, path, self.settings)
+            yield NamedPlace(fd, name, path, self.settings)
 
     def image(self, path: str, *, reading: bool = False) -> Image:
         """What is at a path, as data. Where a directory on the way is missing, nothing is."""
@@ -113,7 +113,7 @@ class Tree:
             except FileNotFoundError:
                 continue  # it went in between
             path = above + name
-            yield Found(path, status, Place(fd, name, path, self.settings))
+            yield Found(path, status, NamedPlace(fd, name, path, self.settings))
             if stat.S_ISDIR(status.st_mode) and usable(name):
                 if depth >= 63:
                     raise LimitExceeded(f"{path!r} is nested too deep")

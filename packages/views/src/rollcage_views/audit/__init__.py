@@ -3,7 +3,7 @@
 Needs `rollcage-views[audit]`, which finds credentials in texts.
 """
 
-from rollcage_views.audit.entry import FIELDS, Entry, Head, Origin
+from rollcage_views.audit.entry import FIELDS, AuditEntry, Origin, RunHeading
 from rollcage_views.audit.lines import instant, write_csv, write_jsonl
 from rollcage_views.audit.reading import Damaged, Item, Summary, audited, telling_of_others
 from rollcage_views.audit.selection import Named, Selection, runs_of
@@ -21,8 +21,29 @@ from rollcage_views.audit.telling import (
 from rollcage_views.screen import Screen
 
 __all__ = [
-    "FIELDS", "Damaged", "Entry", "Head", "Item", "Named", "Origin", "Screen", "Selection",
-    "Summary", "about_run", "audited", "counts_of", "instant", "most_first", "open_text", "runs_of",
-    "short", "subject", "telling_of_others", "totals_text", "what_happened", "who_decided",
-    "write_csv", "write_jsonl",
+    "FIELDS",
+    "AuditEntry",
+    "Damaged",
+    "Item",
+    "Named",
+    "Origin",
+    "RunHeading",
+    "Screen",
+    "Selection",
+    "Summary",
+    "about_run",
+    "audited",
+    "counts_of",
+    "instant",
+    "most_first",
+    "open_text",
+    "runs_of",
+    "short",
+    "subject",
+    "telling_of_others",
+    "totals_text",
+    "what_happened",
+    "who_decided",
+    "write_csv",
+    "write_jsonl",
 ]  # fmt: skip

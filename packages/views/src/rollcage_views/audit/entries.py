@@ -8,17 +8,17 @@ from typing import Any
 
 from rollcage.trace import REPLAYED, AskedApproval, RefusedCall, Run, Step
 
-from rollcage_views.audit.entry import Entry, Head, Origin, policy_text
+from rollcage_views.audit.entry import AuditEntry, Origin, RunHeading, policy_text
 from rollcage_views.lineage import Effect
 from rollcage_views.screen import Screen
 
 __all__ = ["Elsewhere", "entries_of", "head_of"]
 
 
-def head_of(seen: Run, torn: int, screen: Screen) -> Head:
+def head_of(seen: Run, torn: int, screen: Screen) -> RunHeading:
     """What is said of a run before its entries."""
     started = seen.started
-    return Head(
+    return RunHeading(
         run=started["run"],
         job=screen.text(started["name"]),
         status=seen.status,
@@ -61,7 +61,7 @@ def entries_of(
     elsewhere: Elsewhere,
     screen: Screen,
     orphans: Callable[[Run], Iterable[Effect]],
-) -> list[Entry]:
+) -> list[AuditEntry]:
     """The entries of a run.
 
     Args:
@@ -132,11 +132,11 @@ class _Telling:
                 found = policy
         return found
 
-    def said(self) -> Iterator[Entry]:
+    def said(self) -> Iterator[AuditEntry]:
         """What the user said, where the session was told."""
         said: Any = self._started.get("said")
         if said:
-            yield Entry(
+            yield AuditEntry(
                 kind="said",
                 time=self._started["time"],
                 **self._of_run,
@@ -145,11 +145,11 @@ class _Telling:
                 state="said",
             )
 
-    def loaded(self, event: Mapping[str, Any]) -> Entry:
+    def loaded(self, event: Mapping[str, Any]) -> AuditEntry:
         """A policy that was loaded in the middle of the run, or could not be."""
         error: Mapping[str, Any] = event.get("error") or {}
         policy = _policy_of(event, self._screen)
-        return Entry(
+        return AuditEntry(
             kind="policy",
             time=event["time"],
             **self._of_run,
@@ -163,12 +163,12 @@ class _Telling:
         asked = self._requests.get(approval or "", {}).get("args")
         return "" if asked is None or asked == args else self._screen.arguments(asked)
 
-    def call(self, row: Step) -> Entry:
+    def call(self, row: Step) -> AuditEntry:
         text, verdict = self._screen.text, row.verdict or {}
         shadow: Mapping[str, Any] = verdict.get("shadow") or {}
         first = None if row.origin is None else (str(row.origin[0]), int(row.origin[1]))
         undone = row.undone or self._elsewhere.undone.get(first or (self._run, row.step), "")
-        return Entry(
+        return AuditEntry(
             kind="call",
             time=row.time,
             **self._of_run,
@@ -204,9 +204,9 @@ class _Telling:
             left_by=None if first else self._elsewhere.left.get((self._run, row.step)),
         )
 
-    def refused(self, row: RefusedCall) -> Entry:
+    def refused(self, row: RefusedCall) -> AuditEntry:
         text = self._screen.text
-        return Entry(
+        return AuditEntry(
             kind="refused",
             time=row.time,
             **self._of_run,
@@ -222,9 +222,9 @@ class _Telling:
             state="refused",
         )
 
-    def orphan(self, effect: Effect) -> Entry:
+    def orphan(self, effect: Effect) -> AuditEntry:
         at = effect.run, effect.step
-        return Entry(
+        return AuditEntry(
             kind="orphan",
             time=self._ended,
             **self._of_run,
@@ -235,7 +235,7 @@ class _Telling:
             undone=self._elsewhere.undone.get(at, ""),
         )
 
-    def approval(self, asked: AskedApproval) -> Entry:
+    def approval(self, asked: AskedApproval) -> AuditEntry:
         """A request with what became of it.
 
         One that a halted run left behind is pending, or continued where a later run had its answer.
@@ -246,7 +246,7 @@ class _Telling:
         edited = said.get("args")
         shadow: Mapping[str, Any] = verdict.get("shadow") or {}
         policy = self._policy((decided or request)["time"])
-        return Entry(
+        return AuditEntry(
             kind="approval",
             time=(decided or request)["time"],
             **self._of_run,
@@ -275,10 +275,10 @@ class _Telling:
     def _left_behind(self, request: str) -> str:
         return "continued" if request in self._elsewhere.decided else "pending"
 
-    def undo(self, event: Mapping[str, Any]) -> Entry:
+    def undo(self, event: Mapping[str, Any]) -> AuditEntry:
         of = (str(event["of"][0]), int(event["of"][1]))
         row = self._row_of(of)
-        return Entry(
+        return AuditEntry(
             kind="undo",
             time=event["time"],
             **self._of_run,
@@ -295,8 +295,8 @@ class _Telling:
             return self._rows.get(of[1])
         return next((r for r in self._rows.values() if r.origin and (*r.origin[:2],) == of), None)
 
-    def stop(self, event: Mapping[str, Any]) -> Entry:
-        return Entry(
+    def stop(self, event: Mapping[str, Any]) -> AuditEntry:
+        return AuditEntry(
             kind="stop",
             time=event["time"],
             **self._of_run,

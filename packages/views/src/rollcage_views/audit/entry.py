@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from rollcage_views.viewer import Viewer
 
-__all__ = ["FIELDS", "Entry", "Head", "Origin", "as_seen_by", "policy_text"]
+__all__ = ["FIELDS", "AuditEntry", "Origin", "RunHeading", "as_seen_by", "policy_text"]
 
 Origin = tuple[str, int]  # run and number
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Entry:
+class AuditEntry:
     """One line of an audit; every text in it has been screened, and no field is left out.
 
     Attributes:
@@ -115,11 +115,11 @@ class Entry:
 
 
 _OPEN: Final = frozenset({"unknown", "pending", "not_asked_for"})
-FIELDS: Final = tuple(field.name for field in dataclasses.fields(Entry))
+FIELDS: Final = tuple(field.name for field in dataclasses.fields(AuditEntry))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Head:
+class RunHeading:
     """A run of which entries follow.
 
     Attributes:
@@ -155,7 +155,7 @@ _VALUES: Final = ("args", "args_before", "reason", "shadow_reason", "outcome", "
 _HIDDEN: Final = "<redacted>"
 
 
-def as_seen_by(viewer: Viewer, entry: Entry) -> Entry:
+def as_seen_by(viewer: Viewer, entry: AuditEntry) -> AuditEntry:
     """An entry, with what may quote a value hidden from who must not see it."""
     if viewer.values:
         return entry

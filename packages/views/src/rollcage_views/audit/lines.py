@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
-from rollcage_views.audit.entry import FIELDS, Entry
+from rollcage_views.audit.entry import FIELDS, AuditEntry
 from rollcage_views.audit.reading import Damaged, Item, Summary
 
 __all__ = ["instant", "write_csv", "write_jsonl"]
@@ -36,7 +36,7 @@ def instant(microseconds: int) -> str:
 
 def _data(item: Item) -> dict[str, Any] | None:
     """An item as data of one shape; None for the beginning of a run, which each entry repeats."""
-    if isinstance(item, Entry):
+    if isinstance(item, AuditEntry):
         data = dataclasses.asdict(item)
         for name in _PAIRS:
             run, step = data.pop(name) or ("", None)

@@ -14,7 +14,7 @@ from rollcage.store import RunTrace, check_attested
 from rollcage.trace import Run, read_run
 
 from rollcage_views.audit.entries import Elsewhere, entries_of, head_of
-from rollcage_views.audit.entry import Entry, Head, as_seen_by
+from rollcage_views.audit.entry import AuditEntry, RunHeading, as_seen_by
 from rollcage_views.audit.selection import Named, Selection
 from rollcage_views.lineage import Effect, lineage_of, standing
 from rollcage_views.screen import Screen
@@ -38,7 +38,7 @@ class Damaged:
     reason: str
 
 
-Item = Head | Entry | Damaged
+Item = RunHeading | AuditEntry | Damaged
 
 
 @dataclasses.dataclass(slots=True)
@@ -71,13 +71,13 @@ class Summary:
     states: Counter[str] = dataclasses.field(default_factory=Counter[str])
     approvals: Counter[str] = dataclasses.field(default_factory=Counter[str])
     undos: Counter[str] = dataclasses.field(default_factory=Counter[str])
-    open: list[Entry] = dataclasses.field(default_factory=list[Entry])
+    open: list[AuditEntry] = dataclasses.field(default_factory=list[AuditEntry])
     more_open: int = 0
     damaged: list[Damaged] = dataclasses.field(default_factory=list[Damaged])
     pruned: int = 0
     credentials: dict[str, int] = dataclasses.field(default_factory=dict[str, int])
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: AuditEntry) -> None:
         """Count an entry."""
         self.kinds[entry.kind] += 1
         if entry.kind == "call":

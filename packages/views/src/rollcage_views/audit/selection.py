@@ -9,7 +9,7 @@ from typing import Final
 
 from rollcage.store import Reader, RunInfo, Store
 
-from rollcage_views.audit.entry import Entry
+from rollcage_views.audit.entry import AuditEntry
 
 __all__ = ["Named", "Selection", "runs_of"]
 
@@ -36,7 +36,7 @@ class Selection:
     decisions: tuple[str, ...] = ()
     undone: bool = False
 
-    def __contains__(self, entry: Entry) -> bool:
+    def __contains__(self, entry: AuditEntry) -> bool:
         return (
             (self.since is None or entry.time >= self.since)
             and (self.until is None or entry.time < self.until)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from rollcage_views.audit.entry import Entry, Head, Origin, policy_text
+from rollcage_views.audit.entry import AuditEntry, Origin, RunHeading, policy_text
 from rollcage_views.audit.lines import instant
 from rollcage_views.audit.reading import Summary
 
@@ -14,7 +14,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def subject(entry: Entry) -> str:
+def subject(entry: AuditEntry) -> str:
     """What an entry is about."""
     if entry.kind == "call":
         return f"↺ {entry.tool}" if entry.undoes else entry.tool
@@ -25,7 +25,7 @@ def subject(entry: Entry) -> str:
     return f"{words[entry.kind]} {entry.tool}".rstrip()
 
 
-def who_decided(entry: Entry) -> str:
+def who_decided(entry: AuditEntry) -> str:
     """The decision, by which rule, by whom."""
     if entry.kind in ("undo", "orphan"):
         return ""
@@ -46,7 +46,7 @@ def who_decided(entry: Entry) -> str:
     return " ".join(parts)
 
 
-def what_happened(entry: Entry) -> str:
+def what_happened(entry: AuditEntry) -> str:
     """What became of it, where it first ran, and whether it was undone."""
     parts = [entry.state.replace("_", " ")]
     said = entry.reason if entry.kind != "call" or entry.state == "blocked" else entry.outcome
@@ -72,12 +72,12 @@ def what_happened(entry: Entry) -> str:
     return "; ".join(parts)
 
 
-def _step_text(entry: Entry, step: Origin) -> str:
+def _step_text(entry: AuditEntry, step: Origin) -> str:
     run, number = step
     return f"step {number}" if run == entry.run else f"step {number} of run {run}"
 
 
-def about_run(head: Head, when: str = "") -> str:
+def about_run(head: RunHeading, when: str = "") -> str:
     """A run in a line: how it stands, and when it started, in UTC where nobody says it else."""
     when = when or instant(head.time)
     joined = " of " if head.mode == "fork" else ", resumes "
@@ -113,7 +113,7 @@ def totals_text(summary: Summary) -> str:
     return f"{runs}; {calls} call{'' if calls == 1 else 's'}{refused} in {told} of them"
 
 
-def open_text(entry: Entry) -> str:
+def open_text(entry: AuditEntry) -> str:
     """An entry that somebody has to look at, in a line."""
     where = f"step {entry.step} of " if entry.step else ""
     return f"{where}run {entry.run}: {subject(entry)}: {short(what_happened(entry), 300)}"

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from typing import TextIO
 
 from rollcage_views.audit import (
+    AuditEntry,
     Damaged,
-    Entry,
-    Head,
     Item,
+    RunHeading,
     Summary,
     about_run,
     counts_of,
@@ -85,15 +85,15 @@ def audit_parts(
     """
     inside = False
     for item in items:
-        if inside and not isinstance(item, Entry):
+        if inside and not isinstance(item, AuditEntry):
             yield "end", AuditRun()
             inside = False
         match item:
-            case Head():
+            case RunHeading():
                 inside = True
                 about = about_run(item, utc_text(item.time))
                 yield "run", AuditRun(item.run, item.job, about, item.status)
-            case Entry():
+            case AuditEntry():
                 yield "row", audit_row(item)
             case Damaged():
                 yield "damaged", item
@@ -102,7 +102,7 @@ def audit_parts(
     yield "summary", _summary(summary)
 
 
-def audit_row(entry: Entry) -> AuditRow:
+def audit_row(entry: AuditEntry) -> AuditRow:
     """One entry."""
     return AuditRow(
         run=entry.run,

@@ -12,7 +12,7 @@ from rollcage.trace import REPLAYED, Run, Step
 from rollcage_views.html.links import Links
 from rollcage_views.html.rendering import write_report
 from rollcage_views.html.rows import Cut, StepRow, cut, step_rows
-from rollcage_views.lineage import Standing, lineage_of, standing, words
+from rollcage_views.lineage import LineageStatus, lineage_of, standing, words
 from rollcage_views.policies import Hit, RuleCount, hits_of, rule_counts
 from rollcage_views.text import arguments_text, duration_text, utc_text, value_text
 from rollcage_views.text import visible as safe
@@ -99,7 +99,7 @@ class RunPage:
 
 def run_page(
     runs: Sequence[Run],
-    stands: Standing,
+    stands: LineageStatus,
     reader: Reader,
     *,
     steps: Sequence[Step] | None = None,

@@ -17,7 +17,7 @@ from rollcage_workflow.expressions import (
 from rollcage_workflow.files import Path, written
 from rollcage_workflow.graph import Checked, Graph, Node, ancestors, between, cycle, loops_of
 from rollcage_workflow.kinds import KINDS
-from rollcage_workflow.plan import Block, Each, Plan, Step
+from rollcage_workflow.plan import Block, Each, Plan, PlanStep
 from rollcage_workflow.schemas import ANY, Shape, nearest, table
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _MOST_CIRCLES: Final = 20
 
 def block(
     checking: Checking,
-    steps: Mapping[str, Step],
+    steps: Mapping[str, PlanStep],
     path: Path,
     around: Around,
     *,
@@ -78,7 +78,7 @@ def block(
     return Graph.of(units, [*steps][-1], f"{checking.name}: {written(path)}"), results
 
 
-def _rolls_back(checking: Checking, step: Step, above: tuple[str, ...] = ()) -> bool:
+def _rolls_back(checking: Checking, step: PlanStep, above: tuple[str, ...] = ()) -> bool:
     """Whether a failure of a step, or inside it, undoes what was done before."""
     if step.on_failure is not None:
         return step.on_failure == "rollback"
@@ -104,7 +104,7 @@ def _plan_of(checking: Checking, known: Plan | Checked | str) -> Plan | None:
 
 
 def _before(
-    checking: Checking, name: str, step: Step, steps: Mapping[str, Step], path: Path
+    checking: Checking, name: str, step: PlanStep, steps: Mapping[str, PlanStep], path: Path
 ) -> tuple[str, ...]:
     """What a step comes after: what it uses, and what it says."""
     found: list[str] = []
@@ -141,7 +141,10 @@ def _order(checking: Checking, before: dict[str, tuple[str, ...]], path: Path) -
 
 
 def _jumps(
-    checking: Checking, steps: Mapping[str, Step], before: Mapping[str, Sequence[str]], path: Path
+    checking: Checking,
+    steps: Mapping[str, PlanStep],
+    before: Mapping[str, Sequence[str]],
+    path: Path,
 ) -> bool:
     """Whether there are jumps, all of which can be done."""
     spans: dict[str, frozenset[str]] = {}
@@ -183,7 +186,12 @@ def _retried(checking: Checking, node: Node, path: Path) -> None:
 
 
 def step(
-    checking: Checking, name: str, step: Step, before: tuple[str, ...], path: Path, around: Around
+    checking: Checking,
+    name: str,
+    step: PlanStep,
+    before: tuple[str, ...],
+    path: Path,
+    around: Around,
 ) -> tuple[Node, Shape]:
     """A step, and the shape of its result."""
     if step.when is not None:
@@ -231,7 +239,7 @@ def inner(
     return dataclasses.replace(graph, result=of.result), shape
 
 
-def _sources(step: Step) -> Iterable[str]:
+def _sources(step: PlanStep) -> Iterable[str]:
     """All expressions in a step, and in the steps inside it."""
     for kind in ("args", "inputs", "value"):
         yield from (source for _, source in templates(getattr(step, kind)))

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pydantic
 
 from rollcage_workflow.check import blocks
-from rollcage_workflow.errors import Finding, PlanInvalid
+from rollcage_workflow.errors import PlanFinding, PlanInvalid
 from rollcage_workflow.expressions import (
     Expression,
     ExpressionInvalid,
@@ -19,7 +19,7 @@ from rollcage_workflow.expressions import (
 )
 from rollcage_workflow.files import Document, Path, read_file
 from rollcage_workflow.graph import Checked, Graph
-from rollcage_workflow.plan import Block, Each, Plan, Repeat, Step, Team, Wait
+from rollcage_workflow.plan import Block, Each, Plan, PlanStep, Repeat, Team, Wait
 from rollcage_workflow.schemas import Shape, invalid, misfit, nearest, of_template, part, table
 
 __all__ = ["Around", "Checking", "Workflows"]
@@ -27,7 +27,7 @@ __all__ = ["Around", "Checking", "Workflows"]
 Workflows = Mapping[str, "Plan | Checked | str"]
 """Plans that a `workflow:` step names; each may be the path of a file."""
 
-_MODELS: Final = (Plan, Step, Team, Each, Repeat, Block, Wait)
+_MODELS: Final = (Plan, PlanStep, Team, Each, Repeat, Block, Wait)
 _FIELDS: Final = frozenset().union(*(model.model_fields for model in _MODELS)) | {
     *("attempts", "wait", "factor", "on", "to", "when", "most")
 }
@@ -69,7 +69,7 @@ class Checking:
         self.workflows = workflows
         self.above = above
         self.name = ""  # the plan's
-        self.findings: list[Finding] = []
+        self.findings: list[PlanFinding] = []
         self.document = Document("<plan>", {}, {})
 
     def find(self, path: Path, code: str, reason: str) -> None:
@@ -155,7 +155,7 @@ class Checking:
         return shape
 
     def block(
-        self, steps: Mapping[str, Step], path: Path, around: Around, *, apart: bool = False
+        self, steps: Mapping[str, PlanStep], path: Path, around: Around, *, apart: bool = False
     ) -> tuple[Graph, dict[str, Shape]]:
         """See `blocks.block`."""
         return blocks.block(self, steps, path, around, apart=apart)

@@ -27,7 +27,7 @@ from rollcage_workflow.commands.given import (
     given_json,
     given_results,
 )
-from rollcage_workflow.commands.progress import Progress
+from rollcage_workflow.commands.progress import ProgressTable
 from rollcage_workflow.commands.steering import add_commands
 from rollcage_workflow.errors import PlanInvalid
 from rollcage_workflow.example import PLAN, TOOLS
@@ -136,7 +136,7 @@ def run(
     if as_json:
         found = asyncio.run(run_plan(checked, inputs, **options))
     else:
-        with Progress(console(error=True)) as progress:
+        with ProgressTable(console(error=True)) as progress:
             found = asyncio.run(run_plan(checked, inputs, told=progress.told, **options))
     _show(found, as_json=as_json)
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from rollcage_cli.output import visible
 
-__all__ = ["Progress"]
+__all__ = ["ProgressTable"]
 
 _SHOWN: Final = 20
 _STYLES: Final = {
@@ -24,7 +24,7 @@ _STYLES: Final = {
 }  # fmt: skip
 
 
-class Progress:
+class ProgressTable:
     """Shows the steps of an attempt; `told` is what `run` tells of them.
 
     Args:

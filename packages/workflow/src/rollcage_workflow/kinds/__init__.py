@@ -14,7 +14,7 @@ from rollcage_workflow.kinds import each, repeat, team, tools, value, wait, work
 if TYPE_CHECKING:
     from rollcage_workflow.check.checking import Around, Checking
     from rollcage_workflow.files import Path
-    from rollcage_workflow.flow import Place
+    from rollcage_workflow.flow import BlockPlace
     from rollcage_workflow.graph import Node
     from rollcage_workflow.interpret import Interpreter
     from rollcage_workflow.schemas import Shape
@@ -31,7 +31,7 @@ class Kind(Protocol):
         """Find what is wrong with a step; the step with all that it needs, its result's shape."""
         ...
 
-    async def run(self, interpreter: Interpreter, node: Node, place: Place) -> Any:
+    async def run(self, interpreter: Interpreter, node: Node, place: BlockPlace) -> Any:
         """Do a step; its result."""
         ...
 

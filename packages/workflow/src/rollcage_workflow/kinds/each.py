@@ -15,7 +15,7 @@ from rollcage_workflow.schemas import ANY, Shape, misfit, of_template, types
 if TYPE_CHECKING:
     from rollcage_workflow.check.checking import Around, Checking
     from rollcage_workflow.files import Path
-    from rollcage_workflow.flow import Place
+    from rollcage_workflow.flow import BlockPlace
     from rollcage_workflow.graph import Node
     from rollcage_workflow.interpret import Interpreter
 
@@ -40,7 +40,7 @@ def check(checking: Checking, node: Node, path: Path, around: Around) -> tuple[N
     return dataclasses.replace(node, inner=graph), Shape.of({"type": "array", "items": items})
 
 
-async def run(interpreter: Interpreter, node: Node, place: Place) -> Any:
+async def run(interpreter: Interpreter, node: Node, place: BlockPlace) -> Any:
     """See `Kind.run`."""
     each, graph = node.step.each, node.inner
     assert each is not None

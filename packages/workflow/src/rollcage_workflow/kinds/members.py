@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rollcage_workflow.flow import Flow, NotReached, Waits, cancelling, raise_first
 
 if TYPE_CHECKING:
-    from rollcage_workflow.flow import Place
+    from rollcage_workflow.flow import BlockPlace
     from rollcage_workflow.interpret import Interpreter
 
 __all__ = ["Member", "side_by_side"]
@@ -28,8 +28,8 @@ async def side_by_side(
     interpreter: Interpreter,
     members: list[Member],
     most: int,
-    place: Place,
-    do: Callable[[int, Place], Awaitable[Any]],
+    place: BlockPlace,
+    do: Callable[[int, BlockPlace], Awaitable[Any]],
 ) -> list[Any]:
     """Do parts at once, each in a branch of its own; their results, in order."""
     room = asyncio.Semaphore(most)

@@ -16,7 +16,7 @@ from rollcage_workflow.schemas import ANY, Shape
 if TYPE_CHECKING:
     from rollcage_workflow.check.checking import Around, Checking
     from rollcage_workflow.files import Path
-    from rollcage_workflow.flow import Place
+    from rollcage_workflow.flow import BlockPlace
     from rollcage_workflow.graph import Node
     from rollcage_workflow.interpret import Interpreter
 
@@ -36,7 +36,7 @@ def check(checking: Checking, node: Node, path: Path, around: Around) -> tuple[N
     return dataclasses.replace(node, inner=graph), result
 
 
-async def run(interpreter: Interpreter, node: Node, place: Place) -> Any:
+async def run(interpreter: Interpreter, node: Node, place: BlockPlace) -> Any:
     """See `Kind.run`."""
     repeat, graph = node.step.repeat, node.inner
     assert repeat is not None
@@ -51,7 +51,7 @@ async def run(interpreter: Interpreter, node: Node, place: Place) -> Any:
 
 
 async def _rounds(
-    interpreter: Interpreter, repeat: Repeat, graph: Graph, place: Place, path: str
+    interpreter: Interpreter, repeat: Repeat, graph: Graph, place: BlockPlace, path: str
 ) -> Any:
     last: Any = None
     with contextlib.ExitStack() as group:

@@ -17,7 +17,7 @@ from rollcage_workflow.schemas import ANY, Shape, table
 if TYPE_CHECKING:
     from rollcage_workflow.check.checking import Around, Checking
     from rollcage_workflow.files import Path
-    from rollcage_workflow.flow import Place
+    from rollcage_workflow.flow import BlockPlace
     from rollcage_workflow.interpret import Interpreter
 
 __all__ = ["check", "run"]
@@ -51,7 +51,7 @@ def check(checking: Checking, node: Node, path: Path, around: Around) -> tuple[N
     return dataclasses.replace(node, inner=graph), shape
 
 
-async def run(interpreter: Interpreter, node: Node, place: Place) -> Any:
+async def run(interpreter: Interpreter, node: Node, place: BlockPlace) -> Any:
     """See `Kind.run`."""
     team, graph = node.step.team, node.inner
     assert team is not None
@@ -80,7 +80,7 @@ async def run(interpreter: Interpreter, node: Node, place: Place) -> Any:
     return await interpreter.session.arun(container("team"), named, body, is_async=True)
 
 
-async def _value_of(interpreter: Interpreter, node: Node, place: Place) -> Any:
+async def _value_of(interpreter: Interpreter, node: Node, place: BlockPlace) -> Any:
     return (await interpreter.step(node, place)).value
 
 
@@ -89,7 +89,7 @@ async def _first(
     team: Team,
     members: Mapping[str, Node],
     wanted: int,
-    place: Place,
+    place: BlockPlace,
     path: str,
 ) -> dict[str, Any]:
     """The results of the first to end well; what the others did is undone.

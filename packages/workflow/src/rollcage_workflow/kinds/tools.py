@@ -17,7 +17,7 @@ from rollcage_workflow.tools import contract_of
 if TYPE_CHECKING:
     from rollcage_workflow.check.checking import Around, Checking
     from rollcage_workflow.files import Path
-    from rollcage_workflow.flow import Place
+    from rollcage_workflow.flow import BlockPlace
     from rollcage_workflow.graph import Node
     from rollcage_workflow.interpret import Interpreter
 
@@ -117,7 +117,7 @@ def _path_of(template: Any) -> tuple[str, ...] | None:
     return None
 
 
-async def run(interpreter: Interpreter, node: Node, place: Place) -> Any:
+async def run(interpreter: Interpreter, node: Node, place: BlockPlace) -> Any:
     """See `Kind.run`. What changes nothing may be broken off."""
     assert node.tool is not None
     assert node.contract is not None

@@ -16,7 +16,7 @@ from rollcage_workflow.schemas import Shape, invalid
 if TYPE_CHECKING:
     from rollcage_workflow.check.checking import Around, Checking
     from rollcage_workflow.files import Path
-    from rollcage_workflow.flow import Place
+    from rollcage_workflow.flow import BlockPlace
     from rollcage_workflow.graph import Node
     from rollcage_workflow.interpret import Interpreter
 
@@ -49,7 +49,7 @@ def check(checking: Checking, node: Node, path: Path, around: Around) -> tuple[N
     return node, Shape.of(wait.accepts)
 
 
-async def run(interpreter: Interpreter, node: Node, place: Place) -> Any:
+async def run(interpreter: Interpreter, node: Node, place: BlockPlace) -> Any:
     """See `Kind.run`.
 
     Raises:
@@ -93,7 +93,7 @@ async def _signal(interpreter: Interpreter, wait: Wait, step: str) -> Any:
     return sent["data"]
 
 
-async def _approval(interpreter: Interpreter, node: Node, place: Place) -> Any:
+async def _approval(interpreter: Interpreter, node: Node, place: BlockPlace) -> Any:
     wait, approvals = node.step.wait, interpreter.approvals
     assert wait is not None
     question, run = fill(wait.approval, place.variables), interpreter.session.run_id

@@ -21,7 +21,7 @@ from rollcage_workflow.schemas import ANY, Shape, misfit, nearest
 if TYPE_CHECKING:
     from rollcage_workflow.check.checking import Around, Checking
     from rollcage_workflow.files import Path
-    from rollcage_workflow.flow import Place
+    from rollcage_workflow.flow import BlockPlace
     from rollcage_workflow.interpret import Interpreter
 
 __all__ = ["check", "run"]
@@ -87,7 +87,7 @@ def _contracts_in(graph: Graph) -> Iterable[Contract]:
                 waiting += inner.units
 
 
-async def run(interpreter: Interpreter, node: Node, place: Place) -> Any:
+async def run(interpreter: Interpreter, node: Node, place: BlockPlace) -> Any:
     """See `Kind.run`. Where the other plan says `on_failure`, that counts for what fails in it."""
     checked = node.plan
     assert checked is not None

@@ -24,7 +24,7 @@ from rollcage_cli.tools import contracts_of, load_tools
 
 from rollcage_policy import Policy, Rerun
 from rollcage_policy.commands.backtest.rows import (
-    Row,
+    BacktestRow,
     forked_row,
     judged_row,
     over,
@@ -146,7 +146,7 @@ def backtest(
         else:
             made_by = Program.of(program or (), function)
 
-            def fork(row: Row, seen: Run) -> None:
+            def fork(row: BacktestRow, seen: Run) -> None:
                 found = Found(own, row.run)
                 asked = asked_fork(found, model=model, tools=tools or (), answers=answer or ())
                 forked_row(row, seen, asked, made_by)
@@ -180,7 +180,7 @@ def _chosen(
 
 
 def _tell(
-    rows: list[Row],
+    rows: list[BacktestRow],
     change: str,
     limits: dict[str, int | None],
     page: TextIO | None,

@@ -9,21 +9,21 @@ from typing import Any, Final
 from rollcage.errors import RollcageError
 from rollcage.store import RunInfo, Store, check_attested
 from rollcage.trace import Run, Step, read_run
-from rollcage_cli.forks import Asked, Forked, Program, run_fork, would_have
+from rollcage_cli.forks import ForkRequest, ForkResult, Program, run_fork, would_have
 from rollcage_views import align, first_difference, in_order
 
 from rollcage_policy import Judged, Rerun
 
-__all__ = ["LIMITS", "Row", "forked_row", "judged_row", "over", "worth_testing"]
+__all__ = ["LIMITS", "BacktestRow", "forked_row", "judged_row", "over", "worth_testing"]
 
 LIMITS: Final = ("blocked", "asked", "newly_allowed", "unknown", "writes", "failed")
-"""What a threshold can be set for, by its name in a `Row`."""
+"""What a threshold can be set for, by its name in a `BacktestRow`."""
 
 _JOBS: Final = ("record", "resume", "imported")  # forks and replays are no evidence of anything
 
 
 @dataclasses.dataclass(slots=True)
-class Row:
+class BacktestRow:
     """One run.
 
     Attributes:
@@ -78,11 +78,11 @@ def worth_testing(infos: Sequence[RunInfo]) -> list[RunInfo]:
 
 
 def over(
-    store: Store, infos: Iterable[RunInfo], row_of: Callable[[Row, Run], None]
-) -> Iterable[Row]:
+    store: Store, infos: Iterable[RunInfo], row_of: Callable[[BacktestRow, Run], None]
+) -> Iterable[BacktestRow]:
     """A row for each run; one that can't be read has its error."""
     for info in infos:
-        row = Row(info.run, info.name, status=info.status or "unfinished")
+        row = BacktestRow(info.run, info.name, status=info.status or "unfinished")
         try:
             trace = dataclasses.replace(store.read(info.run), info=info)
             check_attested(trace)
@@ -92,7 +92,7 @@ def over(
         yield row
 
 
-def judged_row(row: Row, run: Run, rerun: Rerun, get_blob: Callable[[str], bytes]) -> None:
+def judged_row(row: BacktestRow, run: Run, rerun: Rerun, get_blob: Callable[[str], bytes]) -> None:
     """Count what a policy says of a recorded run; no tool runs, and no code of an agent."""
     for judged in rerun.over(run, get_blob):
         row.calls += 1
@@ -106,7 +106,7 @@ def judged_row(row: Row, run: Run, rerun: Rerun, get_blob: Callable[[str], bytes
         row.cost = rerun.spent.cost
 
 
-def _count_change(row: Row, judged: Judged) -> None:
+def _count_change(row: BacktestRow, judged: Judged) -> None:
     was, now = judged.was.decision, "" if judged.now is None else judged.now.decision
     said = f"{judged.view.name}: {was} → {now}"
     row.first = row.first or (f"step {judged.step}, {said}" if judged.step else said)
@@ -118,9 +118,9 @@ def _count_change(row: Row, judged: Judged) -> None:
         row.newly_allowed += 1
 
 
-def forked_row(row: Row, run: Run, asked: Asked, program: Program) -> None:
+def forked_row(row: BacktestRow, run: Run, asked: ForkRequest, program: Program) -> None:
     """Count what a program makes of a recorded run today, as a fork of it."""
-    made: Forked = run_fork(asked, program, quiet=True)
+    made: ForkResult = run_fork(asked, program, quiet=True)
     fork = made.run
     steps = [step for step in fork.steps if step.kind != "branch"]
     fresh = [step for step in steps if step.state in ("ran", "failed") and step.simulated is None]

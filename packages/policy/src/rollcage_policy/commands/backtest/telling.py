@@ -11,7 +11,7 @@ from rich.text import Text
 from rollcage_cli.output import arguments_text, counted, visible
 from rollcage_cli.table import Table
 
-from rollcage_policy.commands.backtest.rows import LIMITS, Row
+from rollcage_policy.commands.backtest.rows import LIMITS, BacktestRow
 
 __all__ = ["as_data", "print_table", "totals", "write_page"]
 
@@ -20,12 +20,14 @@ _FORKED: Final = ("calls", "ran", "blocked", "writes", "failed", "tokens")
 _TITLES: Final = {"newly_allowed": "allowed", "asked": "asks", "writes": "new writes"}
 
 
-def totals(rows: Sequence[Row]) -> dict[str, int]:
+def totals(rows: Sequence[BacktestRow]) -> dict[str, int]:
     """The sums over all runs, by what is counted."""
     return {what: sum(row.count(what) for row in rows) for what in (*_JUDGED, "writes", "failed")}
 
 
-def print_table(out: Console, rows: Sequence[Row], change: str, over: Mapping[str, int]) -> None:
+def print_table(
+    out: Console, rows: Sequence[BacktestRow], change: str, over: Mapping[str, int]
+) -> None:
     """A line a run, then the sums, and what went over its limit."""
     columns = _columns(rows)
     table = Table()
@@ -54,20 +56,20 @@ def print_table(out: Console, rows: Sequence[Row], change: str, over: Mapping[st
         out.print(Text(said, style="bold red"), soft_wrap=True)
 
 
-def _columns(rows: Sequence[Row]) -> Sequence[str]:
+def _columns(rows: Sequence[BacktestRow]) -> Sequence[str]:
     """What is counted, where there is anything to count."""
     found = _FORKED if any(row.fork for row in rows) else _JUDGED
     return [each for each in found if each == "calls" or any(row.count(each) for row in rows)]
 
 
-def _counts(row: Row, columns: Sequence[str], *, priced: bool) -> list[str]:
+def _counts(row: BacktestRow, columns: Sequence[str], *, priced: bool) -> list[str]:
     """The numbers of a run that are not zero; what it cost is the last of them."""
     counts = [str(row.count(each) or "") for each in columns]
     cost = "" if row.cost is None else f"{row.cost:.4g}"
     return [*counts, cost] if priced else counts
 
 
-def _over(rows: Sequence[Row], over: Mapping[str, int]) -> list[str]:
+def _over(rows: Sequence[BacktestRow], over: Mapping[str, int]) -> list[str]:
     """What went over its limit."""
     sums = totals(rows)
     return [
@@ -83,7 +85,7 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what.replace('_', ' ')}"
 
 
-def _sums(rows: Sequence[Row], change: str) -> str:
+def _sums(rows: Sequence[BacktestRow], change: str) -> str:
     sums = totals(rows)
     told = [_counted(sums[what], what) for what in LIMITS if sums[what]]
     unread = sum(bool(row.error) for row in rows)
@@ -92,7 +94,7 @@ def _sums(rows: Sequence[Row], change: str) -> str:
     return f"{head}, {', '.join(told) or 'nothing changes'}"
 
 
-def as_data(rows: Sequence[Row], change: str, over: Mapping[str, int]) -> dict[str, Any]:
+def as_data(rows: Sequence[BacktestRow], change: str, over: Mapping[str, int]) -> dict[str, Any]:
     """For machines."""
     return {
         "change": change,
@@ -102,7 +104,9 @@ def as_data(rows: Sequence[Row], change: str, over: Mapping[str, int]) -> dict[s
     }
 
 
-def write_page(out: TextIO, rows: Sequence[Row], change: str, over: Mapping[str, int]) -> None:
+def write_page(
+    out: TextIO, rows: Sequence[BacktestRow], change: str, over: Mapping[str, int]
+) -> None:
     """One page that needs nothing else, and in which all that is recorded is text."""
     from rollcage_views.html import write_report  # templates, which only a page waits for
 
@@ -120,7 +124,7 @@ def write_page(out: TextIO, rows: Sequence[Row], change: str, over: Mapping[str,
     )
 
 
-def _page_row(row: Row, columns: Sequence[str], *, priced: bool) -> dict[str, Any]:
+def _page_row(row: BacktestRow, columns: Sequence[str], *, priced: bool) -> dict[str, Any]:
     writes = [f"{visible(each['name'])}({arguments_text(each['args'])})" for each in row.writes]
     counts = _counts(row, columns, priced=priced)
     return {
