@@ -40,10 +40,11 @@ ADAPTER = [
     "exposes", "facade_here", "fixed", "gathered", "guard_each", "guard_of",
     "guarded_contract", "guarding",
     "held_by", "import_session", "imported_run", "is_list", "is_model_class", "is_object",
-    "is_tuple", "mcp_blocks", "mcp_definitions", "mcp_failure", "model_contract",
+    "is_tuple", "mcp_blocks", "mcp_content",
+    "mcp_definition", "mcp_definitions", "mcp_failure", "model_contract",
     "model_request", "offered", "option", "plain_body", "refuse_bare", "refuses_unguarded",
     "register_parts", "required_contract", "session_here", "slot_of", "step_here", "subclass",
-    "swapped", "type_hints",
+    "swapped", "type_hints", "watch_methods",
 ]  # fmt: skip
 TRACE = [
     "CHAIN_START", "FORMAT", "REPLAYED", "STAND_IN", "STATES", "TAG", "AskedApproval", "Native",

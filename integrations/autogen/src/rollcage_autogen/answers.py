@@ -43,8 +43,6 @@ def answer_of(pieces: Sequence[str | CreateResult]) -> Answer:
         return Answer(text="".join(each for each in pieces if isinstance(each, str)))
     result = whole(pieces)
     text = isinstance(result.content, str)
-    usage = result.usage
-    taken = {"input_tokens": usage.prompt_tokens, "output_tokens": usage.completion_tokens}
     return Answer(
         text=str(result.content) if text else "",
         reasoning=result.thought or "",
@@ -54,7 +52,7 @@ def answer_of(pieces: Sequence[str | CreateResult]) -> Answer:
             if isinstance(call, FunctionCall)
         ),
         finish_reason=result.finish_reason,
-        usage=taken if any(taken.values()) else None,
+        usage=Answer.used(result.usage.prompt_tokens, result.usage.completion_tokens),
     )
 
 
@@ -65,17 +63,14 @@ def result_of(answer: Answer) -> CreateResult:
     """
     calls = [FunctionCall(id=c.id, arguments=c.arguments, name=c.name) for c in answer.tool_calls]
     thoughts = [answer.reasoning, answer.text if calls else ""]
-    usage = answer.usage or {}
+    asked, said = answer.tokens
     otherwise: _Finish = "function_calls" if calls else "stop"
     if answer.finish_reason:
         otherwise = _FINISH.get(answer.finish_reason.lower(), "unknown")
     return CreateResult(
         finish_reason=otherwise,
         content=calls or answer.text,
-        usage=RequestUsage(
-            prompt_tokens=usage.get("input_tokens", 0),
-            completion_tokens=usage.get("output_tokens", 0),
-        ),
+        usage=RequestUsage(prompt_tokens=asked, completion_tokens=said),
         cached=True,
         thought="\n".join(each for each in thoughts if each) or None,
     )

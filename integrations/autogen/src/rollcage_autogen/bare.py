@@ -7,24 +7,22 @@ do nothing else than those methods. A tool that is none of AutoGen's `BaseTool` 
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from autogen_core.tools import BaseTool, TextResultContent, ToolResult, Workbench
 from pydantic import BaseModel
 from rollcage import Blocked, Session
 from rollcage.adapter import (
-    GUARD,
     as_written,
     declared_contract,
     guarded_contract,
     refuse_bare,
     refuses_unguarded,
     step_here,
+    watch_methods,
 )
 
 from rollcage_autogen.contracts import plain_function
@@ -32,7 +30,6 @@ from rollcage_autogen.turns import agent_name, begin_turn, listing, placed
 
 __all__ = ["before_question", "check_guarded", "in_guarded_call", "watch_calls"]
 
-_WATCHED: Final = "__rollcage_watched__"
 _ADVICE: Final = (
     'is not guarded, so it did not run: a session with unguarded="refuse" is open. Pass the '
     "tools through guard_tools, the workbench through RollcageWorkbench"
@@ -42,68 +39,9 @@ _HANDOFFS: Final = "autogen_agentchat.base._handoff"  # where the functions behi
 
 def watch_calls() -> None:
     """Look before each call of a tool or a workbench, of whichever class."""
-    roots: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
-        (BaseTool, _watch_tool),
-        (Workbench, _watch_workbench),
-    )
-    for root, watch in roots:
-        for cls in _and_below(root):
-            watch(cls)
-        _watch_later(root, watch)
-
-
-def _and_below(cls: Any) -> Iterator[Any]:
-    yield cls
-    for each in cls.__subclasses__():
-        yield from _and_below(each)
-
-
-def _watch_later(root: Any, watch: Callable[[Any], Any]) -> None:
-    """The same for the subclasses that are made from now on."""
-
-    def __init_subclass__(cls: Any, /, **options: Any) -> None:  # noqa: N807 - it becomes one
-        cast("Any", super(root, cls)).__init_subclass__(**options)
-        watch(cls)
-
-    root.__init_subclass__ = classmethod(__init_subclass__)
-
-
-def _watch_tool(cls: Any) -> None:
-    for name in ("run", "run_json", "run_stream", "run_json_stream"):
-        _replace(cls, name, _bare_call)
-
-
-def _watch_workbench(cls: Any) -> None:
-    for name in ("call_tool", "call_tool_stream"):
-        _replace(cls, name, _bare_call_of_workbench)
-
-
-def _replace(cls: Any, name: str, look: Callable[..., Any]) -> None:
-    """Look before a method of this very class: its answer is given instead, unless it is None."""
-    own: dict[str, Any] = dict(cls.__dict__)
-    method = own.get(name)
-    if GUARD in own or not inspect.isfunction(method) or hasattr(method, _WATCHED):
-        return
-    body: Callable[..., Any] = method
-
-    @functools.wraps(body)
-    async def awaited(self: Any, *args: Any, **options: Any) -> Any:
-        answer = look(self, *args, **options)
-        return await body(self, *args, **options) if answer is None else answer
-
-    @functools.wraps(body)
-    def iterated(self: Any, *args: Any, **options: Any) -> Any:
-        answer = look(self, *args, **options)
-        return body(self, *args, **options) if answer is None else _only(answer)
-
-    # What is no coroutine function gives a stream, or what is awaited later.
-    watched: Any = awaited if inspect.iscoroutinefunction(body) else iterated
-    setattr(watched, _WATCHED, True)
-    setattr(cls, name, watched)
-
-
-async def _only(answer: Any) -> AsyncIterator[Any]:
-    yield answer
+    watch_methods(BaseTool, ("run", "run_json", "run_stream", "run_json_stream"), _bare_call)
+    calls = ("call_tool", "call_tool_stream")
+    watch_methods(Workbench, calls, _bare_call_of_workbench, streams=calls[1:])
 
 
 # --- a call --------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from rollcage.adapter import (
     GuardedTool,
     Instead,
     Running,
+    Signature,
     Validated,
     as_object,
     as_written,
@@ -36,7 +37,7 @@ from rollcage_autogen.bare import before_question
 from rollcage_autogen.contracts import AnyTool, contract_for, plain_function
 from rollcage_autogen.declared import DeclaredTool, function_call
 from rollcage_autogen.endings import Answering, instead_of, linked
-from rollcage_autogen.mcp_values import is_mcp_tool, mcp_content
+from rollcage_autogen.mcp_values import is_mcp_tool, protocol_blocks
 from rollcage_autogen.turns import listing, note_missing, placed
 from rollcage_autogen.values import Piece, last_piece
 
@@ -60,6 +61,10 @@ class _Asked:
 
 
 _asked: ContextVar[_Asked | None] = ContextVar("rollcage_autogen_call", default=None)
+
+
+_TAKEN: Final = Signature(("args", "cancellation_token", "call_id"))
+"""How AutoGen calls each body of a tool."""
 
 
 class _Call(GuardedCall):
@@ -90,7 +95,7 @@ class _Call(GuardedCall):
 
     def given(self, value: Any) -> Any:
         value = last_piece(value)
-        return mcp_content(value) if self._guard.is_mcp else value
+        return protocol_blocks(value) if self._guard.is_mcp else value
 
     def kept_piece(self, piece: Any) -> Piece:
         return Piece(piece)
@@ -108,8 +113,9 @@ class _Guard(GuardedTool):
         self.schema: bytes | None = None  # as the framework made it, where it is always the same
 
     def call(self, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:  # noqa: ARG002 - a tool's bodies are its own
-        """A call of one of its bodies, which are called by place: see `_members`."""
-        return _Call(self, *args)
+        """A call of one of its bodies."""
+        named = _TAKEN.named(args, kwargs)
+        return _Call(self, *(named[name] for name in _TAKEN.positional if name in named))
 
     def astream(self, body: Any, owner: Any, /, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         stream = super().astream(body, owner, *args, **kwargs)
@@ -154,10 +160,12 @@ def guarded(tool: T, session: Session, effect: Effect | None, declared: Any) -> 
     guard = _Guard(session, contract_for(tool, effect, declared), tool)
     cls: Any = type(tool)
     members: dict[str, Any] = {GUARD: guard, "schema": _schema(guard, cls)}
-    members["run"] = _function_run(guard) if _is_plain_function(tool) else _run(guard, cls.run)
+    members["run"] = (
+        _function_run(guard) if _is_plain_function(tool) else guard.method(cls.run, "arun")
+    )
     members["run_json"] = _run_json(guard, cls.run_json)
     if guard.streams:
-        members["run_stream"] = _run_stream(guard, cls.run_stream)
+        members["run_stream"] = guard.method(cls.run_stream, "astream")
         members["run_json_stream"] = _run_json_stream(guard, cls.run_json_stream)
     return swapped(tool, members)
 
@@ -205,16 +213,6 @@ def _as_json(schema: Any) -> bytes | None:
 # --- the bodies ----------------------------------------------------------------------------------
 
 
-def _run(guard: _Guard, body: Callable[..., Any]) -> Callable[..., Any]:
-    guarded = guard.method(body, "arun")
-
-    @functools.wraps(body)
-    async def run(self: Any, args: Any, cancellation_token: CancellationToken) -> Any:
-        return await guarded(self, args, cancellation_token)
-
-    return run
-
-
 def _function_run(guard: _Guard) -> Callable[..., Any]:
     def body(self: Any, args: Any, token: CancellationToken) -> Any:
         return function_call(self, args, token)()
@@ -228,16 +226,6 @@ def _function_run(guard: _Guard) -> Callable[..., Any]:
         return await linked(running, cancellation_token)
 
     return run
-
-
-def _run_stream(guard: _Guard, body: Callable[..., Any]) -> Callable[..., Any]:
-    guarded = guard.method(body, "astream")
-
-    @functools.wraps(body)
-    def run_stream(self: Any, args: Any, cancellation_token: CancellationToken) -> Any:
-        return guarded(self, args, cancellation_token)
-
-    return run_stream
 
 
 # --- as agents call them -------------------------------------------------------------------------

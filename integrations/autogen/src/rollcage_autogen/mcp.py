@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from autogen_core.tools import BaseTool, ToolSchema
 from rollcage import Session
-from rollcage.adapter import Declarations, Effect, McpListing, mcp_definitions
+from rollcage.adapter import Declarations, Effect, McpListing, mcp_definition, mcp_definitions
 from rollcage.errors import ContractError
 
 from rollcage_autogen.tools import guard_tools
@@ -122,9 +122,7 @@ class McpTools:
         if not inner._actor:  # noqa: SLF001 - protected, and no other way
             await inner.start()
         answer: Any = await (await inner._actor.call("list_tools", None))  # noqa: SLF001 - the same
-        return [
-            tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in answer.tools
-        ]
+        return [mcp_definition(tool) for tool in answer.tools]
 
     async def stop(self) -> None:
         """Stop the server, if it was needed."""

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pydantic
-from rollcage.adapter import Parts, is_list, mcp_blocks, mcp_failure, register_parts
+from rollcage.adapter import Parts, is_list, mcp_content, register_parts
 
-__all__ = ["is_mcp_tool", "mcp_content", "register_content"]
+__all__ = ["is_mcp_tool", "protocol_blocks", "register_content"]
 
 
 def is_mcp_tool(tool: Any) -> bool:
@@ -40,7 +40,7 @@ def register_content() -> None:
     )
 
 
-def mcp_content(value: Any) -> Any:
+def protocol_blocks(value: Any) -> Any:
     """Content blocks of the protocol; another framework may have recorded a text, or its own.
 
     Raises:
@@ -48,12 +48,7 @@ def mcp_content(value: Any) -> Any:
     """
     if is_list(value) and all(isinstance(each, pydantic.BaseModel) for each in value):
         return value
-    failed = mcp_failure(value)
-    if failed is not None:
-        raise Exception(failed)  # noqa: TRY002 - what autogen-ext itself raises
-    blocks = mcp_blocks(value)
-    if blocks is None:
-        blocks = [{"type": "text", "text": value if isinstance(value, str) else str(value)}]
+    blocks = mcp_content(value, Exception)  # what autogen-ext itself raises
     from mcp.types import ContentBlock
 
     adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(list[ContentBlock])

@@ -63,10 +63,7 @@ def _answer(message: AssistantMessage, calls: CallNumbers) -> dict[str, Any]:
         asked["thought"] = message.thought
     if isinstance(message.content, str):
         return {**asked, "content": message.content}
-    issued = [
-        {"name": call.name, "args": call.arguments, "call": calls.of(call.id)}
-        for call in message.content
-    ]
+    issued = [calls.issued(each.name, each.arguments, each.id) for each in message.content]
     return {**asked, "tool_calls": issued}
 
 

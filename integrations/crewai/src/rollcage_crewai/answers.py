@@ -59,9 +59,12 @@ class ModelResponse:
         calls = [ToolCall(c.id, Function(c.name, c.arguments)) for c in answer.tool_calls]
         usage = None
         if answer.usage:
-            asked, said = (answer.usage.get(f"{which}_tokens", 0) for which in ("input", "output"))
-            total = {"total_tokens": asked + said}
-            usage = {"prompt_tokens": asked, "completion_tokens": said, **total}
+            asked, said = answer.tokens
+            usage = {
+                "prompt_tokens": asked,
+                "completion_tokens": said,
+                "total_tokens": asked + said,
+            }
         return cls(calls or answer.text, [], usage, answer.finish_reason, answer.response_id)
 
     @property
@@ -114,11 +117,10 @@ def _own_name(call: Any) -> str:
 def _tokens(usage: Mapping[str, Any] | None) -> dict[str, int] | None:
     if not usage:
         return None
-    asked = usage.get("prompt_tokens", usage.get("input_tokens"))
-    said = usage.get("completion_tokens", usage.get("output_tokens"))
-    if not isinstance(asked, int) or not isinstance(said, int) or not asked + said:
-        return None
-    return {"input_tokens": asked, "output_tokens": said}
+    return Answer.used(
+        usage.get("prompt_tokens", usage.get("input_tokens")),
+        usage.get("completion_tokens", usage.get("output_tokens")),
+    )
 
 
 # --- what CrewAI hears of a call -----------------------------------------------------------------

@@ -7,10 +7,8 @@ they do nothing else than those methods. Code that calls a tool's function is ou
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any
 
 from crewai.tools.base_tool import BaseTool
 from crewai.tools.structured_tool import CrewStructuredTool
@@ -22,6 +20,7 @@ from rollcage.adapter import (
     guarded_contract,
     refuse_bare,
     refuses_unguarded,
+    watch_methods,
 )
 
 from rollcage_crewai.contracts import arguments_of
@@ -30,56 +29,17 @@ __all__ = ["watch_calls"]
 
 Refused = Callable[[Blocked, Any], ToolFailure]
 
-_WATCHED: Final = "__rollcage_watched__"
-_BODIES: Final = ("run", "arun", "_run", "_arun")
-_FORMS: Final = ("invoke", "ainvoke")  # of a tool's form for agents without native calls
-
 
 def watch_calls(refused: Refused) -> None:
     """Look before each call of a tool, of whichever class; `refused` makes what answers one."""
-    for cls in _and_below(BaseTool):
-        _watch(cls, _BODIES, refused)
-    for cls in _and_below(CrewStructuredTool):
-        _watch(cls, _FORMS, refused)
-    own: Any = vars(BaseTool)["__init_subclass__"]
 
-    def __init_subclass__(cls: Any, /, **options: Any) -> None:  # noqa: N807 - it becomes one
-        own.__func__(cls, **options)
-        _watch(cls, _BODIES, refused)
+    def look(tool: Any, *args: Any, **kwargs: Any) -> ToolFailure | None:
+        return _bare_call(tool, args, kwargs, refused)
 
-    later: Any = classmethod(__init_subclass__)
-    setattr(BaseTool, "__init_subclass__", later)  # noqa: B010 - no method of a class is to be assigned
-
-
-def _and_below(cls: Any) -> Iterator[Any]:
-    yield cls
-    for each in cls.__subclasses__():
-        yield from _and_below(each)
-
-
-def _watch(cls: Any, names: tuple[str, ...], refused: Refused) -> None:
-    """Replace methods of this very class."""
-    own: dict[str, Any] = dict(cls.__dict__)
-    for name in names:
-        method = own.get(name)
-        if inspect.isfunction(method) and not hasattr(method, _WATCHED):
-            watched = _watched(method, refused)
-            setattr(watched, _WATCHED, True)
-            setattr(cls, name, watched)
-
-
-def _watched(method: Callable[..., Any], refused: Refused) -> Any:
-    @functools.wraps(method)
-    def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
-        answer = _bare_call(self, args, kwargs, refused)
-        return method(self, *args, **kwargs) if answer is None else answer
-
-    @functools.wraps(method)
-    async def awatched(self: Any, *args: Any, **kwargs: Any) -> Any:
-        answer = _bare_call(self, args, kwargs, refused)
-        return await method(self, *args, **kwargs) if answer is None else answer
-
-    return awatched if inspect.iscoroutinefunction(method) else watched
+    watch_methods(BaseTool, ("run", "arun", "_run", "_arun"), look)
+    watch_methods(
+        CrewStructuredTool, ("invoke", "ainvoke"), look
+    )  # for agents without native calls
 
 
 def _bare_call(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from crewai.tools.base_tool import BaseTool
 from crewai.utilities.string_utils import sanitize_tool_name
 from rollcage import Contract, Session
-from rollcage.adapter import Declarations, Effect, McpListing, check_names, swapped
+from rollcage.adapter import Declarations, Effect, McpListing, check_names, mcp_definition, swapped
 from rollcage.errors import ContractError
 
 from rollcage_crewai.mcp_values import mcp_failed
@@ -122,10 +122,7 @@ class _Server:
 
     def definitions(self) -> list[dict[str, Any]]:
         """What the server lists."""
-        return [
-            tool.model_dump(mode="json", by_alias=True, exclude_none=True)
-            for _, tool in self._started().values()
-        ]
+        return [mcp_definition(tool) for _, tool in self._started().values()]
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """The result of a tool."""

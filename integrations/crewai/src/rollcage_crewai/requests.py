@@ -57,8 +57,4 @@ def _message(message: Any, calls: CallNumbers) -> Any:
 
 def _request(call: Any, calls: CallNumbers) -> dict[str, Any]:
     function: Any = call.get("function") or {}
-    return {
-        "name": function.get("name"),
-        "args": function.get("arguments"),
-        "call": calls.of(call.get("id")),
-    }
+    return calls.issued(function.get("name"), function.get("arguments"), call.get("id"))

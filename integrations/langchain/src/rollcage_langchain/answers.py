@@ -75,7 +75,7 @@ def as_chunk(message: BaseMessage) -> AIMessageChunk:
 def _usage(answer: Answer) -> UsageMetadata | None:
     if answer.usage is None:
         return None
-    asked, said = (answer.usage.get(f"{which}_tokens", 0) for which in ("input", "output"))
+    asked, said = answer.tokens
     return UsageMetadata(input_tokens=asked, output_tokens=said, total_tokens=asked + said)
 
 

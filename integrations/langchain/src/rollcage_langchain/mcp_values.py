@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from langchain_core.tools import ToolException
-from rollcage.adapter import is_object, is_tuple, mcp_blocks, mcp_failure
+from rollcage.adapter import is_object, is_tuple, mcp_content
 
 __all__ = ["mcp_error", "of_mcp"]
 
@@ -20,12 +20,7 @@ def of_mcp(value: Any) -> Any:
     """
     if is_tuple(value):
         return value
-    failed = mcp_failure(value)
-    if failed is not None:
-        raise mcp_error(failed)
-    blocks = mcp_blocks(value)
-    if blocks is None:
-        blocks = [{"type": "text", "text": value if isinstance(value, str) else str(value)}]
+    blocks = mcp_content(value, mcp_error)
     result: Any = value.get("result", value) if is_object(value) else None
     structured: Any = result.get("structuredContent") if is_object(result) else None
     artifact = None if structured is None else {"structured_content": structured}

@@ -37,7 +37,7 @@ def _message(message: BaseMessage, calls: CallNumbers) -> dict[str, Any]:
         asked["name"] = message.name
     if isinstance(message, AIMessage):
         issued = [
-            {"name": call["name"], "args": call["args"], "call": calls.of(call["id"])}
+            calls.issued(call["name"], call["args"], call["id"])
             for call in (*message.tool_calls, *message.invalid_tool_calls)
         ]
         if issued:

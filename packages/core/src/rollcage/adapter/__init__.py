@@ -28,7 +28,14 @@ from rollcage.adapter.guards import (
     guarding,
 )
 from rollcage.adapter.late import LateTools
-from rollcage.adapter.mcp import McpListing, mcp_blocks, mcp_definitions, mcp_failure
+from rollcage.adapter.mcp import (
+    McpListing,
+    mcp_blocks,
+    mcp_content,
+    mcp_definition,
+    mcp_definitions,
+    mcp_failure,
+)
 from rollcage.adapter.models import (
     CallNumbers,
     GuardedModel,
@@ -51,6 +58,7 @@ from rollcage.adapter.shapes import (
 )
 from rollcage.adapter.signatures import Signature
 from rollcage.adapter.swap import subclass, swapped
+from rollcage.adapter.watching import watch_methods
 from rollcage.contract.arguments import Validated, held_by
 from rollcage.contract.contract import Effect
 from rollcage.errors import ArgumentsInvalid, Blocked, Halt, SessionHalted
@@ -118,6 +126,8 @@ __all__ = [
     "is_object",
     "is_tuple",
     "mcp_blocks",
+    "mcp_content",
+    "mcp_definition",
     "mcp_definitions",
     "mcp_failure",
     "model_contract",
@@ -135,4 +145,5 @@ __all__ = [
     "subclass",
     "swapped",
     "type_hints",
+    "watch_methods",
 ]

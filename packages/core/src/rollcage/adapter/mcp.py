@@ -19,7 +19,14 @@ from rollcage.session.scope import around
 from rollcage.session.session import Session
 from rollcage.values.natives import native_of
 
-__all__ = ["McpListing", "mcp_blocks", "mcp_definitions", "mcp_failure"]
+__all__ = [
+    "McpListing",
+    "mcp_blocks",
+    "mcp_content",
+    "mcp_definition",
+    "mcp_definitions",
+    "mcp_failure",
+]
 
 Definition = dict[str, Any]
 """A tool, as in the result of `tools/list`."""
@@ -189,13 +196,34 @@ async def mcp_definitions(client: Any) -> list[Definition]:
     cursor: str | None = None
     for _ in range(_PAGES):
         page = await client.list_tools(cursor=cursor)
-        found += [
-            each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in page.tools
-        ]
+        found += map(mcp_definition, page.tools)
         cursor = page.nextCursor
         if not cursor:
             return found
     raise ContractError(f"the MCP server lists its tools in more than {_PAGES} pages")
+
+
+def mcp_definition(tool: Any) -> Definition:
+    """A tool of the protocol's own library, as data."""
+    found: Definition = tool.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return found
+
+
+def mcp_content(value: Any, failed: Callable[[str], Exception]) -> list[Mapping[str, Any]]:
+    """The content blocks of a tool's result; what has none is a text, and so one block.
+
+    Args:
+        value: what a step gave, whichever framework recorded it.
+        failed: makes the error of this framework, of what the tool said.
+
+    Raises:
+        Exception: that error, where the tool failed.
+    """
+    said = mcp_failure(value)
+    if said is not None:
+        raise failed(said)
+    blocks = mcp_blocks(value)
+    return [{"type": "text", "text": str(value)}] if blocks is None else blocks
 
 
 def mcp_blocks(value: Any) -> list[Mapping[str, Any]] | None:

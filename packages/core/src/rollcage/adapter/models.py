@@ -189,6 +189,10 @@ class CallNumbers:
         """The number of a call."""
         return self._numbers.setdefault(call_id or "", len(self._numbers))
 
+    def issued(self, name: Any, arguments: Any, call_id: str | None) -> dict[str, Any]:
+        """A call that a message asks for, as a part of a request."""
+        return {"name": name, "args": arguments, "call": self.of(call_id)}
+
     def within(self, content: Any) -> Any:
         """Content with numbers for ids: some providers repeat them in their blocks."""
         if is_object(content):

@@ -48,6 +48,19 @@ class Answer:
     response_id: str = ""
     usage: Mapping[str, int] | None = None
 
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """How many it was asked with, and has itself; 0 where nobody counted."""
+        usage = self.usage or {}
+        return usage.get("input_tokens", 0), usage.get("output_tokens", 0)
+
+    @staticmethod
+    def used(asked: Any, answered: Any) -> dict[str, int] | None:
+        """The `usage` of these counts; None where they are none, or nothing was counted."""
+        if not isinstance(asked, int) or not isinstance(answered, int) or not asked + answered:
+            return None
+        return {"input_tokens": asked, "output_tokens": answered}
+
     def as_data(self) -> dict[str, Any]:
         """The form in which the trace holds it: what says nothing is left out, and the usage."""
         data: dict[str, Any] = {
