@@ -24,27 +24,7 @@ from rollcage import (
 from rollcage.adapter import Ask
 from rollcage.store import JsonlStore
 from rollcage.trace import check_events
-
-ran: list[str] = []
-
-
-@tool
-def send(text: str) -> str:
-    """Send a text."""
-    ran.append(text)
-    return f"sent {text}"
-
-
-@tool
-async def asend(text: str) -> str:
-    """Send a text, later."""
-    ran.append(text)
-    return f"sent {text}"
-
-
-@pytest.fixture(autouse=True)
-def nothing_ran() -> None:
-    ran.clear()
+from texts_sent import asend, nothing_ran, ran, send  # noqa: F401 - pytest finds it here
 
 
 def asks(step: StepView) -> Verdict | None:

@@ -35,28 +35,9 @@ from rollcage.step.driver import Clock
 from rollcage.store import JsonlStore
 from rollcage.trace import check_events
 from rollcage_policy import Policy
+from texts_sent import asend, nothing_ran, ran, send  # noqa: F401 - pytest finds it here
 
 HOUR = 3600 * 1_000_000_000  # ns
-ran: list[str] = []
-
-
-@tool
-def send(text: str) -> str:
-    """Send a text."""
-    ran.append(text)
-    return f"sent {text}"
-
-
-@tool
-async def asend(text: str) -> str:
-    """Send a text, later."""
-    ran.append(text)
-    return f"sent {text}"
-
-
-@pytest.fixture(autouse=True)
-def nothing_ran() -> None:
-    ran.clear()
 
 
 def asks(step: StepView) -> Verdict | None:

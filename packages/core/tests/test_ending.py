@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from numbers_written import done, nothing_is_done, unwrite, write  # noqa: F401 - pytest finds it here
 from rollcage import (
     ApprovalRequired,
     Diverged,
@@ -16,33 +17,12 @@ from rollcage import (
     StepView,
     Verdict,
     abandon_run,
-    compensate,
     tool,
     undo_run,
 )
 from rollcage.store import JsonlStore
 
 Events = Callable[[str], list[dict[str, Any]]]
-
-done: list[int] = []
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_done() -> None:
-    done.clear()
-
-
-@tool(effect="write")
-def unwrite(number: int) -> None:
-    done.remove(number)
-
-
-@tool(
-    effect="write", undo=lambda args, before, result: [compensate(unwrite, number=args["number"])]
-)
-def write(number: int) -> int:
-    done.append(number)
-    return number
 
 
 def interrupted(store: JsonlStore, *numbers: int) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from numbers_written import done, nothing_is_done, unwrite, write  # noqa: F401 - pytest finds it here
 from pydantic import BaseModel, SecretStr
 from rollcage import (
     RunAbandoned,
@@ -25,26 +26,6 @@ from rollcage.step.driver import Clock
 from rollcage.store import JsonlStore
 
 Events = Callable[[str], list[dict[str, Any]]]
-
-done: list[int] = []
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_done() -> None:
-    done.clear()
-
-
-@tool(effect="write")
-def unwrite(number: int) -> None:
-    done.remove(number)
-
-
-@tool(
-    effect="write", undo=lambda args, before, result: [compensate(unwrite, number=args["number"])]
-)
-def write(number: int) -> int:
-    done.append(number)
-    return number
 
 
 def interrupted(store: JsonlStore, *numbers: int, **settings: Any) -> str:

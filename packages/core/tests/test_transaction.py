@@ -25,13 +25,6 @@ from rollcage.store.writer import JsonlWriter
 Events = Callable[[str], list[dict[str, Any]]]
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Path:
-    """A folder that tools work in."""
-    (tmp_path / "disk").mkdir()
-    return tmp_path / "disk"
-
-
 def content(disk: Path) -> dict[str, str]:
     """The texts of the files in it."""
     return {p.name: p.read_text() for p in disk.iterdir() if p.name != "effects"}

@@ -24,13 +24,6 @@ Python = Callable[..., Any]
 HERE = Path(__file__).parent
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Path:
-    """A folder that tools work in."""
-    (tmp_path / "disk").mkdir()
-    return tmp_path / "disk"
-
-
 def texts(disk: Path) -> dict[str, str]:
     return {p.name: p.read_text() for p in disk.iterdir() if p.name != "effects"}
 

@@ -1,7 +1,6 @@
 """A fork is a recorded run with one thing changed: the record answers, and nothing is written."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from fork_tools import (
     shop,
     told,
     value,
+    world,  # noqa: F401 - pytest finds it here
 )
 from rollcage import (
     Fork,
@@ -32,15 +32,6 @@ from rollcage import (
 from rollcage.gate import StepView, Verdict
 from rollcage.store import open_store
 from rollcage.trace import read_run
-
-
-@pytest.fixture(autouse=True)
-def world() -> Iterator[None]:
-    DONE.clear()
-    SEEN.clear()
-    yield
-    DONE.clear()
-    SEEN.clear()
 
 
 def test_without_a_change_all_of_it_is_answered_from_the_record(url: str) -> None:

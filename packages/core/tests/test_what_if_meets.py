@@ -18,6 +18,7 @@ from fork_tools import (
     shop,
     told,
     value,
+    world,  # noqa: F401 - pytest finds it here
 )
 from node_memory import Memory
 from rollcage import (
@@ -36,15 +37,6 @@ from rollcage import (
 from rollcage.gate import StepView, Verdict
 from rollcage.store import open_store
 from rollcage.trace import read_run
-
-
-@pytest.fixture(autouse=True)
-def world() -> Iterator[None]:
-    DONE.clear()
-    SEEN.clear()
-    yield
-    DONE.clear()
-    SEEN.clear()
 
 
 def test_a_fork_of_a_fork_changes_a_second_thing(url: str) -> None:

@@ -1,7 +1,6 @@
 """Nothing is written by a fork that was not told to, however its program tries."""
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from fork_tools import (
     forked,
     recorded,
     told,
+    world,  # noqa: F401 - pytest finds it here
 )
 from pydantic import SecretStr
 from rollcage import (
@@ -28,15 +28,6 @@ from rollcage import (
     tool,
 )
 from rollcage.store import open_store
-
-
-@pytest.fixture(autouse=True)
-def world() -> Iterator[None]:
-    DONE.clear()
-    SEEN.clear()
-    yield
-    DONE.clear()
-    SEEN.clear()
 
 
 def test_the_body_of_a_write_is_not_entered_again(url: str) -> None:

@@ -19,6 +19,7 @@ from rollcage.trace import Worlds, check_events
 
 __all__ = [
     "approve",
+    "disk",
     "events",
     "every_trace_is_valid",
     "files",
@@ -32,6 +33,13 @@ KINDS = ["folder", "sqlite"]
 Events = Callable[[str], list[dict[str, Any]]]
 Resolve = Callable[[str, int, dict[str, Any]], None]
 Python = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    """A folder that tools work in."""
+    (tmp_path / "disk").mkdir()
+    return tmp_path / "disk"
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,9 @@
 """What forks are tried on: an agent that buys, in a store of each kind."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
 from rollcage import Fork, RollcageError, Session, tool
 from rollcage.store import open_store
 from rollcage.trace import Run, Step, read_run
@@ -10,6 +11,16 @@ from rollcage.trace import Run, Step, read_run
 DONE: list[Any] = []
 SEEN: list[str] = []
 PRICES = {"tea": 10, "milk": 2}
+
+
+@pytest.fixture(autouse=True)
+def world() -> Iterator[None]:
+    """Nothing is done, and nothing seen."""
+    DONE.clear()
+    SEEN.clear()
+    yield
+    DONE.clear()
+    SEEN.clear()
 
 
 @tool(effect="read")
