@@ -338,7 +338,7 @@ async def test_no_more_go_on_at_once_than_is_said(world: World) -> None:
 async def test_a_loop_that_does_not_end_fails(world: World) -> None:
     inner = {"n": {"value": "=round"}}
     plan = steps(r={"repeat": {"steps": inner, "until": "=last > 9", "most": 3}})
-    with pytest.raises(StepFailed, match="was not true behind any of 3 rounds"):
+    with pytest.raises(StepFailed, match="was not true after any of 3 rounds"):
         await world.attempt(plan)
     plan["steps"]["r"]["repeat"]["then"] = "go_on"
     assert (await world.attempt(plan, id="other")).output == 3

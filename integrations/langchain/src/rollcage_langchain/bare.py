@@ -1,6 +1,6 @@
 """Bare tools: those that LangChain runs past the session, before their bodies run.
 
-A middleware behind the guard may run a tool that it has brought along; an agent without the guard
+A middleware after the guard may run a tool that it has brought along; an agent without the guard
 may run any. LangChain tells its callbacks of a tool that starts, and one that raises keeps it from
 running. Code that calls a tool's function, and not the tool, is out of reach.
 """

@@ -187,7 +187,7 @@ class Hook:
 def _guarding(tools: LateTools) -> type[ToolCallRequest]:
     """The requests that a hook hands on: whatever tool somebody puts in, it is guarded there.
 
-    A middleware behind the hook may swap the tool, by `override` or by setting it.
+    A middleware after the hook may swap the tool, by `override` or by setting it.
     """
 
     class Request(ToolCallRequest):

@@ -66,7 +66,7 @@ class Report:
         head: the hash of the last one (hex).
         attested: whether the index holds the run's count and head, so that a truncation shows.
         torn_bytes: of a last line whose writing was cut off.
-        findings: what is damaged; nothing behind a broken chain is looked at.
+        findings: what is damaged; nothing after a broken chain is looked at.
         notes: what could not be checked, and why.
     """
 

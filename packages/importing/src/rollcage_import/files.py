@@ -130,7 +130,7 @@ def _format_of(document: Any) -> Format | None:
 
 
 def _protobuf(path: Path, data: bytes) -> Iterator[Any]:
-    """Messages of OTLP: one alone, or each behind its length, as the collector writes files."""
+    """Messages of OTLP: one alone, or each after its length, as the collector writes files."""
     try:
         # protobuf comes without types
         from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]

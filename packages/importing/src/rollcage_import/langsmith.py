@@ -121,7 +121,7 @@ def _model(extra: dict[str, Any], about: dict[str, Any]) -> str:
 
 
 def _error(text: str) -> tuple[str, str]:
-    """The error's type and message: its `repr`, with the traceback behind it."""
+    """The error's type and message: its `repr`, with the traceback after it."""
     line = text.strip().partition("\n")[0]
     kind, opened, rest = line.partition("(")
     if opened and kind.isidentifier():

@@ -1,8 +1,8 @@
-"""What a write changed, as far as its trace proves: the state before it, and the one behind it.
+"""What a write changed, as far as its trace proves: the state before it, and the one after it.
 
-A trace holds the state before a write, and of the one behind it digests only. What these are of is
+A trace holds the state before a write, and of the one after it digests only. What these are of is
 often recorded all the same: in the arguments, in the result, or as the state before a later write.
-A digest says so beyond doubt; where nothing has it, the state behind is not told.
+A digest says so beyond doubt; where nothing has it, the state after it is not shown.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class StateChange:
     Attributes:
         resource: its name.
         before: the state before, encoded.
-        after: the state behind, encoded; where only a part of it is known, that part.
+        after: the state after it, encoded; where only a part of it is known, that part.
         fields: what of `after` is not known: the names of fields, or `*` for all of it.
         changed: whether it is another state at all.
     """
@@ -209,7 +209,7 @@ def _tagged_lines(value: Any) -> list[str]:
 
 
 def _field(name: str, value: Any) -> list[str]:
-    """A field of a state: its name, and its value behind or, where that has lines, below it."""
+    """A field of a state: its name, and its value after it or, where that has lines, below it."""
     plain = isinstance(value, str) or tag_of(value) is not None
     lines = _lines(value) if plain else [_json(value)]
     if len(lines) == 1:

@@ -125,7 +125,7 @@ def _asked(runs: Sequence[Run]) -> Iterable[tuple[str, int]]:
     for seen in runs:
         run = seen.id
         inside: set[int] = {step for at, step in given if at == run}
-        for row in seen.steps:  # a body's calls come behind its step
+        for row in seen.steps:  # a body's calls come after its step
             if row.parent in inside:
                 inside.add(row.step)
                 yield run, row.step

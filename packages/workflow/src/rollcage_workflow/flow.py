@@ -131,7 +131,7 @@ class BlockPlace:
 
     Attributes:
         variables: what their expressions see.
-        suffix: behind their names, so that each round of a loop has branches of its own.
+        suffix: after their names, so that each round of a loop has branches of its own.
         after: the branches that all of them come after.
         flow: what they are a part of.
         path: for messages: `mails[3].`.

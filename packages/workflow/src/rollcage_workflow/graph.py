@@ -102,7 +102,7 @@ def names_of(unit: Unit) -> Collection[str]:
 
 
 def _ordered(units: tuple[Unit, ...]) -> tuple[Unit, ...]:
-    """Units, each behind those that it comes after; else as they are."""
+    """Units, each after those that it depends on; else as they are."""
     owner = {name: at for at, unit in enumerate(units) for name in names_of(unit)}
     after: list[list[int]] = [[] for _ in units]
     missing = [0] * len(units)
@@ -144,7 +144,7 @@ class Graph:
     """The steps of a block.
 
     Attributes:
-        units: what is run, each behind those that it comes after.
+        units: what is run, each after those that it depends on.
         last: the last step, whose result is the block's where nothing else is said.
         at: where the block is: the plan's name, and its place in that.
         is_row: each step comes after the one before it; those that only compute do not count.
@@ -219,7 +219,7 @@ def ancestors(before: Mapping[str, Iterable[str]]) -> dict[str, frozenset[str]]:
 
 
 def between(first: str, last: str, above: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """The steps from one to another, both included; none where the second is not behind it."""
+    """The steps from one to another, both included; none if the second comes first."""
     if first != last and first not in above[last]:
         return frozenset()
     return frozenset(

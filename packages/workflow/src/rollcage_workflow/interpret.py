@@ -61,7 +61,7 @@ class Interpreter:
         approvals: what people are asked.
         ends: gives a reason where no further step is to begin.
         rows: by block that was reached before, whether its steps were done in a row.
-        given: the results of steps that are not done, as the execution starts behind them.
+        given: the results of steps that are not done, as the execution starts after them.
     """
 
     def __init__(

@@ -125,7 +125,7 @@ class Repeat(Block):
     """The steps again and again; `round` counts from 1, `last` is the last round's result.
 
     Attributes:
-        until: ends it where it is true behind a round; there, `last` is this round's result.
+        until: ends it where it is true after a round; there, `last` is this round's result.
         most: how many rounds, at the most.
         then: `"fail"`, or `"go_on"` with the last round's result, where `until` never was true.
     """

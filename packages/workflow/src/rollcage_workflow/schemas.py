@@ -205,7 +205,7 @@ def _but_null(shape: Shape) -> Shape:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """What was meant, to be put behind the name that nothing has."""
+    """What was meant, to be put after the name that nothing has."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, 1)
     if near:

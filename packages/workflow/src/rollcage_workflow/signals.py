@@ -44,7 +44,7 @@ class Signals:
         self._next: dict[str, int] = {}  # by name, the first number that nobody has taken
 
     def send(self, name: str, data: Any, *, by: str, once: str = "") -> bool:
-        """Send one, behind those of its name that were sent before.
+        """Send one, after those of its name that were sent before.
 
         Workers, where there are any, are told to go on with the execution.
 

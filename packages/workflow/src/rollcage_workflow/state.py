@@ -347,7 +347,7 @@ def _waits(run: Run) -> str:
     if run.status == "partial":
         return (
             f"the plan does not ask for all that is on record any more: put back the steps that "
-            f"were removed, or take back what they did: rollcage undo {run.id}"
+            f"were removed, or undo what they did: rollcage undo {run.id}"
         )
     if run.status == "ok" and _all_undone(run):
         return "undone"

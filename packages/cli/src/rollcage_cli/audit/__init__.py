@@ -99,7 +99,7 @@ def audit(
     """Tell who called what, with which decision by which rule, and what was undone.
 
     Options that name something can be repeated. Credentials are taken out of what is shown. A run
-    that can't be read is told of, the others go on, and the exit code is 3.
+    that can't be read is reported, the others go on, and the exit code is 3.
     """
     if html is not None and (form is not None or output is not None):
         raise UsageError("--html is a page of its own: leave out --format and --output")

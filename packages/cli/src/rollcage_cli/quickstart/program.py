@@ -2,7 +2,7 @@
 
 Run as `python -m rollcage_cli.quickstart.program FRAMEWORK` in the folder of the quickstart; it
 imports the framework and plays what it is told (see `demo.process`): `without` or `with` Rollcage,
-and with `-dies` behind it, the process is killed in the ninth step. `yours` is a run to look at.
+and with `-dies` after it, the process is killed in the ninth step. `yours` is a run to look at.
 """
 
 from __future__ import annotations

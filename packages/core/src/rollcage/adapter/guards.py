@@ -336,7 +336,7 @@ def guarding(holder: Any) -> Session | None:
 
 @contextlib.asynccontextmanager
 async def _closed(pieces: Any) -> AsyncGenerator[Any]:
-    """Close an async iterator behind its reader; not all of them can be."""
+    """Close an async iterator after its reader; not all of them can be."""
     try:
         yield pieces
     finally:

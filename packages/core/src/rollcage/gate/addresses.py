@@ -275,7 +275,7 @@ def split_url(url: str, *, respelled: bool = False) -> SplitUrl:
         )
     behind = (found["query"] or "") + (found["fragment"] or "")
     if not respelled and not found["path"] and "@" in behind.partition("/")[0]:
-        raise AddressInvalid("an @ before the first slash: some take what is behind it for a host")
+        raise AddressInvalid("an @ before the first slash: some take the rest for a host")
     port = int(authority["port"] or DEFAULT_PORTS[scheme])
     if port > 65535:
         raise AddressInvalid(f"{port} is no port")

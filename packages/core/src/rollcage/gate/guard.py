@@ -1,4 +1,4 @@
-"""What stands before and behind a call: guards, and what a session asks of a policy and a facade.
+"""What stands before and after a call: guards, and what a session asks of a policy and a facade.
 
 A guard is a rule, or an object with one or more of three methods: `screen` looks at what is to be
 called before its arguments are bound, `decide` at the call, `settled` when it has ended. What

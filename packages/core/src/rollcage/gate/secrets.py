@@ -31,7 +31,7 @@ class Credential(NamedTuple):
     Attributes:
         kind: what it is, in words: "AWS Access Key".
         start: the index of its first character.
-        end: the index behind its last one.
+        end: the index after its last one.
     """
 
     kind: str
@@ -321,7 +321,7 @@ def _whole(found: Credential, text: str, ends: _Runs) -> Credential:
 
 
 def _assigned(expression: re.Pattern[str], text: str) -> Iterator[Credential]:
-    """Values that stand behind a name which is called like a credential."""
+    """Values that follow a name which is called like a credential."""
     at = 0
     values = _Runs(_VALUE, text)
     while (match := expression.search(text, at)) is not None:

@@ -184,7 +184,7 @@ def _tokens(text: str) -> set[str]:
         if "://" in token:
             found |= {token, *_HOST.findall(token)}
         elif "@" in token:
-            found |= {token, token.rpartition(":")[2]}  # behind mailto:
+            found |= {token, token.rpartition(":")[2]}  # after mailto:
         elif "." in token or (len(token) >= 8 and _has_digit(token) and not _DATE.match(token)):
             found.add(token)
     found.discard(text)

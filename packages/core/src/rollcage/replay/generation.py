@@ -241,7 +241,7 @@ class Generation:
         return None
 
     def _forked_behind(self, branch: str, era: int) -> set[str]:
-        """The branches that were forked off this one, or those, behind a turn."""
+        """The branches that were forked off this one, or those, after a turn."""
         inside = f"{branch}/" if branch else ""
         return {
             name

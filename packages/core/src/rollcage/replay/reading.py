@@ -92,7 +92,7 @@ def ended(entry: Entry, event: dict[str, Any]) -> None:
 
 
 def link(entry: Entry, digest: str) -> None:
-    """Let what came behind a step stand on `digest`, not on that of what it is said to have given.
+    """Let what came after a step stand on `digest`, not on that of what it is said to have given.
 
     It was recorded on the first word of the step's outcome.
     """

@@ -76,7 +76,7 @@ class Recording:
         return self._began.get(branch)
 
     def stood_behind(self, branch: str) -> int | None:
-        """The last turn that a branch was opened behind; None: nothing is recorded of that.
+        """The last turn that a branch was opened after; None: nothing is recorded of that.
 
         It may have been opened in a trace that was cut before its first step: by now, more is
         there of what stood beside it. Where a turn in front of it was undone, it is opened anew.

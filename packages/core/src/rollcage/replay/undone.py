@@ -80,7 +80,7 @@ class UndoneSteps:
                 _let_go(body)
 
     def cut(self, *, whole: bool = False) -> None:
-        """Let go what was recorded so far behind the steps that were undone.
+        """Let go what was recorded so far after the steps that were undone.
 
         `whole`: their undo came to its end; else it was cut off, and the blocks that were undone
         after them before that no longer count.

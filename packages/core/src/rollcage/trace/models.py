@@ -127,7 +127,7 @@ class _Undoable(Part):
 
 class _Placed(_Call):
     world: Digest
-    position: int = Field(ge=0, description="how many batches of writes the branch had behind it")
+    position: int = Field(ge=0, description="how many batches of writes its branch had completed")
     since: int | None = Field(None, description="the position its turn started at, where earlier")
     joined: bool = Field(False, description="a batch was open when the call arrived")
     occurrence: tuple[int, int] | tuple[int, int, int] = Field(
@@ -159,7 +159,7 @@ class StepStarted(_Placed, _Undoable, _Approved):
     supersedes: tuple[str, StepNumber] | None = Field(
         None, description="the recorded step (run, step) in whose place it runs again"
     )
-    leaves: bool = Field(False, description="what was recorded behind this place holds no longer")
+    leaves: bool = Field(False, description="what was recorded after this place holds no longer")
     changed: bool = Field(False, description="in a fork: the step that is another one")
     ahead: bool = Field(False, description="it saw a world that recorded effects had moved on")
     orphans: list[tuple[str, StepNumber]] | None = Field(
@@ -176,7 +176,7 @@ class StepFinished(_Event):
     digest: Digest = Field(description="of the outcome")
     duration: Microseconds
     after: StateDigests | None = Field(
-        None, description="by resource, the digest of the state behind it, or of each field"
+        None, description="by resource, the digest of the state after it, or of each field"
     )
     plan: list[PlannedCallData] | None = Field(
         None, description="where it needed the result; null where it can't be undone"
@@ -311,7 +311,7 @@ class BranchJoined(_Event):
     turn: int = Field(ge=0)
     slot: int = Field(ge=0)
     digest: Digest = Field(description="the joined branch's last world")
-    leaves: bool = Field(False, description="what was recorded behind this place holds no longer")
+    leaves: bool = Field(False, description="what was recorded after this place holds no longer")
     origin: tuple[str, StepNumber, int] | None = Field(None, description="where it was recorded")
     seen: bool = Field(False, description="all that was done in it was seen, as in step.replayed")
 
@@ -350,7 +350,7 @@ class UndoFinished(_Event):
 
 
 class RunRewound(_Event):
-    """What was recorded before this line and behind a step, or in a branch, holds no longer."""
+    """What was recorded before this line and after a step, or in a branch, holds no longer."""
 
     event: Literal["run.rewound"]
     to: int = Field(ge=0, description="the last step of this trace that still holds; 0: none")

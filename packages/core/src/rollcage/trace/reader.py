@@ -44,7 +44,7 @@ def read_events(
     Args:
         data: whole lines only.
         where: a name for them in messages.
-        after: what they stand behind, where they are the rest of a trace.
+        after: what they come after, where they are the rest of a trace.
         begins: the first event of such a file.
         restore: put the messages of models back that references stand for; never in a rest.
 

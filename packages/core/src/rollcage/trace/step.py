@@ -62,7 +62,7 @@ class Step:
         orphans: the recorded effects (run, step) that it left behind.
         call_id: the framework's id of the call.
         world: of all the effects before it, as a hash; empty where it has no place.
-        position: how many batches of writes its branch had behind it.
+        position: how many batches of writes its branch had completed.
         occurrence: which of the identical calls in its world it is; empty where it has no place.
         reversible: whether it has a plan that undoes it, or got one when it ended.
         labels: what its result carries.
@@ -73,7 +73,7 @@ class Step:
         ended: when its end was written (Unix, µs), where one was.
         ended_line: of its first end in the trace.
         before: by resource, the state that it changed, encoded; None where nothing observes it.
-        after: by resource, the digest of the state behind it, or of each of its fields.
+        after: by resource, the digest of the state after it, or of each of its fields.
         plan: the calls that undo it; None where it has none.
     """
 

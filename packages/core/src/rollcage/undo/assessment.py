@@ -32,7 +32,7 @@ def assess(tasks: Sequence[Task], in_doubt: InDoubt) -> None:
 
 
 def _follow_down(tasks: Sequence[Task], in_doubt: InDoubt, clean: set[Task]) -> None:
-    coming: Digests = {}  # what a resource will be when the steps behind are undone
+    coming: Digests = {}  # what a resource will be when the steps after it are undone
     stays: dict[str, Task] = {}  # by resource, the step on it that can't be
     for task in tasks:
         here = {r: coming.get(r, state) for r, state in (task.now or {}).items()}

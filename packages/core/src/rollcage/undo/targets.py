@@ -69,7 +69,7 @@ def targets(
 
 
 def _is_behind(entry: Entry, newest: int, to: int, by_origin: Mapping[Origin, Entry]) -> bool:
-    """Whether a step, or the write that left it behind, is behind step `to` of the newest run."""
+    """Whether a step, or the write that left it behind, is after step `to` of the newest run."""
     if entry.accepted is not None:
         entry = by_origin.get(entry.accepted, entry)
     return entry.generation < newest or entry.number > to

@@ -106,7 +106,7 @@ def replay(
 
     No tool runs, and no host is looked up unless --resolve says so. Limits count the recorded
     calls, tokens and times. What the trace does not hold is said to be unknown, and not guessed.
-    Exits with 1 if something would change; a run that can't be read is told of, and exits with 3.
+    Exits with 1 if something would change; a run that can't be read is reported, and exits with 3.
     """
     contracts = contracts_of(load_tools(tools))
     loaded = Policy.load(policy)

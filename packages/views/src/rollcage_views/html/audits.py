@@ -77,7 +77,7 @@ def write_audit(out: TextIO, items: Iterable[Item], summary: Summary) -> None:
 def audit_parts(
     items: Iterable[Item], summary: Summary
 ) -> Iterator[tuple[str, AuditRun | AuditRow | Damaged | AuditSummary]]:
-    """An audit, piece by piece: `run` begins one, `end` is behind its last row; then the summary.
+    """An audit, piece by piece: `run` begins one, `end` comes after its last row; then the summary.
 
     Args:
         items: see `rollcage_views.audit.audited`.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["block", "inner"]
 
 _MOST_CIRCLES: Final = 20
-"""So many are told one by one; behind that, a step that waits for itself is cut free at once."""
+"""So many are told one by one; after that, a step that waits for itself is cut free at once."""
 
 
 def block(
@@ -127,7 +127,7 @@ def _before(
 
 
 def _order(checking: Checking, before: dict[str, tuple[str, ...]], path: Path) -> list[str]:
-    """The steps, each behind those that it comes after; what makes a circle is cut."""
+    """The steps, each after those that it depends on; what makes a circle is cut."""
     circles = 0
     while circle := cycle(before):
         circles += 1

@@ -79,4 +79,4 @@ async def _rounds(
                 return last
     if repeat.then == "go_on":
         return last
-    raise StepFailed(f"{path}: {repeat.until} was not true behind any of {repeat.most} rounds")
+    raise StepFailed(f"{path}: {repeat.until} was not true after any of {repeat.most} rounds")
