@@ -45,8 +45,8 @@ _tags = {name: f'"{sha256(data).hexdigest()[:32]}"' for name, data in _content.i
 
 
 @signing.get("/static/{name}", None)
-def static(request: Request, name: str) -> Response:
-    """A script or a style."""
+async def static(request: Request, name: str) -> Response:
+    """A script or a style; whatever else is waited for, by no thread."""
     if name not in STATIC:
         raise NotFound("there is no such file")
     headers = {"ETag": _tags[name], "Cache-Control": "public, max-age=3600"}
@@ -58,7 +58,7 @@ def static(request: Request, name: str) -> Response:
 @signing.get("/healthz", None)
 def health(request: Request) -> Response:
     """Whether the server is up, and reaches its store."""
-    means_of(request).stores.get()
+    means_of(request).stores.check()
     return PlainTextResponse("ok\n")
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import threading
+from typing import Final
 
 from rollcage.errors import StoreError
 from rollcage.store import Store, open_store, without_password
 
 __all__ = ["Stores"]
+
+
+_PATIENCE: Final = 4.0  # seconds that a database may be away: whoever looks at a page waits
 
 
 class Stores:
@@ -35,11 +39,19 @@ class Stores:
             raise StoreError(f"there is no store at {shown}, or it can't be reached; try again")
         return store
 
+    def check(self) -> None:
+        """See that the store can be read now.
+
+        Raises:
+            StoreError: it can't.
+        """
+        self.get().get("sessions", "0")
+
     def open(self) -> Store:
         """The store, whether it is there or not."""
         with self._lock:
             if self._store is None:
-                self._store = open_store(self.url)
+                self._store = open_store(self.url, patience=_PATIENCE)
             return self._store
 
     def key(self) -> bytes:

@@ -78,6 +78,7 @@ class PostgresStore(SqlRepair):
     Args:
         url: as libpq knows it (`postgresql://user@host/database`); besides, `schema` says where its
             tables are, and `store_timeout` how many seconds the database may be down.
+        patience: that, and for how long it may be silent, where the URL does not say so.
     """
 
     same: ClassVar[str] = "IS NOT DISTINCT FROM"
@@ -88,8 +89,8 @@ class PostgresStore(SqlRepair):
     is_line: ClassVar[str] = "AND NOT fence"
     own_place: ClassVar[str] = "OVERRIDING SYSTEM VALUE"
 
-    def __init__(self, url: str) -> None:
-        self._shared = _at(parse(url))
+    def __init__(self, url: str, patience: float | None = None) -> None:
+        self._shared = _at(parse(url, patience))
         super().__init__(self._shared.database)
 
     @property

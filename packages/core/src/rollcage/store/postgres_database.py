@@ -96,8 +96,12 @@ class Address:
     secrets: tuple[str, ...] = dataclasses.field(repr=False)
 
 
-def parse(url: str) -> Address:
+def parse(url: str, patience: float | None = None) -> Address:
     """Take apart a URL, as libpq knows it, with parameters of our own beside.
+
+    Args:
+        url: the URL.
+        patience: seconds for which the database may be down or silent, where that is not in it.
 
     Raises:
         StoreError: it has another form.
@@ -125,7 +129,7 @@ def parse(url: str) -> Address:
             f" digits and underscores"
         )
     timeout, silence = (
-        _seconds(called, name, own.get(name), usual) for name, usual in _OWN.items()
+        _seconds(called, name, own.get(name), patience or usual) for name, usual in _OWN.items()
     )
     conninfo = f"postgresql://{who}{at}{host}{slash}{path}{'?' * bool(given)}{'&'.join(given)}"
     hidden = {text for each in secrets for text in (each, unquote(each)) if text}

@@ -27,7 +27,7 @@ RunSource = str | os.PathLike[str] | tuple[str | os.PathLike[str] | Store, str]
 and its id there."""
 
 
-def open_store(where: str | os.PathLike[str] | Store) -> Store:
+def open_store(where: str | os.PathLike[str] | Store, *, patience: float | None = None) -> Store:
     """The store at a folder or URL. Nothing is made before a session needs it.
 
     ==========================  ==================================================================
@@ -39,6 +39,11 @@ def open_store(where: str | os.PathLike[str] | Store) -> Store:
     ==========================  ==================================================================
 
     A store is given back as it is.
+
+    Args:
+        where: the folder or URL.
+        patience: seconds for which a database may be down, or silent, before what is asked of it
+            fails; where its URL does not say so. None: as long as is good for a run.
 
     Raises:
         StoreInvalid: the URL is of no store that is known here, or has no path; or it is a file.
@@ -62,7 +67,7 @@ def open_store(where: str | os.PathLike[str] | Store) -> Store:
 
         return SqliteStore(_path(text, rest).removeprefix("/") or _no_path(text))
     if scheme in ("postgres", "postgresql") and rest.startswith("//"):
-        return _postgres(text)
+        return _postgres(text, patience)
     if rest.startswith("//"):
         return _brought(scheme, text)
     if Path(text).exists():  # a folder may be called so
@@ -126,7 +131,7 @@ def _no_path(url: str) -> str:
     raise StoreInvalid(f"{url!r} names no file")
 
 
-def _postgres(url: str) -> Store:
+def _postgres(url: str, patience: float | None) -> Store:
     try:
         from rollcage.store.postgres import PostgresStore
     except ImportError as error:
@@ -135,7 +140,7 @@ def _postgres(url: str) -> Store:
         raise StoreInvalid(
             'a store in PostgreSQL needs a library: pip install "rollcage[postgres]"'
         ) from error
-    return PostgresStore(url)
+    return PostgresStore(url, patience)
 
 
 def _brought(scheme: str, url: str) -> Store:
