@@ -70,6 +70,8 @@ audit
 export @job
 stop @job --by ann
 stop @job --lift
+pause @lost --by ann
+unpause @lost
 doctor                                            -> 1
 resolve @lost 1 --did-not-happen
 repair

@@ -14,6 +14,7 @@ from typing import Any
 from rollcage.errors import ControlLost, RunInUse, RunNotFound, StoreError, TraceUnwritable
 from rollcage.store import (
     Log,
+    OrderKind,
     Repair,
     RunInfo,
     RunTrace,
@@ -198,14 +199,14 @@ class ServerStore:
             opening, self._opening = self._opening, None
             opening.release()
 
-    def create(self, started: dict[str, Any]) -> ServerWriter:
+    def create(self, started: dict[str, Any], order: StopOrder | None = None) -> ServerWriter:
         run = started["run"]
         line, _ = seal_line(started, bytes(32))
         lost = StoreError("the connection was lost while a session was opening")
         if self._opening is None or self._link.connection is not self._opening.connection:
             raise lost
         try:
-            if not self._link.once("create", started, line):
+            if not self._link.once("create", started, line, order):
                 raise lost
         except Disconnected:
             raise lost from None  # a run that began all the same is one that was cut off
@@ -280,12 +281,12 @@ class ServerStore:
 
     def stop(self, order: StopOrder) -> None:
         if not self._link.ask("stop", order.run, order):  # whoever opens from now on sees it
-            raise RunNotFound(f"there is no run {order.run}")
+            raise RunNotFound(f"there is no run {order.run}, or it is stopped")
         with self.opening():  # and who had looked before has begun: it is stopped with the rest
             self._link.ask("stop", order.run, order)
 
-    def lift(self, run: str) -> bool:
-        lifted = self._link.ask("lift", run)
+    def lift(self, run: str, kind: OrderKind | None = None) -> bool:
+        lifted = self._link.ask("lift", run, kind)
         if lifted is None:
             raise RunNotFound(f"there is no run {run}")
         return bool(lifted)

@@ -152,12 +152,14 @@ class Server:
         if self.locks.get(name) is connection:
             del self.locks[name]
 
-    def create(self, connection: Connection, started: dict[str, Any], line: bytes) -> bool:
+    def create(
+        self, connection: Connection, started: dict[str, Any], line: bytes, order: Any
+    ) -> bool:
         """Begin a run, locked, where the connection has the lock of whoever opens a session."""
         if self.locks.get("opening") is not connection:
             return False
         run = started["run"]
-        self.rows[run] = Row(started, [line])
+        self.rows[run] = Row(started, [line], order=order)
         self.locks[run] = connection
         return True
 
@@ -198,20 +200,25 @@ class Server:
         return self.rows[run].order
 
     def stop(self, _: Connection, run: str, order: Any) -> bool:
-        if run not in self.rows:
+        if run not in self.rows or not self._takes(run, order):
             return False
-        self.rows[run].order = order
-        for other in self._built_on(run):
-            self.rows[other].order = order
+        for each in (run, *filter(lambda other: self._takes(other, order), self._built_on(run))):
+            self.rows[each].order = order
         return True
 
-    def lift(self, _: Connection, run: str) -> bool | None:
+    def _takes(self, run: str, order: Any) -> bool:
+        """Whether an order may take the place of a run's own: no pause does that of a stop."""
+        own = self.rows[run].order
+        return not order.is_pause or own is None or own.is_pause
+
+    def lift(self, _: Connection, run: str, kind: str | None) -> bool | None:
         if run not in self.rows:
             return None
-        there = self.rows[run].order is not None and self.rows[run].order.run == run
-        for row in self.rows.values():
-            if row.order is not None and row.order.run == run:
-                row.order = None
+        there = False
+        for name, row in self.rows.items():
+            own = row.order
+            if own is not None and own.run == run and kind in (None, own.kind):
+                row.order, there = None, there or name == run
         return there
 
     def _built_on(self, run: str) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rollcage import RunInUse, Session, open_store, tool
 from rollcage.session.threads import in_threads_of
-from rollcage.store import JsonlStore, disk
+from rollcage.store import JsonlStore, StopOrder, disk
 from rollcage.store.writer import JsonlWriter
 
 
@@ -107,10 +107,10 @@ class Slow(JsonlStore):
         super().__init__(root)
         self.begins, self.may = threading.Event(), threading.Event()
 
-    def create(self, started: dict[str, Any]) -> JsonlWriter:
+    def create(self, started: dict[str, Any], order: StopOrder | None = None) -> JsonlWriter:
         self.begins.set()
         assert self.may.wait(30)
-        return super().create(started)
+        return super().create(started, order)
 
 
 async def test_whoever_is_cancelled_while_opening_leaves_a_run_that_ended(tmp_path: Path) -> None:

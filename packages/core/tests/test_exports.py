@@ -54,12 +54,11 @@ TRACE = [
     "seal_line", "split_tail", "step_resolved", "tail_of",
 ]  # fmt: skip
 STORE = [
-    "DEFAULT_NAME", "JsonlStore", "Line", "Lock", "Log", "Pruned", "Reader", "Repair", "RunInfo",
-    "RunTrace",
-    "StopOrder", "Store", "TraceFile", "Writer", "check_attested", "is_database", "is_linked",
-    "is_run_id", "is_store", "is_store_file", "job_name", "lift_stop", "newest_run", "open_store",
-    "open_trace", "stop_run", "stopped_by", "store_option",
-    "without_password",
+    "DEFAULT_NAME", "JsonlStore", "Line", "Lock", "Log", "OrderKind", "Pruned", "Reader",
+    "Repair", "RunInfo", "RunTrace", "StopOrder", "Store", "TraceFile", "Writer",
+    "check_attested", "is_database", "is_linked", "is_run_id", "is_store", "is_store_file",
+    "job_name", "lift_stop", "newest_run", "open_store", "open_trace", "pause_run", "paused_by",
+    "stop_run", "stopped_by", "store_option", "unpause_run", "without_password",
 ]  # fmt: skip
 
 

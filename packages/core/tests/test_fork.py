@@ -185,8 +185,8 @@ LOCKED = """
     STREAM = Contract(name="stream", parameters={"type": "object"}, effect="read")
 
     class SlowStore(JsonlStore):
-        def create(self, started):
-            writer = super().create(started)
+        def create(self, started, order=None):
+            writer = super().create(started, order)
             append = writer.append
 
             def wait(event):

@@ -25,7 +25,7 @@ from rollcage import (
     open_store,
     tool,
 )
-from rollcage.store import check_attested
+from rollcage.store import StopOrder, check_attested
 from rollcage.store.sqlite import SqliteStore
 from rollcage.store.sqlite_writer import SqliteWriter
 from rollcage.trace import check_events
@@ -92,9 +92,36 @@ def url(path: Path) -> str:
 
 
 def test_a_newer_schema_is_refused(db: sqlite3.Connection, path: Path) -> None:
-    db.execute("PRAGMA user_version = 2")
-    with pytest.raises(StoreError, match="has the schema 2, and this Rollcage knows 1"):
+    db.execute("PRAGMA user_version = 3")
+    with pytest.raises(StoreError, match="has the schema 3, and this Rollcage knows 2"):
         SqliteStore(path).runs()
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_a_store_of_the_first_schema_is_brought_up_with_its_orders(
+    db: sqlite3.Connection, path: Path, monkeypatch: pytest.MonkeyPatch, writable: bool
+) -> None:
+    store = SqliteStore(path)
+    run = store.runs()[0].run
+    db.execute("DROP TABLE orders")
+    db.execute(
+        "CREATE TABLE orders (place INTEGER PRIMARY KEY, run TEXT NOT NULL, said_by TEXT NOT NULL,"
+        "\n  reason TEXT NOT NULL, time INTEGER NOT NULL) STRICT"
+    )
+    db.execute("INSERT INTO orders VALUES (1, ?, 'ann', 'enough', 7)", (run,))
+    db.execute("PRAGMA user_version = 1")
+    db.commit()
+    older = SqliteStore(path)
+    if not writable:  # it is read as it is
+        monkeypatch.setattr(os, "access", lambda *_: False)
+    assert older.stop_order(run) == StopOrder(run, "ann", "enough", 7, "stop")
+    if writable:
+        assert db.execute("PRAGMA user_version").fetchone() == (2,)
+        assert older.lift(run, "stop")
+        older.stop(StopOrder(run, "bob", "", 8, "pause"))
+        order = SqliteStore(path).stop_order(run)
+        assert order is not None
+        assert order.is_pause
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,8 @@ _COMMANDS: Final = {
     "fork": "rollcage_cli.forks.command",
     "audit": "rollcage_cli.audit",
     "stop": "rollcage_cli.stop",
+    "pause": "rollcage_cli.pause",
+    "unpause": "rollcage_cli.pause",
     "resolve": "rollcage_cli.resolve",
     "undo": "rollcage_cli.undo",
     "abandon": "rollcage_cli.abandon",

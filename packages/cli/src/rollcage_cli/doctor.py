@@ -151,8 +151,12 @@ def _run(own: Store, info: RunInfo, *, blobs: bool, is_newest: bool) -> Iterator
     order = own.stop_order(run)
     if order is not None and not is_live and order.run in ("", run):
         by = f" by {order.by}" if order.by else ""
-        said = f"it was told to stop{by}, so no session resumes it"
-        yield Diagnosis("open", "stop_order", run, said, f"rollcage stop {run}{at} --lift")
+        told, helps = "told to stop", f"rollcage stop {run}{at} --lift"
+        means = "no session resumes it"
+        if order.is_pause:
+            told, helps = "paused", f"rollcage unpause {run}{at}"
+            means = "the next call of a session that resumes it waits"
+        yield Diagnosis("open", "stop_order", run, f"it was {told}{by}, so {means}", helps)
     if blobs:
         for _, held in blobs_of(own, trace.data):
             if isinstance(held, StoreError):

@@ -64,11 +64,16 @@ def _table(jobs: Sequence[Job], ids: Mapping[str, str], width: int) -> Table:
     for job in jobs:
         table.add_row(
             Text(visible(job.name)),
-            Text(visible(job.status), style=STATUS_STYLES.get(job.status, "")),
+            _status_text(job),
             Text(time_text(job.began)),
             _chain(job, ids),
         )
     return table
+
+
+def _status_text(job: Job) -> Text:
+    text = Text(visible(job.status), style=STATUS_STYLES.get(job.status, ""))
+    return text if job.pause is None else text.append(", paused", style="bold yellow")
 
 
 def _chain(job: Job, ids: Mapping[str, str]) -> Text:

@@ -9,9 +9,18 @@ from typing import Annotated, Any, Final
 import typer
 from rich.text import Text
 from rollcage.errors import RollcageError
-from rollcage.store import Reader, RunInfo, without_password
+from rollcage.store import Reader, RunInfo, StopOrder, without_password
 from rollcage.trace import read_run
-from rollcage_views import LineageStatus, lineage_of, short_ids, standing, time_text
+from rollcage_views import (
+    LineageStatus,
+    lineage_of,
+    order_data,
+    pause_of,
+    pause_text,
+    short_ids,
+    standing,
+    time_text,
+)
 
 from rollcage_cli.completion import complete_name
 from rollcage_cli.lookup import opened
@@ -58,13 +67,16 @@ def runs(
     shown = found[:limit] if limit else found
     open_ = {info.run: _standing(own, info) for info in shown}
     refused = {info.run: _refused(own, info.run) for info in shown}
+    pauses = {info.run: pause_of(own, info) for info in shown}
     if as_json:
         print_json(
             {
                 "store": without_password(store),
                 "more": len(shown) < len(found),
                 "runs": [
-                    _data(info, open_[info.run]) | {"refused": refused[info.run]} for info in shown
+                    _data(info, open_[info.run])
+                    | {"refused": refused[info.run], "paused": order_data(pauses[info.run])}
+                    for info in shown
                 ],
             }
         )
@@ -75,10 +87,10 @@ def runs(
         return
     with paged() as out:
         if out.width >= _WIDE:
-            out.print(_table(shown, open_, refused))
+            out.print(_table(shown, open_, refused, pauses))
         else:
             ids = short_ids(own, [run for info in shown for run in (info.run, info.source) if run])
-            out.print(_narrow(shown, open_, refused, ids))
+            out.print(_narrow(shown, open_, refused, ids, pauses))
         if len(shown) < len(found):
             out.print("Older ones are not shown (--limit 0 lists all).")
 
@@ -109,14 +121,15 @@ def _data(info: RunInfo, stands: LineageStatus | None) -> dict[str, Any]:
     return dataclasses.asdict(info) | {"status": _status(info)} | left
 
 
-def _open_text(stands: LineageStatus | None) -> str:
-    """How many writes of a run somebody has to look after."""
+def _open_text(stands: LineageStatus | None, pause: StopOrder | None) -> str:
+    """What somebody has to look after: by whom the run was paused, and how many writes of it."""
+    paused = [] if pause is None else [pause_text(pause)]
     if stands is None:
-        return ""
+        return ", ".join(paused)
     counts = (
         (stands.unknown, "unknown"), (stands.left, "left behind"), (stands.ahead, "not asked for"),
     )  # fmt: skip
-    return ", ".join(f"{len(effects)} {what}" for effects, what in counts if effects)
+    return ", ".join(paused + [f"{len(effects)} {what}" for effects, what in counts if effects])
 
 
 def _status(info: RunInfo) -> str:
@@ -127,6 +140,7 @@ def _table(
     found: Sequence[RunInfo],
     open_: Mapping[str, LineageStatus | None],
     refused: Mapping[str, int | None],
+    pauses: Mapping[str, StopOrder | None],
 ) -> Table:
     table = Table()
     titles = ["run", "name", "status", "mode", "started", "source", "open"]
@@ -140,7 +154,7 @@ def _table(
             Text(visible(info.mode)),
             Text(time_text(info.time)),
             Text(visible(info.source[-12:]) if info.source else ""),
-            Text(_open_text(open_[info.run]), style="yellow"),
+            Text(_open_text(open_[info.run], pauses[info.run]), style="yellow"),
             *([Text(str(refused[info.run] or ""))] if any(refused.values()) else []),
         )
     return table
@@ -151,6 +165,7 @@ def _narrow(
     open_: Mapping[str, LineageStatus | None],
     refused: Mapping[str, int | None],
     ids: Mapping[str, str],
+    pauses: Mapping[str, StopOrder | None],
 ) -> Table:
     """What a terminal of 80 columns has room for: short ids, and what is open in words."""
     table = Table()
@@ -164,7 +179,7 @@ def _narrow(
         refusals = f"{refused[info.run]} refused" if refused[info.run] else ""
         notes = [source or (info.mode if info.mode != "record" else ""), refusals]
         text = Text(visible(", ".join(filter(None, notes))))
-        left = _open_text(open_[info.run])
+        left = _open_text(open_[info.run], pauses[info.run])
         text.append(f"{', ' if text.plain and left else ''}{left}", style="yellow")
         started = time_text(info.time)[5:16]
         table.add_row(ids[info.run], Text(visible(info.name)), _status_text(info), started, text)

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 from rollcage.errors import RunNotFound
-from rollcage.store import Store
+from rollcage.store import StopOrder, Store
 from rollcage.trace import Step
 from rollcage_views import (
     Following,
@@ -17,6 +17,7 @@ from rollcage_views import (
     call_text,
     duration_text,
     outcome_text,
+    pause_text,
     state_text,
 )  # fmt: skip
 
@@ -52,11 +53,12 @@ def watch(
     """Follow a run: each step as it ends, until the run does.
 
     Exits with 0 where it ended ok, 1 where it ended otherwise (an error, halted, partial), 6 where
-    it is paused, 7 where its process died. Ctrl-C ends the watching, not the run.
+    it ended to wait for somebody, 7 where its process died. Ctrl-C ends the watching, not the run.
     """
     found = _found(store, run)
     following = Following(found.reader, found.run)
     out = console()
+    paused: StopOrder | None = None
     while True:
         # Asked before the trace is read: what its last breath wrote is not missed.
         live = isinstance(found.reader, Store) and found.reader.live(found.run)
@@ -64,6 +66,7 @@ def watch(
             _tell(out, each)
         if not live:
             break
+        paused = _tell_pause(out, found.reader.stop_order(found.run), paused)
         time.sleep(every)
     end = following.finished
     status = "died" if end is None else str(end.get("status", "abandoned"))
@@ -85,6 +88,19 @@ def _found(store: str, reference: str) -> Found:
         if reference.startswith("@") or reference == NEWEST or "/" in reference:
             raise
         return find(store, f"@{reference}")
+
+
+def _tell_pause(
+    out: Console, order: StopOrder | None, before: StopOrder | None
+) -> StopOrder | None:
+    """Tell that the run was paused, or goes on, where that is new; the order that holds now."""
+    now = order if order is not None and order.is_pause else None
+    if now is not None and now != before:
+        out.print(Text(f"   = {pause_text(now)}", style="bold yellow"), soft_wrap=True)
+    elif now is None and before is not None and order is None:
+        out.print(Text("   = it goes on", style="green"), soft_wrap=True)
+    out.file.flush()
+    return now
 
 
 def _tell(out: Console, each: Step | dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from unittest import mock
 
 from rollcage.errors import RunInUse
-from rollcage.store import Pruned, RunInfo, RunTrace, Store, stubs
+from rollcage.store import Pruned, RunInfo, RunTrace, StopOrder, Store, stubs
 from rollcage.store.database import RunLock
 from rollcage.store.postgres import PostgresStore
 from rollcage.store.protocol import Line
@@ -26,8 +26,8 @@ class Sound(SqliteStore):
         super().__init__(url.partition("://")[2].partition("/")[2])
         self.url = url
 
-    def create(self, started: dict[str, Any]) -> SqliteWriter:
-        return self.written(super().create(started))
+    def create(self, started: dict[str, Any], order: StopOrder | None = None) -> SqliteWriter:
+        return self.written(super().create(started, order))
 
     def written(self, writer: SqliteWriter) -> SqliteWriter:
         """A writer as this store gives it."""

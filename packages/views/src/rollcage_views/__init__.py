@@ -12,6 +12,7 @@ from rollcage_views.inbox import Inbox, Waiting, inbox_of, may_answer, queued_da
 from rollcage_views.jobs import Attempt, Job, job_of, jobs_of, newest_first
 from rollcage_views.lineage import Effect, LineageStatus, lineage_of, standing, words
 from rollcage_views.names import short_ids
+from rollcage_views.orders import order_data, pause_of, pause_text
 from rollcage_views.policies import Hit, RuleCount, hits_of, rule_counts
 from rollcage_views.search import FoundStep, RunFilter, StepFilter, search_runs, search_steps
 from rollcage_views.sheets import Sheet, sheet_of
@@ -81,9 +82,12 @@ __all__ = [
     "mapping_of",
     "may_answer",
     "newest_first",
+    "order_data",
     "outcome_text",
     "pair_data",
     "pairs_of",
+    "pause_of",
+    "pause_text",
     "queued_data",
     "rule_counts",
     "run_data",

@@ -6,9 +6,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from rollcage.store import StopOrder
 from rollcage.trace import Run, Step
 
 from rollcage_views.lineage import LineageStatus
+from rollcage_views.orders import order_data
 
 __all__ = ["run_data", "step_data"]
 
@@ -19,7 +21,12 @@ def step_data(step: Step) -> dict[str, Any]:
 
 
 def run_data(
-    seen: Run, stands: LineageStatus, steps: Sequence[Step], *, torn: int = 0
+    seen: Run,
+    stands: LineageStatus,
+    steps: Sequence[Step],
+    *,
+    torn: int = 0,
+    pause: StopOrder | None = None,
 ) -> dict[str, Any]:
     """A run.
 
@@ -28,6 +35,7 @@ def run_data(
         stands: how it and what it builds on stand.
         steps: those that are told.
         torn: how many bytes of a cut-off last line are left out.
+        pause: the order by which its next call waits.
     """
     finished = seen.finished or {}
     return {
@@ -36,6 +44,7 @@ def run_data(
         "error": finished.get("error"),
         "waits_for": finished.get("reason"),
         "abandoned": seen.abandoned,
+        "paused": order_data(pause),
         "torn_bytes": torn,
         "standing": stands.as_data(),
         "totals": dataclasses.asdict(seen.totals),

@@ -8,7 +8,9 @@ from itertools import islice
 from typing import Any, Final
 
 from rollcage.errors import RollcageError
-from rollcage.store import RunInfo, Store
+from rollcage.store import RunInfo, StopOrder, Store
+
+from rollcage_views.orders import order_data, pause_of
 
 __all__ = ["Attempt", "Job", "job_of", "jobs_of", "newest_first"]
 
@@ -24,10 +26,17 @@ class Attempt:
     Attributes:
         info: what the store knows of it.
         status: as the store has it; without one `running`, or `died` where nobody writes it.
+        pause: the order by which its next call waits, or that of its resume.
     """
 
     info: RunInfo
     status: str
+    pause: StopOrder | None = None
+
+    def as_data(self) -> dict[str, Any]:
+        """For machines."""
+        own = dataclasses.asdict(self.info) | {"status": self.status}
+        return own | {"paused": order_data(self.pause)}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,16 +67,21 @@ class Job:
         return self.attempts[-1].status
 
     @property
+    def pause(self) -> StopOrder | None:
+        """The order by which its next call waits."""
+        return self.attempts[-1].pause
+
+    @property
     def began(self) -> int:
         """When its first attempt that is told began (Unix, µs)."""
         return self.attempts[0].info.time
 
     def as_data(self) -> dict[str, Any]:
         """For machines."""
-        told = [dataclasses.asdict(each.info) | {"status": each.status} for each in self.attempts]
+        told = [each.as_data() for each in self.attempts]
         return {
             "name": self.name, "status": self.status, "run": self.run, "began": self.began,
-            "attempts": told, "more_attempts": self.more,
+            "paused": order_data(self.pause), "attempts": told, "more_attempts": self.more,
         }  # fmt: skip
 
 
@@ -101,7 +115,8 @@ def job_of(store: Store, info: RunInfo) -> Job:
         chain.append(before)
         source = before.source
     told = chain[:_ATTEMPTS][::-1]
-    attempts = [Attempt(each, _status(store, each)) for each in told]
+    attempts = [Attempt(each, _status(store, each)) for each in told[:-1]]
+    attempts.append(Attempt(told[-1], _status(store, told[-1]), pause_of(store, told[-1])))
     return Job(attempts, more=len(chain) > _ATTEMPTS)
 
 

@@ -44,6 +44,7 @@ from rollcage_workflow.kinds import KINDS
 from rollcage_workflow.plan import PlanStep, Retry
 from rollcage_workflow.records import GIVEN, NOW, nothing, utc
 from rollcage_workflow.signals import Signals
+from rollcage_workflow.timing import within
 
 __all__ = ["Interpreter"]
 
@@ -340,12 +341,12 @@ class Interpreter:
         run, limit = KINDS[node.step.kind].run, node.step.timeout
         if limit is None:
             return await run(self, node, place)
-        timeout = asyncio.timeout(limit)
+        timeout: asyncio.Timeout | None = None
         try:
-            async with timeout:
+            async with within(self.session, limit) as timeout:
                 return await run(self, node, place)
         except TimeoutError:
-            if not timeout.expired():
+            if timeout is None or not timeout.expired():
                 raise
             said = f"{place.path}{node.name}: took longer than {limit:g} s"
             raise StepFailed(said) from None

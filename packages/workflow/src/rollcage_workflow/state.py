@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 import orjson
 from rollcage import RollcageError, TraceCorrupt
-from rollcage.store import RunInfo, Store, job_name, newest_run
+from rollcage.store import RunInfo, Store, job_name, newest_run, store_option
 from rollcage.trace import TAG, Run, Step, Traced, decode, fold, read_run
 
 from rollcage_workflow.errors import WorkflowError
@@ -183,7 +183,7 @@ def _stands(
         output=ended.get("output"),
         error=ended.get("error"),
         rolls_back=bool(ended.get("rollback")),
-        waits=_waits(run) if hold is None else str(hold),
+        waits=_waits(store, newest, run) if hold is None else str(hold),
         run=newest.run,
         attempts=sum(each.input == newest.input and each.mode in _ATTEMPTS for each in runs),
         began=min(each.time for each in runs if each.input == newest.input),
@@ -223,6 +223,7 @@ def _readable(store: Store, name: str) -> Execution:
         return Execution(name, status="halted", plan="?", waits=str(error))
 
 
+_UNENDED: Final = ("unfinished", "error", "halted", "paused")
 _OWN: Final = f'"name":"{PREFIX}'.encode()  # in a line of what an execution puts on record
 _ATTEMPTS: Final = ("record", "resume")
 _SECRET: Final = re.compile(r'<secret [0-9a-f]{32}>|"\$rollcage":"(?:secret|redacted)"')
@@ -323,7 +324,8 @@ def _status(store: Store, info: RunInfo, run: Run, ended: dict[str, Any]) -> Sta
         return "rolled_back" if ended.get("rollback") and _all_undone(run) else "failed"
     if run.status == "paused":
         return "waiting"
-    if store.stop_order(info.run) is not None:
+    order = store.stop_order(info.run)
+    if order is not None and not order.is_pause:  # the next attempt is made, and its calls wait
         return "paused"
     return "halted" if run.status in ("halted", "partial") else "interrupted"
 
@@ -343,7 +345,12 @@ def _save_point(run: Run) -> int:
     return to if run.status == "ok" and any(step > to for step in ends) else 0
 
 
-def _waits(run: Run) -> str:
+def _waits(store: Store, info: RunInfo, run: Run) -> str:
+    order = store.stop_order(info.run) if run.status in _UNENDED else None
+    if order is not None and order.is_pause:
+        by, reason = f" by {order.by}" if order.by else "", f": {order.reason}" * bool(order.reason)
+        at = store_option(store)
+        return f"its run was paused{by}{reason}. Let it go on: rollcage unpause {order.run}{at}"
     if run.status == "partial":
         return (
             f"the plan does not ask for all that is on record any more: put back the steps that "

@@ -9,8 +9,18 @@ from typing import Annotated, Final, NamedTuple
 import typer
 from rich.console import Console
 from rich.text import Text
+from rollcage.store import RunTrace, StopOrder, store_option
 from rollcage.trace import STATES, Run, Step, read_run
-from rollcage_views import StepFilter, duration_text, lineage_of, run_data, standing, words
+from rollcage_views import (
+    StepFilter,
+    duration_text,
+    lineage_of,
+    pause_of,
+    pause_text,
+    run_data,
+    standing,
+    words,
+)
 
 from rollcage_cli.errors import StepNotFound, UsageError
 from rollcage_cli.files import page_file
@@ -94,7 +104,8 @@ def show(
     rows = wanted.of(seen.steps) if step is None else [_wanted(seen, found.run, step)]
     if as_json:
         stands = standing(lineage_of(found.reader, seen))
-        print_json(run_data(seen, stands, rows, torn=len(trace.torn)))
+        pause = _pause(found, trace)
+        print_json(run_data(seen, stands, rows, torn=len(trace.torn), pause=pause))
         return
     if html is not None:
         from rollcage_views.html import write_run  # templates, which only a page waits for
@@ -106,7 +117,9 @@ def show(
         if step is not None:
             print_step(out, rows[0])
         else:
-            _print(out, found, seen, rows, _Layout(limit, tree, len(trace.torn)))
+            _print(
+                out, found, seen, rows, _Layout(limit, tree, len(trace.torn), _pause(found, trace))
+            )
 
 
 class _Layout(NamedTuple):
@@ -115,11 +128,16 @@ class _Layout(NamedTuple):
     limit: int
     tree: bool
     torn: int
+    pause: StopOrder | None
 
 
 def _print(out: Console, found: Found, seen: Run, rows: Sequence[Step], how: _Layout) -> None:
     """A whole run, or the steps of it that are asked for."""
     print_head(out, seen, how.torn)
+    if how.pause is not None:
+        helps = f"rollcage unpause {how.pause.run}{store_option(found.reader)}"
+        told = f"It is {pause_text(how.pause)}. To let it go on: {helps}"
+        out.print(Text(told, style="bold yellow"), soft_wrap=True)
     if rows:
         _print_steps(out, seen, rows, how)
     else:
@@ -130,6 +148,10 @@ def _print(out: Console, found: Found, seen: Run, rows: Sequence[Step], how: _La
         out.print(f"Builds on {_runs_text(stands.sources)}.", soft_wrap=True)
     for said in words(stands, seen.status, found.run, found.reader):
         out.print(Text(said, style="yellow"), soft_wrap=True)
+
+
+def _pause(found: Found, trace: RunTrace) -> StopOrder | None:
+    return None if trace.info is None else pause_of(found.reader, trace.info)
 
 
 def _state(word: str) -> str:

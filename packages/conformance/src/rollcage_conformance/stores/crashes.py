@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
+from subprocess import TimeoutExpired
 from typing import Any
 
 import orjson
@@ -22,11 +23,12 @@ from rollcage import (
 )
 from rollcage.errors import (
     Forked,
+    OrderRefused,
     RunInUse,
     RunNotFound,
     TraceUnwritable,
 )
-from rollcage.store import StopOrder, Store
+from rollcage.store import StopOrder, Store, pause_run, unpause_run
 from rollcage.trace import check_events, step_resolved
 
 from rollcage_conformance.stores.base import HOLD, JOB, StoreBase, note
@@ -35,7 +37,7 @@ __all__ = ["CrashSuite"]
 
 
 class CrashSuite(StoreBase):
-    """Processes that die, fork, race for a run, lose it, or are told to stop."""
+    """Processes that die, fork, race for a run, lose it, or are told to stop or pause."""
 
     @pytest.mark.parametrize("when", ["before", "after", "between"])
     @pytest.mark.parametrize(("at", "how"), [(0, "thread"), (2, "tasks"), (4, "thread")])
@@ -193,6 +195,65 @@ class CrashSuite(StoreBase):
         assert session.stats.hits == 1
         with pytest.raises(RunNotFound):
             store.stop(StopOrder("01a201da-e587-7294-a93d-cf1f79b301bb", "ann", "", 1))
+
+    def test_a_pause_is_seen_by_the_very_next_call_until_it_is_lifted(
+        self, store: Store, url: str, start: Any
+    ) -> None:
+        holder = start(HOLD, "auto")
+        run = holder.stdout.readline().strip()
+        before = store.read(run).data
+        order = pause_run(open_store(url), run, by="ann", reason="a look", time=1)
+        assert order == StopOrder(run, "ann", "a look", 1, "pause")
+        holder.stdin.write("\n")
+        holder.stdin.flush()
+        with pytest.raises(TimeoutExpired):
+            holder.wait(1)
+        assert open_store(url).stop_order(run) == order
+        assert store.read(run).data == before, "what waits has written nothing"
+        assert not store.lift(run, "stop")
+        assert unpause_run(store, run) == (order, None)
+        assert holder.wait(60) == 0, holder.communicate()
+        assert store.info(run).status == "ok"
+        with pytest.raises(OrderRefused):
+            pause_run(store, run, by="ann", reason="", time=2)
+
+    def test_a_pause_outlives_the_process_and_holds_for_who_resumes_the_run(
+        self, store: Store, url: str, start: Any
+    ) -> None:
+        holder = start(HOLD, "auto")
+        run = holder.stdout.readline().strip()
+        pause_run(store, run, by="ann", reason="", time=1)
+        holder.kill()
+        holder.wait()
+        with Session("held", store=url) as session, ThreadPoolExecutor(1) as pool:
+            assert store.stop_order(session.run_id) == StopOrder(run, "ann", "", 1, "pause")
+            given = pool.submit(session.call, note, text="one")
+            with pytest.raises(TimeoutError):
+                given.result(0.5)
+            with pytest.raises(OrderRefused, match=run):
+                unpause_run(store, session.run_id)
+            unpause_run(open_store(url), run)
+            given.result(60)
+            assert store.stop_order(session.run_id) is None
+        assert session.stats.hits == 1
+
+    def test_no_pause_takes_the_place_of_a_stop(self, store: Store, url: str) -> None:
+        with pytest.raises(KeyError), Session("job", store=url) as session:
+            note("one")
+            raise KeyError
+        run = session.run_id
+        pause_run(store, run, by="ann", reason="first", time=1)
+        pause_run(store, run, by="bob", reason="second", time=2)
+        assert store.stop_order(run) == StopOrder(run, "bob", "second", 2, "pause")
+        store.stop(stop := StopOrder(run, "ann", "enough", 3))
+        with pytest.raises(OrderRefused, match="stopped by ann: enough"):
+            pause_run(store, run, by="ann", reason="", time=4)
+        with pytest.raises(OrderRefused, match="stopped by ann: enough"):
+            unpause_run(store, run)
+        assert not store.lift(run, "pause")
+        assert store.stop_order(run) == stop
+        assert store.lift(run, "stop")
+        assert store.stop_order(run) is None
 
     def test_whoever_resumes_a_stopped_run_is_stopped_too(self, store: Store, url: str) -> None:
         with pytest.raises(KeyError), Session("job", store=url) as first:

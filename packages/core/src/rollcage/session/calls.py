@@ -54,6 +54,7 @@ from rollcage.step.gating import Above, Gate, failed
 from rollcage.step.ledger import Ledger
 from rollcage.step.observing import Instrument, Observer
 from rollcage.step.outcomes import Read, late_end
+from rollcage.step.pausing import held_back
 from rollcage.step.requests import Flow, Raised, Request, Returned
 from rollcage.step.streams import astream, stream
 from rollcage.step.undoing import UndoRequest, take_back
@@ -297,8 +298,6 @@ class Calls:
         )
         if call.agent or call.conversation or call.call_id:
             self._check_names(call, raw, kind)
-        if scope.inside is not None and (halted := scope.inside.driver.refuses(call)) is not None:
-            raise halted
         progress = Progress(call, self.asked(scope))
         setting = self.setting
         if contract.captures and refused is None:
@@ -312,6 +311,8 @@ class Calls:
         else:
             verdict = ALLOWED
             flow = run_step(progress, verdict, body, setting, read=answer, waits=waits)
+        if scope.inside is not None:
+            flow = held_back(functools.partial(scope.inside.driver.holds_back, call), flow)
         if scope.once is None or verdict.decision == "deny":
             return flow
         return self.once.flow(progress, flow, failed=scope.once)

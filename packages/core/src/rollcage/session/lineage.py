@@ -21,6 +21,7 @@ from rollcage.store.protocol import (
     Lock,
     Reader,
     RunTrace,
+    StopOrder,
     Store,
     check_attested,
 )
@@ -166,12 +167,14 @@ def read_lineage(
     settings: Mapping[str, Any],
     retry_failed: bool | None,
     locks: list[Lock],
+    pauses: list[StopOrder],
 ) -> Recording:
     """The recording of a source and of all that it builds on, transitively.
 
     Where it is resumed, each that it builds on is locked, into `locks`, so that nobody else resumes
     them too; the source itself is locked already. `settings` are what the runs must have been
-    recorded with.
+    recorded with. Where one of them was told to pause, that order comes to the `pauses`, those of
+    newer runs first: it holds for what resumes it, too.
 
     Raises:
         StoreError: one of them is gone, in use or corrupt.
@@ -191,6 +194,7 @@ def read_lineage(
             settings=settings,
             whole=live,
             by_saved=True,
+            pauses=pauses,
         )
         lineage = read(((t.where, t.data) for t in traces), None if base is None else base.lineage)
         keep_saved(source.reader, base, traces, lineage)
@@ -277,6 +281,7 @@ def _read_down(
     settings: Mapping[str, Any],
     whole: bool,
     by_saved: bool = False,
+    pauses: list[StopOrder] | None = None,
 ) -> tuple[Saved | None, list[ReadTrace]]:
     """A run and all that it builds on: what was kept of the oldest, and the others' traces."""
     lineage: list[ReadTrace] = []
@@ -284,7 +289,7 @@ def _read_down(
 
     def check(older: str, started: Mapping[str, Any]) -> None:
         if locks is not None:
-            _check_stopped(reader, older)
+            _check_stopped(reader, older, pauses)
         _check_settings(started, older, settings)
 
     wanted: str | None = run
@@ -295,7 +300,7 @@ def _read_down(
             if locks is not None:
                 if lineage:
                     locks.append(reader.lock(wanted))
-                _check_stopped(reader, wanted)
+                _check_stopped(reader, wanted, pauses)
             base = take_saved(reader, wanted, locks, check) if by_saved else None
             if base is not None:
                 _check_settings(base.traces[-1].settings, wanted, settings)
@@ -362,9 +367,12 @@ def _is_asked_by(agent: str | None, step: Step) -> bool:
     return step.parent is None if agent is None else step.agent == agent
 
 
-def _check_stopped(reader: Reader, run: str) -> None:
+def _check_stopped(reader: Reader, run: str, pauses: list[StopOrder] | None) -> None:
+    """Raise RunStopped where a run was told to stop; note that it was told to pause."""
     order = reader.stop_order(run)
-    if order is not None:
+    if order is not None and order.is_pause and pauses is not None:
+        pauses.append(order)
+    elif order is not None and not order.is_pause:
         raise RunStopped(run, order.by, order.reason, store_option(reader))
 
 

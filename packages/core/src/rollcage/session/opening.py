@@ -153,7 +153,8 @@ class Opening:
                 half_undone = () if options.on_divergence == "warn" else recording.half_undone
             means = self._means(seal)
             ledger = self.ledger(run.id, source.mode, None if half_undone else recording)
-            writer = run.writer = kept.create(self._started(run, source.mode, given, means))
+            started = self._started(run, source.mode, given, means)
+            writer = run.writer = kept.create(started, run.pause)
             if self.is_async:
                 writer.queue()
             calls = Calls(self.name, run, writer, ledger, source.reader, means)

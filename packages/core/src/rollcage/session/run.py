@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from rollcage.errors import RunNotFound, SessionError, StoreReadOnly
@@ -20,7 +21,7 @@ from rollcage.session.lineage import (
     take_source,
 )
 from rollcage.step.driver import Clock, Driver
-from rollcage.store.protocol import Lock, RunTrace, Store, Writer, check_attested
+from rollcage.store.protocol import Lock, RunTrace, StopOrder, Store, Writer, check_attested
 from rollcage.trace.reader import ended
 
 __all__ = ["Key", "OpenRun"]
@@ -58,6 +59,7 @@ class OpenRun:
         store: where it is kept, and its large values.
         source: what it replays, and how; None where it is not recorded now.
         writer: appends to its trace; None where that is not begun yet, or it is only looked at.
+        pause: the order of a run that it resumes, with which it begins.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class OpenRun:
         self.store = store
         self.source = source
         self.writer: Writer | None = None
+        self.pause: StopOrder | None = None
         self._locks = locks
         self._attested: str | None = None  # how it had ended, where it was opened again
 
@@ -99,17 +102,28 @@ class OpenRun:
             source = take_source(store, job, locks)
             run = root = uuid7(clock.wall() // 1_000_000, clock.random(10))
             recording: Recording | None = None
+            pauses: list[StopOrder] = []
             if source.run is not None and job.fork is not None:
                 recording = read_forked(source, job, store, settings=settings)
             elif source.run is not None:
                 recording = read_lineage(
-                    source, job, store, settings=settings, retry_failed=retry_failed, locks=locks
+                    source,
+                    job,
+                    store,
+                    settings=settings,
+                    retry_failed=retry_failed,
+                    locks=locks,
+                    pauses=pauses,
                 )
                 root = str(recording.run_settings.get("root") or source.run)
         except BaseException:
             _release(locks)
             raise
-        return cls(kept, run, root, source, locks), source, recording
+        opened = cls(kept, run, root, source, locks)
+        if pauses:  # that of another store can't be lifted in this one: here, it is its own
+            own = pauses[0] if source.reader is kept else replace(pauses[0], run=run)
+            opened.pause = own
+        return opened, source, recording
 
     @classmethod
     def reopen(cls, store: Store, run: str) -> tuple[OpenRun, Writer, Lineage]:

@@ -695,6 +695,15 @@ class Session:
         """The error that halted the session; None while it may go on."""
         return self._entered().driver.ledger.halted
 
+    @property
+    def held(self) -> float:
+        """For how many seconds its calls have waited, all at once, because its run was paused.
+
+        That is the order of somebody else (see `rollcage.store.pause`), not the `pause` below. What
+        limits the time of an agent's work leaves it out.
+        """
+        return self._entered().driver.held
+
     def check(self) -> None:
         """Say whether the session may go on: for adapters, at a hook that may end the agent.
 

@@ -394,11 +394,12 @@ class Admission(NamedTuple):
     """The ledger's answer to a call: one of step, entry, error and first, and what is written.
 
     With both a step and an entry, the tool runs only to be compared (`verify`), and the event is
-    written once that is done. `first` is what has to be done before anything is taken.
+    written once that is done. `first` is what has to be done before anything is taken; in a paused
+    run, to wait until it is not: only then the call arrives.
     """
 
     event: dict[str, Any] | None
     step: OpenStep | None = None
     entry: Entry | None = None
     error: BaseException | None = None
-    first: Precondition | None = None
+    first: Precondition | Future[None] | None = None

@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from concurrent.futures import Future
 from hashlib import sha256
 from typing import Any, Final, assert_never
 
@@ -33,6 +34,7 @@ from rollcage.step.bodies import Bodies
 from rollcage.step.call import Admission, Call, OpenStep, Progress
 from rollcage.step.ledger import Ledger
 from rollcage.step.observing import Instrument, InstrumentedBodies, Observer, Observing
+from rollcage.step.pausing import Pausing
 from rollcage.step.performing import Perform, Performing
 from rollcage.step.requests import (
     Admit,
@@ -62,7 +64,7 @@ from rollcage.step.requests import (
 )
 from rollcage.step.waiting import stepped, unwrap
 from rollcage.store.jobs import store_option
-from rollcage.store.protocol import Reader, Store, Writer
+from rollcage.store.protocol import Reader, StopOrder, Store, Writer
 from rollcage.trace import constructors as make
 from rollcage.trace.messages import MessagesWritten
 
@@ -134,6 +136,7 @@ class Driver:
             stop=self._stop,
             looked=self._ended,
         )
+        self._pausing = Pausing(self.lock, lambda: self._pause() is not None)
         self._recall = recall
         self._late_end = late_end
 
@@ -234,17 +237,23 @@ class Driver:
             return Raised(SessionError("the session was left before this call began"), began=False)
         return None
 
-    def refuses(self, call: Call) -> SessionHalted | None:
-        """Why a call of the session around must not be made from inside of this one."""
+    def holds_back(self, call: Call) -> SessionHalted | Future[None] | None:
+        """Why a call of the session around must not be made from inside of this one, or not yet."""
+        self.check_process()
         with self.lock:
-            if not self.closed:
-                self._look_for_stop(call)
+            order = None if self.closed else self._look_for_stop(call)
+            pause = None if order is None else self._waits_for(call)
         halted = self.ledger.halted
         if halted is None or not self.ledger.stops(call):
-            return None
+            return pause
         error = SessionHalted(f"the session inside of this one was halted: {halted}")
         error.__cause__ = halted
         return error
+
+    @property
+    def held(self) -> float:
+        """For how many seconds calls have waited because the run was paused."""
+        return self._pausing.seconds
 
     def _late(self, step: OpenStep, answer: Returned | Raised) -> None:
         """A body outlived its cancelled call: record its end."""
@@ -313,7 +322,10 @@ class Driver:
         with self.lock:
             if self.closed:
                 raise SessionError("the session was left already; open another one")
-            self._look_for_stop(effect.progress.call)
+            call = effect.progress.call
+            order = self._look_for_stop(call)
+            if order is not None and (pause := self._waits_for(call)) is not None:
+                return Admission(None, first=pause)
             admission = self.ledger.admit(
                 effect.progress, effect.verdict, self._wall() // 1000, effect.arrival
             )
@@ -324,21 +336,27 @@ class Driver:
             step.began = self._monotonic()
         return admission
 
-    def _look_for_stop(self, call: Call, *, closely: bool = False) -> None:
+    def _look_for_stop(self, call: Call, *, closely: bool = False) -> StopOrder | None:
         """Halt the session where somebody has told the run to stop, or nobody could any more.
 
         The caller has the lock. What undoes a step goes on: that is what is left to do.
+
+        Returns:
+            The order to pause, where there is one.
         """
+        paused: StopOrder | None = None
         if self.ledger.halted is not None or call.undoes is not None:
-            return
+            return None
         driver: Driver | None = self
         while driver is not None:
             try:
                 order = None if driver.closed else driver.writer.stop_order(closely=closely)
             except Halt as error:
                 self.ledger.halted = error
-                return
-            if order is not None:
+                return None
+            if order is not None and order.is_pause:
+                paused = paused or order
+            elif order is not None:
                 run, store = order.run or driver.writer.run, store_option(driver.store)
                 self.ledger.halted = RunStopped(run, order.by, order.reason, store)
                 now = self._wall() // 1000
@@ -347,14 +365,37 @@ class Driver:
                         time=now, run=run, by=order.by, reason=order.reason, ordered=order.time
                     )
                 )
-                return
+                return None
             halted = None if driver is self else driver.ledger.halted
             if halted is not None:
                 said = f"the session around this one was halted: {halted}"
                 self.ledger.halted = SessionHalted(said)
                 self.ledger.halted.__cause__ = halted
-                return
+                return None
             driver = driver.around
+        return paused
+
+    def _pause(self) -> StopOrder | None:
+        """The order to pause that holds, as long as nothing ends the session; with the lock."""
+        found: StopOrder | None = None
+        driver: Driver | None = None if self.closed else self
+        while driver is not None:
+            try:
+                order = None if driver.closed else driver.writer.stop_order()
+            except Exception:  # noqa: BLE001 - the calls that wait find out, each for itself
+                return None
+            if driver.ledger.halted is not None or (order is not None and not order.is_pause):
+                return None
+            found = found or order
+            driver = driver.around
+        return found
+
+    def _waits_for(self, call: Call) -> Future[None] | None:
+        """What a call of a paused run waits for; none that is made in order to undo a step."""
+        inside = call.parent
+        while inside is not None and inside.call.undoes is None:
+            inside = inside.call.parent
+        return self._pausing.over() if inside is None else None
 
     def _ended(self, effect: Consult) -> None:
         """Where a body has ended, looking at what it changed is no part of its duration."""

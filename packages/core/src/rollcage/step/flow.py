@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from hashlib import sha256
 from typing import Any, assert_never
 
@@ -18,10 +19,11 @@ from rollcage.contract.contract import Contract
 from rollcage.errors import ForkEnded
 from rollcage.fingerprint.identity import idempotency_key
 from rollcage.gate import Verdict
+from rollcage.gate.verdict import stronger
 from rollcage.replay.finding import ProbeResult, StandIn
 from rollcage.replay.path import Entry
 from rollcage.step.approving import approved, changed, edited_again, in_place
-from rollcage.step.call import Admission, Precondition, Progress
+from rollcage.step.call import Admission, Arrival, Precondition, Prepared, Progress
 from rollcage.step.capture import (
     LARGE,
     Setting,
@@ -87,7 +89,7 @@ def run_step(
         progress.shown = progress.compared = yield from keep
     admission: Admission = yield Admit(progress, verdict)
     if admission.first is not None:
-        admission = yield from _prepared(progress, verdict, admission.first, setting, waits=waits)
+        admission = yield from _prepared(progress, verdict, admission, setting, waits=waits)
     if admission.error is not None:
         return Raised(admission.error)
     step, entry = admission.step, admission.entry
@@ -186,9 +188,13 @@ def _synced(answer: Returned) -> Flow:
 
 
 def _prepared(
-    progress: Progress, verdict: Verdict, first: Precondition, setting: Setting, *, waits: bool
+    progress: Progress, verdict: Verdict, admission: Admission, setting: Setting, *, waits: bool
 ) -> Generator[Request, Any, Admission]:
     """Do what has to be done first, then place the call anew: it may run now, or is refused."""
+    verdict, admission = yield from _unpaused(progress, verdict, admission, setting)
+    first = admission.first
+    if not isinstance(first, Precondition):
+        return admission
     turn, slot = first.arrival.turn, first.arrival.slot
     try:
         return (yield from _made_ready(progress, verdict, first, setting, waits=waits))
@@ -233,9 +239,37 @@ def _made_ready(
         if stopped is not None:
             return Admission(None, error=stopped)  # nothing happened, nothing is written
         admission: Admission = yield Admit(progress, verdict, first.arrival)
-        if admission.first is None:
+        verdict, admission = yield from _unpaused(
+            progress, verdict, admission, setting, first.arrival
+        )
+        if not isinstance(admission.first, Precondition):
             return admission
         first = admission.first
+
+
+def _unpaused(
+    progress: Progress,
+    verdict: Verdict,
+    admission: Admission,
+    setting: Setting,
+    arrival: Arrival | None = None,
+) -> Generator[Request, Any, tuple[Verdict, Admission]]:
+    """Wait until the run is not paused; how the call is admitted then, and its verdict.
+
+    What was found out for it before may not be so any more. The gate decides on it once more: what
+    is denied by now does not run, and nothing is loosened.
+    """
+    while isinstance(admission.first, Future):
+        answer: Returned | Raised = yield Wait(admission.first)
+        if isinstance(answer, Raised):
+            return verdict, Admission(None, error=answer.error)  # nothing is written
+        progress.prepared = Prepared()
+        verdict = stronger(verdict, setting.decide(progress))
+        if progress.has_changed(setting.seal):
+            said = "its arguments were changed while the run was paused"
+            verdict = Verdict("deny", said, "arguments_changed")
+        admission = yield Admit(progress, verdict, arrival)
+    return verdict, admission
 
 
 def _probed(

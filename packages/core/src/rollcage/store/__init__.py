@@ -3,10 +3,12 @@
 from rollcage.store.jobs import job_name, newest_run, store_option, without_password
 from rollcage.store.jsonl import JsonlStore, open_trace
 from rollcage.store.layout import DEFAULT_NAME, is_database, is_linked, is_store, is_store_file
+from rollcage.store.pausing import pause_run, paused_by, unpause_run
 from rollcage.store.protocol import (
     Line,
     Lock,
     Log,
+    OrderKind,
     Pruned,
     Reader,
     Repair,
@@ -28,6 +30,7 @@ __all__ = [
     "Line",
     "Lock",
     "Log",
+    "OrderKind",
     "Pruned",
     "Reader",
     "Repair",
@@ -48,8 +51,11 @@ __all__ = [
     "newest_run",
     "open_store",
     "open_trace",
+    "pause_run",
+    "paused_by",
     "stop_run",
     "stopped_by",
     "store_option",
+    "unpause_run",
     "without_password",
 ]

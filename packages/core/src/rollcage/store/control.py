@@ -1,4 +1,4 @@
-"""The control page of a run: a file beside its trace, by which other processes tell it to stop.
+"""The control page of a run: a file beside its trace, by which other processes stop or pause it.
 
 It is one byte long, 0, while there is no order. With one, its first byte is 1, and the order stands
 after that as JSON. Whoever changes it holds its OS lock, and writes the order before the byte. Who
@@ -17,7 +17,7 @@ import orjson
 
 from rollcage.errors import ControlLost, StoreError
 from rollcage.store import disk, system
-from rollcage.store.protocol import StopOrder
+from rollcage.store.protocol import OrderKind, StopOrder
 
 __all__ = ["ControlPage", "give_order", "lift_order", "read_order"]
 
@@ -45,7 +45,7 @@ class ControlPage:
             raise StoreError(f"{path} can't be used: {disk.said(error)}") from error
 
     def order(self) -> StopOrder | None:
-        """The order to stop, if there is one in the page that was opened."""
+        """The order, if there is one in the page that was opened."""
         try:
             flag = system.files.pread(self._descriptor, 1, 0)
         except OSError as error:
@@ -55,7 +55,7 @@ class ControlPage:
         return None if flag == _NONE else self.order_where_it_lies()
 
     def order_where_it_lies(self) -> StopOrder | None:
-        """The order to stop, if there is one in what has the page's name now.
+        """The order, if there is one in what has the page's name now.
 
         Raises:
             ControlLost: the page is gone or was cut: nobody could stop the run any more.
@@ -90,7 +90,7 @@ class ControlPage:
 
 
 def read_order(path: Path) -> StopOrder | None:
-    """The order to stop in a control page, if there is one.
+    """The order in a control page, if there is one.
 
     Raises:
         StoreError: nobody can tell: the page is there, and can't be read.
@@ -104,8 +104,11 @@ def read_order(path: Path) -> StopOrder | None:
     return _parse(data) if data[:1] not in (b"", _NONE) else None
 
 
-def give_order(path: Path, order: StopOrder) -> None:
+def give_order(path: Path, order: StopOrder) -> bool:
     """Put an order into a control page, which is made if need be; a second replaces the first.
+
+    Returns:
+        Whether it is there: no pause replaces a stop.
 
     Raises:
         StoreError: the page can't be written; there is no order, or the former one.
@@ -115,10 +118,14 @@ def give_order(path: Path, order: StopOrder) -> None:
         "by": _writable(order.by),
         "reason": _writable(order.reason),
         "time": order.time,
+        "kind": order.kind,  # who does not know of it takes a pause for a stop
     }
     body = orjson.dumps(fields).ljust(_PAGE - 1, b"\0")
     try:
         with disk.locked(path, os.O_RDWR | os.O_CREAT) as descriptor:
+            former = _found(descriptor) if order.is_pause else None
+            if former is not None and not former.is_pause:
+                return False
             if (written := system.files.pwrite(descriptor, body, 1)) != len(body):
                 system.files.pwrite(
                     descriptor, body[written:], 1 + written
@@ -128,10 +135,13 @@ def give_order(path: Path, order: StopOrder) -> None:
             disk.keep_name(path)
     except OSError as error:
         raise StoreError(f"{path} can't be written: {disk.said(error)}") from error
+    return True
 
 
-def lift_order(path: Path, run: str) -> bool:
+def lift_order(path: Path, run: str, kind: OrderKind | None = None) -> bool:
     """Withdraw the order that was given to `run`; whether there was one in this page.
+
+    Of a `kind`, if one is given.
 
     The page itself stays: the run's writer may have it open.
 
@@ -140,9 +150,8 @@ def lift_order(path: Path, run: str) -> bool:
     """
     try:
         with disk.locked(path, os.O_RDWR) as descriptor:
-            data = system.files.pread(descriptor, _PAGE, 0)
-            found = _parse(data) if data[:1] not in (b"", _NONE) else None
-            if found is None or found.run not in ("", run):
+            found = _found(descriptor)
+            if found is None or found.run not in ("", run) or kind not in (None, found.kind):
                 return False
             system.files.pwrite(descriptor, _NONE, 0)
             system.files.ftruncate(descriptor, len(_NONE))
@@ -154,13 +163,20 @@ def lift_order(path: Path, run: str) -> bool:
         raise StoreError(f"{path} can't be written: {disk.said(error)}") from error
 
 
+def _found(descriptor: int) -> StopOrder | None:
+    """The order in a page that is locked, if there is one."""
+    data = system.files.pread(descriptor, _PAGE, 0)
+    return _parse(data) if data[:1] not in (b"", _NONE) else None
+
+
 def _parse(data: bytes) -> StopOrder:
-    """The order in a page; one that can't be read is an order all the same."""
+    """The order in a page; one that can't be read is an order to stop."""
     try:
         fields = orjson.loads(data[1:].rstrip(b"\0"))
         run, by, reason = (str(fields[name]) for name in ("run", "by", "reason"))
-        return StopOrder(run, by, reason, max(int(fields["time"]), 0))
-    except (ValueError, TypeError, KeyError):
+        kind: OrderKind = "pause" if fields.get("kind") == "pause" else "stop"
+        return StopOrder(run, by, reason, max(int(fields["time"]), 0), kind)
+    except (ValueError, TypeError, KeyError, AttributeError):
         return StopOrder("", "", "its control page is damaged", 0)
 
 

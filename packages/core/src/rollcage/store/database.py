@@ -27,7 +27,7 @@ from rollcage.store.layout import APPLICATION
 
 __all__ = ["Database", "RunLock", "failed", "identity", "unwritable"]
 
-VERSION: Final = 1
+VERSION: Final = 2
 WAIT: Final = 30.0  # seconds for another process that writes just now
 _IDLE: Final = 32  # connections that are kept open while nobody uses them
 _SCHEMA: Final = """
@@ -40,7 +40,7 @@ CREATE INDEX runs_by_source ON runs (source);
 CREATE TABLE lines (place INTEGER, number INTEGER, line BLOB NOT NULL,
   PRIMARY KEY (place, number)) STRICT, WITHOUT ROWID;
 CREATE TABLE orders (place INTEGER PRIMARY KEY, run TEXT NOT NULL, said_by TEXT NOT NULL,
-  reason TEXT NOT NULL, time INTEGER NOT NULL) STRICT;
+  reason TEXT NOT NULL, time INTEGER NOT NULL, kind TEXT NOT NULL DEFAULT 'stop') STRICT;
 CREATE TABLE documents (kind TEXT, key TEXT, data BLOB NOT NULL,
   PRIMARY KEY (kind, key)) STRICT, WITHOUT ROWID;
 CREATE TABLE logs (name TEXT, number INTEGER, line BLOB NOT NULL,
@@ -48,6 +48,7 @@ CREATE TABLE logs (name TEXT, number INTEGER, line BLOB NOT NULL,
 CREATE TABLE heads (name TEXT PRIMARY KEY, count INTEGER NOT NULL, head TEXT NOT NULL) STRICT;
 CREATE TABLE blobs (digest TEXT PRIMARY KEY, data BLOB NOT NULL) STRICT;
 """
+_KIND: Final = ", kind TEXT NOT NULL DEFAULT 'stop'"  # of an order; the first version has none
 _FLOCK: Final = "hhqqi4x"  # struct flock: type, whence, start, length, process
 _databases: weakref.WeakSet[Database] = weakref.WeakSet()
 _locks: weakref.WeakSet[RunLock] = weakref.WeakSet()
@@ -208,6 +209,7 @@ class Database:
                 _make_schema(connection)
             self._check_schema(connection)
             if writable:
+                _bring_up(connection)
                 _write_ahead(connection)
         except BaseException:
             connection.close()
@@ -241,13 +243,13 @@ class Database:
         if application != APPLICATION:
             raise StoreInvalid(f"{self.path} is no store of Rollcage; name a file of its own")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version != VERSION:
+        if not 1 <= version <= VERSION:
             raise StoreError(
                 f"the store {self.url} has the schema {version}, and this Rollcage knows "
                 f"{VERSION}: use the Rollcage that wrote it, or a newer one"
             )
         own = "SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
-        if {row[0] for row in connection.execute(own)} != set(_statements()):
+        if {row[0] for row in connection.execute(own)} != set(_statements(version)):
             raise StoreError(
                 f"the tables of {self.url} are not those that Rollcage made: somebody changed "
                 f"them; bring the file back from a backup"
@@ -310,8 +312,30 @@ class Database:
                 os.close(descriptor)
 
 
-def _statements() -> list[str]:
-    return [each.strip() for each in _SCHEMA.split(";") if each.strip()]
+def _statements(version: int = VERSION) -> list[str]:
+    """What makes the tables of a version."""
+    schema = _SCHEMA if version > 1 else _SCHEMA.replace(_KIND, "")
+    return [each.strip() for each in schema.split(";") if each.strip()]
+
+
+def _bring_up(connection: sqlite3.Connection) -> None:
+    """Bring a store of an older version to this one, its orders with it."""
+    if connection.execute("PRAGMA user_version").fetchone()[0] == VERSION:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if connection.execute("PRAGMA user_version").fetchone()[0] != VERSION:
+            given = connection.execute("SELECT * FROM orders").fetchall()
+            connection.execute("DROP TABLE orders")  # to alter it would leave another text of it
+            connection.execute(next(each for each in _statements() if "TABLE orders" in each))
+            add = "INSERT INTO orders (place, run, said_by, reason, time) VALUES (?, ?, ?, ?, ?)"
+            connection.executemany(add, given)
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
 
 
 def _is_made(connection: sqlite3.Connection) -> bool:

@@ -12,7 +12,7 @@
     ├── runs/<run>.jsonl    one trace each; a live writer holds its OS lock
     ├── runs/<run>.torn     the cut-off last line of a killed writer
     ├── runs/<run>.steps    what was made of a trace, so that it opens faster (see `replay.saved`)
-    ├── runs/<run>.control  by which a run is stopped, while it is live or told so
+    ├── runs/<run>.control  by which a run is stopped or paused, while it is live or told so
     ├── pruned/<run>.json   what is left of a run whose trace was removed
     ├── approvals/<id>.*    requests for approval, their decisions, and what became of those
     └── blobs/ab/<sha256>   large values
@@ -40,12 +40,14 @@ from rollcage.store.control import give_order, lift_order
 from rollcage.store.documents import DocumentFiles
 from rollcage.store.index import Index
 from rollcage.store.index_lines import STARTED
-from rollcage.store.jobs import Wanted
+from rollcage.store.jobs import Wanted, store_option
 from rollcage.store.keyfile import KeyFile
 from rollcage.store.leftovers import left_in, remove_left
+from rollcage.store.pausing import not_pausable
 from rollcage.store.protocol import (
     Lock,
     Measured,
+    OrderKind,
     Repair,
     RunInfo,
     RunTrace,
@@ -209,7 +211,7 @@ class JsonlStore(TraceFile):
 
     # --- writing ---------------------------------------------------------------------------------
 
-    def create(self, started: dict[str, Any]) -> JsonlWriter:
+    def create(self, started: dict[str, Any], order: StopOrder | None = None) -> JsonlWriter:
         self._make()
         alone = self._index.begins()
         path = self._path(started["run"])
@@ -234,6 +236,8 @@ class JsonlStore(TraceFile):
             raise
         try:
             self._index.began(started, alone=alone, durable=writer.durable)
+            if order is not None:
+                give_order(path.with_suffix(".control"), order)
         except BaseException:
             writer.close()  # the trace stays: the index may name it, and would name what is gone
             raise
@@ -255,7 +259,7 @@ class JsonlStore(TraceFile):
         self._check_pruned(run)
         return super().lock(run)
 
-    # --- stopping --------------------------------------------------------------------------------
+    # --- stopping and pausing --------------------------------------------------------------------
 
     def stop(self, order: StopOrder) -> None:
         check_order(order)
@@ -263,22 +267,23 @@ class JsonlStore(TraceFile):
         self._check_pruned(order.run)
         if not disk.exists(path):
             raise RunNotFound(f"there is no run {order.run} in {self._folder}")
-        give_order(path.with_suffix(".control"), order)  # first: whoever opens now, sees it
+        if not give_order(path.with_suffix(".control"), order):  # first: who opens now, sees it
+            raise not_pausable(order.run, self.stop_order(order.run), store_option(self))
         with self.opening():
             for run in self._built_on(order.run):
                 page = self._path(run).with_suffix(".control")
                 if disk.exists(page):  # it may be live; what is dead sees it where it is resumed
                     give_order(page, order)
 
-    def lift(self, run: str) -> bool:
+    def lift(self, run: str, kind: OrderKind | None = None) -> bool:
         path = self._path(run)
         self._check_pruned(run)
         if not disk.exists(path):
             raise RunNotFound(f"there is no run {run} in {self._folder}")
-        lifted = lift_order(path.with_suffix(".control"), run)
+        lifted = lift_order(path.with_suffix(".control"), run, kind)
         with self.opening():
             for other in self._built_on(run):
-                lift_order(self._path(other).with_suffix(".control"), run)
+                lift_order(self._path(other).with_suffix(".control"), run, kind)
         return lifted
 
     def _built_on(self, run: str) -> list[str]:

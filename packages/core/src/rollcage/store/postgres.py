@@ -18,6 +18,7 @@ from rollcage.store.held import Held, Row
 from rollcage.store.postgres_committer import Committer, tries
 from rollcage.store.postgres_database import Address, Connection, Database, lock_key, parse
 from rollcage.store.postgres_writer import PostgresLock, PostgresWriter
+from rollcage.store.protocol import StopOrder
 from rollcage.store.sql import fields_of
 from rollcage.store.sql_repair import SqlRepair
 from rollcage.trace.events import seal_line
@@ -149,7 +150,7 @@ class PostgresStore(SqlRepair):
                 return held
         raise self._in_use(run)
 
-    def create(self, started: dict[str, Any]) -> PostgresWriter:
+    def create(self, started: dict[str, Any], order: StopOrder | None = None) -> PostgresWriter:
         fields, shared = fields_of(self._begun(started)), self._shared
         with self._sql.using():
             pass
@@ -160,7 +161,7 @@ class PostgresStore(SqlRepair):
         if started.get("durability") == "disk":
             committer.do(committer.be_durable)
         held = committer.do(
-            lambda connection: committer.begin(connection, fields, first, epoch),
+            lambda connection: committer.begin(connection, fields, first, epoch, order),
             unless=lambda held: committer.release(held, wait=False),
         )
         return PostgresWriter(shared, committer, held)
@@ -168,7 +169,7 @@ class PostgresStore(SqlRepair):
     def reopen(self, run: str) -> PostgresWriter:
         return PostgresWriter(self._shared, self._shared.committer, self._taken(run))
 
-    # --- stopping --------------------------------------------------------------------------------
+    # --- stopping and pausing ---------------------------------------------------------------------
 
     def _tell(self, db: Any) -> None:
         db.execute(f"NOTIFY rollcage_{self._schema}")

@@ -34,7 +34,8 @@ from rollcage.store.held import Held, Row
 from rollcage.store.postgres_database import Address, Connection, Server, failed, lock_key
 from rollcage.store.postgres_lines import prepare
 from rollcage.store.postgres_runs import Runs
-from rollcage.store.sql import ATTEST, BEGIN
+from rollcage.store.protocol import StopOrder
+from rollcage.store.sql import ATTEST, BEGIN, put_order
 
 __all__ = ["Committer", "left", "tries"]
 
@@ -154,7 +155,7 @@ class Committer:
         return done
 
     def hear(self) -> None:
-        """Learn of orders to stop that were given by now; this costs one system call."""
+        """Learn of orders that were given by now; this costs one system call."""
         if self._socket < 0:
             return
         try:
@@ -195,9 +196,14 @@ class Committer:
             connection.execute("SET synchronous_commit = on")
 
     def begin(
-        self, connection: Connection, fields: Sequence[Any], first: Row, epoch: int | None
+        self,
+        connection: Connection,
+        fields: Sequence[Any],
+        first: Row,
+        epoch: int | None,
+        order: StopOrder | None,
     ) -> Held:
-        """A new run with its first line, locked; in a job.
+        """A new run with its first line, locked, and its order, if it has one; in a job.
 
         Raises:
             StoreError: the locks that it was opened with in that `epoch` are lost.
@@ -213,7 +219,9 @@ class Committer:
                 f"the connection to {self._address.url} was lost while a session opened, and "
                 f"somebody else may have opened one; nothing has run: open it again"
             )
-        held = self._runs.held[row[0]] = Held(run, row[0], first, 0)
+        if order is not None:
+            put_order(connection, row[0], order)
+        held = self._runs.held[row[0]] = Held(run, row[0], first, 0, order=order)
         return held
 
     def take(self, connection: Connection, run: str, place: int) -> Held | None:
@@ -255,7 +263,7 @@ class Committer:
                 done.result()
 
     def read_orders(self) -> None:
-        """Learn of orders to stop now."""
+        """Learn of orders now."""
         if self._thread is not None and self._runs.held:
             self.do(self._runs.read_orders)
 

@@ -54,12 +54,14 @@ CREATE TABLE logs (name text, number integer, line bytea NOT NULL, PRIMARY KEY (
 CREATE TABLE heads (name text PRIMARY KEY, count integer NOT NULL, head text NOT NULL);
 CREATE TABLE blobs (digest text PRIMARY KEY, data bytea NOT NULL);
 """,
+    "ALTER TABLE orders ADD COLUMN kind text NOT NULL DEFAULT 'stop'",
 )
 """What makes the schema of each version out of the one before; the first makes the tables."""
 
 _NOW: Final = (
     "INSERT INTO kept VALUES ('version', ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
 )
+_MAY_NOT: Final = ("25006", "42501")  # a transaction that only reads; a right that is missing
 _log: Final = logging.getLogger("rollcage")
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 _SOON: Final = ("starting up", "shutting down", "recovery", "too many", "reserved", "slots")
@@ -363,15 +365,15 @@ class Database:
 
     @property
     def is_there(self) -> bool:
-        """Whether the store was made; nothing is made by asking.
+        """Whether the store was made, in whichever version; nothing is made by asking.
 
         Raises:
             StoreError: nobody can tell.
         """
-        if not self._is_there:
-            with self._lent() as connection:
-                self._look(connection)
-        return self._is_there
+        if self._is_there:
+            return True
+        with self._lent() as connection:
+            return self._look(connection) > 0
 
     @contextlib.contextmanager
     def using(self) -> Iterator[Connection]:
@@ -457,7 +459,10 @@ class Database:
         return version
 
     def _make(self, connection: Connection) -> None:
-        """Make the schema, or bring it to the version of this Rollcage; one process does."""
+        """Make the schema, or bring it to the version of this Rollcage; one process does.
+
+        Who may only read leaves an older one as it is, and reads that.
+        """
         self._look(connection)
         if self._is_there:
             return
@@ -473,6 +478,10 @@ class Database:
                     connection.execute(statements)
                 connection.execute(_NOW, (b"%d" % len(_MIGRATIONS),))
             self._is_there = True
+        except psycopg.Error as error:
+            if error.sqlstate not in _MAY_NOT or not self._look(connection):
+                raise
+            self._is_there = True
         finally:
             if not connection.closed:
                 connection.execute("SELECT pg_advisory_unlock(?)", key)
@@ -480,7 +489,7 @@ class Database:
 
 def failed(address: Address, error: psycopg.Error) -> StoreError:
     """The error that says what the database refused; its own type where nothing may be written."""
-    kind = StoreReadOnly if error.sqlstate in ("25006", "42501") else StoreError
+    kind = StoreReadOnly if error.sqlstate in _MAY_NOT else StoreError
     return kind(f"the store {address.url} can't be used: {said(address, error)}")
 
 

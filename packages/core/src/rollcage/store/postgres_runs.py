@@ -24,7 +24,7 @@ __all__ = ["BATCH", "Runs"]
 BATCH: Final = 1000  # lines of one statement
 
 _STANDS: Final = "SELECT number, line FROM lines WHERE place = ? AND number >= ? ORDER BY number"
-_ORDERS: Final = "SELECT place, run, said_by, reason, time FROM orders WHERE place = ANY (?)"
+_ORDERS: Final = "SELECT place, run, said_by, reason, time, kind FROM orders WHERE place = ANY (?)"
 _GONE: Final = (
     f"{ATTEST} AND NOT EXISTS (SELECT FROM documents WHERE kind = '{KIND}' AND key = run)"
 )
@@ -140,7 +140,7 @@ class Runs:
             f"it"
         )
 
-    # --- orders to stop --------------------------------------------------------------------------
+    # --- orders ----------------------------------------------------------------------------------
 
     def read_orders(self, connection: Connection) -> None:
         """Learn which of the runs were told to stop."""

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 from rollcage.errors import StoreError
 from rollcage.store.records import (
     Measured,
+    OrderKind,
     Pruned,
     Repair,
     RunInfo,
@@ -25,6 +26,7 @@ __all__ = [
     "Lock",
     "Log",
     "Measured",
+    "OrderKind",
     "Pruned",
     "Reader",
     "Repair",
@@ -115,7 +117,7 @@ class Writer(Protocol):
         ...
 
     def stop_order(self, *, closely: bool = False) -> StopOrder | None:
-        """Whether the run was told to stop. Looked at for each call: it costs one system call.
+        """Whether the run was told to stop or pause. Looked at for each call, by one system call.
 
         Where a body is about to run it is looked at `closely`: could an order still be seen?
 
@@ -192,7 +194,7 @@ class Reader(Protocol):
         ...
 
     def stop_order(self, run: str) -> StopOrder | None:
-        """Whether a run was told to stop, and nobody has lifted that.
+        """Whether a run was told to stop or pause, and nobody has lifted that.
 
         Raises:
             StoreError: nobody can tell.
@@ -277,8 +279,13 @@ class Store(Reader, Protocol):
         """
         ...
 
-    def create(self, started: dict[str, Any]) -> Writer:
-        """A new run, begun with its run.started event."""
+    def create(self, started: dict[str, Any], order: StopOrder | None = None) -> Writer:
+        """A new run, begun with its run.started event.
+
+        Args:
+            started: that event.
+            order: of a run that it resumes, and that holds for it too, until that is lifted.
+        """
         ...
 
     def reopen(self, run: str) -> Writer:
@@ -286,21 +293,28 @@ class Store(Reader, Protocol):
         ...
 
     def stop(self, order: StopOrder) -> None:
-        """Stop a run, and each that is resuming it by now: their writers see it at their next call.
+        """Stop or pause a run, and each that is resuming it by now: seen at their next call.
 
-        From then on, no session resumes it. A second order replaces the first.
+        No session resumes a run that was told to stop; the calls of one that resumes a paused run
+        wait. A second order replaces the first, but no pause replaces a stop. See
+        `rollcage.store.pause`, which also looks whether there is anything to pause.
 
         Raises:
             OrderRefused: who says so, and why, is too long.
             RunNotFound: there is no such run.
+            OrderRefused: it is to be paused, and was told to stop.
             StoreError: it can't be told, or not all of those that resume it.
         """
         ...
 
-    def lift(self, run: str) -> bool:
+    def lift(self, run: str, kind: OrderKind | None = None) -> bool:
         """Withdraw the order that was given to this run; whether there was one.
 
-        What was halted by it stays so: the run is resumed by a new session.
+        Calls that wait for that go on. What was halted stays so: a new session resumes the run.
+
+        Args:
+            run: its id.
+            kind: only an order of this kind; None for whichever there is.
 
         Raises:
             RunNotFound: there is no such run.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Final
+from typing import Final, Literal
 
 import orjson
 
@@ -11,11 +11,14 @@ from rollcage.errors import OrderRefused, TraceCorrupt
 from rollcage.trace.reader import read_events, tail_of
 
 __all__ = [
-    "Measured", "Pruned", "Repair", "RunInfo", "RunTrace", "StopOrder", "check_attested",
-    "check_order",
+    "Measured", "OrderKind", "Pruned", "Repair", "RunInfo", "RunTrace", "StopOrder",
+    "check_attested", "check_order",
 ]  # fmt: skip
 
 _MOST: Final = 3500  # bytes of who gives an order and why, as JSON
+
+OrderKind = Literal["stop", "pause"]
+"""What an order says: that a run must end at its next call, or that its next call waits."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,19 +85,27 @@ class RunInfo:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StopOrder:
-    """Somebody's word that a run must stop, and that nothing resumes it until that is lifted.
+    """Somebody's word that a run must stop, or pause, until that is lifted.
 
     Attributes:
-        run: the run that was told to stop: this one, or one that it builds on.
+        run: the run that was told so: this one, or one that it builds on.
         by: who said so.
         reason: why.
         time: when (Unix, µs).
+        kind: `stop`: its next call ends it, and nothing resumes it; `pause`: its next call waits,
+            and so does that of a resume.
     """
 
     run: str
     by: str
     reason: str
     time: int
+    kind: OrderKind = "stop"
+
+    @property
+    def is_pause(self) -> bool:
+        """Whether the next call waits. Any other kind, a later version's too, is a stop."""
+        return self.kind == "pause"
 
 
 def check_order(order: StopOrder) -> None:

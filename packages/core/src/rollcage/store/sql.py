@@ -1,7 +1,7 @@
 """What stores in a SQL database share: the same tables, asked and written by the same statements.
 
 A statement has `?` for a parameter. What differs is the database itself: how it locks, commits and
-tells of an order to stop (see `sqlite` and `postgres`).
+tells of orders (see `sqlite` and `postgres`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from typing import Any, ClassVar, Final
 
 from rollcage.errors import RunInUse, RunNotFound, StoreError, TraceCorrupt
 from rollcage.store import stubs
-from rollcage.store.jobs import job_name
+from rollcage.store.jobs import job_name, store_option
+from rollcage.store.pausing import not_pausable
 from rollcage.store.protocol import (
     Lock,
     Measured,
+    OrderKind,
     RunInfo,
     RunTrace,
     StopOrder,
@@ -27,7 +29,7 @@ from rollcage.store.sql_documents import SqlDatabase, SqlDocuments
 from rollcage.store.sql_log import SqlLog
 from rollcage.trace.reader import ended, tail_of
 
-__all__ = ["ATTEST", "BEGIN", "SqlStore", "fields_of", "order_of"]
+__all__ = ["ATTEST", "BEGIN", "SqlStore", "fields_of", "order_of", "put_order"]
 
 BEGIN: Final = "INSERT INTO runs (run, name, mode, source, time, input) VALUES (?, ?, ?, ?, ?, ?)"
 """Puts a run after all others."""
@@ -39,9 +41,10 @@ _PAGE: Final = 100  # runs that are asked for at once, at least
 _STARTED: Final = ("run", "name", "mode", "source", "time")
 _STUB: Final = "(SELECT data FROM documents WHERE kind = 'pruned' AND key = run)"
 _ORDER: Final = (
-    "INSERT INTO orders VALUES (?, ?, ?, ?, ?) ON CONFLICT (place) DO UPDATE SET"
-    " run = excluded.run, said_by = excluded.said_by, reason = excluded.reason,"
-    " time = excluded.time"
+    "INSERT INTO orders (place, run, said_by, reason, time, kind) VALUES (?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT (place) DO UPDATE SET run = excluded.run, said_by = excluded.said_by,"
+    " reason = excluded.reason, time = excluded.time, kind = excluded.kind"
+    " WHERE excluded.kind = 'stop' OR orders.kind = 'pause'"
 )
 _KEEP: Final = (
     "INSERT INTO kept VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
@@ -238,28 +241,29 @@ class SqlStore(SqlDocuments):
     def stop(self, order: StopOrder) -> None:
         check_order(order)
         self._check_there(order.run)
-        by, reason = _writable(order.by), _writable(order.reason)
         with self._sql.changing() as db:  # first: whoever opens now, sees it
             self._check_pruned(db, order.run)
             place = self._place(db, order.run)
-            db.execute(_ORDER, (place, order.run, by, reason, order.time))
+            if not put_order(db, place, order):
+                raise not_pausable(order.run, order_of(db, place), store_option(self))
             self._tell(db)
         with self.opening(), self._sql.changing() as db:
             for other, ended_ in self._built_on(db, order.run):
                 if ended_ is None:  # it may be live; what is dead sees it where it is resumed
-                    db.execute(_ORDER, (other, order.run, by, reason, order.time))
+                    put_order(db, other, order)
             self._tell(db)
         self._on_disk()
         self._told()
 
-    def lift(self, run: str) -> bool:
+    def lift(self, run: str, kind: OrderKind | None = None) -> bool:
         self._check_there(run)
+        lifted = "DELETE FROM orders WHERE run = ?" + (f" AND kind = '{kind}'" if kind else "")
         with self._sql.changing() as db:
             self._check_pruned(db, run)
-            own = (self._place(db, run), run)
-            found = db.execute("DELETE FROM orders WHERE place = ? AND run = ?", own).rowcount
+            own = (run, self._place(db, run))
+            found = db.execute(f"{lifted} AND place = ?", own).rowcount
         with self.opening(), self._sql.changing() as db:
-            db.execute("DELETE FROM orders WHERE run = ?", (run,))
+            db.execute(lifted, (run,))
             self._tell(db)
         self._on_disk()
         self._told()
@@ -357,10 +361,17 @@ def fields_of(info: RunInfo) -> tuple[Any, ...]:
 
 
 def order_of(db: Any, place: int) -> StopOrder | None:
-    """The order to stop that was given to a run."""
-    given = "SELECT run, said_by, reason, time FROM orders WHERE place = ?"
-    row = db.execute(given, (place,)).fetchone()
-    return None if row is None else StopOrder(*row)
+    """The order that was given to a run; in a store of the first schema it has no kind."""
+    row = db.execute("SELECT * FROM orders WHERE place = ?", (place,)).fetchone()
+    return None if row is None else StopOrder(*row[1:])
+
+
+def put_order(db: Any, place: int, order: StopOrder) -> bool:
+    """Give a run an order; whether it has that now: no pause replaces a stop."""
+    by, reason = _writable(order.by), _writable(order.reason)
+    given = (place, order.run, by, reason, order.time, order.kind)
+    changed: int = db.execute(_ORDER, given).rowcount
+    return changed > 0
 
 
 def _writable(text: str) -> str:

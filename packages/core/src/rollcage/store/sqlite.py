@@ -19,7 +19,8 @@ from urllib.parse import quote
 from rollcage.errors import RunInUse, StoreError
 from rollcage.store import disk
 from rollcage.store.database import Database, RunLock, unwritable
-from rollcage.store.protocol import Repair
+from rollcage.store.protocol import Repair, StopOrder
+from rollcage.store.sql import put_order
 from rollcage.store.sql_repair import SqlRepair
 from rollcage.store.sqlite_writer import SqliteWriter
 from rollcage.trace.events import seal_line
@@ -72,7 +73,7 @@ class SqliteStore(SqlRepair):
             raise self._in_use(run)
         return place, lock
 
-    def create(self, started: dict[str, Any]) -> SqliteWriter:
+    def create(self, started: dict[str, Any], order: StopOrder | None = None) -> SqliteWriter:
         info, run = self._begun(started), started["run"]
         line, head = seal_line(started, tail_of(b"").head)
         lock: RunLock | None = None
@@ -83,6 +84,8 @@ class SqliteStore(SqlRepair):
                 if lock is None:
                     raise RunInUse(f"the place of run {run} in {self.url} is taken")
                 db.execute("INSERT INTO lines VALUES (?, 1, ?)", (place, line))
+                if order is not None:
+                    put_order(db, place, order)
             durable = started.get("durability") == "disk"
             if durable:
                 self._database.sync()

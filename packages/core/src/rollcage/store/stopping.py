@@ -1,4 +1,7 @@
-"""Stopping runs that still go on, or may; and whether one that is let go on really may."""
+"""Stopping runs that still go on, or may; and whether one that is let go on really may.
+
+Pausing them, which is an order of another kind, is in `pausing`.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ from typing import Final
 
 from rollcage.errors import OrderRefused, RunNotFound, RunPruned
 from rollcage.store.jobs import store_option
-from rollcage.store.protocol import RunInfo, StopOrder, Store, check_order
+from rollcage.store.protocol import OrderKind, RunInfo, StopOrder, Store, check_order
 
-__all__ = ["lift_stop", "stop_run", "stopped_by"]
+__all__ = ["ended_with", "lift_stop", "order_for", "stop_run", "stopped_by"]
 
 _OVER: Final = ("ok", "abandoned")  # no session resumes such a run by itself
 _RESUMED: Final = ("record", "resume")  # the modes of runs that a session resumes
@@ -35,7 +38,7 @@ def stop_run(store: Store, run: str, *, by: str, reason: str, time: int) -> Stop
     """
     order = StopOrder(run, by, reason, time)
     check_order(order)
-    over = _over(store, store.info(run))
+    over = ended_with(store, store.info(run))
     if over is not None and over.mode == "imported":
         raise OrderRefused(f"run {run} can't be stopped: it was imported, and nothing runs in it")
     if over is not None:
@@ -67,13 +70,29 @@ def lift_stop(store: Store, run: str) -> StopOrder | None:
             f"run {run} builds on run {order.run}, which was stopped: lift that order, with "
             f"rollcage stop {order.run} --lift{store_option(store)}"
         )
-    if not store.lift(run):
+    paused = order_for(store, run, "pause") if order is None else None
+    if paused is not None:
+        raise OrderRefused(
+            f"run {run} is not stopped but paused. To let it go on: rollcage unpause "
+            f"{paused.run}{store_option(store)}"
+        )
+    if not store.lift(run, "stop"):
         raise OrderRefused(f"run {run} is not stopped: there is nothing to lift")
     return stopped_by(store, run)
 
 
 def stopped_by(store: Store, run: str) -> StopOrder | None:
     """The order by which a run is stopped: its own, or that of a run that it builds on.
+
+    Raises:
+        RunNotFound: there is no such run.
+        StoreError: nobody can tell.
+    """
+    return order_for(store, run, "stop")
+
+
+def order_for(store: Store, run: str, kind: OrderKind) -> StopOrder | None:
+    """The order of a kind that holds for a run: its own, or that of a run that it builds on.
 
     Raises:
         RunNotFound: there is no such run.
@@ -86,14 +105,14 @@ def stopped_by(store: Store, run: str) -> StopOrder | None:
             if each == run:
                 raise
             return None
-        if order is not None:
+        if order is not None and order.is_pause == (kind == "pause"):
             return order
     return None
 
 
 def _has_own(store: Store, run: str) -> bool:
     order = store.stop_order(run)
-    return order is not None and order.run in ("", run)
+    return order is not None and not order.is_pause and order.run in ("", run)
 
 
 def _built_on(store: Store, run: str) -> Iterator[str]:
@@ -110,7 +129,7 @@ def _built_on(store: Store, run: str) -> Iterator[str]:
         each = info.source if info.mode == "resume" else None
 
 
-def _over(store: Store, info: RunInfo) -> RunInfo | None:
+def ended_with(store: Store, info: RunInfo) -> RunInfo | None:
     """The run with which a job came to its end, of those that go on with this one; None if none."""
     if info.mode == "imported":
         return info

@@ -1,0 +1,84 @@
+"""`rollcage pause` and `rollcage unpause`: the next call of a run waits, until it may go on."""
+
+from __future__ import annotations
+
+from time import time_ns
+from typing import Annotated
+
+import typer
+from rich.text import Text
+from rollcage.store import Store, pause_run, store_option, unpause_run
+from rollcage_views import order_data, pause_text
+
+from rollcage_cli.errors import UsageError
+from rollcage_cli.lookup import find
+from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption, who
+from rollcage_cli.output import console, print_json, visible
+
+__all__ = ["pause", "unpause"]
+
+
+def pause(
+    run: RunArgument,
+    reason: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Why; whoever looks at the run sees it.")
+    ] = None,
+    by: Annotated[
+        str | None, typer.Option(metavar="NAME", help="In whose name (this user, by default).")
+    ] = None,
+    store: StoreOption = DEFAULT_STORE,
+    as_json: JsonOption = OFF,
+) -> None:
+    """Pause a run: its next call waits, and so does that of its resume, until `unpause`.
+
+    A tool that is running by now is not interrupted; its end is recorded. An undo does not wait. To
+    end the run instead, use `stop`, also while it is paused.
+    """
+    own, id_ = _in_store(store, run)
+    before = own.stop_order(id_)
+    now = time_ns() // 1000
+    order = pause_run(own, id_, by=who(by, required=False), reason=reason or "", time=now)
+    if as_json:
+        print_json({"run": order.run, "paused": True, "order": order_data(order)})
+        return
+    out = console()
+    out.print(Text(f"run {order.run} is paused", style="green"), soft_wrap=True)
+    if before is not None:
+        out.print(f"It was {pause_text(before)}. What is said now replaces that.", soft_wrap=True)
+    out.print(
+        f"Its next call waits. To let it go on: rollcage unpause {order.run}{store_option(own)}",
+        soft_wrap=True,
+    )
+
+
+def unpause(
+    run: RunArgument, store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF
+) -> None:
+    """Let a paused run go on: its calls that wait are made now, whoever paused it."""
+    own, id_ = _in_store(store, run)
+    order, still = unpause_run(own, id_)
+    if as_json:
+        print_json({"run": id_, "paused": still is not None, "lifted": order_data(order)})
+        return
+    out = console()
+    out.print(f"Run {id_} was {pause_text(order)}.", soft_wrap=True)
+    if still is None:
+        out.print(Text("It goes on.", style="green"), soft_wrap=True)
+        return
+    out.print(
+        f"That is lifted, and it stays paused: run {still.run}, which it builds on, is. To lift "
+        f"that: rollcage unpause {still.run}{store_option(own)}",
+        soft_wrap=True,
+    )
+
+
+def _in_store(store: str, run: str) -> tuple[Store, str]:
+    """The store of a run, and its id.
+
+    Raises:
+        UsageError: it lies in none.
+    """
+    found = find(store, run)
+    if not isinstance(found.reader, Store):
+        raise UsageError(f"{visible(run)} is a file outside of a store; pause it in its store")
+    return found.reader, found.run

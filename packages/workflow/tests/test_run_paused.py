@@ -1,0 +1,86 @@
+"""The run under an execution is paused: its calls wait, and no step takes too long by that."""
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+from rollcage import open_store, tool
+from rollcage.errors import OrderRefused
+from rollcage.store import pause_run, unpause_run
+from rollcage_workflow import run
+from rollcage_workflow.timing import within
+from workers import Crew
+from worlds import World
+
+
+@pytest.fixture
+def world(tmp_path: Any) -> World:
+    return World(tmp_path / "store")
+
+
+def pausing(world: World, **more: Any) -> dict[str, Any]:
+    """A plan whose first step pauses its own run, from within its body."""
+
+    @tool(effect="read", name="pause.own")
+    async def hold() -> None:
+        store = open_store(world.store)
+        pause_run(store, store.runs()[-1].run, by="ann", reason="a look", time=1)
+
+    world.tools.append(hold)
+    put = {"call": "put", "args": {"what": "b"}, "after": ["a"], **more}
+    return {"name": "plan", "steps": {"a": {"call": "pause.own"}, "b": put}}
+
+
+def held(world: World) -> str:
+    """The run, once its next call waits."""
+    store = open_store(world.store)
+    while not store.runs() or store.stop_order(store.runs()[-1].run) is None:
+        time.sleep(0.01)
+    while all(thread.name != "rollcage-pause" for thread in threading.enumerate()):
+        time.sleep(0.01)
+    return store.runs()[-1].run
+
+
+async def test_the_next_step_waits_and_goes_on(world: World) -> None:
+    plan = pausing(world, timeout=60)
+    working = asyncio.create_task(run(plan, id="job", store=world.store, tools=world.tools))
+    paused = await asyncio.to_thread(held, world)
+    assert not world.standing
+    crew = Crew(world)
+    assert crew.job().status == "running"
+    assert crew.job().waits.startswith("its run was paused by ann: a look. Let it go on: rollcage")
+    unpause_run(crew.store, paused)
+    ended = await working
+    assert (ended.status, world.standing) == ("completed", {"b": 1})
+
+
+async def test_a_pause_of_the_execution_ends_what_waits(
+    world: World,
+) -> None:
+    crew = Crew(world, pausing(world))
+    crew.start()
+    working = asyncio.create_task(crew.work())
+    paused = await asyncio.to_thread(held, world)
+    crew.commands.pause("job", by="bob")
+    await working
+    assert (crew.job().status, crew.job().waits) == ("paused", "paused by bob")
+    with pytest.raises(OrderRefused, match="stopped by bob"):
+        unpause_run(crew.store, paused)
+    assert not world.standing
+
+
+async def test_the_time_in_which_it_was_paused_does_not_count() -> None:
+    class Paused:
+        held = 0.0
+
+    session: Any = Paused()
+    with pytest.raises(TimeoutError):
+        async with within(session, 0.05) as timeout:
+            await asyncio.sleep(60)
+    assert timeout.expired()
+    async with within(session, 0.05) as timeout:
+        session.held = 3600.0
+        await asyncio.sleep(0.2)
+    assert not timeout.expired()
