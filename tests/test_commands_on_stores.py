@@ -68,8 +68,8 @@ verify @job
 diff @job @other                                  -> 1
 audit
 export @job
-stop @job --by ann
-stop @job --lift
+stop @lost --by ann
+stop @lost --lift
 pause @lost --by ann
 unpause @lost
 doctor                                            -> 1

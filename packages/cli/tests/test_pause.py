@@ -131,7 +131,7 @@ def test_a_stop_and_a_pause_name_each_other(cli: Cli, broken: str) -> None:
     cli("pause", run)
     refused = cli("stop", run, "--lift")
     assert refused.code == 2
-    assert f"is not stopped but paused: rollcage unpause {run}" in refused.err
+    assert f"is not stopped but paused. To let it go on: rollcage unpause {run}" in refused.err
     assert cli("doctor").code == 1
     assert f"rollcage unpause {run}" in cli("doctor").out
     assert cli("stop", run, "--by", "bob").code == 0

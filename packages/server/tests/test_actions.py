@@ -20,6 +20,7 @@ from rollcage import (
     QueueApprover,
     RunStopped,
     Session,
+    SessionHalted,
     aundo_run,
     compensate,
     tool,
@@ -192,6 +193,61 @@ async def test_a_stop_is_refused_where_it_can_not_be_kept_or_nothing_runs(placed
     with pytest.raises(OrderRefused, match="fewer words"):
         placed.store.stop(StopOrder(lost, "ann", "\u505c" * 2000, 1))
     assert [placed.store.stop_order(run) for run in (lost, fine)] == [None, None]
+
+
+async def test_a_run_is_paused_seen_as_such_and_goes_on(placed: World) -> None:
+    reason = "the budget <b>"
+    with Session("live", store=placed.url) as session, ThreadPoolExecutor(1) as pool:
+        served_write("one")
+        at = f"/runs/{session.run_id}"
+        async with placed.client(Role.OPERATOR) as client:
+            assert f'action="{at}/pause"' in (await client.get(at)).text
+            assert (await post(client, f"{at}/pause", {"reason": reason}))["paused"] is True
+            given = pool.submit(session.call, served_write, key="two")
+            page = (await client.get(at)).text
+            assert "Paused by operator person since" in page
+            assert f'action="{at}/unpause"' in page
+            assert f'action="{at}/stop"' in page
+            assert f'action="{at}/pause"' not in page
+            jobs = (await client.get("/api/v1/jobs")).json()["jobs"]
+            (job,) = [each for each in jobs if each["run"] == session.run_id]
+            assert (job["status"], job["paused"]["by"]) == ("running", "operator person")
+            assert ">paused</span>" in (await client.get("/")).text
+            async with placed.client(Role.VIEWER) as viewer:
+                seen = (await viewer.get(f"/api/v1{at}")).json()["paused"]
+                assert (seen["kind"], seen["reason"]) == ("pause", reason)
+                assert "the budget &lt;b&gt;" in (await viewer.get(at)).text
+            async with placed.client(Role.OBSERVER) as observer:
+                assert (await observer.get(f"/api/v1{at}")).json()["paused"]["reason"] == ""
+                assert "the budget" not in (await observer.get(at)).text
+            assert not given.done()
+            assert len(read_run(placed.store.read(session.run_id)).steps) == 1
+            assert (await post(client, f"{at}/lift", status=409))["error"][
+                "code"
+            ] == "order_refused"
+            assert (await post(client, f"{at}/unpause"))["paused"] is False
+            given.result(60)
+            await post(client, f"{at}/unpause", status=409)
+    said = [(action, outcome) for _, action, outcome, _ in lines(placed)]
+    for each in (("pause", "done"), ("lift", "refused"), ("unpause", "done")):
+        assert each in said
+    fine = placed.runs["fine"]
+    async with placed.client(Role.OPERATOR) as client:
+        assert f'action="/runs/{fine}/pause"' not in (await client.get(f"/runs/{fine}")).text
+        await post(client, f"/runs/{fine}/pause", status=409)
+
+
+async def test_a_paused_run_is_stopped_from_its_page(placed: World) -> None:
+    session = Session("live", store=placed.url)
+    with pytest.raises(RunStopped), session, ThreadPoolExecutor(1) as pool:
+        at = f"/runs/{session.run_id}"
+        async with placed.client(Role.OPERATOR) as client:
+            await post(client, f"{at}/pause")
+            given = pool.submit(session.call, served_write, key="one")
+            await post(client, f"{at}/stop", {"reason": "enough"})
+            with pytest.raises(SessionHalted):
+                given.result(60)
+            await post(client, f"{at}/unpause", status=409)
 
 
 async def test_a_lift_tells_of_the_stop_that_holds_all_the_same(placed: World) -> None:

@@ -4,6 +4,8 @@ import asyncio
 import re
 import socket
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import asdict
+from html import unescape
 from typing import Any
 
 import httpx
@@ -12,7 +14,7 @@ import pytest
 from listening import WAIT, messages, next_message, serving, token
 from mission import RESULT, SECRET, World, served_write
 from rollcage import Session
-from rollcage.store import open_store
+from rollcage.store import open_store, pause_run, unpause_run
 from rollcage_server import Authority, Role, create_app
 from rollcage_server.errors import TooMany
 from rollcage_server.events import EventStream, Hub, News, message
@@ -67,6 +69,41 @@ async def test_a_step_arrives_once_on_pages_and_for_programs_and_after_a_break(
             news = orjson.loads((await next_message(messages(json)))["data"])
         assert {s["step"] for s in news["steps"]} == {3}
         assert (news["status"], news["total"]) == ("ok", 3)
+
+
+async def test_a_pause_and_its_end_arrive_on_pages_and_for_programs(
+    world: World, address: str
+) -> None:
+    async with httpx.AsyncClient(base_url=address, timeout=WAIT) as client:
+        with Session("live", store=world.url) as session:
+            served_write("one")
+            at = f"/runs/{session.run_id}"
+            page = (await client.get(at, headers=token(world))).text
+            where = re.search(r'sse-connect="([^"]+)"', page)
+            assert where is not None
+            html_at, json_at = unescape(where[1]), f"/api/v1{at}/events"
+            async with (
+                client.stream("GET", html_at, headers=token(world)) as html,
+                client.stream("GET", json_at, headers=token(world)) as json,
+                client.stream("GET", json_at, headers=token(world, Role.OBSERVER)) as blind,
+            ):
+                pages, programs, veiled = messages(html), messages(json), messages(blind)
+                for each in (programs, veiled):
+                    assert (await next_message(each))["event"] == "news"
+                order = pause_run(world.store, session.run_id, by="ann", reason="why", time=5)
+                assert (await next_message(pages))["event"] == "reset"
+                told = await next_message(programs)
+                assert (told["event"], orjson.loads(told["data"])) == ("order", asdict(order))
+                assert orjson.loads((await next_message(veiled))["data"])["reason"] == ""
+                again = (await client.get(at, headers=token(world))).text
+                assert "Paused by ann" in again
+                unpause_run(world.store, session.run_id)
+                assert (await next_message(pages))["event"] == "reset"
+                assert orjson.loads((await next_message(programs))["data"]) is None
+            stale = re.search(r'sse-connect="([^"]+)"', again)
+            assert stale is not None  # loaded while it was paused, connected when it was not
+            async with client.stream("GET", unescape(stale[1]), headers=token(world)) as html:
+                assert (await next_message(messages(html)))["event"] == "reset"
 
 
 async def test_more_viewers_than_the_cap_are_told_so_and_leave_room_when_they_go(

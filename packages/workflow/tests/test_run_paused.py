@@ -77,9 +77,8 @@ async def test_the_time_in_which_it_was_paused_does_not_count() -> None:
 
     session: Any = Paused()
     with pytest.raises(TimeoutError):
-        async with within(session, 0.05) as timeout:
+        async with within(session, 0.05):
             await asyncio.sleep(60)
-    assert timeout.expired()
     async with within(session, 0.05) as timeout:
         session.held = 3600.0
         await asyncio.sleep(0.2)

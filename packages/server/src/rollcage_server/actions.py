@@ -13,9 +13,9 @@ from typing import Annotated, Any, Final, Literal
 import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 from rollcage import Approval, RollcageError, abandon_run, resolve_step
-from rollcage.errors import ApprovalInvalid, StoreError
+from rollcage.errors import ApprovalInvalid, OrderRefused, StoreError
 from rollcage.gate import ApprovalQueue, holds_secret
-from rollcage.store import lift_stop, stop_run
+from rollcage.store import lift_stop, pause_run, stop_run, unpause_run
 from rollcage_views import queued_data
 
 from rollcage_server import undoing
@@ -117,7 +117,8 @@ def audited(
     try:
         done = do()
     except RollcageError as error:
-        outcome = "failed" if isinstance(error, StoreError) else "refused"
+        refused = isinstance(error, OrderRefused) or not isinstance(error, StoreError)
+        outcome = "refused" if refused else "failed"
         asking.audit.add(asking.who, role, name, target, outcome, error.code)
         raise
     except Exception:
@@ -180,6 +181,17 @@ def _lift(asking: Asking, run: str, _: Body) -> Mapping[str, Any]:
     return {"run": run, "stopped": still is not None} | said
 
 
+def _pause(asking: Asking, run: str, body: Reason) -> Mapping[str, Any]:
+    now = time.time_ns() // 1000
+    pause_run(asking.store, check_run(run), by=asking.who.name, reason=body.reason, time=now)
+    return {"run": run, "paused": True}
+
+
+def _unpause(asking: Asking, run: str, _: Body) -> Mapping[str, Any]:
+    still = unpause_run(asking.store, check_run(run))[1]
+    return {"run": run, "paused": still is not None, "order": None if still is None else still.run}
+
+
 def _resolve(asking: Asking, run: str, body: Resolving) -> Mapping[str, Any]:
     given = {"result": body.result} if body.happened and body.given else {}
     said = resolve_step(asking.store, check_run(run), body.step, happened=body.happened, **given)
@@ -197,6 +209,8 @@ ACTIONS: Final = (
     Action("reject", "approvals", Right.DECIDE, Reason, _reject),
     Action("stop", "runs", Right.OPERATE, Reason, _stop),
     Action("lift", "runs", Right.OPERATE, Body, _lift),
+    Action("pause", "runs", Right.OPERATE, Reason, _pause),
+    Action("unpause", "runs", Right.OPERATE, Body, _unpause),
     Action("resolve", "runs", Right.OPERATE, Resolving, _resolve),
     Action("abandon", "runs", Right.OPERATE, Reason, _abandon),
     Action("undo-plan", "runs", Right.OPERATE, undoing.Planning, undoing.plan),

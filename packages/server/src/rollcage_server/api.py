@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import orjson
 from fastapi import Query, Request
+from rollcage.store import paused_by
 from rollcage_views import (
     Viewer,
     align,
@@ -24,6 +25,7 @@ from starlette.responses import Response
 from rollcage_server import reading
 from rollcage_server.access import AskingNow, Routes
 from rollcage_server.live import after_of, live
+from rollcage_server.orders import told_order
 from rollcage_server.roles import Right
 
 __all__ = ["Data", "First", "Limit", "api"]
@@ -87,7 +89,9 @@ def run(asking: AskingNow, run: str) -> Response:
     """Tell all of a run but its steps."""
     found, stands = reading.lineage(asking.store, run)
     seen = asking.who.viewer.run(found[-1])
-    return Data(run_data(seen, stands, []))
+    order = None if seen.status in ("ok", "abandoned") else paused_by(asking.store, run)
+    told = told_order(order, asking.who.viewer)
+    return Data(run_data(seen, stands, []) | {"paused": told})
 
 
 @api.get("/runs/{run}/steps", Right.SEE)
@@ -182,4 +186,5 @@ def _job(job: Job, viewer: Viewer) -> dict[str, Any]:
         reading.info_data(each.info, viewer) | {"status": each.status} for each in job.attempts
     ]
     return {"name": job.name, "run": job.run, "status": job.status, "began": job.began,
-            "attempts": attempts, "more": job.more}  # fmt: skip
+            "paused": told_order(job.pause, viewer), "attempts": attempts,
+            "more": job.more}  # fmt: skip

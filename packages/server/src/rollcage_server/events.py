@@ -10,15 +10,17 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final, Literal
 
+import orjson
 from rollcage.errors import RollcageError, RunNotFound
-from rollcage.store import Store
+from rollcage.store import StopOrder, Store
 from rollcage.trace import Step
-from rollcage_views import Following
+from rollcage_views import Following, Viewer
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from rollcage_server.errors import TooMany
+from rollcage_server.orders import order_key, order_of, told_order
 
 __all__ = ["EventStream", "Hub", "News", "message"]
 
@@ -68,6 +70,7 @@ class _Viewer:
     form: Form
     values: bool
     line: int
+    order: str
     queue: asyncio.Queue[bytes]
     dropped: bool = False
 
@@ -91,6 +94,7 @@ class _Follower:
         self._total = 0
         self._floor = 0  # the line of the newest of what is not kept any more
         self._stale = ""
+        self._order: StopOrder | None = None
         self.viewers: set[_Viewer] = set()
         self.task: asyncio.Task[None] | None = None
 
@@ -108,6 +112,8 @@ class _Follower:
                 for viewer in self.viewers:
                     viewer.give(message("stale", said))
             await self._tell()
+            if not said:
+                self._tell_order()
             await asyncio.sleep(_EVERY)
 
     def _look(self) -> None:
@@ -120,6 +126,20 @@ class _Follower:
             if isinstance(told, Step):
                 self._total = max(self._total, told.step)  # they are counted from 1
         self._line = self._following.lines
+        self._order = order_of(self._store(), self._run)
+
+    def _tell_order(self) -> None:
+        """That the run was stopped or paused, or may go on: a page is loaded again for that."""
+        key = order_key(self._order)
+        for viewer in self.viewers:
+            if viewer.order == key:
+                continue
+            viewer.order = key
+            if viewer.form == "html":
+                viewer.give(message("reset", str(self._line)))
+            else:
+                told = told_order(self._order, Viewer(values=viewer.values))
+                viewer.give(message("order", orjson.dumps(told).decode()))
 
     async def _tell(self) -> None:
         behind = [each for each in self.viewers if each.line < self._line]
@@ -184,13 +204,13 @@ class Hub:
             raise TooMany(f"{self._most} viewers follow runs already; load the page again later")
 
     @contextlib.contextmanager
-    def _looking(self, run: str, form: Form, line: int, *, values: bool) -> Any:
+    def _looking(self, run: str, form: Form, line: int, order: str, *, values: bool) -> Any:
         self.check_room()
         follower = self._followers.get(run)
         if follower is None:
             follower = self._followers[run] = _Follower(self._store, run, self._render)
             follower.task = asyncio.create_task(follower.follow())
-        viewer = _Viewer(form, values, line, asyncio.Queue(_QUEUED))
+        viewer = _Viewer(form, values, line, order, asyncio.Queue(_QUEUED))
         follower.viewers.add(viewer)
         try:
             yield viewer
@@ -202,7 +222,14 @@ class Hub:
                     follower.task.cancel()
 
     async def stream(
-        self, run: str, form: Form, after: int, *, values: bool, still: Callable[[], bool]
+        self,
+        run: str,
+        form: Form,
+        after: int,
+        order: str = "",
+        *,
+        values: bool,
+        still: Callable[[], bool],
     ) -> AsyncIterator[bytes]:
         """The messages for one viewer, until they fall behind, or may not look any more.
 
@@ -210,13 +237,14 @@ class Hub:
             run: which run.
             form: of the messages.
             after: the line up to which they know it.
+            order: by which it is stopped or paused, as far as they know.
             values: whether they see values.
             still: whether they may still look; asked now and then.
 
         Raises:
             TooMany: the cap is reached.
         """
-        with self._looking(run, form, after, values=values) as viewer:
+        with self._looking(run, form, after, order, values=values) as viewer:
             yield b"retry: 2000\n\n"
             asked = time.monotonic()
             while not viewer.dropped:

@@ -54,7 +54,8 @@ def live(request: Request, asking: Asking, run: str, form: Form, after: int) -> 
         now = means.authority.still(who)
         return now is not None and now.may(Right.SEE) and now.may(Right.VALUES) == values
 
-    return EventStream(means.hub.stream(run, form, after, values=values, still=still))
+    order = request.query_params.get("order", "")
+    return EventStream(means.hub.stream(run, form, after, order, values=values, still=still))
 
 
 def renderer(html: Callable[[News], str]) -> Callable[[News, Form, bool], bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastapi import Request
-from rollcage.store import stopped_by, store_option
+from rollcage.store import store_option
 from rollcage_views import (
     States,
     align,
@@ -22,6 +22,7 @@ from rollcage_server import reading
 from rollcage_server.access import AskingNow, Routes
 from rollcage_server.api import First
 from rollcage_server.live import after_of, live
+from rollcage_server.orders import order_key, order_of
 from rollcage_server.rendering import page
 from rollcage_server.roles import Right
 
@@ -56,10 +57,11 @@ def runs(
 def run(request: Request, asking: AskingNow, run: str, first: First = 1) -> Response:
     """A run: its steps, a page at a time, and what can be done with it."""
     shown = reading.run_sheet(asking.store, run, asking.who.viewer, first=first)
-    order = stopped_by(asking.store, run)
+    order = order_of(asking.store, run)
     seen = shown.sheet.run
     return page(
         request, "run.html", asking, shown=shown, order=order, size=reading.PAGE,
+        told=order_key(order),
         head=run_head(seen, status=shown.status, whole=False),
         rows=step_rows(seen, at=store_option(asking.store), live=shown.live),
     )  # fmt: skip
