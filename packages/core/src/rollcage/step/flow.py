@@ -260,7 +260,7 @@ def _unpaused(
     is denied by now does not run, and nothing is loosened.
     """
     while isinstance(admission.first, Future):
-        answer: Returned | Raised = yield Wait(admission.first)
+        answer: Returned | Raised = yield WaitForCall(admission.first)
         if isinstance(answer, Raised):
             return verdict, Admission(None, error=answer.error)  # nothing is written
         progress.prepared = Prepared()

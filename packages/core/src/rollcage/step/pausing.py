@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from rollcage.errors import SessionHalted
-from rollcage.step.requests import Flow, Raised, Returned, Wait
+from rollcage.step.requests import Flow, Raised, Returned, WaitForCall
 
 __all__ = ["Pausing", "held_back"]
 
@@ -77,7 +77,7 @@ def held_back(why: Callable[[], SessionHalted | Future[None] | None], flow: Flow
     """
     held: BaseException | Future[None] | None = why()
     while isinstance(held, Future):
-        answer: Returned | Raised = yield Wait(held)
+        answer: Returned | Raised = yield WaitForCall(held)
         held = answer.error if isinstance(answer, Raised) else why()
     if held is not None:
         flow.close()

@@ -75,7 +75,10 @@ class Recall:
 
 @dataclasses.dataclass(slots=True)
 class WaitForCall:
-    """Wait for what another call finds out. Answered by `Returned` or `Raised`."""
+    """Wait for what another call finds out, or until the run is no longer paused.
+
+    Answered by `Returned` or `Raised`.
+    """
 
     until: Future[None]
 

@@ -143,8 +143,10 @@ class Runs:
     # --- orders ----------------------------------------------------------------------------------
 
     def read_orders(self, connection: Connection) -> None:
-        """Learn which of the runs were told to stop."""
+        """Learn which of the runs were told to stop or pause."""
         self.told = False  # first: what is said from here on is read again
+        if not self.held:
+            return  # it is somebody else's
         found = self.execute(connection, _ORDERS, (list(self.held),)).fetchall()
         orders = {place: StopOrder(*order) for place, *order in found}
         for place, held in list(self.held.items()):
