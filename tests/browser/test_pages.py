@@ -29,7 +29,20 @@ def run(store: str) -> str:
     return session.run_id
 
 
-PAGES = ("/", "/runs", "/inbox", "/diff", "/policies", "/workflows", "/tools", "/audit")
+PAGES = (
+    "/", "/runs", "/search?text=browser", "/inbox", "/diff", "/policies", "/workflows", "/tools",
+    "/audit",
+)  # fmt: skip
+    "/",
+    "/runs",
+    "/search?text=browser",
+    "/inbox",
+    "/diff",
+    "/policies",
+    "/workflows",
+    "/tools",
+    "/audit",
+)
 
 
 @pytest.mark.parametrize("colours", ["light", "dark"])
@@ -95,3 +108,20 @@ def test_who_signs_out_sees_nothing_any_more(server: Server, sign_in: SignIn, ru
     expect(page.get_by_label("Token")).to_be_visible()
     page.go_back()
     expect(page.locator("main")).not_to_contain_text("paid")
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_a_step_is_searched_for_with_the_keyboard(
+    server: Server, sign_in: SignIn, run: str, scripts: bool
+) -> None:
+    page = sign_in("vera", scripts=scripts)
+    page.goto("/search")
+    page.get_by_label("Text").focus()
+    page.keyboard.type(f"{VALUE} 1")
+    page.keyboard.press("Enter")
+    found = page.get_by_role("link", name="step 2")
+    expect(found).to_have_count(1)
+    found.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#step-2")).to_contain_text(f"{VALUE} 1")
+    assert page.url.endswith(f"/runs/{run}?first=1#step-2")

@@ -25,6 +25,7 @@ from rollcage_server.live import renderer
 from rollcage_server.pages import pages
 from rollcage_server.rendering import page, rows
 from rollcage_server.roles import Right
+from rollcage_server.searching import searching, searching_api
 from rollcage_server.sessions import Sessions
 from rollcage_server.shield import Shield
 from rollcage_server.signing import signing
@@ -35,7 +36,8 @@ from rollcage_server.workflows import workflows, workflows_api
 __all__ = ["create_app"]
 
 _ROUTES: Final = (
-    signing, pages, steering, workflows, governed, api, steering_api, workflows_api, governed_api,
+    signing, pages, steering, workflows, governed, searching,
+    api, steering_api, workflows_api, governed_api, searching_api,
 )  # fmt: skip
 _log: Final = logging.getLogger(__name__)
 

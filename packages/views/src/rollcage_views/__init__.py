@@ -15,6 +15,7 @@ from rollcage_views.names import short_ids
 from rollcage_views.orders import order_data, pause_of, pause_text
 from rollcage_views.policies import Hit, RuleCount, hits_of, rule_counts
 from rollcage_views.search import FoundStep, RunFilter, StepFilter, search_runs, search_steps
+from rollcage_views.searching import FoundRun, Search, search_page
 from rollcage_views.sheets import Sheet, sheet_of
 from rollcage_views.states import States
 from rollcage_views.steps import call_text, outcome_text, said_text, state_text
@@ -44,6 +45,7 @@ __all__ = [
     "DiffLine",
     "Effect",
     "Following",
+    "FoundRun",
     "FoundStep",
     "Hit",
     "Inbox",
@@ -54,6 +56,7 @@ __all__ = [
     "Price",
     "RuleCount",
     "RunFilter",
+    "Search",
     "Sheet",
     "StateChange",
     "States",
@@ -92,6 +95,7 @@ __all__ = [
     "rule_counts",
     "run_data",
     "said_text",
+    "search_page",
     "search_runs",
     "search_steps",
     "sheet_of",

@@ -1,0 +1,114 @@
+"""Search over runs and their steps: by names, tools, agents, states, and by values for some."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+from fastapi import Query, Request
+from rollcage.trace import STATES
+from rollcage_views import RunFilter, Search, StepFilter, Viewer, search_page, step_data
+from starlette.responses import Response
+
+from rollcage_server.access import Asking, AskingNow, Routes
+from rollcage_server.api import Data
+from rollcage_server.errors import BadRequest
+from rollcage_server.reading import PAGE, info_data
+from rollcage_server.rendering import page
+from rollcage_server.roles import Right
+
+__all__ = ["searching", "searching_api"]
+
+searching = Routes()
+searching_api = Routes("/api/v1", documented=True)
+
+Text = Annotated[str, Query(max_length=200)]
+Moment = Annotated[int | None, Query(ge=0, le=2**62, description="Unix time (µs)")]
+_STATES: Final = (*STATES, "undone")
+_GLOB: Final = frozenset("*?[")
+
+
+@searching_api.get("/search", Right.SEE)
+def found(
+    asking: AskingNow,
+    text: Text = "",
+    name: Text = "",
+    tool: Text = "",
+    agent: Text = "",
+    state: Text = "",
+    since: Moment = None,
+    before: Moment = None,
+) -> Response:
+    """Look for steps and runs, the newest first; for more, `before` what the last answer says."""
+    given = {"text": text, "name": name, "tool": tool, "agent": agent, "state": state}
+    return Data(_data(_search(asking, given, since, before), asking.who.viewer))
+
+
+@searching.get("/search", Right.SEE)
+def shown(
+    request: Request,
+    asking: AskingNow,
+    text: Text = "",
+    name: Text = "",
+    tool: Text = "",
+    agent: Text = "",
+    state: Text = "",
+    since: Text = "",
+    before: Moment = None,
+) -> Response:
+    """What is looked for, and what was found."""
+    given = {"text": text, "name": name, "tool": tool, "agent": agent, "state": state}
+    asked = any(given.values()) or bool(since)
+    result = _search(asking, given, _midnight(since), before) if asked else None
+    return page(request, "search.html", asking, result=result, states=_STATES, size=PAGE,
+                asked={**given, "since": since})  # fmt: skip
+
+
+def _search(asking: Asking, given: dict[str, str], since: int | None, before: int | None) -> Search:
+    if given["state"] not in ("", *_STATES):
+        raise BadRequest(f"state: one of {', '.join(_STATES)}")
+    runs = RunFilter(names=_globs(given["name"]), since=since, before=before)
+    steps = StepFilter(
+        tools=_globs(given["tool"]),
+        agents=_globs(given["agent"]),
+        states=[given["state"]] if given["state"] else (),
+        text=given["text"],
+    )
+    return search_page(asking.store, runs, steps, viewer=asking.who.viewer)
+
+
+def _globs(text: str) -> Sequence[str]:
+    """Names with this in them, or, where it has a `*`, like it."""
+    return [text if _GLOB & {*text} else f"*{text}*"] if text else ()
+
+
+def _midnight(day: str) -> int | None:
+    """When a day begins (Unix, µs).
+
+    Raises:
+        BadRequest: it is no day.
+    """
+    if not day:
+        return None
+    try:
+        began = dt.datetime.strptime(day, "%Y-%m-%d").replace(tzinfo=dt.UTC)
+    except ValueError:
+        raise BadRequest("since: a day, as 2027-01-31") from None
+    return max(0, int(began.timestamp())) * 1_000_000
+
+
+def _data(result: Search, viewer: Viewer) -> dict[str, Any]:
+    return {
+        "runs": [
+            {
+                "run": info_data(each.info, viewer),
+                "steps": [step_data(step) for step in each.steps],
+                "count": each.count,
+            }
+            for each in result.runs
+        ],
+        "looked": result.looked,
+        "unread": result.unread,
+        "before": result.before,
+    }
