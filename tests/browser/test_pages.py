@@ -33,16 +33,6 @@ PAGES = (
     "/", "/runs", "/search?text=browser", "/inbox", "/diff", "/policies", "/workflows", "/tools",
     "/audit",
 )  # fmt: skip
-    "/",
-    "/runs",
-    "/search?text=browser",
-    "/inbox",
-    "/diff",
-    "/policies",
-    "/workflows",
-    "/tools",
-    "/audit",
-)
 
 
 @pytest.mark.parametrize("colours", ["light", "dark"])

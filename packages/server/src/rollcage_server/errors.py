@@ -20,6 +20,7 @@ from typing import ClassVar, Final
 from rollcage.errors import (
     ApprovalCorrupt,
     ApprovalInvalid,
+    GovernanceError,
     OrderRefused,
     RollcageError,
     RunInUse,
@@ -115,6 +116,7 @@ _STATUS: Final[tuple[tuple[type[RollcageError], int], ...]] = (
     (TraceCorrupt, 500),
     (StoreError, 503),
     (SessionError, 409),
+    (GovernanceError, 409),
     (WorkflowError, 409),
 )
 

@@ -1,47 +1,123 @@
-"""The registry of tools: which are proposed, approved, active, and by whom."""
+"""The registry of tools: what is proposed, approved, active, and by whom; and deciding on it."""
 
 from __future__ import annotations
 
-from typing import Any
+import shlex
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 from fastapi import Request
+from pydantic import BaseModel, ConfigDict, Field
+from rollcage.store import store_option
 from rollcage_governance import Registry
-from starlette.responses import Response
+from rollcage_governance.lifecycle import Governed
+from rollcage_governance.pin import diff
+from rollcage_views import visible
+from starlette.responses import RedirectResponse, Response
 
 from rollcage_server.access import Asking, AskingNow, Routes
+from rollcage_server.actions import audited
 from rollcage_server.api import Data
 from rollcage_server.rendering import page
 from rollcage_server.roles import Right
+from rollcage_server.steering import body_of
 
 __all__ = ["governed", "governed_api"]
 
 governed = Routes()
 governed_api = Routes("/api/v1", documented=True)
 
+_LONGEST = 20_000  # characters of what is proposed, on the page
+
+Name = Annotated[str, Field(min_length=1, max_length=500)]
+
+
+class Deciding(BaseModel):
+    """On which proposal: the very one that was looked at."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    tool: Name
+    digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    kind: Literal["tool", "model"] = "tool"
+    reason: Annotated[str, Field(max_length=2000)] = ""
+
+
+def _approve(asking: Asking, body: Deciding) -> dict[str, Any]:
+    """Approve what is proposed of a tool: from now on this, and nothing else, is the tool."""
+
+    def do() -> dict[str, Any]:
+        given: dict[str, Any] = {"digest": body.digest, "kind": body.kind}
+        by = asking.who.name
+        done = Registry(asking.store).approve(body.tool, by=by, why=body.reason, **given)
+        return {"tool": done.name, "status": done.status, "digest": body.digest}
+
+    return dict(audited(asking, "tool approve", body.tool, do))
+
+
+@governed_api.post("/tools/approve", Right.DECIDE)
+def approve(asking: AskingNow, body: Deciding) -> Response:
+    """Approve a proposal, by its digest; nobody approves what they proposed."""
+    return Data(_approve(asking, body))
+
+
+@governed.post("/tools/approve", Right.DECIDE)
+def form_approve(asking: AskingNow) -> Response:
+    """Approve a proposal, by its digest."""
+    _approve(asking, body_of(Deciding, asking.form))
+    return RedirectResponse("/tools", 303)
+
 
 @governed_api.get("/tools", Right.SEE)
 def listed(asking: AskingNow) -> Response:
     """List the tools of the registry; their contracts are what `rollcage tools show` tells."""
-    return Data({"tools": _tools(asking)})
+    return Data({"tools": _tools(asking, _data)})
 
 
 @governed.get("/tools", Right.SEE)
 def shown(request: Request, asking: AskingNow) -> Response:
-    """The tools of the registry."""
-    return page(request, "tools.html", asking, tools=_tools(asking))
+    """The tools of the registry, and what of them waits for approval."""
+    option = store_option(asking.store)
+
+    def row(each: Governed) -> dict[str, Any]:
+        return _data(each) | _review(each, option, values=asking.who.may(Right.VALUES))
+
+    return page(request, "tools.html", asking, tools=_tools(asking, row))
 
 
-def _tools(asking: Asking) -> list[dict[str, Any]]:
+def _tools(asking: Asking, data: Callable[[Governed], dict[str, Any]]) -> list[dict[str, Any]]:
     state = Registry(asking.store).state()
-    return [
-        {
-            "kind": each.kind,
-            "tool": each.name,
-            "status": each.status,
-            "packs": sorted(each.packs),
-            "digest": None if each.pin is None else each.pin.digest,
-            "approved_by": None if each.pin is None else each.pin.approved_by,
-            "proposed_by": None if each.proposal is None else each.proposal.by,
-        }
-        for _, each in sorted(state.tools.items())
-    ]
+    return [data(each) for _, each in sorted(state.tools.items())]
+
+
+def _data(each: Governed) -> dict[str, Any]:
+    pin, proposal = each.pin, each.proposal
+    now = pin or proposal
+    return {
+        "kind": each.kind,
+        "tool": each.name,
+        "status": each.status,
+        "effect": None if now is None else now.contract.get("effect"),
+        "packs": sorted(each.packs),
+        "digest": None if pin is None else pin.digest,
+        "approved_by": None if pin is None else pin.approved_by,
+        "approved": None if pin is None else pin.time,
+        "proposed_by": None if proposal is None else proposal.by,
+        "proposed_digest": None if proposal is None else proposal.digest,
+    }
+
+
+def _review(each: Governed, option: str, *, values: bool) -> dict[str, Any]:
+    """What somebody looks at who is to decide on a proposal."""
+    proposal = each.proposal
+    if proposal is None or not values:
+        return {"why": "", "changes": "", "command": ""}
+    lines = diff({} if each.pin is None else each.pin.contract, proposal.contract).splitlines()
+    changes = "\n".join(map(visible, lines))
+    if len(changes) > _LONGEST:
+        left = len(changes) - _LONGEST
+        changes = f"{changes[:_LONGEST]}\n… {left:,} more characters: rollcage tools diff"
+    model = " --model" if each.kind == "model" else ""
+    named = f"{shlex.quote(each.name)}{model}{option}"
+    command = f"rollcage tools approve {named} --digest {proposal.digest}"
+    return {"why": proposal.why, "changes": changes, "command": command}
