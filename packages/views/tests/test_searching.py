@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rollcage import Session, open_store, tool
 from rollcage.store import Store
-from rollcage_views import RunFilter, Search, StepFilter, Viewer, search_page
+from rollcage_views import RunFilter, Search, StepFilter, Viewer, search_page, search_runs
 
 BLIND = Viewer(values=False)
 
@@ -111,3 +111,21 @@ def test_what_can_not_be_read_is_counted(store: Store) -> None:
     path.write_bytes(b"{}\n" + path.read_bytes())
     result = search_page(store, RunFilter(), StepFilter(tools=["searched.look"]))
     assert (len(result.runs), result.unread) == (5, 1)
+
+
+def test_a_name_that_is_no_glob_is_looked_up_and_not_looked_for(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Any, Any]] = []
+    own = type(store).runs
+
+    def noted(self: Any, **wanted: Any) -> Any:
+        asked.append((wanted["name"], wanted["status"]))
+        return own(self, **wanted)
+
+    monkeypatch.setattr(type(store), "runs", noted)
+    (found,) = search_runs(store, RunFilter(names=["job 2"], statuses=["ok"]))
+    assert found.name == "job 2"
+    assert len(search_runs(store, RunFilter(names=["job ?"], statuses=["ok", "halted"]))) == 6
+    assert search_runs(store, RunFilter(names=["job"])) == []
+    assert asked == [("job 2", "ok"), (None, None), ("job", None)]

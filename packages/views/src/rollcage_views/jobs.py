@@ -134,6 +134,7 @@ def newest_first(
     store: Store,
     *,
     name: str | None = None,
+    status: str | None = None,
     since: int | None = None,
     before: int | None = None,
 ) -> Iterator[RunInfo]:
@@ -142,6 +143,7 @@ def newest_first(
     Args:
         store: where they are.
         name: only those of this job.
+        status: only those with this one; `unfinished` for those that have none.
         since: only those that began then or later (Unix, µs).
         before: only those that began earlier than that (Unix, µs).
 
@@ -150,7 +152,7 @@ def newest_first(
     """
     told, size = 0, _BATCH
     while True:
-        found = store.runs(name=name, since=since, before=before, limit=size)[::-1]
+        found = store.runs(name=name, status=status, since=since, before=before, limit=size)[::-1]
         yield from found[told:]
         if len(found) < size:
             return

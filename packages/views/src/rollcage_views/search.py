@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rollcage.errors import RollcageError
 from rollcage.store import RunInfo, Store
@@ -16,6 +16,8 @@ from rollcage_views.jobs import newest_first
 from rollcage_views.steps import call_text, outcome_text
 from rollcage_views.text import arguments_text
 from rollcage_views.viewer import SEES_ALL, Viewer
+
+_GLOB: Final = frozenset("*?[")
 
 __all__ = ["FoundStep", "RunFilter", "StepFilter", "search_runs", "search_steps"]
 
@@ -111,7 +113,10 @@ def search_runs(store: Store, wanted: RunFilter, *, limit: int | None = None) ->
     Raises:
         StoreError: nobody can tell.
     """
-    found = newest_first(store, since=wanted.since, before=wanted.before)
+    # what is no glob the store finds itself, without looking at each run
+    name = wanted.names[0] if len(wanted.names) == 1 and not _GLOB & {*wanted.names[0]} else None
+    status = wanted.statuses[0] if len(wanted.statuses) == 1 else None
+    found = newest_first(store, name=name, status=status, since=wanted.since, before=wanted.before)
     return list(islice((info for info in found if info in wanted), limit))
 
 

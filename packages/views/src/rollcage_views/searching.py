@@ -15,7 +15,7 @@ from rollcage_views.viewer import SEES_ALL, Viewer
 
 __all__ = ["FoundRun", "Search", "search_page"]
 
-_LISTED: Final = 2_000  # runs whose names are looked at
+_LISTED: Final = 1_000  # runs whose names are looked at
 _BYTES: Final = 32_000_000  # of traces
 
 
