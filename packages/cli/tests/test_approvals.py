@@ -126,6 +126,10 @@ def test_an_answer_is_shown(cli: Cli, request_id: str) -> None:
     [
         (["approve", "ffff"], "no request begins with 'ffff'"),
         (["approve", "ID", "--edit", "{"], "--edit is not JSON"),
+        (
+            ["approve", "ID", "--edit", "[" * 100_000],
+            "--edit is not JSON: it is too deep",
+        ),
         (["approve", "ID", "--edit", "[1]"], "--edit is not a JSON object"),
         (["approve", "ID", "--set", "amount"], "is not NAME=JSON"),
         (["approve", "ID", "--set", "to=bob"], "--set to is not JSON"),

@@ -161,7 +161,12 @@ def test_a_fork_that_is_saved_is_for_the_next_run_of_the_program(
     ("arguments", "said"),
     [
         (("--at", "9"), "has no step 9; it has 3 steps"),
-        (("--at", "1", "--result", "{"), "is no JSON"),
+        (("--at", "1", "--result", "{"), "--result is not JSON"),
+        (
+            ("--at", "1", "--result", "[" * 100_000),
+            "--result is not JSON: it is too deep",
+        ),
+        (("--at", "1", "--args", "NaN"), "--args is not JSON: NaN is no number"),
         (("--at", "1", "--args", "1"), "wants the arguments by name"),
         (("--result", "1"), "say which with at="),
         (("--at", "1", "--result", "1", "--error", "x"), "changes one thing"),

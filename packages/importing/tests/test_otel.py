@@ -149,6 +149,14 @@ def test_a_run_that_was_exported_comes_back_with_the_same_steps(tmp_path: Path, 
     assert after.started["name"] == "shopping"
 
 
+def test_a_mark_of_the_byte_order_is_no_part_of_it(tmp_path: Path) -> None:
+    shopping(tmp_path)
+    marked = tmp_path / "marked.json"
+    marked.write_bytes(b"\xef\xbb\xbf" + (tmp_path / "spans.json").read_bytes())
+    (run,) = import_file(marked, store=tmp_path / "after").runs
+    assert run.name == "shopping"
+
+
 def test_importing_again_changes_nothing(tmp_path: Path) -> None:
     shopping(tmp_path)
     (first,) = import_file(tmp_path / "spans.json", store=tmp_path / "after").runs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from time import time_ns
 from typing import Annotated, Any, cast
 
@@ -17,7 +16,7 @@ from rollcage_views import queued_data, time_text
 
 from rollcage_cli.errors import CORRUPT, UsageError
 from rollcage_cli.lookup import opened
-from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption, who
+from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption, json_given, who
 from rollcage_cli.output import arguments_text, console, print_json, value_text, visible
 
 __all__ = ["approvals", "approve", "reject", "respond"]
@@ -116,7 +115,7 @@ def respond(
 ) -> None:
     """Answer a call in place of its tool, which then does not run."""
     queue = ApprovalQueue(store)
-    said = Approval.respond(_json("--value", value), by=who(by), reason=reason or "")
+    said = Approval.respond(json_given("--value", value), by=who(by), reason=reason or "")
     _decide(queue, _id(queue, approval), said, as_json=as_json)
 
 
@@ -144,7 +143,7 @@ def _edited(
     if queued is None:
         raise ApprovalInvalid(f"there is no request {approval}")
     shown = dict(queued.request.args)
-    args: Any = shown if edit is None else _json("--edit", edit)
+    args: Any = shown if edit is None else json_given("--edit", edit)
     if not isinstance(args, dict):
         raise UsageError("--edit is not a JSON object: pass all the arguments, by name")
     made = dict(cast("dict[str, Any]", args))
@@ -152,7 +151,7 @@ def _edited(
         name, equals, value = change.partition("=")
         if not equals:
             raise UsageError(f"--set {visible(change)} is not NAME=JSON")
-        made[name] = _json(f"--set {visible(name)}", value)
+        made[name] = json_given(f"--set {visible(name)}", value)
     for name, value in made.items():
         if _is_secret(shown.get(name)) and value != shown[name]:
             raise UsageError(f"argument {visible(name)} holds a secret: it can't be edited")
@@ -161,15 +160,6 @@ def _edited(
 
 def _is_secret(value: Any) -> bool:
     return isinstance(value, dict) and cast("dict[str, Any]", value).get(TAG) == "secret"
-
-
-def _json(option: str, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise UsageError(
-            f"{option} is not JSON: {error}; a text is written '\"in quotes\"'"
-        ) from None
 
 
 def _id(queue: ApprovalQueue, part: str) -> str:

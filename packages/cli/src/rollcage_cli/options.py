@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import getpass
+import json
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -21,6 +22,7 @@ __all__ = [
     "NewestRunArgument",
     "RunArgument",
     "StoreOption",
+    "json_given",
     "this_user",
     "who",
 ]
@@ -91,3 +93,22 @@ def who(by: str | None, *, required: bool = True) -> str:
         if by is None and not required:
             return ""
         raise UsageError(f"say who you are with --by NAME: {error}") from None
+
+
+def json_given(option: str, text: str) -> Any:
+    """The value that an option gives as JSON.
+
+    Raises:
+        UsageError: it is none, or too deep.
+    """
+    try:
+        return json.loads(text, parse_constant=_no_number)
+    except ValueError as error:
+        said = str(error)
+    except RecursionError:
+        said = "it is too deep"
+    raise UsageError(f"{option} is not JSON: {said}; a text is written '\"in quotes\"'")
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is no number of JSON")

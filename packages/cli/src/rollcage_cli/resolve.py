@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-import orjson
 import typer
 from rich.text import Text
 from rollcage import resolve_step
@@ -14,7 +13,14 @@ from rollcage_views import lineage_of, standing
 
 from rollcage_cli.errors import UsageError
 from rollcage_cli.lookup import Found, find
-from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
+from rollcage_cli.options import (
+    DEFAULT_STORE,
+    OFF,
+    JsonOption,
+    RunArgument,
+    StoreOption,
+    json_given,
+)
 from rollcage_cli.output import console, print_json, value_text, visible
 
 __all__ = ["resolve"]
@@ -46,7 +52,7 @@ def resolve(
         raise UsageError("pass --happened [--result JSON], or --did-not-happen")
     if not happened and result is not None:
         raise UsageError("--did-not-happen takes no --result")
-    given = {} if result is None else {"result": _json(result)}
+    given = {} if result is None else {"result": json_given("--result", result)}
     found = find(store, run)
     if not isinstance(found.reader, Store):
         raise UsageError(f"{visible(run)} is a file outside of a store; resolve it in its store")
@@ -85,12 +91,3 @@ def _where_in_job(found: Found, step: int) -> str:
         listed = "".join(f"\n  rollcage resolve {each.run} {step}{at}" for each in meant)
         raise UsageError(f"step {step} may be that of {len(meant)} runs of the job:{listed}")
     return meant[0].run if meant else found.run
-
-
-def _json(result: str) -> Any:
-    try:
-        return orjson.loads(result)
-    except orjson.JSONDecodeError as error:
-        raise UsageError(
-            f"--result is not JSON: {error}; a text is written '\"in quotes\"'"
-        ) from None

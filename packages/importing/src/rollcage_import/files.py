@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import struct
 from collections import Counter
@@ -53,7 +54,7 @@ def read_spans(
         Unreadable: it can't be read, is too large, or of no known format; or it holds protobuf, and
             what reads that is not installed.
     """
-    data = _bytes(path)
+    data = _bytes(path).removeprefix(codecs.BOM_UTF8)  # as Windows' tools write it
     spans: list[Span] = []
     if data[:1] and data.lstrip()[:1] not in (b"{", b"["):
         if format_ not in (None, "otel"):

@@ -15,6 +15,7 @@ from rollcage_views import mapping_of
 
 from rollcage_cli.errors import StepNotFound, UsageError
 from rollcage_cli.lookup import Found
+from rollcage_cli.options import json_given
 from rollcage_cli.output import counted, visible
 
 __all__ = ["ForkRequest", "asked_fork"]
@@ -77,7 +78,7 @@ def asked_fork(
         changed["answers"] = dict(map(_answer, answers))
     said = {name: each for name, each in changed.items() if each not in _LEFT_OUT}
     if result is not None:
-        said["result"] = _json("--result", result)
+        said["result"] = json_given("--result", result)
     try:  # tools are loaded where the program is
         fork = Fork(found.run, **said)
     except SessionError as wrong:
@@ -93,17 +94,8 @@ def _absolute(url: str) -> str:
     return url if "://" in url or url.startswith("sqlite:") else str(Path(url).absolute())
 
 
-def _json(option: str, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise UsageError(
-            f"{option} {visible(text)!r} is no JSON ({error}); a text is written '\"like this\"'"
-        ) from None
-
-
 def _object(option: str, text: str) -> dict[str, Any]:
-    value = mapping_of(_json(option, text))
+    value = mapping_of(json_given(option, text))
     if value is None:
         raise UsageError(f'{option} wants the arguments by name, as {{"city": "Rome"}}')
     return value
@@ -113,4 +105,4 @@ def _answer(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals:
         raise UsageError(f"--answer {visible(text)!r} is not TOOL=JSON")
-    return name, _json(f"--answer {name}=", value)
+    return name, json_given(f"--answer {name}=", value)
