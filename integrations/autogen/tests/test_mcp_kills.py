@@ -17,7 +17,7 @@ def test_an_agent_that_is_killed_writes_each_line_once(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", program, str(tmp_path), str(JOBS)],
         env={**environment, "PYTHONPATH": str(LAB)},
-        capture_output=True, text=True, timeout=60 + JOBS * 30, check=False,
+        capture_output=True, text=True, timeout=600 + JOBS * 60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert f"in {JOBS} jobs" in done.stdout
