@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import threading
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from rollcage import RunInUse, Session, open_store, tool
 from rollcage.session.threads import in_threads_of
-from rollcage.store import JsonlStore, StopOrder, disk
+from rollcage.store import JsonlStore, StopOrder, Store, disk
 from rollcage.store.writer import JsonlWriter
 
 
@@ -169,6 +170,83 @@ async def test_a_session_is_left_beside_others(tmp_path: Path, *, cancelled: boo
         await task
     assert [info.status for info in store.runs()] == ["ok"]
     assert not store.live(store.runs()[0].run)
+
+
+async def waiting(url: str, entered: asyncio.Event) -> None:
+    async with Session("job", store=url):
+        await note("one")
+        entered.set()
+        await asyncio.get_running_loop().create_future()
+
+
+def assert_ended_and_resumed(store: Store, status: str) -> None:
+    waited()
+    (info,) = store.runs()
+    assert info.status == status
+    assert b'"event":"run.finished"' in store.read(info.run).data.splitlines()[-1]
+    with Session("job", store=store) as session:
+        assert session.call(told, text="one") == "one"
+    assert [each.status for each in store.runs()] == [status, "ok"]
+
+
+@tool(effect="write", name="opening.note")
+def told(text: str) -> str:
+    pytest.fail(f"{text} was noted before")
+
+
+async def test_a_session_that_is_forgotten_while_it_is_left_ends_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its trace is closed by whoever writes its end, and not while they do."""
+    store = JsonlStore(tmp_path / "store")
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # a task was destroyed
+    entered = asyncio.Event()
+    forgotten = waiting(store.url, entered)
+    task = asyncio.create_task(forgotten)
+    await entered.wait()
+    lock, attest = threading.Lock(), JsonlWriter.attest
+
+    def slowly(writer: JsonlWriter, status: str) -> None:
+        with lock:
+            attest(writer, status)
+
+    monkeypatch.setattr(JsonlWriter, "attest", slowly)
+    held = Held(lock)
+    with contextlib.suppress(RuntimeError):  # it ignored GeneratorExit
+        forgotten.close()
+    path = store.root / "runs" / f"{store.runs()[0].run}.jsonl"
+    while b'"event":"run.finished"' not in path.read_bytes():
+        await turns()
+    del task, forgotten
+    for _ in range(3):  # what is destroyed lets go of what is destroyed next
+        gc.collect()
+    held.free()
+    assert_ended_and_resumed(store, "error")
+
+
+def test_a_session_whose_loop_is_gone_ends_in_a_thread(url: str) -> None:
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)  # a task was destroyed
+    entered = asyncio.Event()
+    task = loop.create_task(waiting(url, entered))
+    loop.run_until_complete(entered.wait())
+    loop.close()
+    del task, loop
+    gc.collect()
+    assert_ended_and_resumed(open_store(url), "error")
+
+
+async def test_a_session_is_left_where_the_system_has_no_more_threads(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with Session("job", store=url):
+        await note("one")
+        monkeypatch.setattr("rollcage.session.awaiting.in_threads_of", none)
+    assert [info.status for info in open_store(url).runs()] == ["ok"]
+    assert not open_store(url).live(open_store(url).runs()[0].run)
 
 
 async def test_what_is_around_a_session_is_around_it_in_a_thread_too(url: str) -> None:

@@ -34,8 +34,14 @@ class _Work(Generic[T]):
         self._error: BaseException | None = None
         self.done: Final[asyncio.Future[None]] = self._loop.create_future()
 
-    def start(self, where: str) -> None:
-        in_threads_of(where, self._run)
+    def start(self, where: str, *, or_here: bool = False) -> None:
+        """Do it in a thread; where the system has none for it, do it here or raise RuntimeError."""
+        try:
+            in_threads_of(where, self._run)
+        except RuntimeError:
+            if not or_here:
+                raise
+            self._run()
 
     def _run(self) -> None:
         result: tuple[T] | None = None
@@ -115,13 +121,20 @@ def perform(flow: Generator[Callable[[], T], T, None]) -> None:
 
 
 async def perform_in_thread(where: str, flow: Generator[Callable[[], T], T, None]) -> None:
-    """Do each in a thread; to its end, also where the task is cancelled: that is raised then."""
+    """Do each in a thread; to its end, also where the task is cancelled: that is raised then.
+
+    A task that is forgotten can't wait: what is being done ends without it. So does what is still
+    to be done where its loop is gone.
+    """
     cancelled: asyncio.CancelledError | None = None
     try:
         do = next(flow)
         while True:
+            if not _in_loop():
+                in_threads_of(where, do)
+                return
             work = _Work(functools.partial(_unchecked, do), lambda _: None)
-            work.start(where)
+            work.start(where, or_here=True)
             while not work.done.done():
                 try:
                     await asyncio.shield(work.done)
@@ -141,6 +154,14 @@ async def perform_in_thread(where: str, flow: Generator[Callable[[], T], T, None
         raise
     if cancelled is not None:
         raise cancelled
+
+
+def _in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _unchecked(do: Callable[[], T], check: Callable[[], None]) -> T:

@@ -314,7 +314,10 @@ def leave(calls: Calls, error: BaseException | None) -> None:
 
 
 async def aleave(calls: Calls, error: BaseException | None) -> None:
-    """`leave`, while the event loop goes on; to its end, also where the task is cancelled."""
+    """`leave`, while the event loop goes on; to its end, also where the task is cancelled.
+
+    Where the task is forgotten (nobody refers to it, or its loop is gone), its thread goes on.
+    """
     where = f"leaves {calls.opened.store.url}"  # and waits for none of those that open
     await perform_in_thread(where, _leaving(calls, error))
 
@@ -336,16 +339,15 @@ def _leaving(
     halted = driver.ledger.halted
     status = ""
     try:
-        if not driver.writer.forked:
-            status = yield functools.partial(_finish, calls, error)
+        if driver.writer.forked:
+            _close(calls)
+        else:
+            status = yield functools.partial(_end, calls, error)
     except (StoreError, TraceUnwritable) as unwritable:
         if error is None and halted is None:
             raise
         _log.warning("the end of run %s is not recorded: %s", calls.run_id, unwritable)
     finally:
-        driver.closed = True
-        calls.means.gate.close()
-        calls.opened.close()
         if entered and driver.observing is not None and not driver.writer.forked:
             cause = driver.ledger.halted or error
             named = "" if cause is None else type(cause).__qualname__
@@ -372,6 +374,25 @@ def _run_event(
         status,
         error,
     )
+
+
+def _end(calls: Calls, error: BaseException | None) -> str:
+    """Write the end of the run, and give its trace and locks up; its status, if it gets one.
+
+    One piece of work: whoever waits for it may be gone, and the trace must not be closed meanwhile.
+    """
+    try:
+        return _finish(calls, error)
+    finally:
+        with calls.driver.lock:  # a thread that is left over may be writing a line
+            calls.driver.closed = True
+        _close(calls)
+
+
+def _close(calls: Calls) -> None:
+    calls.driver.closed = True
+    calls.means.gate.close()
+    calls.opened.close()
 
 
 def _finish(calls: Calls, error: BaseException | None) -> str:

@@ -27,7 +27,7 @@ class _Place:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.todo: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.todo: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self.threads = 0
         self.pieces = 0  # of work: those that wait, and those that are done just now
 
@@ -54,7 +54,7 @@ class _Place:
                 self.pieces -= 1
 
 
-def in_threads_of(name: str, work: Callable[[], None]) -> None:
+def in_threads_of(name: str, work: Callable[[], object]) -> None:
     """Have work done in a thread of a place, as soon as one is free.
 
     Args:
