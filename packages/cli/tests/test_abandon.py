@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Session, tool
+from rollcage import Diverged, Session, UnknownOutcome, tool
 from rollcage.store import JsonlStore
 from rollcage_cli import errors
 
@@ -15,6 +15,11 @@ Cli = Callable[..., Any]
 @tool(effect="write")
 def send(text: str) -> str:
     return f"sent {text}"
+
+
+@tool(effect="write")
+def lose() -> None:
+    raise TimeoutError
 
 
 def crashed(store: Path, **settings: Any) -> str:
@@ -50,7 +55,25 @@ def test_the_job_begins_afresh_and_the_run_stays_to_be_looked_at(cli: Cli, store
 def test_it_is_said_in_json(cli: Cli, store: Path) -> None:
     run = crashed(store)
     told = cli("abandon", run, "--by", "bob", "--json").data
-    assert told == {"run": run, "abandoned": True, "by": "bob", "reason": "", "effects": [1]}
+    assert told == {
+        "run": run, "abandoned": True, "by": "bob", "reason": "",
+        "effects": [1], "not_asked_for": [], "unknown": [],
+    }  # fmt: skip
+
+
+def test_what_it_builds_on_is_set_aside_and_said_too(cli: Cli, store: Path) -> None:
+    crashed(store)
+    halted = Session("letters", store=store)
+    with pytest.raises(Diverged), halted:
+        send("b")  # nothing of the first was asked for
+    result = cli("abandon", halted.run_id)
+    assert f"1 effect of it stays done. To undo it: rollcage undo {halted.run_id}" in result.out
+    other = Session("letters", store=store, input="another")
+    with pytest.raises(UnknownOutcome), other:
+        lose()
+    result = cli("abandon", other.run_id)
+    assert "stays done" not in result.out
+    assert f"step 1 (lose) of run {other.run_id} may be done, too" in result.out
 
 
 def test_what_builds_on_it_goes_first(cli: Cli, store: Path) -> None:

@@ -9,6 +9,7 @@ from rich.text import Text
 from rollcage import abandon_run
 from rollcage.store import Store, store_option
 from rollcage.trace import read_run
+from rollcage_views import lineage_of, standing
 
 from rollcage_cli.errors import UsageError
 from rollcage_cli.lookup import find
@@ -38,18 +39,24 @@ def abandon(
         raise UsageError(f"{visible(run)} is a file outside of a store; abandon it in its store")
     name = who(by, required=False)
     abandon_run(reader, found.run, by=name, reason=reason or "")
-    stay = read_run(found.read()).effects
+    seen = read_run(found.read())
+    stands = standing(lineage_of(reader, seen))
+    done = [row for row in seen.effects if row.state != "unknown"]
+    stay = len(done) + len(stands.ahead)  # what it builds on is set aside, too
     if as_json:
-        told = {"by": name, "reason": reason or "", "effects": [row.step for row in stay]}
-        print_json({"run": found.run, "abandoned": True} | told)
+        told = {"by": name, "reason": reason or "", "effects": [row.step for row in seen.effects]}
+        rest = {each: stands.as_data()[each] for each in ("not_asked_for", "unknown")}
+        print_json({"run": found.run, "abandoned": True} | told | rest)
         return
     out = console()
     out.print(Text(f"run {found.run} is abandoned", style="green"), soft_wrap=True)
     if stay:
-        one = len(stay) == 1
+        one = stay == 1
         out.print(
-            f"{counted(len(stay), 'effect')} of it {'stays' if one else 'stay'} done. To undo "
+            f"{counted(stay, 'effect')} of it {'stays' if one else 'stay'} done. To undo "
             f"{'it' if one else 'them'}: "
             f"rollcage undo {found.run}{store_option(reader)}",
             soft_wrap=True,
         )
+    for each in stands.unknown:
+        out.print(f"{each} may be done, too: its outcome is unknown", soft_wrap=True)
