@@ -24,6 +24,7 @@ from rollcage.gate import (
     Refusal,
     Terms,
     judged,
+    looks_like,
     person,
     same_person,
 )
@@ -89,6 +90,42 @@ def test_what_is_no_name_is_refused(name: str) -> None:
 def test_a_name_has_one_form(written: str, name: str) -> None:
     assert person(written) == name
     assert same_person(written, name.upper())
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("ada", "\u0430da"),
+        ("ADA", "\u0410d\u0430"),
+        ("Bob", "\u0412ob"),
+        ("ace", "\u0410\u0421\u0415"),
+        ("Alonzo", "\u0391l\u03bfnz\u03bf"),
+        ("Olof", "0lof"),
+        ("ann", "\uff21nn"),
+        ("carl", "car1"),
+    ],
+)
+def test_names_that_can_be_taken_for_one_another_are_told_apart_on_lists_only(
+    name: str, other: str
+) -> None:
+    assert looks_like(name, other)
+    assert looks_like(other, name)
+    assert same_person(name, other) == (other == "\uff21nn")
+
+
+def test_names_that_differ_where_it_is_seen_are_of_two_people() -> None:
+    names = [
+        "ada",
+        "bob",
+        "Jos\u00e9",
+        "Jose",
+        "\u0412\u043e\u0432\u0430",
+        "\u5c71\u7530",
+        "ann lee",
+    ]
+    for name in names:
+        assert [other for other in names if looks_like(name, other)] == [name]
+    assert not looks_like("", "")
 
 
 @pytest.mark.parametrize("unseen", ["\u200b", "\u202e", "\x00", "\u3164", "\ufe0f", "\udc80"])

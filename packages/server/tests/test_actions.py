@@ -129,8 +129,9 @@ async def test_a_secret_inside_an_argument_is_not_edited_and_lies_nowhere(placed
     assert kept.decision is None
 
 
-async def test_nobody_approves_what_they_asked_for(placed: World) -> None:
-    _, text = placed.tokens.create("The  Requester", [Role.APPROVER], 60)
+@pytest.mark.parametrize("name", ["The  Requester", "th\u0435 r\u0435quest\u0435r"])
+async def test_nobody_approves_what_they_asked_for(placed: World, name: str) -> None:
+    _, text = placed.tokens.create(name, [Role.APPROVER], 60)
     async with placed.client(headers={"Authorization": f"Bearer {text}"}) as client:
         said = await post(client, f"/approvals/{placed.approval}/approve", status=409)
         assert "can't approve it" in said["error"]["message"]

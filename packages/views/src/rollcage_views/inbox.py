@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from rollcage.errors import ApprovalCorrupt, RollcageError
-from rollcage.gate import ApprovalQueue, Queued, same_person
+from rollcage.gate import ApprovalQueue, Queued, looks_like
 from rollcage.store import Store
 from rollcage.trace import Step, read_run
 
@@ -113,7 +113,7 @@ def inbox_of(store: Store, now: int, viewer: Viewer = SEES_ALL) -> Inbox:
 
 def may_answer(queued: Queued, person: str) -> bool:
     """Whether the yes of this person would count: that of who the run acts for does not."""
-    return bool(person) and not same_person(person, queued.request.requested_by)
+    return bool(person) and not looks_like(person, queued.request.requested_by)
 
 
 def _unknown(store: Store, jobs: Iterable[Job], viewer: Viewer) -> Iterator[Waiting]:

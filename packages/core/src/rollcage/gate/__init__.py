@@ -42,7 +42,7 @@ from rollcage.gate.guard import (
     screened,
 )
 from rollcage.gate.labels import NO_LABELS, FlowMode, FoundLabels, LabelOrigin, Labels
-from rollcage.gate.persons import person, same_person
+from rollcage.gate.persons import looks_like, person, same_person
 from rollcage.gate.queue import ApprovalQueue, QueueApprover, Queued, QueueState
 from rollcage.gate.sealing import Detecting, Sealing
 from rollcage.gate.secrets import Credential, detect, hide_secrets, names_secret
@@ -135,6 +135,7 @@ __all__ = [
     "is_address",
     "is_local_name",
     "judged",
+    "looks_like",
     "names_secret",
     "not_entitled",
     "os_user",

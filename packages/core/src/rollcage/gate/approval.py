@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, Self, cast
 
-from rollcage.gate.persons import person, same_person
+from rollcage.gate.persons import looks_like, person, same_person
 from rollcage.gate.verdict import Verdict
 
 __all__ = [
@@ -244,8 +244,13 @@ def judged(answer: object, request: ApprovalRequest, terms: Terms) -> Reply:
 
 def not_entitled(by: str, terms: Terms) -> Refusal | None:
     """Why a yes of this person does not count, if so."""
-    if same_person(by, terms.requested_by):
+    if looks_like(by, terms.requested_by):
         said = f"{by} requested the call and can't approve it; another person has to"
+        if not same_person(by, terms.requested_by):
+            said = (
+                f"the name {by!a} can be taken for that of who requested the call, who can't "
+                f"approve it; another person has to"
+            )
         return Refusal("approval_by_proposer", said)
     if terms.approvers is not None and not any(same_person(by, a) for a in terms.approvers):
         return Refusal("approval_not_entitled", f"{by} is not one of the approvers")

@@ -6,7 +6,9 @@ import re
 import unicodedata
 from typing import Final
 
-__all__ = ["person", "same_person"]
+from rollcage.gate.lookalikes import drawn
+
+__all__ = ["looks_like", "person", "same_person"]
 
 _LONGEST: Final = 256  # characters
 # What is drawn as nothing, though Unicode counts it as a letter, a mark or a symbol.
@@ -43,6 +45,20 @@ def person(name: object) -> str:
 def same_person(one: str, other: str) -> bool:
     """Whether two names are one, however they are written."""
     return _folded(one) == _folded(other) != ""
+
+
+def looks_like(one: str, other: str) -> bool:
+    """Whether two names may be one person's: they are one, or can be taken for one another.
+
+    It is for what must not be the same person, as who asks and who approves. Whether somebody is
+    on a list is for `same_person`: who only looks like them is not.
+    """
+    if same_person(one, other):
+        return True
+    seen = [unicodedata.normalize("NFKC", each) for each in (one, other)]
+    first, second = (drawn(_folded(each)) for each in seen)
+    capital, other_capital = (_folded(drawn(" ".join(each.split()))) for each in seen)
+    return first == second != "" or capital == other_capital != ""
 
 
 def _folded(name: str) -> str:
