@@ -524,6 +524,35 @@ def test_a_line_of_the_audit_log_that_is_changed_or_gone_shows(placed: World) ->
     assert orjson.loads(list(audit.export())[2])["target"] == "run 2 ?"
 
 
+async def test_a_log_that_was_cut_at_its_end_shows_to_who_has_kept_its_head(placed: World) -> None:
+    audit = Audit(placed.store)
+    who = Principal("ada", frozenset({Role.ADMIN}), 2e10, "token", "1")
+    async with placed.client(Role.ADMIN) as client:
+
+        async def checked(status: int, **kept: Any) -> Any:
+            answer = await client.get("/api/v1/audit/check", params=kept)
+            assert answer.status_code == status, answer.text
+            return answer.json()
+
+        assert await checked(200) == {"lines": 0, "head": "0" * 64}
+        for number in range(4):
+            audit.add(who, "admin", "stop", str(number), "done")
+        kept = await checked(200)
+        assert (kept["lines"], kept["head"]) == (4, audit.lines()[-1].hash)
+        kept = {"number": kept["lines"], "head": kept["head"]}
+        audit.add(who, "admin", "stop", "later", "done")
+        assert (await checked(200, **kept))["lines"] == 5
+        for key in ("000000000005", "000000000004"):
+            placed.store.drop("actions", key)
+        assert len(audit.lines()) == 3, "the chain alone does not show it"
+        said = await checked(500, **kept)
+        assert said["error"]["code"] == "audit_corrupt"
+        assert "it had 4 lines, 3 are left" in said["error"]["message"]
+        audit.add(who, "admin", "stop", "another", "done")
+        said = await checked(500, **kept)
+        assert "line 4 of the audit log is not the one that it was" in said["error"]["message"]
+
+
 def test_lines_that_are_written_at_once_all_stand_in_one_chain(placed: World) -> None:
     who = Principal("ada", frozenset({Role.ADMIN}), 2e10, "token", "1")
 

@@ -173,6 +173,17 @@ def audit(asking: AskingNow, newest: Limit = reading.PAGE) -> Response:
     return Data({"lines": [each.as_data() for each in asking.audit.lines(newest=newest)]})
 
 
+@api.get("/audit/check", Right.AUDIT)
+def check(
+    asking: AskingNow,
+    number: Annotated[int, Query(ge=0, le=10**12 - 1)] = 0,
+    head: Annotated[str, Query(max_length=64)] = "",
+) -> Response:
+    """Check the log's whole chain, and that it goes on from the `number` and `head` of before."""
+    lines, last = asking.audit.check(number, head)
+    return Data({"lines": lines, "head": last})
+
+
 @api.get("/audit/export", Right.AUDIT)
 def export(asking: AskingNow) -> Response:
     """Give the whole log as JSON lines; its chain is checked."""

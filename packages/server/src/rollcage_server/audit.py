@@ -124,6 +124,27 @@ class Audit:
             raise AuditCorrupt(f"lines of the audit log are gone: {last + 1} is missing")
         return found
 
+    def check(self, number: int = 0, head: str = "") -> tuple[int, str]:
+        """Check the whole chain: how many lines there are, and the hash of the last one.
+
+        That lines were cut off the end shows only to who has kept an earlier answer elsewhere.
+
+        Args:
+            number: of the line that was the last one then; 0 for none.
+            head: its hash then.
+
+        Raises:
+            AuditCorrupt: as in `lines`; or that line is gone, or another one.
+        """
+        found = self.lines()
+        if number > len(found):
+            raise AuditCorrupt(
+                f"the audit log was cut: it had {number} lines, {len(found)} are left"
+            )
+        if number and found[number - 1].hash != head:
+            raise AuditCorrupt(f"line {number} of the audit log is not the one that it was")
+        return len(found), found[-1].hash if found else _START
+
     def export(self) -> Iterator[bytes]:
         """All lines as JSON, a line each.
 
