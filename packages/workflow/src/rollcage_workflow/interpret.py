@@ -14,9 +14,10 @@ What the steps of one kind do is in `kinds`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import datetime as dt
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -163,12 +164,16 @@ class Interpreter:
     async def _units(self, block: Graph | Loop, place: BlockPlace) -> dict[str, Done]:
         """Do units, each as soon as those are done that it comes after; what each step gave."""
         flow = Flow(place.flow)
+        # Within other units, a loop's steps are of their turn: what else has ended by the time that
+        # the loop begins is as chance has it, and another attempt would begin it elsewhere.
+        is_within = isinstance(block, Loop) and not place.in_row
+        turn = contextlib.nullcontext() if is_within else self.session.turn(opens=block.opens)
         place = dataclasses.replace(place, flow=flow, in_row=False, round="")
         waiting: dict[str, asyncio.Future[Done]] = {}
         loop = asyncio.get_running_loop()
         for unit in block.units:
             waiting.update((name, loop.create_future()) for name in names_of(unit))
-        with self.session.turn(opens=block.opens):  # all of them begin in one world
+        with turn:  # all of them begin in one world
             tasks = [asyncio.create_task(self._unit(unit, place, waiting)) for unit in block.units]
             try:
                 ended = await asyncio.gather(*tasks, return_exceptions=True)
@@ -187,9 +192,7 @@ class Interpreter:
         try:
             before = {name: await _of(waiting[name]) for name in unit.before if name in waiting}
             place.flow.check()
-            after = tuple(
-                dict.fromkeys((*place.after, *(b for each in before.values() for b in each.after)))
-            )
+            after = _nearest((b for each in before.values() for b in each.after), place)
             here = place.with_(values_of(before), after=after)
             if isinstance(unit, Loop):
                 found = await self._loop(unit, here)
@@ -224,9 +227,7 @@ class Interpreter:
                         f"did so {loop.jump.most} times: that is the most"
                     )
                 return found
-            place = dataclasses.replace(
-                place, after=tuple(dict.fromkeys((*place.after, *jumps.after)))
-            )
+            place = dataclasses.replace(place, after=_nearest(jumps.after, place))
         raise AssertionError("unreachable")
 
     # --- a step ----------------------------------------------------------------------------------
@@ -354,3 +355,11 @@ class Interpreter:
 
 async def _of(future: asyncio.Future[Done]) -> Done:
     return await asyncio.shield(future)
+
+
+def _nearest(after: Iterable[Any], place: Place) -> Branches:
+    """What a step comes after; not what all steps of its block do, where these stand between.
+
+    So what a round of a loop has to say does not grow with the rounds before it.
+    """
+    return tuple(dict.fromkeys(each for each in after if each not in place.after)) or place.after
