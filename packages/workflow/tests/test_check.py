@@ -138,6 +138,21 @@ async def test_a_plan_with_mistakes_runs_nothing(tmp_path: Path) -> None:
     [
         ("name: a\nname: b\n", 2, "is there twice"),
         ("name: &x a\nsteps: *x\n", 1, "anchors"),
+        ("name: !!binary aGVsbG8=\n", 1, "tags are not taken: !!binary"),
+        ("name: a\nsteps: !!omap {a: 1}\n", 2, "tags are not taken: !!omap"),
+        ("name: a\nn: " + "[" * 20_000, 2, "nested deeper than 48 levels"),
+        ("name: a\nn: 0x1F\n", 2, "0x1F is a number in YAML and none in JSON"),
+        ("name: a\nn: -.inf\n", 2, "-.inf is a number in YAML"),
+        (
+            "name: a\ninputs: {n: {type: string, pattern: '(('}}\nsteps: {b: {value: 1}}\n",
+            2,
+            "regex",
+        ),
+        (
+            "name: a\ninputs: {n: {minimum: many}}\nsteps: {b: {value: 1}}\n",
+            2,
+            "its schema is none",
+        ),
         ("name: !foo a\n", 1, "tags are not taken"),
         ("name: [a\n", 2, "not YAML"),
         ("- a\n", 1, "a plan is a table"),

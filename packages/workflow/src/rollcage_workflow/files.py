@@ -1,7 +1,7 @@
 """A plan's file as plain data, with the line of every value: so that an error can name it.
 
 YAML 1.2 or JSON, read by ruamel.yaml down to its nodes; what has more than one meaning, or grows
-while it is read, is refused: aliases, anchors, tags, one key twice, dates.
+while it is read, is refused: aliases, anchors, tags, one key twice, numbers that JSON has not.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple
 
-from ruamel.yaml import YAML
+from ruamel.yaml import YAML, tokens
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from rollcage_workflow.errors import PlanFinding, PlanInvalid
@@ -25,6 +25,11 @@ Path = tuple[str | int, ...]
 
 _MOST_CHARACTERS: Final = 1_000_000
 _MOST_DEEP: Final = 48
+_BEGIN: Final = (
+    *(tokens.BlockMappingStartToken, tokens.BlockSequenceStartToken),
+    *(tokens.FlowMappingStartToken, tokens.FlowSequenceStartToken),
+)
+_END: Final = (tokens.BlockEndToken, tokens.FlowMappingEndToken, tokens.FlowSequenceEndToken)
 
 
 class Document(NamedTuple):
@@ -92,6 +97,7 @@ def read_text(text: str, where: str = "<plan>") -> Document:
     if len(text) > _MOST_CHARACTERS:
         raise _invalid(where, 0, f"longer than {_MOST_CHARACTERS} characters")
     try:
+        _scan(text, where)
         root = YAML(typ="rt", pure=True).compose(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -107,12 +113,30 @@ def read_text(text: str, where: str = "<plan>") -> Document:
     return Document(where, reading.value(root, ()), reading.lines)
 
 
+def _scan(text: str, where: str) -> None:
+    """Refuse what takes for ever to be read, or is lost once it was: deep nesting, tags."""
+    deep = 0
+    for token in YAML(typ="rt", pure=True).scan(text):
+        line = token.start_mark.line + 1
+        if isinstance(token, tokens.TagToken):
+            raise _invalid(where, line, f"tags are not taken: {_tag(token)}")
+        deep += isinstance(token, _BEGIN) - isinstance(token, _END)
+        if deep > _MOST_DEEP + 1:
+            raise _invalid(where, line, f"nested deeper than {_MOST_DEEP} levels")
+
+
+def _tag(token: Any) -> str:
+    handle, suffix = token.value
+    return f"{handle or ''}{suffix or ''}"
+
+
 def _invalid(where: str, line: int, reason: str, path: Path = ()) -> PlanInvalid:
     return PlanInvalid([PlanFinding(where, line, written(path), "unreadable", reason)])
 
 
 _INTEGER: Final = re.compile(r"[-+]?[0-9]+")
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_OTHER_NUMBER: Final = re.compile(r"0x[0-9a-fA-F]+|0o[0-7]+|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _CONSTANTS: Final[Mapping[str, bool | None]] = {
     **dict.fromkeys(("null", "Null", "NULL", "~", "")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -157,12 +181,7 @@ class _Nodes:
 
     def scalar(self, node: Any, line: int, path: Path) -> Any:
         text = str(node.value)
-        tag = str(node.tag or "")
-        if tag and not tag.startswith("tag:yaml.org,2002:"):
-            raise _invalid(self.where, line, f"tags are not taken: {tag}", path)
         if node.style in ("'", '"', "|", ">"):
-            if not tag.endswith(":str"):
-                raise _invalid(self.where, line, "a quoted value is a text, it takes no tag", path)
             return text
         if text in _CONSTANTS:
             return _CONSTANTS[text]
@@ -174,4 +193,7 @@ class _Nodes:
             if math.isinf(float(text)):
                 raise _invalid(self.where, line, f"{text[:40]} is beyond a float", path)
             return float(text)
+        if _OTHER_NUMBER.fullmatch(text):
+            said = f"{text[:40]} is a number in YAML and none in JSON: use decimals, or quote it"
+            raise _invalid(self.where, line, said, path)
         return text

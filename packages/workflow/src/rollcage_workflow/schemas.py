@@ -17,7 +17,7 @@ from rollcage_workflow.expressions import Expression, ExpressionInvalid, express
 
 __all__ = [
     "ANY", "Shape", "invalid", "misfit", "nearest", "of_template", "of_type", "part", "table",
-    "types",
+    "types", "unusable",
 ]  # fmt: skip
 
 Schema = Mapping[str, Any]
@@ -124,6 +124,17 @@ def invalid(value: Any, shape: Shape) -> str | None:
         return None
     at = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in error.path)
     return f"{at.removeprefix('.')}: {error.message[:300]}" if at else error.message[:300]
+
+
+def unusable(schema: object) -> str | None:
+    """Why nothing can be compared with a schema that somebody wrote."""
+    validator = jsonschema.Draft202012Validator
+    try:
+        validator.check_schema(schema, format_checker=validator.FORMAT_CHECKER)
+    except jsonschema.exceptions.SchemaError as broken:
+        return f"its schema is none: {broken.message[:200]}"
+    why = invalid(None, Shape.of(schema))
+    return why if why is not None and why.startswith("its schema") else None
 
 
 def misfit(given: Shape, taken: Shape, depth: int = 0) -> str | None:

@@ -20,7 +20,16 @@ from rollcage_workflow.expressions import (
 from rollcage_workflow.files import Document, Path, read_file
 from rollcage_workflow.graph import Checked, Graph
 from rollcage_workflow.plan import Block, Each, Plan, PlanStep, Repeat, Team, Wait
-from rollcage_workflow.schemas import Shape, invalid, misfit, nearest, of_template, part, table
+from rollcage_workflow.schemas import (
+    Shape,
+    invalid,
+    misfit,
+    nearest,
+    of_template,
+    part,
+    table,
+    unusable,
+)
 
 __all__ = ["Around", "Checking", "Workflows"]
 
@@ -144,14 +153,13 @@ class Checking:
     def _input(self, plan: Plan, name: str) -> Shape:
         shape = Shape.of(plan.inputs[name])
         path = ("inputs", name)
-        if "default" in shape.schema:
+        why = unusable(plan.inputs[name])
+        if why is not None:
+            self.find(path, "invalid", why)
+        elif "default" in shape.schema:
             why = invalid(shape.schema["default"], shape)
             if why is not None:
                 self.find((*path, "default"), "wrong_type", why)
-        else:
-            why = invalid(None, shape)
-            if why is not None and why.startswith("its schema"):
-                self.find(path, "invalid", why)
         return shape
 
     def block(

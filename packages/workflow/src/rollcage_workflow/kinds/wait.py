@@ -11,7 +11,7 @@ from rollcage_workflow.expressions import fill
 from rollcage_workflow.flow import Waits, breakable
 from rollcage_workflow.plan import Wait
 from rollcage_workflow.records import APPROVAL, SIGNAL, utc
-from rollcage_workflow.schemas import Shape, invalid
+from rollcage_workflow.schemas import Shape, invalid, unusable
 
 if TYPE_CHECKING:
     from rollcage_workflow.check.checking import Around, Checking
@@ -38,8 +38,8 @@ def check(checking: Checking, node: Node, path: Path, around: Around) -> tuple[N
     if wait.until is not None:
         checking.expression(wait.until, (*path, "wait", "until"), around)
     if wait.accepts is not None:
-        why = invalid(None, Shape.of(wait.accepts))
-        if why is not None and why.startswith("its schema"):
+        why = unusable(wait.accepts)
+        if why is not None:
             checking.find((*path, "wait", "accepts"), "invalid", why)
     if wait.approval is not None:
         checking.template(wait.approval, (*path, "wait", "approval"), around)
