@@ -357,7 +357,7 @@ async def _of(future: asyncio.Future[Done]) -> Done:
     return await asyncio.shield(future)
 
 
-def _nearest(after: Iterable[Any], place: Place) -> Branches:
+def _nearest(after: Iterable[Any], place: BlockPlace) -> Branches:
     """What a step comes after; not what all steps of its block do, where these stand between.
 
     So what a round of a loop has to say does not grow with the rounds before it.

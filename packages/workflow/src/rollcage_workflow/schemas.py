@@ -126,7 +126,7 @@ def invalid(value: Any, shape: Shape) -> str | None:
     return f"{at.removeprefix('.')}: {error.message[:300]}" if at else error.message[:300]
 
 
-def unusable(schema: object) -> str | None:
+def unusable(schema: Schema) -> str | None:
     """Why nothing can be compared with a schema that somebody wrote."""
     validator = jsonschema.Draft202012Validator
     try:

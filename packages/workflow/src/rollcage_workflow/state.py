@@ -11,11 +11,12 @@ from typing import Any, Final, Literal, NamedTuple, cast
 import orjson
 from rollcage import RollcageError, TraceCorrupt
 from rollcage.store import RunInfo, Store, job_name, newest_run, store_option
-from rollcage.trace import TAG, Run, Step, Traced, decode, fold, read_run
+from rollcage.trace import TAG, Run, Traced, decode, fold, read_run
 
 from rollcage_workflow.errors import WorkflowError
 from rollcage_workflow.holds import Hold, Holds
-from rollcage_workflow.records import ENDED, GIVEN, PLAN, PREFIX, UNTOLD
+from rollcage_workflow.records import ENDED, PLAN, PREFIX
+from rollcage_workflow.step_states import StepState, step_states
 
 __all__ = ["Execution", "Status", "StepState", "as_of", "execution", "executions"]
 
@@ -33,24 +34,6 @@ decide something first; `interrupted`: its last attempt was cut off, and the nex
 _NOT_HELD: Final = ("running", "completed", "failed", "rolled_back")
 OVER: Final = frozenset({"completed", "failed", "cancelled", "rolled_back"})
 """Where no attempt goes on by itself."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class StepState:
-    """A step of a plan, as the newest attempt shows it.
-
-    Attributes:
-        path: its place: `mails/3/send`.
-        state: `completed`, `given` (by a fork, too), `failed`, `running` (or cut off there),
-            `blocked`, `undone` or `unknown`.
-        name: what it calls.
-        duration: how long its call ran (s), where it first ran; None without an end.
-    """
-
-    path: str
-    state: str
-    name: str
-    duration: float | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -143,23 +126,32 @@ def as_of(store: Store, run: str, id: str) -> Execution:  # noqa: A002
         found = _outline(store.read(run))
     if job_name(info.name) != job_name(id) or not _is_attempt(found):
         raise WorkflowError(f"run {run} is no attempt at the execution {id!r}")
-    return _stands(store, _Attempt(info, found, is_live), [info], None)
+    return _stands(store, _Attempt(info, found, is_live, found), [info], None)
 
 
 class _Attempt(NamedTuple):
-    """An attempt, as far as its run was read; and whether it was live before that."""
+    """An attempt, as far as its run was read.
+
+    Attributes:
+        info: of its run.
+        run: that.
+        is_live: whether it was live before it was read.
+        told: the run that says which plan it has: where it was cut off before it could, that of the
+            attempt which it goes on with.
+    """
 
     info: RunInfo
     run: Run
     is_live: bool
+    told: Run
 
 
 def _stands(
     store: Store, attempt: _Attempt, runs: Sequence[RunInfo], hold: Hold | None
 ) -> Execution:
     """How an execution stands by its newest attempt, and by what somebody holds it for."""
-    newest, run, is_live = attempt
-    told = _args(store, run, PLAN.name)
+    newest, run, is_live, last_told = attempt
+    told = _args(store, last_told, PLAN.name)
     plan, ended = decode(told), decode(_args(store, run, ENDED.name))
     if _save_point(run):
         ended = {}
@@ -188,7 +180,7 @@ def _stands(
         attempts=sum(each.input == newest.input and each.mode in _ATTEMPTS for each in runs),
         began=min(each.time for each in runs if each.input == newest.input),
         ended=run.last_time,
-        _steps=functools.cache(functools.partial(_steps_of, store, newest.run)),
+        _steps=functools.cache(functools.partial(_steps_of, store, last_told.id)),
     )
 
 
@@ -245,17 +237,29 @@ def _newest_attempt(store: Store, runs: Sequence[RunInfo], name: str) -> _Attemp
         if info is None:
             continue
         is_live = _is_live(store, info)
-        trace = store.read(info.run)
-        run = _outline(trace)
-        if _is_attempt(run) or (is_live and _is_opening(run, trace)):
-            return _Attempt(info, run, is_live)
+        run = _outline(store.read(info.run))
+        told = run if _is_attempt(run) else _told_before(store, runs, info, run)
+        if told is not None or (is_live and _is_silent(run) and not run.steps):
+            return _Attempt(info, run, is_live, told or run)
     return None
 
 
-def _is_opening(run: Run, trace: Traced) -> bool:
-    """Whether an attempt has begun, and has not said yet which plan it has: only its input has."""
+def _told_before(store: Store, runs: Sequence[RunInfo], info: RunInfo, run: Run) -> Run | None:
+    """The last attempt that said which plan it has, before some that were cut off too early."""
+    known = {each.run: each for each in runs}
+    source = known.get(info.source or "")
+    while source is not None and source.pruned is None and _is_silent(run):
+        run = _outline(store.read(source.run))
+        if _is_attempt(run):
+            return run
+        source = known.get(source.source or "")
+    return None
+
+
+def _is_silent(run: Run) -> bool:
+    """Whether it is an attempt that has not said which plan it has: only its input has."""
     given = run.started.get("input") or {}
-    return trace.data.count(b"\n") == 1 and [*(given.get("value") or ())] == ["plan"]
+    return not _is_attempt(run) and [*(given.get("value") or ())] == ["plan"]
 
 
 def _is_attempt(run: Run) -> bool:
@@ -291,7 +295,7 @@ def _tells(line: bytes) -> bool:
 
 
 def _steps_of(store: Store, run: str) -> tuple[StepState, ...]:
-    return _step_states(read_run(store.read(run), schema=False))
+    return step_states(read_run(store.read(run), schema=False))
 
 
 def _args(store: Store, run: Run, name: str) -> dict[str, Any]:
@@ -363,45 +367,3 @@ def _waits(store: Store, info: RunInfo, run: Run) -> str:
     finished = run.finished or {}
     error = finished.get("error") if run.status in ("halted", "paused") else None
     return str(finished.get("reason") or (error or {}).get("message") or "")
-
-
-def _is_shown(step: Step) -> bool:
-    inner = step.name.startswith(PREFIX) and step.name in (PLAN.name, ENDED.name)
-    return step.kind == "tool" and not inner and step.undoes is None
-
-
-_STATES: Final = {
-    "simulated": "given",
-    "hit": "completed", "seen": "completed", "ran": "completed", "failed": "failed",
-    "blocked": "blocked", "unknown": "unknown", "cut_off": "running", "not_started": "running",
-}  # fmt: skip
-
-
-def _step_states(run: Run) -> tuple[StepState, ...]:
-    paths: dict[int, str] = {}
-    blocks: set[int] = set()
-    found: list[StepState] = []
-    for step in run.steps:
-        path = step.branch
-        if step.parent is not None and path.startswith("#"):  # what a body calls
-            path = "/".join(filter(None, (paths.get(step.parent, ""), path.partition("/")[2])))
-        if step.parent is None or step.parent in blocks:  # a step of a plan, not of an agent
-            path = "/".join(filter(None, (path, step.call_id)))
-        if UNTOLD in path:
-            path = "/".join(part for part in path.split("/") if not part.startswith(UNTOLD))
-        paths[step.step] = path
-        if step.name.startswith(PREFIX):
-            blocks.add(step.step)
-        if _is_shown(step):
-            found.append(_step_state(step, path))
-    return tuple(found)
-
-
-def _step_state(step: Step, path: str) -> StepState:
-    duration = None if step.duration is None else step.duration / 1e6
-    state = "given" if step.name == GIVEN.name else _STATES[step.state]
-    if state == "completed" and (step.outcome or {}).get("status") == "error":
-        state = "failed"
-    if step.undone in ("verified", "compensated"):
-        state = "undone"
-    return StepState(path, state, step.name, duration)

@@ -1,0 +1,88 @@
+"""An attempt that ends before it says which plan it has: the one before it tells how all stands."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rollcage import open_store
+from rollcage_workflow import execution, inputs
+from rollcage_workflow.holds import Holds
+from workers import Crew
+from worlds import World
+
+PLAN: dict[str, Any] = {
+    "name": "plan",
+    "steps": {
+        "a": {"call": "put", "args": {"what": "a"}},
+        "b": {"call": "look", "args": {"what": "b"}, "after": ["a"]},
+        "go": {"wait": {"signal": "go"}, "after": ["b"]},
+        "end": {"call": "put", "args": {"what": "end"}, "after": ["go"]},
+    },
+}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "store")
+
+
+async def cut_off(world: World, **how: Any) -> None:
+    """An execution that waits, and an attempt whose process dies as its session has opened."""
+    assert (await world.attempt(PLAN, **how)).status == "waiting"
+    world.signal("go", 1)
+    last = (await world.attempt(PLAN, **how)).run
+    trace = world.store / "runs" / f"{last}.jsonl"
+    trace.write_bytes(trace.read_bytes().splitlines(keepends=True)[0])
+    for each in world.store.glob("index*"):
+        each.unlink()
+    world.deeds = [deed for deed in world.deeds if deed.run != last]
+    assert execution(open_store(world.store), "job").run == last
+
+
+async def test_a_worker_goes_on_with_it(world: World) -> None:
+    await cut_off(world)
+    crew = Crew(world, PLAN)
+    assert (crew.job().status, crew.job().plan, crew.job().attempts) == ("interrupted", "plan", 2)
+    assert [each.path for each in crew.job().steps][:2] == ["a", "b"]
+    await crew.work()
+    assert crew.job().status == "completed"
+    assert world.standing == {"a": 1, "end": 1}
+
+
+async def test_it_goes_on_where_it_was_started(world: World) -> None:
+    await cut_off(world, start="b", given={"a": "given"})
+    found = await world.attempt(PLAN)
+    assert (found.status, found.start) == ("completed", "b")
+    assert world.standing == {"end": 1}
+
+
+async def test_a_pause_that_it_meets_is_lifted_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attempt opens its run, sees the pause, and ends with nothing else on record."""
+    assert (await world.attempt(PLAN)).status == "waiting"
+    world.signal("go", 1)
+    crew = Crew(world, PLAN)
+    given = inputs.given_inputs
+
+    def and_then(*said: Any) -> Any:
+        Holds(crew.store, "job").put("paused", by="ann")
+        return given(*said)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rollcage_workflow.running.given_inputs", and_then)
+        await crew.work()
+    assert (crew.job().status, crew.job().attempts) == ("paused", 2)
+    crew.commands.resume("job", by="ann")
+    await crew.work()
+    assert crew.job().status == "completed"
+    assert world.standing == {"a": 1, "end": 1}
+
+
+async def test_a_cancellation_takes_back_what_the_one_before_did(world: World) -> None:
+    await cut_off(world)
+    crew = Crew(world, PLAN)
+    crew.commands.cancel("job", by="ann", rollback=True)
+    await crew.work()
+    assert crew.job().status == "rolled_back"
+    assert not world.standing
