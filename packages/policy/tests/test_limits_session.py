@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import Approval, Blocked, Contract, Session, Verdict, tool
+from rollcage import Approval, ArgumentsInvalid, Blocked, Contract, Session, Verdict, tool
 from rollcage.adapter import Answer
 from rollcage.gate import Spent, StepView
 from rollcage.step.driver import Clock
@@ -349,3 +351,49 @@ def test_nested_calls_are_calls_of_the_run(wire: Wire, store: JsonlStore) -> Non
         assert plan(3) == 3
         assert blocked(lambda: plan(1)) == "limit_calls"
     assert meter.spent.calls == 4
+
+
+# --- where nothing is limited --------------------------------------------------------------------
+
+
+@tool(effect="scope", name="limits.nest")
+def nest(what: str) -> Any:
+    return put(what)
+
+
+def spends(meter: Wire, store: JsonlStore, through: int) -> list[Spent]:
+    """What is counted in the course of a job that is cut off, the same for any two policies."""
+
+    def rule(step: StepView) -> Verdict | None:
+        return Verdict.deny("never") if step.args.get("what") == "never" else None
+
+    def look_inside(**_: Any) -> str:
+        found.append(meter.spent)
+        return "seen"
+
+    found: list[Spent] = []
+    unknown: Any = {"who": "nobody"}
+    free = Contract(name="inside", parameters={}, effect="pure")
+    with pytest.raises(KeyError), meter.job(store, rules=[rule]) as session:
+        session.run(free, {}, look_inside)
+        for what in ("a", "never", "bad", "b")[:through]:
+            with contextlib.suppress(Blocked, ValueError):
+                nest(what)
+            found.append(meter.spent)
+        asked(session, "hello")
+        found.append(meter.spent)
+        with pytest.raises(ArgumentsInvalid):
+            put(**unknown)
+        raise KeyError
+    return [*found, meter.spent]
+
+
+def test_what_is_spent_is_the_same_where_nothing_is_limited(
+    store: JsonlStore, tmp_path: Path
+) -> None:
+    other = JsonlStore(tmp_path / "other")
+    unlimited, limited = Wire()(), Wire()({"calls": 1000})
+    for through, made in ((2, 4), (4, 7)):  # the second resumes the first
+        found = spends(unlimited, store, through)
+        assert found == spends(limited, other, through)
+        assert found[-1] == (made, 1000, 0.0)

@@ -207,6 +207,7 @@ class Meter:
         self._concerned: OrderedDict[
             tuple[str, str, str], tuple[Price, bool, tuple[_Bound, ...]]
         ] = OrderedDict()
+        self._limits_nothing = not (limits or prices.calls or prices.models)
         self._calls = self._tokens = self._cost = 0
         self._opened: int | None = None
         if any(each.nanoseconds is not None for each in self._bounds):
@@ -220,6 +221,18 @@ class Meter:
         """What was used up so far."""
         with self._lock:
             return Spent(self._calls, self._tokens, self._cost / PICO)
+
+    @property
+    def limits_nothing(self) -> bool:
+        """See `WithLimits`."""
+        return self._limits_nothing
+
+    def tally(self, calls: int, usage: Mapping[str, int] | None = None) -> None:
+        """See `WithLimits`."""
+        tokens = _used(usage, _FREE)[0] if usage else 0
+        with self._lock:
+            self._calls += calls
+            self._tokens += tokens
 
     def take(self, view: StepView, place: Hashable = None) -> Ticket:
         """Take what a call needs of each limit: all of it, or nothing where that denies.

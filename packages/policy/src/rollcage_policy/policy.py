@@ -221,6 +221,8 @@ class Policy(PolicyGuard):
         plan = self._plans.get((id(contract), view.agent, view.kind))
         if plan is None or plan.contract is not contract:
             plan = self._select(view)
+        if plan.foregone is not None:
+            return plan.foregone
         verdict, most, context, by_name = self._default, -1, None, False
         for programs, weight, said in plan.steps:
             if programs is not None:
@@ -243,6 +245,11 @@ class Policy(PolicyGuard):
         if context is not None:
             plan.sight.give_back(context, by_name=by_name)
         return verdict
+
+    def foregone(self, contract: Contract, kind: str, agent: str) -> Verdict | None:
+        """See `PolicyGuard`; it is known from the second such call on."""
+        plan = self._plans.get((id(contract), agent, kind))
+        return None if plan is None or plan.contract is not contract else plan.foregone
 
     def metered(self, clock: Callable[[], int]) -> Meter:
         """See `PolicyGuard`."""
@@ -285,7 +292,7 @@ class Policy(PolicyGuard):
     def _select(self, view: StepView) -> _Plan:
         """The rules about a contract, an agent and a kind; kept for the next call."""
         rules = [rule for rule in self.rules if not rule.passes_over(view)]
-        plan = _Plan(view, rules, self.constants)
+        plan = _Plan(view, rules, self.constants, self._default)
         if len(self._plans) >= _MOST_PLANS:
             object.__setattr__(self, "_plans", {})
         self._plans[id(view.contract), view.agent, view.kind] = plan
@@ -298,10 +305,14 @@ class _Plan:
     It holds on to the contract: no other one can have the same `id` meanwhile.
     """
 
-    __slots__ = ("contract", "rules", "sight", "steps")
+    __slots__ = ("contract", "foregone", "rules", "sight", "steps")
 
     def __init__(
-        self, view: StepView, rules: list[PolicyRule], constants: Mapping[str, Any]
+        self,
+        view: StepView,
+        rules: list[PolicyRule],
+        constants: Mapping[str, Any],
+        default: Verdict,
     ) -> None:
         self.contract: Contract = view.contract
         self.rules = rules
@@ -315,6 +326,11 @@ class _Plan:
             )
             for rule in rules
         ]
+        # What all of these calls get, where no condition has a say.
+        self.foregone: Verdict | None = None
+        if not conditions:
+            said = [rule.verdict for rule in rules]
+            self.foregone = max(said, key=lambda each: _WEIGHTS[each.decision], default=default)
 
     def try_out(self, rule: PolicyRule, view: StepView) -> Evaluation:
         """What one rule says of a call."""

@@ -126,6 +126,15 @@ class WithLimits(Protocol):
         """What was used up so far."""
         ...
 
+    @property
+    def limits_nothing(self) -> bool:
+        """Whether there is neither a limit nor a price: then calls need only be tallied."""
+        ...
+
+    def tally(self, calls: int, usage: Mapping[str, int] | None = None) -> None:
+        """Count calls where nothing is limited, and what models used; -1: it was not made."""
+        ...
+
     def take(self, view: StepView, place: Hashable = None) -> TakenOfLimits:
         """Take what a call needs of each limit: all of it, or nothing where that denies."""
         ...
@@ -151,6 +160,17 @@ class PolicyGuard(ABC):
     @abstractmethod
     def decide(self, view: StepView) -> Verdict:
         """What a call gets."""
+
+    def foregone(self, contract: Contract, kind: str, agent: str) -> Verdict | None:
+        """What each such call gets, whatever its arguments are; None: `decide` has to look at it.
+
+        Args:
+            contract: of the tool or model.
+            kind: `tool` or `model`.
+            agent: the agent's name; empty where the framework does not tell.
+        """
+        del contract, kind, agent
+        return None
 
     @abstractmethod
     def metered(self, clock: Callable[[], int]) -> WithLimits:

@@ -23,7 +23,7 @@ from rollcage.gate import (
     StepView,
     Verdict,
 )
-from rollcage.gate.labels import NO_LABELS, FoundLabels
+from rollcage.gate.labels import NO_LABELS, FoundLabels, Labels
 from rollcage.replay.ahead import Standing
 from rollcage.replay.finding import ProbeResult, StandIn
 from rollcage.replay.path import Entry
@@ -185,11 +185,18 @@ class Progress:
         number: of its step, once it is admitted.
         stand_in: what stands for the tool, in a fork.
         view: what was last shown of it: to which gate, as which call.
+        labels: those of the run, where they are followed.
+        carried: those that its result carries, once its end is written.
+        streamed: its value is the list of a stream's chunks, which are handed on before its end.
+        recorded: the step that stands for it, if one does.
+        began: whether its body did.
+        outcome: how it ended, as the trace has it; None until then, and where that is not written.
     """
 
     __slots__ = (
-        "ask", "asked_key", "call", "compared", "consent", "found", "number", "pace", "prepared",
-        "shown", "stand_in", "view",
+        "ask", "asked_key", "began", "call", "carried", "compared", "consent", "found", "labels",
+        "number", "outcome", "pace", "prepared", "recorded", "shown", "stand_in", "streamed",
+        "view",
     )  # fmt: skip
 
     def __init__(self, call: Call, ask: Ask | None = None) -> None:
@@ -205,6 +212,18 @@ class Progress:
         self.number = 0
         self.stand_in: StandIn | None = None
         self.view: tuple[object, Call, StepView] | None = None
+        self.labels: Labels | None = None
+        self.carried: frozenset[str] | None = None
+        self.streamed = self.began = False
+        self.recorded: Entry | None = None
+        self.outcome: Mapping[str, Any] | None = None
+
+    @property
+    def is_made(self) -> bool:
+        """Whether it has begun to do something, or a recorded step stands for it."""
+        if self.recorded is not None:
+            return True
+        return self.began if self.outcome is None else self.outcome["status"] != "not_started"
 
     @property
     def is_edited(self) -> bool:

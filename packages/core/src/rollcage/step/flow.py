@@ -23,7 +23,14 @@ from rollcage.gate.verdict import stronger
 from rollcage.replay.finding import ProbeResult, StandIn
 from rollcage.replay.path import Entry
 from rollcage.step.approving import approved, changed, edited_again, in_place
-from rollcage.step.call import Admission, Arrival, Precondition, Prepared, Progress
+from rollcage.step.call import (
+    Admission,
+    Arrival,
+    OpenStep,
+    Precondition,
+    Prepared,
+    Progress,
+)
 from rollcage.step.capture import (
     LARGE,
     Setting,
@@ -36,6 +43,7 @@ from rollcage.step.capture import (
     revived,
 )
 from rollcage.step.halts import diverged
+from rollcage.step.labelled import begin_stream, mark
 from rollcage.step.outcomes import (
     NOT_STARTED,
     Read,
@@ -93,33 +101,44 @@ def run_step(
     if admission.error is not None:
         return Raised(admission.error)
     step, entry = admission.step, admission.entry
+    progress.recorded = entry
     if step is None:
         assert entry is not None
         return (yield from give_back(progress.call.contract, entry, setting))
     if entry is not None:
+        begin_stream(progress)
         return (yield from compared(admission, step, entry, body, setting))
     wait = setting.barrier and step.world_effect
     if wait:
         synced = yield Sync(step)
         if isinstance(synced, Raised):  # cancelled, or no disk: before anything happened
-            yield Settle(step, NOT_STARTED, orjson.dumps(NOT_STARTED))
+            yield _not_started(progress, step)
             return synced
     answer: Returned | Raised
     if progress.stand_in is None and progress.consent.response is None:
+        begin_stream(progress)
+        progress.began = True
         answer = yield Execute(step, _body(progress, body), is_async)
     else:
         answer = yield from _answered(progress, setting)
     if isinstance(answer, Raised) and isinstance(answer.error, ForkEnded):
         # A fork of this fork, with an answer for what ended it, makes this call anew.
-        yield Settle(step, NOT_STARTED, orjson.dumps(NOT_STARTED))
+        yield _not_started(progress, step)
         return answer
     settled = ended(step, answer, setting, read)
     if step.captured is not None or len(settled.encoded) >= LARGE:
         answer = yield from kept_whole(settled, answer, setting)
-    yield settled
+    progress.outcome = settled.outcome
+    yield mark(settled, progress)
     if wait and isinstance(answer, Returned):
         answer = yield from _synced(answer)
     return answer_on_record(step.call, settled.outcome, answer)
+
+
+def _not_started(progress: Progress, step: OpenStep) -> Settle:
+    """The end of a step whose body has not begun."""
+    progress.outcome = NOT_STARTED
+    return mark(Settle(step, NOT_STARTED, orjson.dumps(NOT_STARTED)), progress)
 
 
 def _answered(progress: Progress, setting: Setting) -> Flow:

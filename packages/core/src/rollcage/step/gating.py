@@ -43,7 +43,7 @@ from rollcage.gate.verdict import stronger
 from rollcage.replay.path import Entry
 from rollcage.step.call import Progress, Stats
 from rollcage.step.labelled import labelled
-from rollcage.step.metering import Start, limited
+from rollcage.step.metering import Start, limited, tallied
 from rollcage.step.requests import Flow
 from rollcage.step.settling import seen, settling
 from rollcage.values.decoding import decode
@@ -319,16 +319,18 @@ class Gate:
             return refused
         if not self.guards.decides:
             return ALLOWED
-        view = self._view(progress)
         if not self._told:
-            return self._said_to(view)
+            return self._said_to(progress)
         with self._saying():
-            return self._said_to(view)
+            return self._said_to(progress)
 
-    def _said_to(self, view: StepView) -> Verdict:
+    def _said_to(self, progress: Progress) -> Verdict:
         verdict = ALLOWED
         for rule in self.guards.decides:
-            said = self._by_policy(view) if rule is None else decide(view, (rule,))
+            if rule is None:
+                said = self._by_policy(progress)
+            else:
+                said = decide(self._view(progress), (rule,))
             verdict = said if verdict is ALLOWED else stronger(verdict, said)
         return verdict
 
@@ -340,12 +342,14 @@ class Gate:
         finally:
             said_here.reset(token)
 
-    def _by_policy(self, view: StepView) -> Verdict:
-        policy = self.policy
+    def _by_policy(self, progress: Progress) -> Verdict:
+        policy, call = self.policy, progress.call
         if policy is None:
             return ALLOWED
         try:
-            verdict = policy.decide(view)
+            verdict = policy.foregone(call.contract, call.kind, call.agent)
+            if verdict is None:
+                verdict = policy.decide(self._view(progress))
         except Exception as error:  # noqa: BLE001 - whatever fails in here, the call must not run
             verdict = Verdict("deny", f"the policy failed: {type(error).__name__}", "policy_error")
         return ALLOWED.beside(verdict) if policy.mode == "shadow" else verdict
@@ -405,6 +409,8 @@ class Gate:
         meter, policy = self.meter, self.policy
         if meter is None or policy is None or progress.call.undoes is not None:
             return start(progress, verdict)
+        if meter.limits_nothing and verdict.decision != "deny":
+            return tallied(start(progress, verdict), progress, meter)
         if policy.mode == "shadow":
             return self._shadowed(progress, verdict, meter, start, run)
         return limited(progress, self._view(progress), verdict, meter, start, run, asked)

@@ -1,7 +1,6 @@
-"""The flow of a call with its labels: what its result carries is noted when it is known.
+"""The labels of a call: what its result carries is written with its end, and noted for later calls.
 
-It stands around the flow of the step and lets all of its effects through. The labels are written
-with the step's end, so that a replay knows those that came from calls which are not made again.
+They are written so that a replay knows those that came from calls which are not made again.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ from typing import Final
 
 from rollcage.errors import ArgumentsInvalid, Blocked, CaptureFailed, Halt, SessionError
 from rollcage.gate.labels import Labels
-from rollcage.step.call import Admission, Progress
-from rollcage.step.requests import Execute, Flow, Raised, Returned, Settle
+from rollcage.step.call import Progress
+from rollcage.step.requests import Flow, Raised, Returned, Settle
 
-__all__ = ["labelled"]
+__all__ = ["begin_stream", "labelled", "mark"]
 
 # What these say is not a tool's own words.
 _OURS: Final = (ArgumentsInvalid, Blocked, CaptureFailed, Halt, SessionError)
@@ -28,36 +27,38 @@ def labelled(flow: Flow, progress: Progress, labels: Labels, *, streamed: bool =
         labels: those of the run.
         streamed: its value is the list of a stream's chunks, which are handed on before its end.
     """
-    recorded: tuple[str, ...] = ()
-    answer: object = None
-    carried: frozenset[str] | None = None
-    ended: Returned | Raised | None = None
-    while ended is None:
-        try:
-            effect = flow.send(answer)
-        except StopIteration as stop:
-            ended = stop.value
-            continue
-        if streamed and type(effect) is Execute:
-            labels.begin(
-                progress.number, progress.call.contract.name, _carried(progress, labels, recorded)
-            )
-        elif type(effect) is Settle:
-            carried = _carried(progress, labels, recorded)
-            if carried:
-                effect.marks = {**(effect.marks or {}), "labels": sorted(carried)}
-        answer = yield effect
-        if type(answer) is Admission and answer.entry is not None:
-            recorded = answer.entry.labels
-    if carried is None:
-        carried = _carried(progress, labels, recorded)
-    _note(progress, labels, carried, ended, streamed=streamed)
+    progress.labels, progress.streamed = labels, streamed
+    ended = yield from flow
+    carried = progress.carried
+    if carried is None:  # no end of it was written
+        carried = _carried(progress, labels)
+    if carried:
+        _note(progress, labels, carried, ended, streamed=streamed)
     return ended
 
 
-def _carried(progress: Progress, labels: Labels, recorded: tuple[str, ...]) -> frozenset[str]:
+def begin_stream(progress: Progress) -> None:
+    """A body begins: what a stream gives is labelled before its end."""
+    labels = progress.labels
+    if labels is not None and progress.streamed:
+        labels.begin(progress.number, progress.call.contract.name, _carried(progress, labels))
+
+
+def mark(settled: Settle, progress: Progress) -> Settle:
+    """How a step ended, with the labels that its result carries."""
+    labels = progress.labels
+    if labels is not None:
+        progress.carried = carried = _carried(progress, labels)
+        if carried:
+            settled.marks = {**(settled.marks or {}), "labels": sorted(carried)}
+    return settled
+
+
+def _carried(progress: Progress, labels: Labels) -> frozenset[str]:
     """What a call's result carries: declared, recorded, of its arguments, of its own calls."""
-    carried = labels.carried(progress.call.contract, progress.call.kind, progress.found, recorded)
+    call, entry = progress.call, progress.recorded
+    recorded = () if entry is None else entry.labels
+    carried = labels.carried(call.contract, call.kind, progress.found, recorded)
     inside = labels.inside(progress.number)
     return carried | inside if inside else carried
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from rollcage.gate import StepView, Verdict, WithLimits
 from rollcage.step.call import Call, Progress
-from rollcage.step.requests import Admit, Execute, Flow, Raised, Returned, Settle
+from rollcage.step.requests import Flow
 
-__all__ = ["Start", "limited"]
+__all__ = ["Start", "limited", "tallied"]
 
 Start = Callable[[Progress, Verdict], Flow]
 """Makes the flow of a call, from what policy and limits say together."""
@@ -47,30 +47,34 @@ def limited(
     before = progress.pace
     if ticket.paced:
         progress.pace = ticket.pace if before is None else lambda: before() or ticket.pace()
-    made = failed = False
-    usage: Mapping[str, int] | None = None
     try:
-        flow = start(progress, ticket.over(verdict))
-        answer: Any = None
-        while True:
-            try:
-                effect = flow.send(answer)
-            except StopIteration as stop:
-                ended: Returned | Raised = stop.value
-                return ended
-            if type(effect) is Execute:
-                made = True
-            elif type(effect) is Settle:
-                status = effect.outcome["status"]
-                made, failed = status != "not_started", status == "error"
-                usage = effect.outcome.get("usage")
-            answer = yield effect
-            if type(effect) is Admit and answer.entry is not None:  # a recorded step stands for it
-                outcome = answer.entry.outcome
-                made, failed = True, answer.entry.status == "error"
-                usage = outcome.get("usage")
+        return (yield from start(progress, ticket.over(verdict)))
     finally:
-        ticket.end(made=made, failed=failed, usage=usage)
+        outcome = _outcome(progress)
+        ticket.end(
+            made=progress.is_made,
+            failed=outcome.get("status") == "error",
+            usage=outcome.get("usage"),
+        )
+
+
+def tallied(flow: Flow, progress: Progress, meter: WithLimits) -> Flow:
+    """The flow of a call where nothing is limited: it is only counted, from when it is driven."""
+    meter.tally(1)
+    try:
+        return (yield from flow)
+    finally:
+        if not progress.is_made:
+            meter.tally(-1)
+        elif usage := _outcome(progress).get("usage"):
+            meter.tally(0, usage)
+
+
+def _outcome(progress: Progress) -> Mapping[str, Any]:
+    """How a call ended, be it now or where it was recorded; empty where that is not known."""
+    if progress.recorded is not None:
+        return progress.recorded.outcome
+    return progress.outcome or {}
 
 
 def _place(call: Call, run: str) -> tuple[object, ...] | None:
