@@ -309,6 +309,9 @@ REMEMBERED: list[Program] = [  # by a search
             )
         ),
     ),
+    # A block in which no more than a call that was refused stands has the name of a later one.
+    (undone(Op("write", 0, "refuse")), W(), kept(W())),
+    (Branches(((Op("write", 0, "refuse"),), ())), W(), Branches(((W(),), (W(),)))),
 ]
 
 

@@ -121,7 +121,8 @@ class Ahead:
         self._left = [
             entry
             for entry in recording.entries
-            if id(entry) in held and entry.status in ("ok", "error") and entry not in self._used
+            if id(entry) in held and entry not in self._used
+            if entry.status in ("ok", "error") or _refused(entry)
         ]
         self._unknown = [
             entry
@@ -160,7 +161,9 @@ class Ahead:
         """What is left that was asked for in no other step's body, in the recorded order."""
         self._look()
         for entry in itertools.islice(self._left, self._first, None):
-            if entry not in self._used and entry.kind != "branch" and not family(entry.branch):
+            if entry in self._used or entry.kind == "branch" or family(entry.branch):
+                continue
+            if entry.status != "blocked":
                 yield entry
 
     def give(self, conversation: str, call_id: str) -> None:
@@ -187,6 +190,8 @@ class Ahead:
         self, places: Container[Spot], inside: str, came_back: Callable[[str], bool]
     ) -> Iterator[Entry]:
         """The steps at places that a memory holds as done; each is to be used up before the next.
+
+        Calls that were refused in a branch are among them: it was there, if nothing else was done.
 
         Args:
             places: those places.
@@ -240,9 +245,17 @@ class Ahead:
         return None
 
     def _of(self, inside: str) -> Iterator[Entry]:
+        """What is left of some body; see `family`."""
         if not self:
             return
         for at in range(self._first, len(self._left)):
             entry = self._left[at]
             if entry not in self._used and family(entry.branch) == inside:
                 yield entry
+
+
+def _refused(entry: Entry) -> bool:
+    """Whether a call was refused in a branch, and a framework can have gone on after it."""
+    if entry.status != "blocked" or not entry.branch or not entry.checkpoint:
+        return False
+    return entry.outcome.get("code") not in _HALTS

@@ -62,6 +62,10 @@ class Seeing:
             now: in µs.
         """
         for entry in entries:
+            if entry.status == "blocked":  # the next branch of this name is another one
+                self._branch(entry.branch)
+                self._used.add(entry)
+                continue
             event = self._see(entry, parent, now)
             if event is None:
                 return  # it can't be taken as done, nor what came after it
