@@ -214,9 +214,26 @@ async def test_a_write_that_waits_for_the_store_when_its_session_is_left_did_not
 ) -> None:
     async with Session("job", store=store) as session:
         await add(1)
-        with written(path):
-            late = asyncio.ensure_future(add(2))
-            await turns()
+        calls = session._calls
+        assert calls is not None
+        waiting = calls.driver.performing._waiting
+
+        async def kept_busy() -> None:
+            """The store has an answer once the session is on its way out, and not before."""
+            with written(path):
+                busy.set()
+                while not waiting:
+                    await turns(1)
+                reached.set()
+                while waiting:
+                    await turns(1)
+
+        busy, reached = asyncio.Event(), asyncio.Event()
+        keeper = asyncio.ensure_future(kept_busy())
+        await busy.wait()
+        late = asyncio.ensure_future(add(2))
+        await reached.wait()
+    await keeper
     with pytest.raises(SessionError, match="left before this call began"):
         await late
     assert ran == [1]
