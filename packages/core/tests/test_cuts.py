@@ -1,6 +1,7 @@
 """Laws 8 to 12: runs that are cut, undone or shuffled, with all that programs are made of."""
 
 import asyncio
+import contextlib
 import itertools
 import os
 import random
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from memory import Remembering
 from programs import Block, Branches, Lab, Node, Op, Program, Turn, World, folder
-from rollcage import aundo_run
+from rollcage import Fork, RollcageError, abandon_run, aundo_run
 from rollcage.step.driver import Clock
 from strategies import programs, seeds
 
@@ -339,3 +340,41 @@ def test_12_clocks_jump_within_and_between_runs(program: Program, seed: int) -> 
         assert_through(lab, program, plain.world.effects)
         for run, line, world in cuts(lab, chance):
             assert_through(lab.back(run, line, root / "cut", world), program, plain.world.effects)
+
+
+@FEWER
+@given(programs, seeds)
+def test_a_fork_anywhere_does_nothing_out_there_and_is_nothing_to_its_job(
+    program: Program, seed: int
+) -> None:
+    chance = random.Random(seed)  # noqa: S311 - reproducible moments
+    with folder() as root:
+        lab = Lab(root / "whole")
+        lab.through(program)
+        effects = lab.world.effects
+        for run, line, world in cuts(lab, chance):
+            cut = lab.back(run, line, root / "cut", world)
+            done, of = len(cut.world.deeds), (cut.store, cut.runs()[-1])
+            step = chance.randint(1, last_step(cut, of[1]))
+            for fork in (Fork(of), Fork(of, at=step, result="something else")):
+                with contextlib.suppress(RollcageError):  # it ends where it would write, say
+                    cut.once(program, fork=fork)
+            assert len(cut.world.deeds) == done
+            assert_through(cut, program, effects)
+
+
+@FEWER
+@given(programs, seeds)
+def test_what_an_abandoned_run_did_stays_and_its_job_is_done_afresh(
+    program: Program, seed: int
+) -> None:
+    chance = random.Random(seed)  # noqa: S311 - reproducible moments
+    with folder() as root:
+        lab = Lab(root / "whole")
+        lab.through(program)
+        effects = lab.world.effects
+        for run, line, world in cuts(lab, chance):
+            cut = lab.back(run, line, root / "cut", world)
+            stays = cut.world.effects
+            abandon_run(cut.root, cut.runs()[-1])
+            assert_through(cut, program, stays + effects)

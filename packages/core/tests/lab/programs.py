@@ -15,7 +15,15 @@ import random
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
@@ -58,7 +66,7 @@ class Op:
     who is asked in one session and answers in the next, with a yes (`wait`) or a no (`refuse`).
     """
 
-    tool: str  # write, plain (no probe), read, pure, model, outer, scope
+    tool: str  # write, plain (no probe), stream, thread, read, pure, outer, scope
     arg: int = 0
     does: str = "work"
     inner: tuple[Node, ...] = ()  # what the body of an outer or a scope calls
@@ -90,6 +98,7 @@ class Block:
     raises: bool = False
 
 
+WRITES = ("write", "plain", "stream", "thread", "outer")
 Node = Op | Turn | Branches | Block
 At = tuple[str, int]  # a run and one of its steps
 Program = tuple[Node, ...]
@@ -149,10 +158,15 @@ class World:
             standing[deed.token] += deed.sign
         return +standing
 
-    def result(self, key: str) -> str | None:
+    def result(self, key: str) -> str | list[str] | None:
         """What the call of this idempotency key gave, if it was performed and stands."""
         stands = any(token.endswith(f"#{key}") for token in self.standing)
-        return self.results[key] if stands else None
+        return self.gave(key) if stands else None
+
+    def gave(self, key: str) -> str | list[str]:
+        """What the call of this idempotency key gave, as its step has it."""
+        said = self.results[key]
+        return ["", said] if said.startswith("stream-") else said
 
 
 class Tools:
@@ -210,8 +224,9 @@ class Tools:
             if tools.lab.world.standing[token]:
                 tools._deed(token, -1)
 
-        def undo(result: str) -> Any:
-            return [compensate(take_back, token=token) for token in result.split()]
+        def undo(result: str | list[str]) -> Any:
+            said = result if isinstance(result, str) else " ".join(result)
+            return [compensate(take_back, token=token) for token in said.split()]
 
         def probe(key: str) -> Any:
             return tools.probe(key)
@@ -252,8 +267,32 @@ class Tools:
             tools.look(f"scope-{arg}", does)
             return " ".join(given)
 
-        named: tuple[Any, ...] = (write, plain, read, pure, outer, scope, take_back)
+        named: list[Any] = [
+            write,
+            plain,
+            *self._otherwise(undo, probe),
+            read,
+            pure,
+            outer,
+            scope,
+            take_back,
+        ]
         return {each.__rollcage_contract__.name: each for each in named}
+
+    def _otherwise(self, undo: Callable[..., Any], probe: Callable[[str], Any]) -> list[Any]:
+        """What writes in another way: chunk by chunk, or in a thread beside the loop."""
+
+        @tool(effect="write", undo=undo, probe=probe)
+        async def stream(arg: int, does: str) -> AsyncIterator[str]:
+            await asyncio.sleep(0)  # branches are at once where they let each other go on
+            yield ""
+            yield self.body(f"stream-{arg}", does)
+
+        @tool(effect="write", undo=undo, probe=probe)
+        def thread(arg: int, does: str) -> str:
+            return self.body(f"thread-{arg}", does)
+
+        return [stream, thread]
 
 
 def asks(step: StepView) -> Verdict | None:
@@ -388,11 +427,18 @@ class Lab:
             name = sha256(repr(op.inner).encode()).hexdigest()[:8]
             self.inner[name] = op.inner
             arguments["inner"] = name
+        session, called = self.session, self.tools.by_name[op.tool]
+        assert session is not None
         try:
-            given = await self.tools.by_name[op.tool](**arguments)
+            if op.tool == "thread":
+                given = await session.acall(called, **arguments)
+            elif op.tool == "stream":
+                given = " ".join([chunk async for chunk in called(**arguments)])
+            else:
+                given = await called(**arguments)
         except (ValueError, Blocked):
             return
-        if op.tool in ("write", "plain", "outer", "scope"):
+        if op.tool in (*WRITES, "scope"):
             _given.get().append(given)
         if current_step() is None:
             self.given.append(str(given))
@@ -452,7 +498,7 @@ class Lab:
         status: dict[str, Any] = {"status": "not_started"}
         if done is not None:
             key = done.token.partition("#")[2]
-            status = {"status": "ok", "value": self.world.results[key]}
+            status = {"status": "ok", "value": self.world.gave(key)}
         writer = self.store.reopen(run)
         try:
             writer.append(
@@ -549,7 +595,7 @@ class Lab:
             elif event.get("outcome", {}).get("status", "unknown") != "unknown":
                 open_.pop(event["step"], None)
         for step, name in open_.items():
-            if name in ("write", "plain", "outer"):
+            if name in WRITES:
                 self.resolve(run, step)
 
     def back(self, run: str, line: int, root: Path, world: World) -> Lab:

@@ -5,7 +5,7 @@ from programs import Block, Branches, Node, Op, Program, Turn
 
 ops: st.SearchStrategy[Op] = st.builds(
     Op,
-    tool=st.sampled_from(["write", "write", "plain", "read", "pure"]),
+    tool=st.sampled_from(["write", "write", "plain", "stream", "thread", "read", "pure"]),
     arg=st.integers(0, 1),  # few, so that many calls are identical
     does=st.sampled_from(["work"] * 5 + ["fail", "lose before", "lose after", "wait", "refuse"]),
 )
