@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 from rollcage import Session, tool
+from rollcage_governance import Registry
 
 from tests.browser.served import Server, SignIn
 
@@ -115,3 +116,34 @@ def test_a_step_is_searched_for_with_the_keyboard(
     page.keyboard.press("Enter")
     expect(page.locator("#step-2")).to_contain_text(f"{VALUE} 1")
     assert page.url.endswith(f"/runs/{run}?first=1#step-2")
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_a_tool_is_approved_by_somebody_who_has_looked_at_it(
+    server: Server,
+    sign_in: SignIn,
+    seen: Callable[[Page, str], None],
+    store: str,
+    run: str,
+    scripts: bool,
+) -> None:
+    registry = Registry(store)
+    registry.propose(pay, by="pam", why=HOSTILE)
+    assert sign_in("vera").request.get("/tools").ok
+    page = sign_in("ann", scripts=scripts)
+    page.goto("/tools")
+    page.get_by_text("What it is").press("Enter")
+    expect(page.locator("main pre")).to_contain_text("Pay somebody.")
+    expect(page.locator("main img, main script")).to_have_count(0)
+    if scripts:
+        seen(page, "tools-proposed")
+    page.get_by_label("Reason").focus()
+    page.keyboard.type("looked at it")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("row", name="browser.pay")).to_contain_text("ann")
+    approved = registry.history("browser.pay")[-1]
+    assert (approved["event"], approved["by"]) == ("tool.approved", "ann")
+    assert approved["why"] == "looked at it"
+    page.get_by_role("link", name="Calls of browser.pay").press("Enter")
+    expect(page.get_by_role("link", name="step 3")).to_have_count(1)
