@@ -193,7 +193,7 @@ class Story:
         self._keep(page, "incident-6-undo")
         ledger.write_text("begun\npaid\nand more\n")
         hands.press(page.get_by_role("button", name="Undo this"))
-        expect(page.get_by_role("alert")).to_contain_text("nothing was done")
+        expect(page.get_by_role("alert")).to_contain_text("Nothing was undone: look at it again")
         self._keep(page, "incident-7-refused")
         assert ledger.read_text() == "begun\npaid\nand more\n"
         ledger.write_text("begun\npaid\n")
