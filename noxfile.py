@@ -426,10 +426,10 @@ def bench(session: nox.Session) -> None:
     alone = {"--stores", "--workflow", "--mcp", "--server"}
     if alone & set(session.posargs):
         return
+    quick = [each for each in session.posargs if each == "--quick"]
     session.run("python", "-m", "benchmarks.flow")
-    session.run(
-        "python", "-m", "benchmarks.spans", *(each for each in session.posargs if each == "--quick")
-    )
+    session.run("python", "-m", "benchmarks.spans", *quick)
+    session.run("python", "-m", "benchmarks", "--server", *quick)
 
 
 @nox.session(venv_backend="none")

@@ -11,6 +11,7 @@ import json
 import os
 import queue
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -116,8 +117,8 @@ async def _viewed(
 ) -> float:
     """The part of a core that a server in a process of its own needs."""
     process = await asyncio.create_subprocess_exec(
-        "rollcage", "serve", "--store", store, "--tokens", str(tokens), "--port", "0",
-        stderr=asyncio.subprocess.PIPE,
+        sys.executable, "-m", "rollcage", "serve", "--store", store, "--tokens", str(tokens),
+        "--port", "0", stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert process.stderr is not None
     said = (await process.stderr.readline()).decode()
