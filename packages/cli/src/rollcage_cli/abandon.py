@@ -7,14 +7,13 @@ from typing import Annotated
 import typer
 from rich.text import Text
 from rollcage import abandon_run
-from rollcage.store import Store, store_option
+from rollcage.store import store_option
 from rollcage.trace import read_run
 from rollcage_views import lineage_of, standing
 
-from rollcage_cli.errors import UsageError
-from rollcage_cli.lookup import find
+from rollcage_cli.lookup import find_kept
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption, who
-from rollcage_cli.output import console, counted, print_json, visible
+from rollcage_cli.output import console, counted, print_json
 
 __all__ = ["abandon"]
 
@@ -33,29 +32,26 @@ def abandon(
     Nothing is undone. What the run did stays done, and is done again where the job asks for it:
     to undo it, use `undo`. The run can still be shown, audited and replayed offline.
     """
-    found = find(store, run)
-    reader = found.reader
-    if not isinstance(reader, Store):
-        raise UsageError(f"{visible(run)} is a file outside of a store; abandon it in its store")
+    own, id_ = find_kept(store, run, "abandon")
     name = who(by, required=False)
-    abandon_run(reader, found.run, by=name, reason=reason or "")
-    seen = read_run(found.read())
-    stands = standing(lineage_of(reader, seen))
+    abandon_run(own, id_, by=name, reason=reason or "")
+    seen = read_run(own.read(id_))
+    stands = standing(lineage_of(own, seen))
     done = [row for row in seen.effects if row.state != "unknown"]
     stay = len(done) + len(stands.ahead)  # what it builds on is set aside, too
     if as_json:
         told = {"by": name, "reason": reason or "", "effects": [row.step for row in seen.effects]}
         rest = {each: stands.as_data()[each] for each in ("not_asked_for", "unknown")}
-        print_json({"run": found.run, "abandoned": True} | told | rest)
+        print_json({"run": id_, "abandoned": True} | told | rest)
         return
     out = console()
-    out.print(Text(f"run {found.run} is abandoned", style="green"), soft_wrap=True)
+    out.print(Text(f"run {id_} is abandoned", style="green"), soft_wrap=True)
     if stay:
         one = stay == 1
         out.print(
             f"{counted(stay, 'effect')} of it {'stays' if one else 'stay'} done. To undo "
             f"{'it' if one else 'them'}: "
-            f"rollcage undo {found.run}{store_option(reader)}",
+            f"rollcage undo {id_}{store_option(own)}",
             soft_wrap=True,
         )
     for each in stands.unknown:

@@ -25,7 +25,7 @@ from rollcage_cli.errors import RunAmbiguous, UsageError
 from rollcage_cli.options import DEFAULT_STORE
 from rollcage_cli.output import visible
 
-__all__ = ["Found", "find", "opened"]
+__all__ = ["Found", "find", "find_kept", "opened"]
 
 _LISTED: Final = 10
 
@@ -77,6 +77,24 @@ def find(store: str, reference: str) -> Found:
     if reference.startswith("@"):
         return Found(reader, _of_job(reader, reference[1:]).run)
     return Found(reader, _by_part(reader.runs(), reference))
+
+
+def find_kept(store: str, reference: str, to_do: str) -> tuple[Store, str]:
+    """The one run that `reference` means, to be changed: the store that it lies in, and its id.
+
+    Args:
+        store: the URL of a store.
+        reference: as `find` takes it.
+        to_do: what is to be done with it, in a word.
+
+    Raises:
+        UsageError: it is a file that lies in no store.
+    """
+    found = find(store, reference)
+    if not isinstance(found.reader, Store):
+        shown = visible(reference)
+        raise UsageError(f"{shown} is a file outside of a store; {to_do} it in its store")
+    return found.reader, found.run
 
 
 def _of_job(store: Store, name: str) -> RunInfo:

@@ -7,13 +7,12 @@ from typing import Annotated
 
 import typer
 from rich.text import Text
-from rollcage.store import Store, pause_run, store_option, unpause_run
+from rollcage.store import pause_run, store_option, unpause_run
 from rollcage_views import order_data, pause_text
 
-from rollcage_cli.errors import UsageError
-from rollcage_cli.lookup import find
+from rollcage_cli.lookup import find_kept
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption, who
-from rollcage_cli.output import console, print_json, visible
+from rollcage_cli.output import console, print_json
 
 __all__ = ["pause", "unpause"]
 
@@ -34,7 +33,7 @@ def pause(
     A tool that is running by now is not interrupted; its end is recorded. An undo does not wait. To
     end the run instead, use `stop`, also while it is paused.
     """
-    own, id_ = _in_store(store, run)
+    own, id_ = find_kept(store, run, "pause")
     before = own.stop_order(id_)
     now = time_ns() // 1000
     order = pause_run(own, id_, by=who(by, required=False), reason=reason or "", time=now)
@@ -55,7 +54,7 @@ def unpause(
     run: RunArgument, store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF
 ) -> None:
     """Let a paused run go on: its calls that wait are made now, whoever paused it."""
-    own, id_ = _in_store(store, run)
+    own, id_ = find_kept(store, run, "unpause")
     order, still = unpause_run(own, id_)
     if as_json:
         print_json({"run": id_, "paused": still is not None, "lifted": order_data(order)})
@@ -70,15 +69,3 @@ def unpause(
         f"that: rollcage unpause {still.run}{store_option(own)}",
         soft_wrap=True,
     )
-
-
-def _in_store(store: str, run: str) -> tuple[Store, str]:
-    """The store of a run, and its id.
-
-    Raises:
-        UsageError: it lies in none.
-    """
-    found = find(store, run)
-    if not isinstance(found.reader, Store):
-        raise UsageError(f"{visible(run)} is a file outside of a store; pause it in its store")
-    return found.reader, found.run

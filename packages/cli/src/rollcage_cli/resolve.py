@@ -12,7 +12,7 @@ from rollcage.trace import read_run
 from rollcage_views import lineage_of, standing
 
 from rollcage_cli.errors import UsageError
-from rollcage_cli.lookup import Found, find
+from rollcage_cli.lookup import find_kept
 from rollcage_cli.options import (
     DEFAULT_STORE,
     OFF,
@@ -53,11 +53,9 @@ def resolve(
     if not happened and result is not None:
         raise UsageError("--did-not-happen takes no --result")
     given = {} if result is None else {"result": json_given("--result", result)}
-    found = find(store, run)
-    if not isinstance(found.reader, Store):
-        raise UsageError(f"{visible(run)} is a file outside of a store; resolve it in its store")
-    where = _where_in_job(found, step) if run.startswith("@") else found.run
-    row, outcome, attested = resolve_step(found.reader, where, step, happened=happened, **given)
+    own, newest = find_kept(store, run, "resolve")
+    where = _where_in_job(own, newest, step) if run.startswith("@") else newest
+    row, outcome, attested = resolve_step(own, where, step, happened=happened, **given)
     if as_json:
         print_json(
             {
@@ -78,16 +76,16 @@ def resolve(
     out.print("The next session of this name resumes from there.")
 
 
-def _where_in_job(found: Found, step: int) -> str:
+def _where_in_job(store: Store, newest: str, step: int) -> str:
     """The run of a job in which the step of this number waits for a word; else its newest.
 
     Raises:
         UsageError: there are several.
     """
-    stands = standing(lineage_of(found.reader, read_run(found.read())))
+    stands = standing(lineage_of(store, read_run(store.read(newest))))
     meant = [each for each in (*stands.unknown, *stands.lost) if each.step == step]
     if len(meant) > 1:
-        at = store_option(found.reader)
+        at = store_option(store)
         listed = "".join(f"\n  rollcage resolve {each.run} {step}{at}" for each in meant)
         raise UsageError(f"step {step} may be that of {len(meant)} runs of the job:{listed}")
-    return meant[0].run if meant else found.run
+    return meant[0].run if meant else newest

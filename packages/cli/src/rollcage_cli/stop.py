@@ -10,9 +10,9 @@ from rich.text import Text
 from rollcage.store import Store, lift_stop, stop_run, store_option
 
 from rollcage_cli.errors import UsageError
-from rollcage_cli.lookup import find
+from rollcage_cli.lookup import find_kept
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption, who
-from rollcage_cli.output import console, print_json, visible
+from rollcage_cli.output import console, print_json
 
 __all__ = ["stop"]
 
@@ -36,17 +36,14 @@ def stop(
     A tool that is running by now is not interrupted; its end is recorded. What the run did can be
     undone with `undo`.
     """
-    found = find(store, run)
-    reader = found.reader
-    if not isinstance(reader, Store):
-        raise UsageError(f"{visible(run)} is a file outside of a store; stop it in its store")
+    own, id_ = find_kept(store, run, "stop")
     if lift:
         if reason is not None or by is not None:
             raise UsageError("--reason and --by are for a new stop, not for --lift")
-        _lift(reader, found.run, as_json=as_json)
+        _lift(own, id_, as_json=as_json)
         return
     named, now = who(by, required=False), time_ns() // 1000
-    order = stop_run(reader, found.run, by=named, reason=reason or "", time=now)
+    order = stop_run(own, id_, by=named, reason=reason or "", time=now)
     if as_json:
         print_json({"run": order.run, "stopped": True, "by": order.by, "reason": order.reason})
         return
@@ -54,7 +51,7 @@ def stop(
     out.print(Text(f"run {order.run} is stopped", style="green"), soft_wrap=True)
     out.print(
         f"Nothing more runs in it, and nothing resumes it. To let it go on: "
-        f"rollcage stop {order.run} --lift{store_option(reader)}",
+        f"rollcage stop {order.run} --lift{store_option(own)}",
         soft_wrap=True,
     )
 

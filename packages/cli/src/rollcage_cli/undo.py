@@ -24,7 +24,7 @@ from rollcage.errors import ToolMissing
 from rollcage.store import Store
 
 from rollcage_cli.errors import DIFFERENT, UsageError
-from rollcage_cli.lookup import find
+from rollcage_cli.lookup import find_kept
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, RunArgument, StoreOption
 from rollcage_cli.output import arguments_text, console, print_json, visible
 from rollcage_cli.tools import Source, any_async, load_tools
@@ -66,10 +66,8 @@ def undo(
     """
     if as_json and not (plan or yes):
         raise UsageError("--json can't ask: pass --plan, or --yes to undo")
-    found = find(store, run)
-    if not isinstance(found.reader, Store):
-        raise UsageError(f"{visible(run)} is a file outside of a store; undo it in its store")
-    work = _Work(found.reader, found.run, to, load_tools(tools), restore=restore)
+    own, id_ = find_kept(store, run, "undo")
+    work = _Work(own, id_, to, load_tools(tools), restore=restore)
     planned = work.plan()
     if not as_json:
         _print_plan(console(), planned)

@@ -47,10 +47,10 @@ class Pausing:
     def over(self) -> Future[None]:
         """Done as soon as the run is no longer paused, be it stopped. The caller has the lock."""
         if self._over is None:
-            self._over = over = Future[None]()
-            self._since = time.monotonic()
+            over = Future[None]()
             name = "rollcage-pause"
             threading.Thread(target=self._watch, args=(over,), name=name, daemon=True).start()
+            self._over, self._since = over, time.monotonic()
         return self._over
 
     def _watch(self, over: Future[None]) -> None:
