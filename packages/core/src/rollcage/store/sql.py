@@ -257,13 +257,13 @@ class SqlStore(SqlDocuments):
 
     def lift(self, run: str, kind: OrderKind | None = None) -> bool:
         self._check_there(run)
-        lifted = "DELETE FROM orders WHERE run = ?" + (f" AND kind = '{kind}'" if kind else "")
+        lifted = "DELETE FROM orders WHERE run = ? AND kind IN (?, ?)"
+        of = (run, kind or "stop", kind or "pause")
         with self._sql.changing() as db:
             self._check_pruned(db, run)
-            own = (run, self._place(db, run))
-            found = db.execute(f"{lifted} AND place = ?", own).rowcount
+            found = db.execute(f"{lifted} AND place = ?", (*of, self._place(db, run))).rowcount
         with self.opening(), self._sql.changing() as db:
-            db.execute(lifted, (run,))
+            db.execute(lifted, of)
             self._tell(db)
         self._on_disk()
         self._told()
