@@ -110,6 +110,12 @@ FOUND: list[Program] = [  # by a search
     (Branches(((), (undone(W(), W()),), (kept(W()),)), (NONE, NONE, frozenset({0, 1}))),),
     # An agent came after a block that was undone for a no, and that was being told again.
     (Branches(((undone(W(), W("refuse")),), (W(),)), (NONE, frozenset({0}))),),
+    # A branch had come back with a scope, in a block whose undo was cut off in its body.
+    (undone(Branches(((Op("scope", inner=(W(),)),),)), W()),),
+    (undone(Branches(((W(), Op("scope", inner=(W(), W()))),)), W()),),
+    (undone(Op("scope", inner=(Branches(((Op("scope", inner=(W(),)),),)), W())), W()),),
+    # A branch had come back that began after what was undone last, and its own undo was done.
+    (undone(W(), Branches(((READS, W()),))),),
 ]
 
 ASKED = W("wait")

@@ -67,15 +67,12 @@ class UndoneSteps:
         if entry is None or entry.undone:  # None: of a run that is not read
             return
         bodies = [each for each in around(entry, self._steps.bodies()) if each.is_settled]
-        while entry is not None and not entry.undone:
-            entry.undone = True
-            self._cut_at(entry)
-            # It came back with what is gone: nor does that hold.
-            entry = self._steps.joins.get(entry.branch)
+        self._take_back(entry)
         for body in bodies:  # it had ended with what is gone
             self._cut_at(body)
             if body.effect == "scope":
                 self._reopened.append(body)
+                self._take_back(self._steps.joins.get(body.branch))
             else:
                 _let_go(body)
 
@@ -91,8 +88,8 @@ class UndoneSteps:
         seats, self._seats = self._seats, {}
         forgotten = set[str]() if whole else self._forgotten(seats)
         came_back: set[str] = set()  # after what was undone: not what had been forked before that
-        for join in self._steps.joins.values():
-            at = cuts.get(join.branch)
+        for join in self._steps:
+            at = None if join.kind != "branch" or join.past else cuts.get(join.branch)
             if at is not None and join.since > at:
                 came_back |= self._steps.below(join.name) or set()
         came_back |= forgotten
@@ -162,6 +159,13 @@ class UndoneSteps:
         for entry in self._steps:
             if any(outer.fingerprint in taken for outer in around(entry, bodies)):
                 entry.undone, entry.abandoned = True, False
+
+    def _take_back(self, entry: Entry | None) -> None:
+        """A step holds no longer, nor how its branch came back, which it did with what is gone."""
+        while entry is not None and not entry.undone:
+            entry.undone = True
+            self._cut_at(entry)
+            entry = self._steps.joins.get(entry.branch)
 
     def _cut_at(self, entry: Entry) -> None:
         first = self._cuts.get(entry.branch, entry.position)
