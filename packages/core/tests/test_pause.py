@@ -347,7 +347,7 @@ def test_cancellation_leaves_no_intent_and_the_run_can_be_resumed(
 
 
 INTERRUPTED = """
-import sys, threading, _thread
+import signal, threading
 from rollcage import Session, tool
 from rollcage.store import pause_run
 
@@ -362,6 +362,7 @@ def watch():
         time.sleep(0.01)
     print("waits", flush=True)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what starts the tests may ignore it
 with Session("job", store="store") as session:
     print(session.run_id, flush=True)
     write(1)
