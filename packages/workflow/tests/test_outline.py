@@ -79,6 +79,18 @@ async def test_one_that_began_before_outlines_were_kept_says_so(world: World) ->
     assert kept_outline(store, checked.plan.digest) == outline_of(checked)
 
 
+async def test_a_plan_that_is_too_large_to_be_drawn_runs_and_keeps_none(world: World) -> None:
+    plan = {"each": {"over": "=[]", "steps": {f"s{n}": put("x") for n in range(5_001)}}}
+    checked = check(steps(many=plan), world.tools)
+    found = await run(checked, id="x", store=world.store)
+    assert found.status == "completed"
+    assert kept_outline(open_store(world.store), found.digest) is None
+    code, said = drawn("--id", "x", "--store", str(world.store))
+    assert code != 0
+    assert "more than 5,000 steps" in said
+    assert outline_of(checked).count == 5_002
+
+
 async def test_attempts_at_once_keep_it_once(world: World) -> None:
     checked = check(PLAN, world.tools)
     await asyncio.gather(*(run(checked, id=f"{n}", store=world.store) for n in range(4)))

@@ -84,8 +84,8 @@ def drawing_of(store: Store, execution: Execution, viewer: Viewer) -> Drawing:
     except WorkflowError:
         return Drawing(missing="What the store keeps of its plan can't be read.")
     if outline is None:
-        said = "its newest attempt began under a version that kept no outline of the plan"
-        return Drawing(missing=f"It can't be drawn: {said}. The next attempt keeps one.")
+        why = "by an older version, or because the plan has more than 5,000 steps"
+        return Drawing(missing=f"It can't be drawn: no outline of its plan was kept, {why}.")
     layout = layout_of(outline.seen(values=viewer.values))
     if len(layout.places) > _MANY:
         return Drawing(missing=f"It has {len(layout.places)} steps, too many to draw.")

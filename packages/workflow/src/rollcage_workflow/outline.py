@@ -83,17 +83,18 @@ class Outline(_Part):
 
     @pydantic.model_validator(mode="after")
     def _ordered(self) -> Self:
-        many = 0
         for block in _blocks(self.boxes):
-            many += len(block)
             seen: set[str] = set()
             for box in block:
                 if box.name in seen or not seen.issuperset(box.before):
                     raise ValueError("a step is there twice, or stands before one it comes after")
                 seen.add(box.name)
-        if many > _MOST_BOXES:
-            raise ValueError(f"more than {_MOST_BOXES} steps")
         return self
+
+    @property
+    def count(self) -> int:
+        """How many steps there are, with those inside of others."""
+        return sum(map(len, _blocks(self.boxes)))
 
     def seen(self, *, values: bool) -> Outline:
         """As somebody may see it: conditions and messages may hold values, names do not."""
@@ -108,13 +109,18 @@ def outline_of(checked: Checked) -> Outline:
 def keep_outline(store: Store, checked: Checked) -> None:
     """Keep the outline of a plan in the store, where it is not there yet.
 
+    Not that of a plan of more than 5,000 steps: nobody could look at it, and it need not be drawn.
+
     Raises:
         StoreError: nobody can tell, or it can't be kept.
     """
     digest = checked.plan.digest
-    if store.get(KIND, digest) is None:
-        outline = outline_of(checked).model_dump_json(exclude_defaults=True)
-        store.put_once(KIND, digest, outline.encode())
+    if store.get(KIND, digest) is not None:
+        return
+    outline = outline_of(checked)
+    data = outline.model_dump_json(exclude_defaults=True).encode()
+    if outline.count <= _MOST_BOXES and len(data) <= _MOST_BYTES:
+        store.put_once(KIND, digest, data)
 
 
 def kept_outline(store: Store, digest: str) -> Outline | None:
@@ -130,12 +136,15 @@ def kept_outline(store: Store, digest: str) -> Outline | None:
     try:
         if len(held) > _MOST_BYTES:
             raise ValueError
-        return Outline.model_validate_json(held)
+        outline = Outline.model_validate_json(held)
+        if outline.count > _MOST_BOXES:
+            raise ValueError
     except ValueError:
         raise WorkflowError(
             f"what is kept of the plan {digest[:12]} is no outline of one; the next attempt of an "
             f"execution keeps it again where the document {KIND}/{digest} is removed"
         ) from None
+    return outline
 
 
 def _boxes(graph: Graph) -> tuple[Box, ...]:

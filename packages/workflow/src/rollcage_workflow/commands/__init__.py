@@ -230,7 +230,8 @@ def _kept(store: str, found: Execution) -> Outline:
     if outline is None:
         raise UsageError(
             f"{visible(store)} has no outline of the plan {visible(found.plan)}: the execution "
-            f"began under an older version; name the file: rollcage workflow picture PLAN --id "
+            f"began under an older version, or the plan has more than 5,000 steps; name the file: "
+            f"rollcage workflow picture PLAN --id "
             f"{visible(found.id)}"
         )
     return outline
