@@ -200,15 +200,18 @@ def lag(url: str, writes: int) -> float:
 
 @contextlib.contextmanager
 def line_by_line() -> Iterator[None]:
-    """Have each line committed by a statement of its own."""
+    """Have each line committed by a statement of its own, and each write wait for two of them."""
     from rollcage.store import postgres_runs
+    from rollcage.store.postgres_writer import PostgresWriter
 
-    whole = postgres_runs.BATCH
+    whole, send = postgres_runs.BATCH, PostgresWriter.send
     postgres_runs.BATCH = 1  # type: ignore[misc]
+    PostgresWriter.send = lambda self: False  # type: ignore[method-assign]
     try:
         yield
     finally:
         postgres_runs.BATCH = whole  # type: ignore[misc]
+        PostgresWriter.send = send  # type: ignore[method-assign]
 
 
 def measure(*, quick: bool = False) -> list[Found]:

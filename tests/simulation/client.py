@@ -110,6 +110,10 @@ class ServerWriter:
         if not self.buffered:
             self.sync()
 
+    def send(self) -> bool:
+        """Always waits: see `sync`."""
+        return False
+
     def sync(self) -> None:
         """What is acknowledged is committed."""
         if not self._waiting:

@@ -94,6 +94,16 @@ def taken_over(url: str, *numbers: int) -> None:
     until(once)
 
 
+def arrived(store: PostgresStore) -> None:
+    """Wait until the outcome of the last write is in the store: its call waits for the way only."""
+
+    def last() -> str:
+        (trace,) = [store.read(info.run) for info in store.runs()]
+        return str(check_events(trace.data, trace.where)[-1]["event"])
+
+    until(lambda: last() == "step.finished")
+
+
 def checked(store: PostgresStore) -> None:
     """Each trace is whole, and no write happened twice."""
     assert len(ran) == len(set(ran))
@@ -112,6 +122,7 @@ def test_a_frozen_network_frees_the_run_and_fences_the_old_worker(
 ) -> None:
     with pytest.raises(TraceUnwritable, match="taken it over"), Session("job", store=network.url):
         add(1)
+        arrived(store)
         network.freeze()
         began = time.monotonic()
         taken_over(url, 1, 2)

@@ -12,11 +12,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import psycopg
 import pytest
-from postgres import Network, new_store
+from postgres import Network, new_store, server
 from rollcage import Session, UnknownOutcome, open_store, tool
+from rollcage.errors import RunInUse, TraceUnwritable
 from rollcage.store import check_attested, postgres_lines, postgres_runs
-from rollcage.store.postgres import PostgresStore
+from rollcage.store.postgres import PostgresStore, Shared
 from rollcage.trace import check_events
 
 INTERRUPTS = max(int(os.environ.get("ROLLCAGE_FAULTS", "0")), 12)
@@ -56,6 +58,15 @@ def store(url: str) -> PostgresStore:
 
 
 @pytest.fixture
+def db(url: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+    """Somebody else's connection to the store's tables."""
+    schema = url.partition("schema=")[2].partition("&")[0]
+    with psycopg.connect(server(), autocommit=True) as connection:
+        connection.execute(f"SET search_path = {schema}".encode())
+        yield connection
+
+
+@pytest.fixture
 def network(url: str) -> Iterator[Network]:
     network = Network(url)
     yield network
@@ -66,13 +77,13 @@ def network(url: str) -> Iterator[Network]:
 def adding(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The threads that have added lines, one a statement."""
     threads: list[int] = []
-    add_lines = postgres_lines.add_lines
+    send_lines = postgres_lines.send_lines
 
     def noted(*given: Any) -> Any:
         threads.append(threading.get_ident())
-        return add_lines(*given)
+        return send_lines(*given)
 
-    monkeypatch.setattr(postgres_runs, "add_lines", noted)
+    monkeypatch.setattr(postgres_runs, "send_lines", noted)
     return threads
 
 
@@ -125,12 +136,100 @@ def test_a_line_that_nobody_waits_for_is_soon_in_the_store(store: PostgresStore)
 def test_a_line_costs_the_server_the_same_however_many_there_are(store: PostgresStore) -> None:
     with Session("job", store=store):
         add(1)
-        given = "'{1}', '{9}', '{x}', '{1}', '{1}'"
+        given = "'{1}', '{9}', '{x}', '{1}', '{1}', '{y}'"
         plan = store._shared.committer.do(
             lambda db: db.execute(f"EXPLAIN EXECUTE add_lines ({given})").fetchall()
         )
     assert "lines_pkey" in str(plan)
     assert "Seq Scan" not in str(plan)
+
+
+# --- outcomes that are on their way ---------------------------------------------------------------
+
+
+def test_a_write_returns_when_its_outcome_is_on_its_way(
+    url: str, store: PostgresStore, db: psycopg.Connection[Any]
+) -> None:
+    """Nothing can be added before the call has returned, and no silence is as long as that."""
+
+    @tool(effect="write", name="turns.locks")
+    def locks(number: int) -> int:
+        db.execute("BEGIN")
+        db.execute("LOCK TABLE lines IN SHARE MODE")
+        ran.append(number)
+        return number
+
+    with Session("job", store=url) as session:
+        for number in range(5):
+            assert locks(number) == number
+            db.execute("ROLLBACK")
+    events = [e["event"] for e in check_events(store.read(session.run_id).data, "here")]
+    assert events.count("step.finished") == 5
+    checked(store)
+
+
+def test_a_killed_worker_loses_no_outcome_that_was_on_its_way(
+    url: str, store: PostgresStore, db: psycopg.Connection[Any]
+) -> None:
+    """It is killed as soon as its call has returned, while the server can't add anything yet."""
+
+    @tool(effect="write", name="turns.add")
+    def locked(number: int) -> int:
+        os.write(there, b"!")
+        os.read(goes_on, 1)
+        return number
+
+    come, there = os.pipe()
+    goes_on, go = os.pipe()
+    child = os.fork()
+    if not child:
+        with Session("job", store=url):
+            locked(1)
+            os.kill(os.getpid(), signal.SIGKILL)
+    assert os.read(come, 1) == b"!"
+    with db.transaction():
+        db.execute("LOCK TABLE lines IN SHARE MODE")
+        os.write(go, b"!")
+        assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    for each in (come, there, goes_on, go):
+        os.close(each)
+    deadline = time.monotonic() + 20
+    while True:
+        with contextlib.suppress(RunInUse), Session("job", store=url) as session:
+            assert add(1) == 1
+            break
+        assert time.monotonic() < deadline
+    assert session.stats.hits == 1
+    assert ran == []
+
+
+def test_an_outcome_that_meets_a_fence_takes_the_next_intent_with_it(
+    url: str, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The intent is sent before it is known that the outcome was refused, and is refused, too."""
+    committer = store._shared.committer
+
+    @tool(effect="write", name="turns.fenced")
+    def fenced(number: int) -> int:
+        ran.append(number)
+        committer.do(lambda db: db.execute("SELECT pg_advisory_unlock_all()") and None)
+        other = Shared(store._shared.database.address)
+        other.committer.do(lambda db: other.committer.take(db, run, place))
+        return number
+
+    session = Session("job", store=url)
+    with pytest.raises(TraceUnwritable, match="taken it over"), session:
+        run = session.run_id
+        (place,) = committer._runs.held
+        monkeypatch.setattr(committer, "hear", lambda: None)
+        assert fenced(1) == 1
+        add(2)
+    assert ran == [1]
+    events = [e["event"] for e in check_events(store.read(session.run_id).data, "here")]
+    assert events == ["run.started", "step.started"]
+
+
+# --- many at once --------------------------------------------------------------------------------
 
 
 def test_threads_and_tasks_commit_at_once(store: PostgresStore) -> None:

@@ -198,8 +198,8 @@ def _body(progress: Progress, body: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _synced(answer: Returned) -> Flow:
-    """What a body gave, once that is on the disk."""
-    synced: Returned | Raised = yield Sync()
+    """What a body gave, once nothing of that is lost with this process."""
+    synced: Returned | Raised = yield Sync(sent=True)
     return synced if isinstance(synced, Raised) else answer
 
 

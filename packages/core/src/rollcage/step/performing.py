@@ -59,6 +59,8 @@ class Performing:
     async def here(self, effect: Waiting) -> Returned | Raised:
         """Perform in this thread what may take its time; this never suspends."""
         match effect:
+            case Sync(sent=True) if self._writer.send():
+                return Returned(None)
             case Sync(before=step):
                 with self._at_barrier(step):
                     return self._or_withdrawn(step, self._sync())
@@ -73,6 +75,8 @@ class Performing:
     async def there(self, effect: Waiting) -> Returned | Raised:
         """Perform in this task what may take its time; what would block the loop, in a thread."""
         match effect:
+            case Sync(sent=True) if self._writer.send():
+                return Returned(None)
             case Sync(before=step):
                 with self._at_barrier(step):
                     return self._or_withdrawn(step, await self._async_synced())

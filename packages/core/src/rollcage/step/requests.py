@@ -181,10 +181,13 @@ class Note:
 class Sync:
     """Wait for the store. Answered by `Returned` or `Raised`.
 
-    The body of the step, if one is given, begins only after that.
+    Attributes:
+        before: the step whose body begins only after that, if there is one.
+        sent: it is enough that a killed process loses nothing: nobody waits, where that is so.
     """
 
     before: OpenStep | None = None
+    sent: bool = False
 
 
 @dataclasses.dataclass(slots=True)

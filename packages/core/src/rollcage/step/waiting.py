@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import weakref
+from collections import deque
 from collections.abc import Awaitable
 from concurrent.futures import Future
 from types import CoroutineType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from rollcage.errors import NotReplayable, SessionError
 from rollcage.step.requests import Consult, Raised, Returned
@@ -67,6 +69,43 @@ def waited_for(until: Future[None]) -> Returned | Raised:
         return Raised(error)
 
 
+class _Woken:
+    """Tasks of one loop whose wait is over: another thread wakes the loop once for many of them.
+
+    It keeps neither them nor the loop: where that is closed, nobody waits.
+    """
+
+    def __init__(self) -> None:
+        self._over: deque[weakref.ref[asyncio.Future[None]]] = deque()
+        self._is_called = False
+
+    def add(self, loop: asyncio.AbstractEventLoop, over: asyncio.Future[None]) -> None:
+        self._over.append(weakref.ref(over))
+        if not self._is_called:  # asked after: whoever is called takes all that is there
+            self._is_called = True
+            with contextlib.suppress(RuntimeError):  # the loop was closed
+                loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._is_called = False
+        while self._over:
+            over = self._over.popleft()()
+            if over is not None and not over.done():
+                over.set_result(None)
+
+
+_loops: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Woken]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _woken(loop: asyncio.AbstractEventLoop) -> _Woken:
+    found = _loops.get(loop)
+    if found is None:
+        found = _loops[loop] = _Woken()
+    return found
+
+
 async def awaited(until: Future[None]) -> Returned:
     """Wait in this task; that it is cancelled changes nothing about what it waits for."""
     if until.done():
@@ -74,16 +113,8 @@ async def awaited(until: Future[None]) -> Returned:
     else:
         loop = asyncio.get_running_loop()
         over: asyncio.Future[None] = loop.create_future()
-
-        def wake() -> None:
-            if not over.done():
-                over.set_result(None)
-
-        def tell(_: Future[None]) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits
-                loop.call_soon_threadsafe(wake)
-
-        until.add_done_callback(tell)
+        woken = _woken(loop)
+        until.add_done_callback(lambda _: woken.add(loop, over))
         await over
     return Returned(until.result())
 

@@ -158,13 +158,14 @@ class PostgresStore(SqlRepair):
         thread, opened = shared.opened_by
         epoch = opened if thread == threading.get_ident() else None
         committer, first = shared.committer, Row(1, line, head)
-        if started.get("durability") == "disk":
+        durable = started.get("durability") == "disk"
+        if durable:
             committer.do(committer.be_durable)
         held = committer.do(
             lambda connection: committer.begin(connection, fields, first, epoch, order),
             unless=lambda held: committer.release(held, wait=False),
         )
-        return PostgresWriter(shared, committer, held)
+        return PostgresWriter(shared, committer, held, durable=durable)
 
     def reopen(self, run: str) -> PostgresWriter:
         return PostgresWriter(self._shared, self._shared.committer, self._taken(run))

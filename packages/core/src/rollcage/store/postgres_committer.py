@@ -154,6 +154,19 @@ class Committer:
             self._ring()
         return done
 
+    def send(self, held: Held) -> bool:
+        """Have all that was added to a run on its way, if nobody has to be waited for.
+
+        Then a killed process loses nothing of it: the server adds what the system has taken. What
+        became of it is learned with the next line, or when something is said anyway.
+        """
+        if held.lost or not self._turn.acquire(blocking=False):
+            return False
+        try:
+            return self._lead(sends=True) and self._runs.is_sent(held)
+        finally:
+            self._turn.release()
+
     def hear(self) -> None:
         """Learn of orders that were given by now; this costs one system call."""
         if self._socket < 0:
@@ -166,17 +179,25 @@ class Committer:
             with self._turn:
                 self._lead(listens=True)
 
-    def _lead(self, *, listens: bool = False) -> bool:
+    def _lead(self, *, listens: bool = False, sends: bool = False) -> bool:
         """Add what is queued, in this thread; the caller has the turn.
 
         False where the thread of the committer has to see to it: the connection is no good.
+
+        Args:
+            listens: only read what the server has said by now.
+            sends: only have it on its way; False, too, where the system does not take all of it.
         """
         connection = self._connection
         if connection is None:
             return False
         try:
+            if sends:
+                return self._runs.send(connection)
             if listens:
                 connection.hear()
+                if not connection.pgconn.is_busy():
+                    self._runs.receive(connection)
             else:
                 self._runs.add(connection)
             if self._runs.told:
@@ -347,6 +368,7 @@ class Committer:
         if self._connection is None and not self._jobs and not self._runs.any_live:
             return
         connection = self._connected()
+        self._runs.receive(connection)
         while self._jobs:
             self._run(connection, *self._jobs[0])
             self._jobs.popleft()
@@ -418,6 +440,7 @@ class Committer:
 
     def _hang_up(self) -> None:
         self._socket = -1
+        self._runs.forget_sent()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

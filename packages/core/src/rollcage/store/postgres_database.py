@@ -184,24 +184,23 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         except StopIteration as stop:
             return stop.value
 
-    def flush(self) -> None:
-        """Send what libpq was given. Raises psycopg.OperationalError."""
-        while self.pgconn.flush():
-            self._ready(select.POLLIN | select.POLLOUT)
-            self.pgconn.consume_input()
-
     def answer(self) -> psycopg.pq.abc.PGresult | None:
         """What the server says to one statement. Raises psycopg.OperationalError."""
         result = None
-        while True:
-            while self.pgconn.is_busy():
-                self._ready(select.POLLIN)
-                self.pgconn.consume_input()
-            more = self.pgconn.get_result()
-            if more is None:
-                self._pass_on()
-                return result
+        while (more := self.next_result()) is not None:
             result = more
+        self._pass_on()
+        return result
+
+    def next_result(self) -> psycopg.pq.abc.PGresult | None:
+        """The next part of what the server says. Raises psycopg.OperationalError."""
+        while self.pgconn.is_busy():
+            if self.pgconn.flush():
+                self._ready(select.POLLIN | select.POLLOUT)
+            else:
+                self._ready(select.POLLIN)
+            self.pgconn.consume_input()
+        return self.pgconn.get_result()
 
     def hear(self) -> None:
         """Read what nobody has asked for: a notification. Raises psycopg.OperationalError."""

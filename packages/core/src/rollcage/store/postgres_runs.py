@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ import psycopg
 
 from rollcage.store.held import Held, Row
 from rollcage.store.postgres_database import Address, Connection, said
-from rollcage.store.postgres_lines import add_lines
+from rollcage.store.postgres_lines import answer_of, is_sent, send_lines, stop_sending
 from rollcage.store.protocol import StopOrder
 from rollcage.store.sql import ATTEST
 from rollcage.store.stubs import KIND
@@ -22,6 +23,9 @@ from rollcage.store.stubs import KIND
 __all__ = ["BATCH", "Runs"]
 
 BATCH: Final = 1000  # lines of one statement
+
+Batch = list[tuple[Held, list[Row]]]
+"""What one statement adds: rows, by their runs."""
 
 _STANDS: Final = "SELECT number, line FROM lines WHERE place = ? AND number >= ? ORDER BY number"
 _ORDERS: Final = "SELECT place, run, said_by, reason, time, kind FROM orders WHERE place = ANY (?)"
@@ -44,6 +48,8 @@ class Runs:
         self.spoke = 0.0
         self.told = False
         self._address = address
+        self._sent: deque[Batch] = deque()  # what was not answered yet
+        self._last: dict[int, Row] = {}  # of each run: its last row among them
 
     @property
     def any_live(self) -> bool:
@@ -70,44 +76,107 @@ class Runs:
         Raises:
             psycopg.Error: nobody knows whether it was added: the connection broke.
         """
+        self.send(connection)
+        return self.receive(connection)
+
+    def send(self, connection: Connection) -> bool:
+        """Have what is queued, or as much of it, on its way; whether the system has all of that.
+
+        Raises:
+            psycopg.Error: the connection broke.
+        """
+        batch = self._unsent()
+        if batch:
+            self._send(connection, batch)
+        return is_sent(connection)
+
+    def is_sent(self, held: Held) -> bool:
+        """Whether all that was added to a run is on its way, or there."""
+        return self._last.get(held.place, held.end).number >= held.last.number
+
+    def receive(self, connection: Connection) -> bool:
+        """Learn what came of what was sent; whether anything was.
+
+        Raises:
+            psycopg.Error: nobody knows: the connection broke.
+        """
+        added: list[Batch] = []
+        failed: dict[int, Held] = {}
+        ordered = False
+        if not self._sent:
+            return False
+        for batch in self._sent:
+            all_of_it, told = self._answered(connection, batch)
+            ordered = ordered or told
+            if all_of_it:
+                added.append(batch)
+            else:
+                failed |= {held.place: held for held, _ in batch}
+        stop_sending(connection)
+        self.forget_sent()
+        if ordered:  # first: who waits for the line of a call goes on with that
+            self.read_orders(connection)
+        for batch in added:
+            for held, rows in batch:
+                held.settle(rows)
+        for held in failed.values():
+            if held.queue and not held.lost:
+                self._add_alone(connection, held)
+        return True
+
+    def forget_sent(self) -> None:
+        """Nothing is under way: all was answered, or the connection is gone."""
+        self._sent.clear()
+        self._last.clear()
+
+    def _unsent(self) -> Batch:
         left = BATCH
-        batch: list[tuple[Held, list[Row]]] = []
+        batch: Batch = []
         for held in list(self.held.values()):
             if held.queue and not held.lost and left > 0:
                 held.settle(())  # if an interrupt kept somebody from that
-                rows = list(itertools.islice(held.queue, left))
+                sent = self._last.get(held.place, held.end).number - held.end.number
+                rows = list(itertools.islice(held.queue, sent, sent + left))
                 if rows:
                     left -= len(rows)
                     batch.append((held, rows))
-        if batch:
-            self._add(connection, batch)
-        return bool(batch)
+        return batch
 
-    def _add(self, connection: Connection, batch: list[tuple[Held, list[Row]]]) -> None:
-        """Add rows of some runs in one statement; where that fails, run by run."""
+    def _send(self, connection: Connection, batch: Batch) -> None:
         new = [(held.place, row.number, row.line) for held, rows in batch for row in rows]
-        ends = [(held.place, held.end.number) for held, _ in batch]
+        ends = [(held.place, self._last.get(held.place, held.end)) for held, _ in batch]
+        send_lines(connection, new, [(place, end.number, end.line) for place, end in ends])
+        self._sent.append(batch)
+        self._last |= {held.place: rows[-1] for held, rows in batch}
+        self.spoke = time.monotonic()
+
+    def _answered(self, connection: Connection, batch: Batch) -> tuple[bool, bool]:
+        """Whether all rows were added, and whether one of the runs was told to stop."""
         try:
-            added, ordered = add_lines(connection, new, ends)
-            self.spoke = time.monotonic()
+            added, ordered = answer_of(connection)
         except psycopg.errors.UniqueViolation:
-            added, ordered = 0, False
+            return False, False
         except psycopg.Error as error:
             if connection.closed:
                 raise
             for held, _ in batch:
                 held.lose(f"it can't be written: {said(self._address, error)}")
-            return
-        if ordered:  # first: who waits for the line of a call goes on with that
+            return False, False
+        return added == sum(len(rows) for _, rows in batch), ordered
+
+    def _add_alone(self, connection: Connection, held: Held) -> None:
+        """Add what is queued of one run, which did not go in with that of others."""
+        batch = [(held, list(itertools.islice(held.queue, BATCH)))]
+        self._send(connection, batch)
+        added, ordered = self._answered(connection, batch)
+        stop_sending(connection)
+        self.forget_sent()
+        if ordered:
             self.read_orders(connection)
-        if added == len(new):
-            for held, rows in batch:
-                held.settle(rows)
-        elif len(batch) > 1:
-            for each in batch:
-                self._add(connection, [each])
-        else:
-            self.examine(connection, batch[0][0])
+        if added:
+            held.settle(batch[0][1])
+        elif not held.lost:
+            self.examine(connection, held)
 
     def examine(self, connection: Connection, held: Held) -> None:
         """See what stands after what was written to a run, and whose it is."""

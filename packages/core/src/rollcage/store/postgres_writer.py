@@ -37,8 +37,11 @@ class PostgresWriter:
 
     buffered = True
 
-    def __init__(self, owner: object, committer: Committer, held: Held) -> None:
+    def __init__(
+        self, owner: object, committer: Committer, held: Held, *, durable: bool = False
+    ) -> None:
         self.run = held.run
+        self._durable = durable
         self._committer = committer
         self._held = held
         self._lock = PostgresLock(owner, committer, held)
@@ -63,6 +66,10 @@ class PostgresWriter:
         last = self._held.last
         line, head = seal_line(event, last.head)
         self._committer.add(self._held, Row(last.number + 1, line, head))
+
+    def send(self) -> bool:
+        is_live = not (self.forked or self._closed or self._durable)
+        return is_live and self._committer.send(self._held)
 
     def sync(self) -> None:
         self._check()

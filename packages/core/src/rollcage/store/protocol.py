@@ -95,12 +95,19 @@ class Writer(Protocol):
     def append(self, event: dict[str, Any]) -> None:
         """Add an event; when this returns, a killed process loses nothing of it.
 
-        Where it is `buffered`, that is so when the next `sync` returns: a session waits for one
-        before a write runs, and before its outcome counts.
+        Where it is `buffered`, that is so when the next `sync` returns, or a `send` is true: a
+        session waits for a `sync` before a write runs, and for either before its outcome counts.
 
         Raises:
             TraceUnwritable: it is not in the trace: that can't be written, or somebody else has
                 removed or changed it, which is seen at the latest before a body runs.
+        """
+        ...
+
+    def send(self) -> bool:
+        """Put what was appended where a killed process loses nothing of it, without a wait.
+
+        False where it takes one, or can't be done: then `sync` waits, or says why.
         """
         ...
 

@@ -127,6 +127,9 @@ class SqliteWriter:
             f"{changed(self._database, count)}"
         )
 
+    def send(self) -> bool:
+        return not (self.buffered or self._durable)
+
     def sync(self) -> None:
         self._flush()
         if self.buffered and not self._durable:

@@ -148,6 +148,9 @@ class JsonlWriter:
             return Forked(f"run {self.run} belongs to the parent process; open a session here")
         return TraceUnwritable(f"the trace of run {self.run} can't be written: {reason}")
 
+    def send(self) -> bool:
+        return not self.durable
+
     def sync(self) -> None:
         target = self._end[1]
         with self._sync_lock:
