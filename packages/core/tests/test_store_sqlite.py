@@ -92,8 +92,8 @@ def url(path: Path) -> str:
 
 
 def test_a_newer_schema_is_refused(db: sqlite3.Connection, path: Path) -> None:
-    db.execute("PRAGMA user_version = 3")
-    with pytest.raises(StoreError, match="has the schema 3, and this Rollcage knows 2"):
+    db.execute("PRAGMA user_version = 4")
+    with pytest.raises(StoreError, match="has the schema 4, and this Rollcage knows 3"):
         SqliteStore(path).runs()
 
 
@@ -103,6 +103,7 @@ def test_a_store_of_the_first_schema_is_brought_up_with_its_orders(
 ) -> None:
     store = SqliteStore(path)
     run = store.runs()[0].run
+    db.execute("DROP INDEX runs_by_status")
     db.execute("DROP TABLE orders")
     db.execute(
         "CREATE TABLE orders (place INTEGER PRIMARY KEY, run TEXT NOT NULL, said_by TEXT NOT NULL,"
@@ -116,7 +117,7 @@ def test_a_store_of_the_first_schema_is_brought_up_with_its_orders(
         monkeypatch.setattr(os, "access", lambda *_: False)
     assert older.stop_order(run) == StopOrder(run, "ann", "enough", 7, "stop")
     if writable:
-        assert db.execute("PRAGMA user_version").fetchone() == (2,)
+        assert db.execute("PRAGMA user_version").fetchone() == (3,)
         assert older.lift(run, "stop")
         older.stop(StopOrder(run, "bob", "", 8, "pause"))
         order = SqliteStore(path).stop_order(run)

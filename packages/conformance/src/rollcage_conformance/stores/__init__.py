@@ -13,6 +13,7 @@
 
 from rollcage_conformance.stores.beside import BesideSuite
 from rollcage_conformance.stores.copies import CopySuite
+from rollcage_conformance.stores.costs import CostSuite
 from rollcage_conformance.stores.crashes import CrashSuite
 from rollcage_conformance.stores.looking import LookingSuite
 from rollcage_conformance.stores.sessions import SessionSuite
@@ -20,7 +21,7 @@ from rollcage_conformance.stores.sessions import SessionSuite
 __all__ = ["StoreSuite"]
 
 
-class StoreSuite(LookingSuite, CrashSuite, BesideSuite, CopySuite, SessionSuite):
+class StoreSuite(LookingSuite, CostSuite, CrashSuite, BesideSuite, CopySuite, SessionSuite):
     """Subclass it, and say with the fixture `url` where a new store of each test's own is.
 
     With the fixtures `tamper` and `lose_locks` it tests more: see `StoreBase`.

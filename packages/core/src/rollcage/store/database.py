@@ -27,7 +27,7 @@ from rollcage.store.layout import APPLICATION
 
 __all__ = ["Database", "RunLock", "failed", "identity", "unwritable"]
 
-VERSION: Final = 2
+VERSION: Final = 3
 WAIT: Final = 30.0  # seconds for another process that writes just now
 _IDLE: Final = 32  # connections that are kept open while nobody uses them
 _SCHEMA: Final = """
@@ -37,6 +37,7 @@ CREATE TABLE runs (place INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL UN
   status TEXT, count INTEGER, head TEXT) STRICT;
 CREATE INDEX runs_by_name ON runs (name, input);
 CREATE INDEX runs_by_source ON runs (source);
+CREATE INDEX runs_by_status ON runs (status);
 CREATE TABLE lines (place INTEGER, number INTEGER, line BLOB NOT NULL,
   PRIMARY KEY (place, number)) STRICT, WITHOUT ROWID;
 CREATE TABLE orders (place INTEGER PRIMARY KEY, run TEXT NOT NULL, said_by TEXT NOT NULL,
@@ -49,6 +50,7 @@ CREATE TABLE heads (name TEXT PRIMARY KEY, count INTEGER NOT NULL, head TEXT NOT
 CREATE TABLE blobs (digest TEXT PRIMARY KEY, data BLOB NOT NULL) STRICT;
 """
 _KIND: Final = ", kind TEXT NOT NULL DEFAULT 'stop'"  # of an order; the first version has none
+_BY_STATUS: Final = "CREATE INDEX runs_by_status ON runs (status)"  # since the third
 _FLOCK: Final = "hhqqi4x"  # struct flock: type, whence, start, length, process
 _databases: weakref.WeakSet[Database] = weakref.WeakSet()
 _locks: weakref.WeakSet[RunLock] = weakref.WeakSet()
@@ -315,7 +317,8 @@ class Database:
 def _statements(version: int = VERSION) -> list[str]:
     """What makes the tables of a version."""
     schema = _SCHEMA if version > 1 else _SCHEMA.replace(_KIND, "")
-    return [each.strip() for each in schema.split(";") if each.strip()]
+    statements = [each.strip() for each in schema.split(";") if each.strip()]
+    return [each for each in statements if version > 2 or each != _BY_STATUS]
 
 
 def _bring_up(connection: sqlite3.Connection) -> None:
@@ -324,12 +327,15 @@ def _bring_up(connection: sqlite3.Connection) -> None:
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if connection.execute("PRAGMA user_version").fetchone()[0] != VERSION:
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version < 2:
             given = connection.execute("SELECT * FROM orders").fetchall()
             connection.execute("DROP TABLE orders")  # to alter it would leave another text of it
             connection.execute(next(each for each in _statements() if "TABLE orders" in each))
             add = "INSERT INTO orders (place, run, said_by, reason, time) VALUES (?, ?, ?, ?, ?)"
             connection.executemany(add, given)
+        if version < 3:
+            connection.execute(_BY_STATUS)
             connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
     except BaseException:

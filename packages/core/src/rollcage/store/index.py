@@ -17,13 +17,14 @@ its end is attested by nothing but its own `run.finished` line.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from rollcage.errors import TraceUnwritable
-from rollcage.store import disk, system
+from rollcage.errors import StoreError, TraceUnwritable
+from rollcage.store import disk, reopened, system
 from rollcage.store.index_lines import (
     IndexedRun,
     end_of_pruned,
@@ -93,6 +94,11 @@ class Index(IndexReader):
         count, size, head = end
         line = {"run": run, "status": status, "count": count, "head": head.hex(), "size": size}
         self._append(line, alone=alone, durable=durable)
+
+    def ends_again(self, run: str) -> None:
+        """The end of a run that was opened again is noted anew."""
+        with contextlib.suppress(StoreError):  # what stays costs a look, and nothing else
+            self._documents.drop(reopened.KIND, run)
 
     def prune(self, info: RunInfo, skeleton: bytes, *, alone: bool) -> None:
         """Note that a run was pruned, and on the disk; `alone` is as in `began`."""

@@ -14,7 +14,7 @@ from typing import Final
 import orjson
 
 from rollcage.errors import RunNotFound, StoreError, TraceCorrupt
-from rollcage.store import disk, stubs, system
+from rollcage.store import disk, reopened, stubs, system
 from rollcage.store.documents import DocumentFiles
 from rollcage.store.index_lines import (
     IndexedRun,
@@ -60,6 +60,11 @@ class IndexReader:
                 named = places_of(self.path).named(wanted.name, self._mark.started)
                 if self._mark.fits():  # asked last: of what was read
                     return self._chosen(named, wanted, limit)
+        if wanted.status is not None:
+            with contextlib.suppress(LookupError, OSError):
+                standing = self._standing(wanted, wanted.status, limit)
+                if self._mark.fits():
+                    return standing
         if self._mark.fits():
             found = self._newest(wanted, limit)
             if found is not None and self._mark.fits():  # what was read is what is marked
@@ -73,6 +78,24 @@ class IndexReader:
                 len(damaged),
             )
         return self._chosen(self._whole(known), wanted, limit)
+
+    def _standing(self, wanted: Wanted, status: str, limit: int | None) -> list[RunInfo]:
+        """The same, of those that may have this status; raises as `RunPlaces.newest` does.
+
+        A trace may go farther than is known of it here, of a run that has no end, or that was
+        opened again.
+        """
+        found: list[RunInfo] = []
+
+        def take(run: str, known: IndexedRun) -> bool:
+            found.extend(self._chosen({run: known}, wanted, None))
+            return len(found) != limit
+
+        if limit != 0:
+            statuses = {None, None if status == "unfinished" else status}
+            again = self._documents.keys(reopened.KIND)
+            places_of(self.path).standing(statuses, again, self._mark.started, take)
+        return found[::-1]
 
     def _newest(self, wanted: Wanted, limit: int | None) -> list[RunInfo] | None:
         """The same, of the index alone, read from its end; None where a line of it is damaged."""

@@ -13,6 +13,7 @@
     ├── runs/<run>.torn     the cut-off last line of a killed writer
     ├── runs/<run>.steps    what was made of a trace, so that it opens faster (see `replay.saved`)
     ├── runs/<run>.control  by which a run is stopped or paused, while it is live or told so
+    ├── reopened/<run>.json a run that had ended goes on: an undo, say; see `reopened`
     ├── pruned/<run>.json   what is left of a run whose trace was removed
     ├── approvals/<id>.*    requests for approval, their decisions, and what became of those
     └── blobs/ab/<sha256>   large values
@@ -33,7 +34,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rollcage.errors import RunNotFound, StoreError, TraceUnwritable
-from rollcage.store import disk, layout, stubs, system
+from rollcage.store import disk, layout, reopened, stubs, system
 from rollcage.store.blobs import BlobFiles
 from rollcage.store.chained import ChainedFile
 from rollcage.store.control import give_order, lift_order
@@ -249,10 +250,12 @@ class JsonlStore(TraceFile):
         descriptor = open_locked(path, os.O_RDWR | os.O_APPEND)
         try:
             data = set_tail_aside(descriptor, path)
+            if self._index.known(run).ended is not None:
+                self._documents.put_once(reopened.KIND, run, b"")
         except BaseException:
             system.files.close(descriptor)
             raise
-        return JsonlWriter(path, self._index, descriptor, data)
+        return JsonlWriter(path, self._index, descriptor, data, reopened=True)
 
     def lock(self, run: str) -> Lock:
         self._path(run)  # or it is no run's id
@@ -333,6 +336,8 @@ class JsonlStore(TraceFile):
         elif info.status is not None and info.count is not None and info.head is not None:
             size = len(b"".join(trace.data.splitlines(keepends=True)[: info.count]))
             end = (info.count, size, bytes.fromhex(info.head))
+            if size != len(trace.data):
+                self._documents.put_once(reopened.KIND, trace.run, b"")
             self._index.attest(trace.run, info.status, end, alone=alone, durable=True)
 
     def prune(self, run: str, *, by: str, time: int, skeleton: bytes = b"") -> None:

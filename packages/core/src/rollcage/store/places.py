@@ -6,8 +6,11 @@ what was added since, so that a job costs the same beside 10 runs and beside 10,
 
 from __future__ import annotations
 
+import bisect
+import heapq
 import os
 import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,6 +64,10 @@ class RunPlaces:
         self._jobs: dict[tuple[str, str | None], str] = {}  # name and input: the newest run
         self._named: dict[str, dict[str, None]] = {}  # all runs of a name, the newest last
         self._runs: dict[str, tuple[int, ...]] = {}  # where its lines begin
+        self._begun: list[str] = []  # all runs, in the order in which they began
+        self._order: dict[str, int] = {}  # which of those each is
+        self._status: dict[str, str | None] = {}
+        self._standing: dict[str | None, list[int]] = {}  # by status: which of those, sorted
 
     def newest(self, name: str, of: str | None, started: str) -> IndexedRun | None:
         """The lines of the newest run of a job; none where it has none.
@@ -90,6 +97,32 @@ class RunPlaces:
         with self._lock, disk.reading(self._path) as index:
             self._read_on(index, started)
             return self._known(index, run)
+
+    def standing(
+        self,
+        statuses: Iterable[str | None],
+        also: Iterable[str],
+        started: str,
+        take: Callable[[str, IndexedRun], bool],
+    ) -> None:
+        """Go through runs of these statuses, the newest first, while they are taken.
+
+        Args:
+            statuses: as the index says; None for those of which it knows no end.
+            also: runs to go through, whatever it says of them.
+            started: as in `newest`, as what this raises.
+            take: given a run and its lines; False: no more of them.
+        """
+        with self._lock, disk.reading(self._path) as index:
+            self._read_on(index, started)
+            more = sorted(self._order[run] for run in also if run in self._order)
+            parts = [self._standing.get(status, []) for status in statuses]
+            at = -1
+            for order in heapq.merge(*map(reversed, (more, *parts)), reverse=True):
+                run = self._begun[order]
+                if order != at and not take(run, self._known(index, run)):
+                    return
+                at = order
 
     def _known(self, index: int, run: str) -> IndexedRun:
         lines = b"".join(_line(index, at) for at in self._runs.get(run, ()))
@@ -137,10 +170,27 @@ class RunPlaces:
                 self._named.setdefault(name, {})[run] = None
             if name is not None and said["mode"] in _REPLAYABLE:
                 self._jobs[name, said.get("input")] = run
+            self._stands(run, said, begins=name is not None)
             self._runs[run] = (*self._runs.get(run, ()), at)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             self._forget()
             raise LookupError(at) from error
+
+    def _stands(self, run: str, said: dict[str, Any], *, begins: bool) -> None:
+        if begins and run not in self._order:
+            self._order[run] = len(self._begun)
+            self._begun.append(run)
+            status = self._status.setdefault(run, None)
+        elif begins:
+            return
+        else:
+            before, status = self._status.get(run), str(said["status"])
+            self._status[run] = status
+            if run not in self._order or before == status:
+                return
+            standing = self._standing[before]
+            del standing[bisect.bisect_left(standing, self._order[run])]
+        bisect.insort(self._standing.setdefault(status, []), self._order[run])
 
 
 def _line(index: int, at: int) -> bytes:

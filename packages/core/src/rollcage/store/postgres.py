@@ -19,7 +19,7 @@ from rollcage.store.postgres_committer import Committer, tries
 from rollcage.store.postgres_database import Address, Connection, Database, lock_key, parse
 from rollcage.store.postgres_writer import PostgresLock, PostgresWriter
 from rollcage.store.protocol import StopOrder
-from rollcage.store.sql import fields_of
+from rollcage.store.sql import fields_of, goes_on
 from rollcage.store.sql_repair import SqlRepair
 from rollcage.trace.events import seal_line
 from rollcage.trace.reader import tail_of
@@ -168,7 +168,14 @@ class PostgresStore(SqlRepair):
         return PostgresWriter(shared, committer, held, durable=durable)
 
     def reopen(self, run: str) -> PostgresWriter:
-        return PostgresWriter(self._shared, self._shared.committer, self._taken(run))
+        held = self._taken(run)
+        try:
+            with self._sql.using() as db:
+                goes_on(db, held.place)
+        except BaseException:
+            self._shared.committer.release(held, wait=False)
+            raise
+        return PostgresWriter(self._shared, self._shared.committer, held, reopened=True)
 
     # --- stopping and pausing ---------------------------------------------------------------------
 

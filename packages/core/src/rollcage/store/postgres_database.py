@@ -55,6 +55,7 @@ CREATE TABLE heads (name text PRIMARY KEY, count integer NOT NULL, head text NOT
 CREATE TABLE blobs (digest text PRIMARY KEY, data bytea NOT NULL);
 """,
     "ALTER TABLE orders ADD COLUMN kind text NOT NULL DEFAULT 'stop'",
+    "CREATE INDEX runs_by_status ON runs (status, place)",
 )
 """What makes the schema of each version out of the one before; the first makes the tables."""
 

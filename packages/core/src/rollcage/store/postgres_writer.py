@@ -9,7 +9,9 @@ from typing import Any, Final
 from rollcage.errors import Forked, StoreError, TraceUnwritable
 from rollcage.store.held import Held, Row
 from rollcage.store.postgres_committer import Committer
+from rollcage.store.postgres_database import Connection
 from rollcage.store.protocol import StopOrder
+from rollcage.store.sql import ends_again
 from rollcage.trace.events import seal_line
 
 __all__ = ["PostgresLock", "PostgresWriter"]
@@ -38,10 +40,17 @@ class PostgresWriter:
     buffered = True
 
     def __init__(
-        self, owner: object, committer: Committer, held: Held, *, durable: bool = False
+        self,
+        owner: object,
+        committer: Committer,
+        held: Held,
+        *,
+        durable: bool = False,
+        reopened: bool = False,
     ) -> None:
         self.run = held.run
         self._durable = durable
+        self._reopened = reopened
         self._committer = committer
         self._held = held
         self._lock = PostgresLock(owner, committer, held)
@@ -88,9 +97,14 @@ class PostgresWriter:
 
     def attest(self, status: str) -> None:
         self.sync()
-        committer, held = self._committer, self._held
+
+        def job(connection: Connection) -> None:
+            self._committer.attest(connection, self._held, status)
+            if self._reopened:
+                ends_again(connection, self.run)
+
         try:
-            committer.do(lambda connection: committer.attest(connection, held, status))
+            self._committer.do(job)
         except StoreError as error:
             raise TraceUnwritable(f"the end of run {self.run} is not attested: {error}") from error
 

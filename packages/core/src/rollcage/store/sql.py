@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 from contextlib import AbstractContextManager
 from hashlib import sha256
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from rollcage.errors import RunInUse, RunNotFound, StoreError, TraceCorrupt
-from rollcage.store import stubs
-from rollcage.store.jobs import job_name, store_option
+from rollcage.store import reopened, stubs
+from rollcage.store.jobs import store_option
 from rollcage.store.pausing import not_pausable
 from rollcage.store.protocol import (
     Lock,
@@ -25,11 +25,20 @@ from rollcage.store.protocol import (
     check_order,
     is_run_id,
 )
-from rollcage.store.sql_documents import SqlDatabase, SqlDocuments
+from rollcage.store.sql_listing import SqlListing
 from rollcage.store.sql_log import SqlLog
-from rollcage.trace.reader import ended, tail_of
+from rollcage.trace.reader import tail_of
 
-__all__ = ["ATTEST", "BEGIN", "SqlStore", "fields_of", "order_of", "put_order"]
+__all__ = [
+    "ATTEST",
+    "BEGIN",
+    "SqlStore",
+    "ends_again",
+    "fields_of",
+    "goes_on",
+    "order_of",
+    "put_order",
+]
 
 BEGIN: Final = "INSERT INTO runs (run, name, mode, source, time, input) VALUES (?, ?, ?, ?, ?, ?)"
 """Puts a run after all others."""
@@ -37,9 +46,11 @@ BEGIN: Final = "INSERT INTO runs (run, name, mode, source, time, input) VALUES (
 ATTEST: Final = "UPDATE runs SET status = ?, count = ?, head = ? WHERE place = ?"
 """Notes how a run ended: status, count and head, and its place."""
 
-_PAGE: Final = 100  # runs that are asked for at once, at least
+_GOES_ON: Final = (
+    "INSERT INTO documents SELECT ?, run, ? FROM runs WHERE place = ? AND status IS NOT NULL"
+    " ON CONFLICT DO NOTHING"
+)
 _STARTED: Final = ("run", "name", "mode", "source", "time")
-_STUB: Final = "(SELECT data FROM documents WHERE kind = 'pruned' AND key = run)"
 _ORDER: Final = (
     "INSERT INTO orders (place, run, said_by, reason, time, kind) VALUES (?, ?, ?, ?, ?, ?)"
     " ON CONFLICT (place) DO UPDATE SET run = excluded.run, said_by = excluded.said_by,"
@@ -51,17 +62,8 @@ _KEEP: Final = (
 )
 
 
-class SqlStore(SqlDocuments):
+class SqlStore(SqlListing):
     """Runs in a SQL database. What is not here, a subclass has: locks, and what writes runs."""
-
-    same: ClassVar[str] = "IS"  # as `=`, for what may be NULL
-    lines: ClassVar[str] = "(SELECT max(number) FROM lines WHERE lines.place = runs.place)"
-    is_line: ClassVar[str] = ""  # what tells a line of a trace from another row
-
-    def __init__(self, database: SqlDatabase) -> None:
-        super().__init__(database)
-        fields = f"place, run, name, mode, source, time, input, status, count, head, {_STUB}"
-        self._runs = f"SELECT {fields}, {self.lines} FROM runs"
 
     def opening(self) -> AbstractContextManager[None]:
         """Held while a session looks for its source and creates its run, across processes."""
@@ -80,53 +82,6 @@ class SqlStore(SqlDocuments):
         self._check_there(run)
         with self._sql.reading() as db:
             return self._info(db, self._row(db, run))
-
-    def runs(
-        self,
-        *,
-        name: str | None = None,
-        status: str | None = None,
-        source: str | None = None,
-        since: int | None = None,
-        before: int | None = None,
-        limit: int | None = None,
-    ) -> list[RunInfo]:
-        if not self._sql.is_there or limit == 0:
-            return []
-        asked = {
-            "name = ?": None if name is None else job_name(name),
-            "source = ?": source,
-            "time >= ?": since,
-            "time < ?": before,
-        }
-        asked = {clause: value for clause, value in asked.items() if value is not None}
-        own = " AND ".join(("place < ?", *asked))
-        page = f"{self._runs} WHERE {own} ORDER BY place DESC LIMIT ?"
-        size = 2**31 if limit is None else max(limit, _PAGE)
-        found: list[RunInfo] = []
-        place = 2**62
-        with self._sql.reading() as db:
-            while rows := db.execute(page, (place, *asked.values(), size)).fetchall():
-                for row in rows:
-                    info = self._info(db, row)
-                    if status in (None, info.status or "unfinished"):
-                        found.append(info)
-                    if len(found) == limit:
-                        return found[::-1]
-                if len(rows) < size:
-                    break
-                place = rows[-1][0]
-        return found[::-1]
-
-    def newest(self, name: str, of: str | None) -> RunInfo | None:
-        if not self._sql.is_there:
-            return None
-        # No run stands before one that it builds on, so that the last of a job is a leaf.
-        own = f"WHERE name = ? AND input {self.same} ? AND mode IN ('record', 'resume')"
-        with self._sql.reading() as db:
-            last = f"{self._runs} {own} ORDER BY place DESC LIMIT 1"
-            row = db.execute(last, (name, of)).fetchone()
-            return None if row is None else self._info(db, row)
 
     def read(self, run: str, *, after: int = 0) -> RunTrace:
         self._check_there(run)
@@ -174,23 +129,6 @@ class SqlStore(SqlDocuments):
         if row is None:
             raise self._not_found(run)
         return row
-
-    def _data(self, db: Any, place: int, after: int = 0, lines: int | None = None) -> bytes:
-        """The lines of a run, of `lines` that it has; a line's number is no less than its place."""
-        own = f"place = ? AND number > ? {self.is_line} ORDER BY number"
-        rows = db.execute(f"SELECT line FROM lines WHERE {own}", (place, after)).fetchall()
-        before = 0 if lines is None else len(rows) - (lines - after)
-        return b"".join(line for (line,) in rows[max(before, 0) :])
-
-    def _info(self, db: Any, row: tuple[Any, ...], data: bytes | None = None) -> RunInfo:
-        """What is known of a run; where more stands there than was attested, by its own lines."""
-        place, run, name, mode, source, time, given, status, count, head, stub, lines = row
-        if stub is not None:
-            pruned = stubs.pruned_in(stub)
-            return RunInfo(run, name, mode, source, time, status, count, head, given, pruned)
-        if status is None or count != lines:
-            status = ended(self._data(db, place) if data is None else data) or status
-        return RunInfo(run, name, mode, source, time, status, count, head, given)
 
     # --- what is made of traces ------------------------------------------------------------------
 
@@ -308,6 +246,8 @@ class SqlStore(SqlDocuments):
                 self._write(db, place, data or b"")
                 if info.status is not None and (info.count is not None or info.pruned is not None):
                     db.execute(ATTEST, (info.status, info.count, info.head, place))
+                    if trace.data.count(b"\n") != (info.count or 0):
+                        goes_on(db, place)
                 if info.pruned is not None:
                     stub = (stubs.KIND, trace.run, stubs.stub_of(info))
                     db.execute("INSERT INTO documents VALUES (?, ?, ?)", stub)
@@ -358,6 +298,16 @@ class SqlStore(SqlDocuments):
 def fields_of(info: RunInfo) -> tuple[Any, ...]:
     """What the table of runs has of a new one, as `BEGIN` takes it."""
     return (*(getattr(info, name) for name in _STARTED), info.input)
+
+
+def goes_on(db: Any, place: int) -> None:
+    """Note that a run which had ended is opened again: its status may be another one by now."""
+    db.execute(_GOES_ON, (reopened.KIND, b"", place))
+
+
+def ends_again(db: Any, run: str) -> None:
+    """Its end was noted anew."""
+    db.execute("DELETE FROM documents WHERE kind = ? AND key = ?", (reopened.KIND, run))
 
 
 def order_of(db: Any, place: int) -> StopOrder | None:

@@ -20,7 +20,7 @@ from rollcage.errors import RunInUse, StoreError
 from rollcage.store import disk
 from rollcage.store.database import Database, RunLock, unwritable
 from rollcage.store.protocol import Repair, StopOrder
-from rollcage.store.sql import put_order
+from rollcage.store.sql import goes_on, put_order
 from rollcage.store.sql_repair import SqlRepair
 from rollcage.store.sqlite_writer import SqliteWriter
 from rollcage.trace.events import seal_line
@@ -100,12 +100,14 @@ class SqliteStore(SqlRepair):
     def reopen(self, run: str) -> SqliteWriter:
         place, lock = self._locked(run)
         try:
-            with self._database.reading() as db:
+            with self._database.changing() as db:
+                goes_on(db, place)
                 count, last = db.execute(
                     "SELECT number, line FROM lines WHERE place = ? ORDER BY number DESC LIMIT 1",
                     (place,),
                 ).fetchone()
-            return SqliteWriter(self._database, run, place, lock, (count, tail_of(last).head))
+            end = (count, tail_of(last).head)
+            return SqliteWriter(self._database, run, place, lock, end, reopened=True)
         except BaseException:
             lock.release()
             raise

@@ -14,7 +14,7 @@ from rollcage.errors import ControlLost, Forked, TraceUnwritable
 from rollcage.store.database import Database, RunLock, identity, unwritable
 from rollcage.store.held import Held, Row
 from rollcage.store.protocol import StopOrder
-from rollcage.store.sql import ATTEST, order_of
+from rollcage.store.sql import ATTEST, ends_again, order_of
 from rollcage.store.sqlite_committer import APPEND, Committer, changed, committer_of
 from rollcage.trace.events import seal_line
 
@@ -48,11 +48,13 @@ class SqliteWriter:
         end: tuple[int, bytes],
         *,
         durable: bool = False,
+        reopened: bool = False,
     ) -> None:
         self.run = run
         self.forked = False
         self.buffered = False
         self._durable = durable
+        self._reopened = reopened
         self._held: Held | None = None  # where its lines queue
         self._committer: Committer | None = None
         self._database = database
@@ -178,6 +180,8 @@ class SqliteWriter:
             if there != count or identity(self._database) != self._file:
                 raise self._lost()
             self._db().execute(ATTEST, (status, count, head.hex(), self._place))
+            if self._reopened:
+                ends_again(self._db(), self.run)
         except sqlite3.Error as error:
             raise unwritable(self.run, error) from error
 

@@ -47,9 +47,12 @@ class JsonlWriter:
 
     buffered = False
 
-    def __init__(self, path: Path, index: Index, descriptor: int, data: bytes) -> None:
+    def __init__(
+        self, path: Path, index: Index, descriptor: int, data: bytes, *, reopened: bool = False
+    ) -> None:
         self.run = path.stem
         self.forked = False
+        self._reopened = reopened
         self.durable = False  # whether the index waits for the disk, too
         self._path = path.absolute()  # whatever the process's folder comes to be
         self._index = index
@@ -175,6 +178,8 @@ class JsonlWriter:
             self._recover()
         self._check(by_name=True)
         self._index.attest(self.run, status, self._end, durable=self.durable)
+        if self._reopened:
+            self._index.ends_again(self.run)
 
     def close(self) -> None:
         _writers.discard(self)
