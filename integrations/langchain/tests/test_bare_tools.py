@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextvars
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import pydantic
@@ -450,3 +453,24 @@ def test_a_callback_that_raises_keeps_a_tool_from_running(bench: Bench) -> None:
     with pytest.raises(PermissionError):
         asyncio.run(bench.both.ainvoke({"text": "a"}, config))
     assert bench.ran == []
+
+
+ALONE = """
+import sys
+from langchain_core.tools import StructuredTool
+from rollcage import Blocked, Session
+import rollcage_langchain
+
+tool = StructuredTool.from_function(lambda text: sys.exit("it ran"), name="t", description="t")
+with Session("all of it", store=sys.argv[1], unguarded="refuse"):
+    try:
+        tool.invoke({"text": "a"})
+    except Blocked:
+        print("refused")
+"""
+
+
+def test_importing_the_adapter_is_enough(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", ALONE, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "refused\n", done.stderr

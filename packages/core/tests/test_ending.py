@@ -95,6 +95,9 @@ class Elsewhere:
     def here(self) -> None:
         return None
 
+    def attempts(self) -> tuple[()]:
+        return ()
+
     def waits(self) -> None:
         return None
 

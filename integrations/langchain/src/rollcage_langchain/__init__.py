@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rollcage_langchain.bare import watch_calls
 from rollcage_langchain.mcp import mcp_tools
 from rollcage_langchain.memory import follow_checkpoints
 from rollcage_langchain.models import guard_model
@@ -49,6 +50,7 @@ __all__ = [
 ]
 
 register()
+watch_calls()
 
 
 def __getattr__(name: str) -> Any:

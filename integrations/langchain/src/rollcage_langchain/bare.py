@@ -8,6 +8,7 @@ running. Code that calls a tool's function, and not the tool, is out of reach.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Generator
 from contextvars import ContextVar
@@ -27,7 +28,9 @@ from rollcage.adapter import (
     step_here,
 )
 
-__all__ = ["refusing_bare"]
+from rollcage_langchain.memory import note_attempt
+
+__all__ = ["refusing_bare", "watch_calls"]
 
 _RUNS: Final = frozenset({"run", "arun"})  # where a tool tells that it starts
 _FRAMES: Final = 12  # between those and a callback
@@ -124,6 +127,7 @@ class _Hook:
 
     def get(self) -> BaseCallbackHandler | None:
         """The handler; None where bare tools may run."""
+        note_attempt()
         call = _around.get()
         if call is not None and call.step == step_here():
             return call.refusal
@@ -137,4 +141,7 @@ class _Hook:
         )
 
 
-register_configure_hook(cast("ContextVar[Any]", _Hook()), inheritable=False)
+@functools.cache
+def watch_calls() -> None:
+    """Look before each run of a tool, of whichever class. Once is enough."""
+    register_configure_hook(cast("ContextVar[Any]", _Hook()), inheritable=False)

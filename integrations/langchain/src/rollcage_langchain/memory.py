@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import logging
 import weakref
+from collections import OrderedDict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
@@ -24,13 +25,16 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from rollcage import Session
-from rollcage.adapter import is_object
+from rollcage.adapter import WorkAttempt, is_object, session_here
 
-__all__ = ["Checkpoints", "follow_checkpoints", "followed"]
+__all__ = ["Checkpoints", "follow_checkpoints", "followed", "note_attempt"]
 
 _log: Final = logging.getLogger("rollcage")
 
 _CHECKPOINTER: Final = "__pregel_checkpointer"  # by this key nested graphs get it; a test holds it
+_RUNTIME: Final = "__pregel_runtime"  # and by these what says how often a task was begun
+_SCRATCHPAD: Final = "__pregel_scratchpad"
+_NOTED: Final = 1024  # tasks of which it is known how often they were begun
 _INTERRUPT: Final = "__interrupt__"
 _UNFINISHED: Final = frozenset({"__error__", _INTERRUPT, "__resume__", "__scheduled__"})
 
@@ -55,6 +59,14 @@ def followed(session: Session) -> Checkpoints:
     return _FOLLOWED.setdefault(session, Checkpoints(session)) if found is None else found
 
 
+def note_attempt() -> None:
+    """A runnable starts here: tell the session around which attempt at its task this is in."""
+    session = session_here()
+    found = None if session is None else _FOLLOWED.get(session)
+    if found is not None:
+        found.note()
+
+
 class _Level(NamedTuple):
     """A task of a graph, and the checkpoint that its superstep runs from."""
 
@@ -73,6 +85,7 @@ class Checkpoints:
         self._session = weakref.ref(session)
         self._threads: dict[tuple[str, int], _Thread] = {}  # by name and checkpointer
         self._interrupted: set[str] = set()  # guarded calls, by their ids
+        self._noted: OrderedDict[str, WorkAttempt] = OrderedDict()  # the latest, by task
         # By thread, graph and checkpoint: the one before it, and the tasks whose writes were kept
         # when somebody looked first; what is run here after that is asked for, or left out.
         self.parents: dict[tuple[str, str, str], str] = {}
@@ -95,6 +108,38 @@ class Checkpoints:
         levels = _levels(namespace, at) if is_object(at) else ()
         step = (config.get("metadata") or {}).get("langgraph_step", 0)
         return _Place(self, saver, str(thread), namespace, levels, step) if levels else None  # pyright: ignore[reportUnknownArgumentType] - a framework's own data
+
+    # --- what is started over --------------------------------------------------------------------
+
+    def attempts(self) -> Sequence[WorkAttempt]:
+        """The tasks around this context; of those further out, the ones that have run a graph."""
+        own = self.note()
+        if own is None:
+            return ()
+        tasks = _tasks(own.work)
+        names = [task.partition(":")[0] for _, task in tasks]
+        around: list[WorkAttempt] = []
+        for i, (graph, task) in enumerate(tasks[:-1]):
+            outer = self._noted.get(f"{graph}|{task}" if graph else task)
+            if outer is not None:
+                around.append(outer._replace(path=tuple(names[: i + 1])))
+        return [*around, own._replace(path=tuple(names))]
+
+    def note(self) -> WorkAttempt | None:
+        """Note which attempt at its task this is: a graph that it runs has no other way to know."""
+        config: Mapping[str, Any] = var_child_runnable_config.get() or {}
+        given: Any = config.get("configurable")
+        pad: Any = given.get(_SCRATCHPAD) if is_object(given) else None
+        task = "" if pad is None else str(given.get("checkpoint_ns") or "")
+        if pad is None or not task:
+            return None
+        info = getattr(given.get(_RUNTIME), "execution_info", None)
+        # A retry goes on with the counters of the attempt before; a resume begins with new ones.
+        attempt = WorkAttempt(task, (), pad.subgraph_counter, getattr(info, "node_attempt", 1))
+        self._noted[task] = attempt
+        while len(self._noted) > _NOTED:
+            self._noted.popitem(last=False)
+        return attempt
 
     def goes_on(self, thread: str, saver: BaseCheckpointSaver[Any]) -> None:
         """A graph goes on with a thread, or the job's recording has steps of it."""

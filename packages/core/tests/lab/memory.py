@@ -57,6 +57,10 @@ class Remembering(Lab):
         """See `rollcage.adapter.Memory`."""
         return Standing(_at.get(), self.done) if _at.get() else None
 
+    def attempts(self) -> tuple[()]:
+        """Nothing is started over within a session."""
+        return ()
+
     def waits(self) -> None:
         """Nothing waits for an answer."""
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+
+from rollcage.adapter import WorkAttempt
 
 __all__ = ["Memory", "Standing"]
 
@@ -44,6 +46,10 @@ class Memory:
     def here(self) -> Standing | None:
         """Where the framework stands."""
         return Standing(self.node, self.done) if self.node else None
+
+    def attempts(self) -> Sequence[WorkAttempt]:
+        """Nothing is started over here."""
+        return ()
 
     def waits(self) -> str | None:
         """What the framework waits for."""

@@ -63,6 +63,7 @@ from rollcage.contract.arguments import Validated, held_by
 from rollcage.contract.contract import Effect
 from rollcage.errors import ArgumentsInvalid, Blocked, Halt, SessionHalted
 from rollcage.gate import Ask, Instead
+from rollcage.replay.ahead import WorkAttempt
 from rollcage.session.importing import import_session, imported_run
 from rollcage.session.scope import Asked, asking, call_id_here, facade_here, step_here
 from rollcage.values.answer import Answer, ToolRequest
@@ -101,6 +102,7 @@ __all__ = [
     "ToolRequest",
     "Trace",
     "Validated",
+    "WorkAttempt",
     "as_object",
     "as_written",
     "asking",

@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
-from typing import Final, Protocol
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from typing import Final, NamedTuple, Protocol
 
 from rollcage.replay.path import Entry
 from rollcage.replay.recording import Recording
 
-__all__ = ["Ahead", "Histories", "Memory", "Spot", "Standing", "family"]
+__all__ = ["Ahead", "Histories", "Memory", "Spot", "Standing", "WorkAttempt", "family"]
 
 
 _HALTS: Final = frozenset(
@@ -26,6 +34,24 @@ Histories = Mapping[str, Collection[str]]
 
 Spot = tuple[str, str]
 """Where a step stands in a framework's memory: conversation and checkpoint."""
+
+
+class WorkAttempt(NamedTuple):
+    """One run of a piece of work (a node, a task) that a framework may start over.
+
+    Attributes:
+        work: names it: the same in each attempt, and another for other work.
+        path: its name, and those of the works around it that have names, from the outermost: the
+            same where those are started over, and make other works of the same names.
+        by: what has begun the attempt: the same object for all that are retries of one another;
+            another one where the framework went on from its memory.
+        number: tells retries apart.
+    """
+
+    work: str
+    path: tuple[str, ...]
+    by: object
+    number: int
 
 
 class Standing(Protocol):
@@ -71,6 +97,13 @@ class Memory(Protocol):
 
     def here(self) -> Standing | None:
         """Where the framework stands in this context; None outside of it, or without a memory."""
+        ...
+
+    def attempts(self) -> Sequence[WorkAttempt]:
+        """The pieces of work around this context, from the outermost; none where nobody can tell.
+
+        What a call came to in an earlier attempt of this session is what it comes to again.
+        """
         ...
 
     def waits(self) -> str | None:

@@ -45,12 +45,14 @@ class Branches:
         by_name: the branches.
         strict: see above.
         turns: how many turns the run has.
+        undone: the steps (run, step) that were undone in this session.
     """
 
     def __init__(
         self, recording: Recording | None, seed: str, *, strict: bool, turns: int = 0
     ) -> None:
         self.by_name: dict[str, Branch] = {}
+        self.undone: set[tuple[str, int]] = set()
         self.turns = turns
         self._recording = recording
         self.strict = strict
@@ -250,6 +252,7 @@ class Branches:
 
     def taken_back(self, run: str, step: int) -> None:
         """A step was undone: where its recording lies ahead, it holds no longer."""
+        self.undone.add((run, step))
         if self._recording is not None:
             for path in self._recording.paths.values():
                 path.take_back(run, step)

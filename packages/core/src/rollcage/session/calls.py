@@ -29,6 +29,7 @@ from rollcage.gate import (
 )
 from rollcage.replay.path import Entry
 from rollcage.replay.steps import Origin
+from rollcage.session.attempts import Attempts
 from rollcage.session.declare import declaration, declared_contracts
 from rollcage.session.following import MemoryFollower
 from rollcage.session.means import Means
@@ -84,6 +85,7 @@ class Calls:
         means: what the calls are made with.
         following: the memory of a framework, where one is followed.
         once: what calls came to that a framework may repeat.
+        attempts: what those came to that it makes again as it starts their work over.
         nesting: where this was entered.
     """
 
@@ -115,6 +117,8 @@ class Calls:
             _observers(means),
         )
         self.once = Once(self.driver)
+        at = store_option(run.store)
+        self.attempts = Attempts(self.driver, run.id, at, halts=ledger.on_divergence != "warn")
         self.driver.around = None if lent is None else lent.driver
         self.driver.seal = means.seal
         self.setting = Setting(
@@ -127,7 +131,7 @@ class Calls:
             self._terms_here,
             self.allow,
             means.types,
-            store_option(run.store),
+            at,
             run.id,
         )
         self.following = MemoryFollower(self.driver, self._gate, self.names, means.clock, self.here)
@@ -313,9 +317,17 @@ class Calls:
             flow = run_step(progress, verdict, body, setting, read=answer, waits=waits)
         if scope.inside is not None:
             flow = held_back(functools.partial(scope.inside.driver.holds_back, call), flow)
-        if scope.once is None or verdict.decision == "deny":
+        if (scope.once is None and memory is None) or verdict.decision == "deny":
             return flow
-        return self.once.flow(progress, flow, failed=scope.once)
+        return self._repeated(progress, flow, scope)
+
+    def _repeated(self, progress: Progress, flow: Flow, scope: Scope) -> Flow:
+        """The flow of a call that a framework may make again: that gives its outcome again."""
+        if scope.once is not None:
+            return self.once.flow(progress, flow, failed=scope.once)
+        memory = self.following.memory
+        attempts = () if memory is None or scope.undoes is not None else memory.attempts()
+        return self.attempts.flow(progress, flow, attempts) if attempts else flow
 
     def _check_names(self, call: Call, raw: Mapping[str, Any], kind: Kind) -> None:
         """Refuse a call whose agent, id or conversation quotes a declared secret.

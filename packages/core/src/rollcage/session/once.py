@@ -17,7 +17,7 @@ from rollcage.step.call import Progress
 from rollcage.step.driver import Driver
 from rollcage.step.requests import Flow, Raised, Returned
 
-__all__ = ["Once"]
+__all__ = ["Once", "is_failure"]
 
 _REMEMBERED: Final = 256  # turns whose calls a framework may repeat, however many those are
 _NOT_MADE: Final = (ArgumentsInvalid, Blocked, Halt, SessionError)
@@ -58,10 +58,10 @@ def _stays(progress: Progress, error: BaseException, *, failed: bool) -> bool:
     contract = progress.call.contract
     if isinstance(error, OutputDrift | NotReplayableWarning) and error.tool == contract.name:
         return failed or contract.effect == "write"
-    return failed and _is_failure(progress, error)
+    return failed and is_failure(progress, error)
 
 
-def _is_failure(progress: Progress, error: BaseException) -> bool:
+def is_failure(progress: Progress, error: BaseException) -> bool:
     """Whether a call was made and failed: neither refused, nor cut off, nor waiting."""
     pauses = () if progress.ask is None else progress.ask.pauses
     return isinstance(error, Exception) and not isinstance(error, (*_NOT_MADE, *pauses))

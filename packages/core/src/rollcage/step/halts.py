@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rollcage.contract.contract import Contract
 from rollcage.errors import (
@@ -20,8 +21,8 @@ from rollcage.replay.recording import Recording
 from rollcage.step.call import Arrival
 
 __all__ = [
-    "changed", "contradicted", "diverged", "lossy", "missing", "taken_back", "unknown", "would_ask",
-    "would_write",
+    "changed", "contradicted", "diverged", "lossy", "missing", "started_over", "taken_back",
+    "unknown", "would_ask", "would_write",
 ]  # fmt: skip
 
 
@@ -92,6 +93,36 @@ def diverged(
         f"{listed}{more} of run {orphans[0].run}.{like}{tried} If this is another job than the "
         f"recorded one, give each its own input: Session(name, input=...). {_ways_on(run, at)}",
         tuple((e.run, e.step) for e in orphans),
+    )
+
+
+def started_over(
+    name: str,
+    args: Mapping[str, Any],
+    work: str,
+    behind: Sequence[tuple[str, str, int]],
+    run: str,
+    at: str,
+) -> Diverged:
+    """Work that a framework has started over makes a new write, and has left others behind.
+
+    Args:
+        name: of the tool.
+        args: of the call.
+        work: the name of what was started over.
+        behind: what it had written: the tool's name, and the step.
+        run: the session's own.
+        at: what a command line needs to find the store.
+    """
+    listed = ", ".join(f"step {step} ({tool})" for tool, _, step in behind[:5])
+    return Diverged(
+        f"{work} was started over, by a retry or after an interrupt, and makes a new write, "
+        f"{described(name, args)}, that its earlier attempt did not make; what that one had "
+        f"written would be left behind: {listed} of run {behind[0][1]}. Let each attempt write the "
+        f'same (guard the model, keep times and ids out of the arguments), undo it with "with '
+        f'session.transaction(...)" around the work, or accept it: '
+        f'Session(on_divergence="warn"). {_ways_on(run, at)}',
+        tuple((each, step) for _, each, step in behind),
     )
 
 

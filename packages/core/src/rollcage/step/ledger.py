@@ -53,6 +53,7 @@ class Ledger:
         branches: those that are open, and the turns.
         ahead: what is recorded and nobody has asked for.
         forked: of a fork, what it was asked to be.
+        on_divergence: what a new write does where it would leave effects behind.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Ledger:
         self._mode: Mode = mode
         self._recording = recording
         self._strict = strict = chain == "all"
-        self._on_divergence: OnDivergence = on_divergence
+        self.on_divergence: OnDivergence = on_divergence
         self._steps = steps  # how many the run has already
         self._asking: set[str] = set()  # requests for approval that nobody has decided
         self.branches = Branches(recording, seed, strict=strict, turns=turns)
@@ -293,7 +294,7 @@ class Ledger:
             return (
                 Precondition("approve", arrival, asked=arrival.asked(self._run)) if asked else None
             )
-        if match.behind and self._on_divergence == "undo":
+        if match.behind and self.on_divergence == "undo":
             return Precondition("undo", arrival, entry, match.behind)
         if (
             arrival.contract.captures
