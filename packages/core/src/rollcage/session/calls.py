@@ -87,7 +87,10 @@ class Calls:
         once: what calls came to that a framework may repeat.
         attempts: what those came to that it makes again as it starts their work over.
         nesting: where this was entered.
+        forgotten: called with this when nobody is left who could make a call.
     """
+
+    forgotten: Callable[[Calls], None] | None = None
 
     def __init__(
         self, name: str, run: OpenRun, writer: Writer, ledger: Ledger, reader: Reader, means: Means
@@ -135,6 +138,10 @@ class Calls:
             run.id,
         )
         self.following = MemoryFollower(self.driver, self._gate, self.names, means.clock, self.here)
+
+    def __del__(self) -> None:
+        if self.forgotten is not None:
+            self.forgotten(self)
 
     def _entering(self, enforce: Enforce) -> Callable[[OpenStep], Any]:
         if enforce == "off":

@@ -27,8 +27,11 @@ __all__ = [
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-open_sessions: Final[dict[int, Enclosing]] = {}
-"""The sessions of this process that are open, by the `id` of their calls."""
+open_sessions: Final[weakref.WeakValueDictionary[int, Enclosing]] = weakref.WeakValueDictionary()
+"""The sessions of this process that are open, by the `id` of their calls.
+
+It keeps none: one that all have forgotten who could call in it is left by that (see `enter`).
+"""
 
 
 class Declared(TypedDict, total=False):

@@ -200,9 +200,6 @@ def read_lineage(
         keep_saved(source.reader, base, traces, lineage)
         recording = recording_of(lineage, offline=not live, retry_failed=retry_failed)
     finally:
-        if not gc.get_freeze_count():  # nobody else's: it counts as old now, and is not looked over
-            gc.freeze()
-            gc.unfreeze()
         if collecting:
             gc.enable()
     if live:

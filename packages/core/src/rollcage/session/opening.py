@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import logging
+import sys
 import tempfile
 from collections.abc import Callable, Generator
 from hashlib import sha256
@@ -33,6 +35,7 @@ from rollcage.session.naming import writable
 from rollcage.session.options import Options
 from rollcage.session.run import Key, OpenRun
 from rollcage.session.scope import Lent
+from rollcage.session.threads import in_threads_of
 from rollcage.step.capture import LARGE
 from rollcage.step.driver import Clock
 from rollcage.step.gating import Gate
@@ -52,7 +55,7 @@ from rollcage.values.exceptions import encode_exception
 from rollcage.values.registered import Types
 
 __all__ = [
-    "Opening", "aleave", "enter", "give_up", "leave", "policy_data", "sealed_within",
+    "Opening", "aleave", "enter", "forgotten", "give_up", "leave", "policy_data", "sealed_within",
 ]  # fmt: skip
 
 _log: Final = logging.getLogger("rollcage")
@@ -328,11 +331,24 @@ def give_up(opened: tuple[Calls, tuple[Entry, ...]]) -> None:
     perform(_leaving(calls, asyncio.CancelledError(), entered=False))
 
 
+def forgotten(calls: Calls) -> None:
+    """Leave a run in a thread, because all tasks are gone that could call in it.
+
+    Such a task can't wait, so what it still had to wait for, such as the undo of a transaction or
+    what some other block has to close, kept it from leaving the session itself.
+    """
+    if calls.driver.writer.forked or sys.is_finalizing():
+        return
+    work = functools.partial(leave, calls, GeneratorExit("the task was forgotten"))
+    with contextlib.suppress(RuntimeError):  # the system has no thread for it
+        in_threads_of(f"leaves {calls.opened.store.url}", work)
+
+
 def _leaving(
     calls: Calls, error: BaseException | None, *, entered: bool = True
 ) -> Generator[Callable[[], str], str, None]:
     """Leave a run; what may wait for the disk, or a lock, is asked for."""
-    driver = calls.driver
+    driver, calls.forgotten = calls.driver, None
     if entered:
         calls.nesting.leave()
         open_sessions.pop(id(calls), None)

@@ -374,7 +374,8 @@ class InScope:
         self._token = around.set(self._scope)
 
     def __exit__(self, *_: object) -> None:
-        around.reset(self._token)
+        with contextlib.suppress(ValueError):  # of a task that was forgotten, in another context
+            around.reset(self._token)
 
 
 class TurnHandle:

@@ -43,7 +43,15 @@ from rollcage.session.declare import Declared, declaration, guarded, tool
 from rollcage.session.job import Replay, microseconds
 from rollcage.session.lineage import read_answers
 from rollcage.session.naming import name_of_script, writable
-from rollcage.session.opening import Opening, aleave, enter, give_up, leave, policy_data
+from rollcage.session.opening import (
+    Opening,
+    aleave,
+    enter,
+    forgotten,
+    give_up,
+    leave,
+    policy_data,
+)
 from rollcage.session.options import Options
 from rollcage.session.places import Places
 from rollcage.session.run import Key
@@ -277,6 +285,7 @@ class Session:
             self._gate.close()
             raise
         self._enter(calls)
+        calls.forgotten = forgotten
         if half_undone:
             try:
                 rest = opening.rest_of_undo(calls, half_undone, is_async=True)

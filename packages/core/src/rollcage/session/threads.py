@@ -18,7 +18,7 @@ __all__ = ["in_threads_of"]
 
 _MOST: Final = 4  # threads of one place
 _IDLE: Final = 1.0  # seconds
-_guard = threading.Lock()
+_guard = threading.RLock()  # what is collected by whoever holds it may have something to do, too
 _places: Final[dict[str, _Place]] = {}
 
 
@@ -82,7 +82,7 @@ def in_threads_of(name: str, work: Callable[[], object]) -> None:
 def _leave_to_parent() -> None:
     """In a forked child: the threads are the parent's, and so is what they have to do."""
     global _guard  # noqa: PLW0603 - another thread of the parent may have had it
-    _guard = threading.Lock()
+    _guard = threading.RLock()
     _places.clear()
 
 

@@ -4,11 +4,13 @@ A session that was halted undoes nothing: a resume goes on in the middle of the 
 raised there comes out as `SessionHalted`, as it does where not everything could be undone. One
 that was told to stop, or may have been, does undo: whoever stops a run wants no half of a
 transaction. A block that had ended well before, and is but replayed, is none: what came after it
-builds on it.
+builds on it. In a task that was forgotten (nobody refers to it any more) nothing can be waited for:
+nothing is undone then either, and a resume goes on in the middle.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -101,6 +103,8 @@ class Transaction:
         traceback: TracebackType | None,
     ) -> None:
         if self._ended(kind, error, traceback) and error is not None:
+            if kind is GeneratorExit:  # a task that was forgotten can't wait: it ends here
+                await asyncio.sleep(0)
             try:
                 report = await self._session.aundo_branch(self._name)
             except Exception as failed:  # noqa: BLE001 - told, and the session is halted
