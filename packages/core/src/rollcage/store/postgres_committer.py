@@ -160,12 +160,13 @@ class Committer:
         Then a killed process loses nothing of it: the server adds what the system has taken. What
         became of it is learned with the next line, or when something is said anyway.
         """
-        if held.lost or not self._turn.acquire(blocking=False):
-            return False
+        taken: list[bool] = []
         try:
-            return self._lead(sends=True) and self._runs.is_sent(held)
+            taken.extend(map(self._turn.acquire, (False,)))  # in one go: no Ctrl-C comes between
+            return taken[0] and self._lead(sends=True) and self._runs.is_sent(held)
         finally:
-            self._turn.release()
+            if True in taken:
+                self._turn.release()
 
     def hear(self) -> None:
         """Learn of orders that were given by now; this costs one system call."""
