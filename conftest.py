@@ -35,9 +35,12 @@ _ended = itertools.count(1)
 
 
 def pytest_collection_finish() -> None:
-    """What was imported by now is not looked at by those collections."""
-    if os.environ.get("ROLLCAGE_TEST_STORE") == "postgres":
-        gc.freeze()
+    """Have no garbage collection look at what was imported by now: it is most of what there is.
+
+    Collections are cheap then, and come sooner: a process that stays small is forked in no time.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_teardown() -> None:
