@@ -69,3 +69,25 @@ def test_what_can_not_be_is_said(
     assert main(["import", *asked]) != 0
     assert said in capsys.readouterr().err
     assert not (export.parent / ".rollcage").exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b'[{"id": "a",\n "run_type": "t\xff"}]', "byte 29, in line 2, is not valid UTF-8"),
+        (b'{"run_type": "\xe9"}\n{"run_type": "\xe9"}', "byte 15, in line 1, is not valid UTF-8"),
+        ('{"run_type": "tool"}'.encode("utf-16"), "is text in UTF-16: save it as UTF-8"),
+        (
+            b'[{"run_type": "tool"',
+            "read as JSON: unexpected end of data: line 1 column 21",
+        ),
+        (b" \n", "can't be read as JSON: it is empty"),
+        (b'{"somebody": "else\'s"}', "is of no known format"),
+    ],
+)
+def test_what_keeps_a_file_from_being_read_is_said(
+    export: Path, capsys: pytest.CaptureFixture[str], data: bytes, said: str
+) -> None:
+    export.write_bytes(data)
+    assert main(["import", str(export)]) != 0
+    assert said in " ".join(capsys.readouterr().err.split())

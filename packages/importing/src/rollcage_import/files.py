@@ -51,18 +51,20 @@ def read_spans(
         skipped: what is no span is counted in it, by why.
 
     Raises:
-        Unreadable: it can't be read, is too large, or of no known format; or it holds protobuf, and
-            what reads that is not installed.
+        Unreadable: it can't be read, is too large, is no text in UTF-8, or of no known format; or
+            it holds protobuf, and what reads that is not installed.
     """
     data = _bytes(path).removeprefix(codecs.BOM_UTF8)  # as Windows' tools write it
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise Unreadable(f"{path} is text in UTF-16: save it as UTF-8")
     spans: list[Span] = []
-    if data[:1] and data.lstrip()[:1] not in (b"{", b"["):
+    if data.lstrip()[:1] not in (b"", b"{", b"["):
         if format_ not in (None, "otel"):
             raise Unreadable(f"{path} holds no JSON, as an export of {format_} does")
         for document in _protobuf(path, data):
             _take(spans, otel_spans(document, skipped, base64_ids=True), path)
         return "otel", spans
-    for document in _documents(data, skipped):
+    for document in _documents(path, data, skipped):
         found = format_ or _format_of(document)
         if found is None:
             skipped["a document of no known format"] += 1
@@ -97,18 +99,40 @@ def _take(spans: list[Span], found: Iterator[Span], path: Path) -> None:
             raise Unreadable(f"{path} holds more than {_MOST:,} spans: split it")
 
 
-def _documents(data: bytes, skipped: Counter[str]) -> Iterator[Any]:
-    """The whole as one document, else each line."""
+def _documents(path: Path, data: bytes, skipped: Counter[str]) -> Iterator[Any]:
+    """The whole as one document, else each line.
+
+    Raises:
+        Unreadable: neither the whole nor any of its lines is JSON.
+    """
     try:
         yield orjson.loads(data)
-    except orjson.JSONDecodeError:
-        for line in data.splitlines():
-            if not line.strip():
-                continue
-            try:
-                yield orjson.loads(line)
-            except orjson.JSONDecodeError:
-                skipped["a line that is no JSON"] += 1
+        return
+    except orjson.JSONDecodeError as error:
+        wrong = _wrong(data, error)
+    read = 0
+    for line in data.splitlines():
+        if not line.strip():
+            continue
+        try:
+            document = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            skipped["a line that is no JSON"] += 1
+            continue
+        read += 1
+        yield document
+    if not read:
+        raise Unreadable(f"{path} can't be read as JSON: {wrong}")
+
+
+def _wrong(data: bytes, error: orjson.JSONDecodeError) -> str:
+    """What keeps a file from being JSON, and where."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as no_text:
+        line = data.count(b"\n", 0, no_text.start) + 1
+        return f"byte {no_text.start + 1:,}, in line {line:,}, is not valid UTF-8"
+    return str(error) if data.strip() else "it is empty"
 
 
 def _format_of(document: Any) -> Format | None:
