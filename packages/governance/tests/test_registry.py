@@ -79,7 +79,8 @@ def test_each_transition_says_who_when_and_why(registry: Registry) -> None:
     assert [e["packs"] for e in registry.history("support")] == [["mail"]]
 
 
-@pytest.mark.parametrize("by", ["ann", "Ann", " ANN ", "\uff41nn"])
+# The last two are drawn like it: with Cyrillic letters, and with a Greek one.
+@pytest.mark.parametrize("by", ["ann", "Ann", " ANN ", "\uff41nn", "\u0430nn", "\u0391nn"])
 def test_who_proposed_a_tool_can_not_approve_it(registry: Registry, by: str) -> None:
     registry.propose(SEND, by="ann")
     with pytest.raises(GovernanceError, match="another person has to approve it"):

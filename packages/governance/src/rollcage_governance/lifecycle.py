@@ -16,7 +16,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
-from rollcage.gate import same_person
+from rollcage.gate import looks_like, same_person
 
 from rollcage_governance.pin import digest_of
 
@@ -195,6 +195,11 @@ class Lifecycle:
             )
         if same_person(proposal.by, by):
             raise NotAllowed(f"{by} proposed {name!r}: another person has to approve it")
+        if looks_like(proposal.by, by):
+            raise NotAllowed(
+                f"the name {by!a} can be taken for that of who proposed {name!r}: "
+                "another person has to approve it"
+            )
         pin = Pin(proposal.digest, proposal.contract, proposal.by, by, line["time"])
         approved = old.approved | {pin.digest}
         self._set(old, line, pin=pin, proposal=None, deprecated=False, approved=approved)
