@@ -96,7 +96,6 @@ def instructions_contract(greeting: Mapping[str, Any]) -> Contract | None:
 def tool_contract(
     tool: Mapping[str, Any],
     *,
-    prefix: str = "",
     trust: bool = False,
     declared: Mapping[str, Any],
     plans: Mapping[str, Any],
@@ -109,7 +108,6 @@ def tool_contract(
 
     Args:
         tool: its definition, as in the result of `tools/list`.
-        prefix: comes before its name, where tools of several servers go by one policy.
         trust: whether the server's own word about effects counts (`annotations`).
         declared: what somebody else declares of it, a pack say; this counts before all.
         plans: how that observes, undoes and probes it, as data: its functions are the same for all.
@@ -123,7 +121,7 @@ def tool_contract(
     if trust:
         said |= _annotated(tool.get("annotations"))
     return Contract(
-        name=prefix + str(tool["name"]),
+        name=str(tool["name"]),
         description=description if isinstance(description, str) else "",
         parameters=parameters,
         raises=(ServerError,),

@@ -23,12 +23,10 @@ class ServerDeclarations:
     Attributes:
         pack: what somebody declares of them; it counts before all.
         trust: whether the server's own word about effects counts.
-        prefix: comes before each tool's name.
     """
 
     pack: Pack | None = None
     trust: bool = False
-    prefix: str = ""
 
 
 class Listing:
@@ -89,7 +87,7 @@ class Listing:
         said = self._declared
         more = {} if said.pack is None else said.pack.declared(tool["name"], self._server)
         plans = {} if said.pack is None else said.pack.plans(tool["name"])
-        return tool_contract(tool, prefix=said.prefix, trust=said.trust, declared=more, plans=plans)
+        return tool_contract(tool, trust=said.trust, declared=more, plans=plans)
 
 
 def definitions_of(page: Mapping[str, Any]) -> list[dict[str, Any]]:
