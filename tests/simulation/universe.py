@@ -42,6 +42,7 @@ from rollcage.trace import Worlds, check_events
 
 from tests.simulation import chance
 from tests.simulation.outside import CURRENT, Job, Outside, Worker
+from tests.simulation.pauses import Overseer
 from tests.simulation.places import Place, places
 from tests.simulation.scheduler import Process, Scheduler, Violation
 
@@ -74,6 +75,7 @@ class Universe(Outside):
         self.workers_left = random.randint(1, 3)
         self.faults_left = random.randint(0, 12)
         self.stops_left = random.randint(0, 3)
+        self.overseer = Overseer(self)
         self.rate = random.choice((0.002, 0.01, 0.03))
         self.jumps = random.random() < 0.3  # clocks do
         self.asks = not self.jumps and random.random() < 0.3  # for leave to do some calls
@@ -125,6 +127,8 @@ class Universe(Outside):
         self.workers.pop(process, None) if process is not self.scheduler.current else None
         if process.name.startswith("operator"):
             self._start("operator", self._operates)
+        elif process.name.startswith("overseer"):
+            self._start("overseer", self.overseer.oversees)
         else:
             self._start("worker", self._works)
 
@@ -166,9 +170,9 @@ class Universe(Outside):
             except UnknownOutcome as unknown:
                 self.scheduler.note(f"{job.name} does not know of step {unknown.step}")
                 worker.wait_for_others(job)
-                self._attempt(worker.resolve, unknown.run, unknown.step)
+                self.attempt(worker.resolve, unknown.run, unknown.step)
             except RollcageError as error:
-                self._expected(error)
+                self.expected(error)
                 job.lost = isinstance(_reason(error), TraceCorrupt)
                 self.scheduler.note(f"{job.name} is left: {_line(error)}")
                 self.scheduler.sleep(self.random.random() * 5)
@@ -188,15 +192,15 @@ class Universe(Outside):
             self._approves(worker)
             what = self.random.choice(("repair", "prune", "copy", "stop", "stop", "stop"))
             if what == "repair":
-                self._attempt(worker.store.repair)
+                self.attempt(worker.store.repair)
                 continue
-            runs = self._attempt(worker.store.runs) or []
+            runs = self.attempt(worker.store.runs) or []
             if what == "prune" and runs and self.prunes_left:
                 self.prunes_left -= 1
                 self._prunes(worker, self.random.choice(runs))
             if what == "copy" and runs and self.copies_left:
                 self.copies_left -= 1
-                self._attempt(self.place.copy, worker.store, self.random.choice(runs))
+                self.attempt(self.place.copy, worker.store, self.random.choice(runs))
             if what == "stop" and runs and self.stops_left:
                 self.stops_left -= 1
                 self._stops(worker, self.random.choice((*runs, *[runs[-1]] * len(runs))).run)
@@ -204,12 +208,12 @@ class Universe(Outside):
     def _approves(self, worker: Worker) -> None:
         """Whatever is asked for may be done, once."""
         queue = ApprovalQueue(worker.store)
-        for approval in self._attempt(queue.ids) or () if self.asks else ():
-            queued = self._attempt(queue.get, approval)
+        for approval in self.attempt(queue.ids) or () if self.asks else ():
+            queued = self.attempt(queue.get, approval)
             if queued is not None and queued.decision is None and not queued.use:
                 self.scheduler.note(f"{approval} is approved")
                 decide = functools.partial(queue.decide, now=queued.request.at)
-                self._attempt(decide, approval, Approval(True, by="operator"))
+                self.attempt(decide, approval, Approval(True, by="operator"))
 
     def _prunes(self, worker: Worker, info: RunInfo) -> None:
         """The trace of a run that has done its job goes, whoever may be about to go on with it."""
@@ -223,17 +227,18 @@ class Universe(Outside):
                 worker.store.prune(run, by="operator", time=1)
                 run = worker.store.info(run).source
             except RollcageError as error:
-                self._expected(error)
+                self.expected(error)
                 self.scheduler.note(f"{run} stays: {_line(error)}")
                 return
 
     def _stops(self, worker: Worker, run: str) -> None:
         order = StopOrder(run, "operator", "by chance", self.scheduler.now // 1000)
         self._ordered.add(run)
+        self.overseer.stops()
         try:
             worker.store.stop(order)
         except RollcageError as error:  # nobody knows whether it is told
-            self._expected(error)
+            self.expected(error)
             self.scheduler.note(f"{run} may not be stopped: {_line(error)}")
         else:
             self.scheduler.note(f"{run} is told to stop")
@@ -245,9 +250,9 @@ class Universe(Outside):
         self.stopped.pop(run, None)
         while True:
             try:
-                worker.store.lift(run)
+                worker.store.lift(run, "stop")
             except RollcageError as error:
-                self._expected(error)
+                self.expected(error)
                 if isinstance(error, TraceCorrupt | RunPruned):  # nobody goes on with it any more
                     return
                 self.scheduler.sleep(1)
@@ -256,15 +261,15 @@ class Universe(Outside):
                 self.scheduler.note(f"{run} may go on")
                 return
 
-    def _attempt(self, what: Callable[..., Any], *given: Any) -> Any:
+    def attempt(self, what: Callable[..., Any], *given: Any) -> Any:
         try:
             return what(*given)
         except RollcageError as error:
-            self._expected(error)
+            self.expected(error)
             self.scheduler.note(f"fails: {_line(error)}")
             return None
 
-    def _expected(self, error: RollcageError) -> None:
+    def expected(self, error: RollcageError) -> None:
         """Whether an error is one that may end a session here."""
         reason = _reason(error)
         if self.place.damaged and isinstance(reason, TraceCorrupt | UndoIncomplete):
@@ -283,9 +288,10 @@ class Universe(Outside):
             self._violated(f"the body of step {step} of {run} runs, and its intent is not kept")
         source: str | None = run
         while source is not None:
-            stopped = self.stopped.get(source)
-            if stopped is not None and stopped < issued:
-                self._violated(f"a body runs in {run}, and {source} was told to stop before")
+            for orders, what in ((self.stopped, "stop"), (self.overseer.paused, "wait")):
+                since = orders.get(source)
+                if since is not None and since < issued:
+                    self._violated(f"a body runs in {run}, and {source} was told to {what} before")
             first = self.place.recorded(source).partition(b"\n")[0]
             source = orjson.loads(first).get("source") if first else None
 
@@ -297,6 +303,8 @@ class Universe(Outside):
             for _ in range(self.workers_left):
                 self._start("worker", self._works)
             self._start("operator", self._operates)
+            if self.overseer.left:
+                self._start("overseer", self.overseer.oversees)
             self.scheduler.run()
             self.scheduler.nature = self.place.passes
             self.place.heal()
@@ -309,7 +317,8 @@ class Universe(Outside):
         CURRENT.outside = self
         self.place.enter()
         try:
-            yield
+            with self.overseer.there():
+                yield
         finally:
             system.files, system.locks = before
             CURRENT.outside = None

@@ -1,71 +1,43 @@
 """Laws 8 to 12: runs that are cut, undone or shuffled, with all that programs are made of."""
 
-import asyncio
 import contextlib
 import itertools
-import os
 import random
-from collections import Counter
-from collections.abc import Iterable, Iterator
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from cuts import (
+    LAW,
+    assert_through,
+    assert_undone,
+    cuts,
+    last_step,
+    moments,
+    resumed_at_cuts,
+    undone_at_cuts,
+)
+from hypothesis import given, settings
 from memory import Remembering
-from programs import Block, Branches, Lab, Node, Op, Program, Turn, World, folder
-from rollcage import Fork, RollcageError, abandon_run, aundo_run
+from programs import Block, Branches, Lab, Node, Op, Program, Turn, folder
+from rollcage import Fork, RollcageError, abandon_run
 from rollcage.step.driver import Clock
 from strategies import programs, seeds
 
 pytestmark = [pytest.mark.law, pytest.mark.slow]
 
-# The same cases in each run of CI, for a case is a hundred sessions; `nox -s laws` tries new ones.
-LAW = settings(
-    derandomize=os.environ.get("HYPOTHESIS_PROFILE") != "laws",
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
 FEWER = settings(LAW, max_examples=max(1, settings().max_examples // 3))
-CUTS = 3  # of each program's traces, in one case
 SECOND = max(1, settings().max_examples // 100)  # of what resumes each cut of a known program
 HOUR = 3_600 * 10**9  # ns
 
 
-def moments(lab: Lab, runs: Iterable[str]) -> Iterator[tuple[str, int, World]]:
-    """All moments at which the process of one of these runs may have died."""
-    for run in runs:
-        for line in range(1, lab.lines(run) + 1):
-            for world in lab.worlds(run, line):
-                yield run, line, world
-
-
-def cuts(lab: Lab, chance: random.Random) -> Iterator[tuple[str, int, World]]:
-    """Some of the moments at which the process of a lab may have died."""
-    every = [*moments(lab, lab.runs())]
-    yield from chance.sample(every, min(CUTS, len(every)))
-
-
-def assert_through(lab: Lab, program: Program, effects: Counter[str]) -> None:
-    """Resumed until it is through, a job has done what it does uncut: nothing lost or doubled."""
-    lab.through(program)
-    assert lab.world.effects == effects
-    assert all(count == 1 for count in lab.world.standing.values())
+@pytest.fixture(autouse=True)
+def calls_that_wait_look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollcage.step.pausing._FIRST", 0.001)  # seconds
 
 
 @LAW
 @given(programs, seeds)
 def test_8_a_cut_trace_is_resumed_to_the_same_world(program: Program, seed: int) -> None:
-    chance = random.Random(seed)  # noqa: S311 - reproducible moments
-    with folder() as root:
-        lab = Lab(root / "whole")
-        lab.through(program)
-        effects = lab.world.effects
-        for run, line, world in cuts(lab, chance):
-            cut = lab.back(run, line, root / "cut", world)
-            assert_through(cut, program, effects)
-            last = cut.runs()[-1]
-            behind = chance.randint(1, cut.lines(last))
-            there = chance.choice(list(cut.worlds(last, behind)))
-            assert_through(cut.back(last, behind, root / "again", there), program, effects)
+    resumed_at_cuts(Lab, program, seed)
 
 
 def W(does: str = "work", arg: int = 0) -> Op:  # noqa: N802 - short, as it stands in many places
@@ -126,6 +98,11 @@ PAUSED: list[Program] = [  # while an operator is asked, in all that a run can b
     (Branches(((undone(W(), ASKED),), (W(), kept(W("refuse"), ASKED)))), W()),
     (Turn((undone(ASKED, W("lose after")), Op("scope", inner=(undone(W(), ASKED),)), ASKED)),),
     (undone(Branches(((W(),), (W("refuse"), W())))), W()),
+    # ... or while somebody has paused it, who lets it go on later.
+    (undone(W(), W("pause"), W()), W()),
+    (kept(W("pause"), W("lose after")), Op("thread", 1, "pause"), READ),
+    (undone(Branches(((W("pause"), W()), (W(), Op("stream"))))), W("pause")),
+    (Turn((W("pause"), Op("outer", inner=(W("pause"), W())), ASKED)), W()),
 ]
 
 
@@ -138,6 +115,8 @@ def test_8_at_every_cut_of_what_a_search_has_found(program: Program) -> None:
         effects = lab.world.effects
         for run, line, world in moments(lab, lab.runs()):
             cut = lab.back(run, line, root / "cut", world)
+            if program in PAUSED and line % 2:
+                cut.pauses.give(run, at_rest=True)
             assert_through(cut, program, effects)
             again = [*moments(cut, cut.runs()[-1:])]
             for last, behind, there in chance.sample(again, min(SECOND, len(again))):
@@ -147,35 +126,7 @@ def test_8_at_every_cut_of_what_a_search_has_found(program: Program) -> None:
 @LAW
 @given(programs, seeds)
 def test_9_an_undo_to_any_step_then_a_resume(program: Program, seed: int) -> None:
-    chance = random.Random(seed)  # noqa: S311 - reproducible moments
-    with folder() as root:
-        lab = Lab(root / "whole")
-        lab.through(program)
-        effects = lab.world.effects
-        for run, line, world in cuts(lab, chance):
-            cut = lab.back(run, line, root / "cut", world)
-            if chance.random() < 0.5:  # a run that builds on another one
-                cut.through(program)
-            cut.resolve_all()
-            newest = cut.runs()[-1]
-            to = chance.randint(1, last_step(cut, newest))
-            assert_undone(cut, program, effects, to)
-
-
-def last_step(lab: Lab, run: str) -> int:
-    steps: list[int] = [event.get("step", 1) for event in lab.events(run)]
-    return max(steps)
-
-
-def assert_undone(lab: Lab, program: Program, effects: Counter[str], to: int) -> None:
-    """The newest run is undone to a step, and then resumed, as one that stopped there."""
-    newest = lab.runs()[-1]
-    kept = lab.kept(newest, to)
-    tools = list(lab.tools.by_name.values())
-    report = asyncio.run(aundo_run(lab.root, newest, to=to, tools=tools))
-    assert report.complete, str(report)
-    assert lab.world.effects == kept
-    assert_through(lab, program, effects)
+    undone_at_cuts(Lab, program, seed)
 
 
 HALF: Program = (Turn((undone(Turn((Op("scope", inner=(W(arg=1), W(), W())),))),)),)
@@ -255,7 +206,7 @@ def comes_in_any_order(lab: Lab, program: Program, seed: int) -> None:
     given_back, ran = lab.given, len(lab.tools.ran)
     for generation in range(1, 4):
         lab.shuffle = seed + 1000 * generation
-        lab.once(program, replay="offline", source=lab.path(lab.newest))
+        lab.once(program, replay="offline", source=(lab.store, lab.newest))
         assert lab.given == given_back
         assert len(lab.tools.ran) == ran
 

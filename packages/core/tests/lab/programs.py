@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from pauses import Pauses
 from rollcage import (
     Approval,
     ApprovalRequest,
@@ -63,7 +64,8 @@ class Op:
     """One call.
 
     `does`: work, fail, or get lost once, before its effect or after it; or wait for an operator,
-    who is asked in one session and answers in the next, with a yes (`wait`) or a no (`refuse`).
+    who is asked in one session and answers in the next, with a yes (`wait`) or a no (`refuse`); or
+    have its run paused while it is at work.
     """
 
     tool: str  # write, plain (no probe), stream, thread, read, pure, outer, scope
@@ -180,7 +182,7 @@ class Tools:
     def _deed(self, token: str, sign: int) -> None:
         step = current_step()
         assert step is not None
-        line = self.lab.path(step.run).read_bytes().count(b"\n")
+        line = self.lab.trace(step.run).count(b"\n")
         self.lab.world.deeds.append(Deed(step.run, step.number, line, token, sign))
 
     def body(self, label: str, does: str, inside: Iterable[str] = ()) -> str:
@@ -193,6 +195,8 @@ class Tools:
         lose = does.startswith("lose") and key not in lost and len(lost) < LOST
         if lose:
             lost.add(key)
+        if does == "pause":
+            self.lab.pauses.give(step.run)
         if does == "fail":
             raise ValueError(f"{label} failed")
         if lose and does == "lose before":
@@ -333,9 +337,14 @@ class Lab:
         self.started: list[str] = []  # all runs
         self.clock: Callable[[], Clock] | None = None  # makes that of each session
         self.asks = True  # the operator, of the calls that wait for that
+        self.pauses = Pauses(self)
 
     def path(self, run: str) -> Path:
         return self.root / "runs" / f"{run}.jsonl"
+
+    def trace(self, run: str) -> bytes:
+        """What is kept of a run by now."""
+        return self.path(run).read_bytes()
 
     @property
     def store(self) -> Store:
@@ -472,13 +481,14 @@ class Lab:
 
     def through(self, program: Program, **how: Any) -> str:
         """Run or resume a program until it is through; say what became of lost steps."""
-        for _ in range(ATTEMPTS):
-            try:
-                return self.once(program, **how)
-            except UnknownOutcome as unknown:
-                self.resolve(unknown.run, unknown.step)
-            except ApprovalRequired:
-                continue
+        with self.pauses.lifted():
+            for _ in range(ATTEMPTS):
+                try:
+                    return self.once(program, **how)
+                except UnknownOutcome as unknown:
+                    self.resolve(unknown.run, unknown.step)
+                except ApprovalRequired:
+                    continue
         raise AssertionError("the program is resumed for ever")
 
     def decides(self, request: ApprovalRequest) -> Approval | Pending:
@@ -521,7 +531,7 @@ class Lab:
 
     def lines(self, run: str) -> int:
         """How many lines of a run there are at whose end the job is not done."""
-        lines = self.path(run).read_bytes().splitlines()
+        lines = self.trace(run).splitlines()
         done = (n for n, line in enumerate(lines) if b'"run.finished"' in line and b'"ok"' in line)
         return next(done, len(lines))
 
@@ -583,7 +593,7 @@ class Lab:
         return Counter(deed.label for deed in deeds if stays((deed.run, deed.step)))
 
     def events(self, run: str) -> list[dict[str, Any]]:
-        return [orjson.loads(line) for line in self.path(run).read_bytes().splitlines()]
+        return [orjson.loads(line) for line in self.trace(run).splitlines()]
 
     def resolve_all(self) -> None:
         """Say what became of each step of the newest run that nobody has heard of since."""
@@ -605,19 +615,24 @@ class Lab:
         """
         shutil.rmtree(root, ignore_errors=True)
         runs = self.runs()
-        kept = set(runs[: runs.index(run)])
-        (root / "runs").mkdir(parents=True)
-        if (self.root / "key").exists():
-            shutil.copy(self.root / "key", root / "key")
-        if (self.root / "blobs").exists():
-            shutil.copytree(self.root / "blobs", root / "blobs")
-        for each in kept:
-            shutil.copy(self.path(each), root / "runs")
-        lines = self.path(run).read_bytes().splitlines(keepends=True)
-        (root / "runs" / f"{run}.jsonl").write_bytes(b"".join(lines[:line]))
+        before = runs[: runs.index(run)]
         lab = type(self)(root, world)
-        lab.clock, lab.asks, lab.started = self.clock, self.asks, [*runs[: runs.index(run)], run]
+        self.copy(lab, before, run, line)
+        lab.clock, lab.asks, lab.started = self.clock, self.asks, [*before, run]
         return lab
+
+    def copy(self, lab: Lab, before: Iterable[str], run: str, line: int) -> None:
+        """Copy what is kept to an empty lab: some runs, and of one as much as comes to a line."""
+        runs = lab.root / "runs"
+        runs.mkdir(parents=True)
+        if (self.root / "key").exists():
+            shutil.copy(self.root / "key", lab.root / "key")
+        if (self.root / "blobs").exists():
+            shutil.copytree(self.root / "blobs", lab.root / "blobs")
+        for each in dict.fromkeys(before):
+            shutil.copy(self.path(each), runs)
+        lines = self.trace(run).splitlines(keepends=True)
+        (runs / f"{run}.jsonl").write_bytes(b"".join(lines[:line]))
 
 
 _given: ContextVar[list[str]] = ContextVar("given")

@@ -7,7 +7,9 @@ ops: st.SearchStrategy[Op] = st.builds(
     Op,
     tool=st.sampled_from(["write", "write", "plain", "stream", "thread", "read", "pure"]),
     arg=st.integers(0, 1),  # few, so that many calls are identical
-    does=st.sampled_from(["work"] * 5 + ["fail", "lose before", "lose after", "wait", "refuse"]),
+    does=st.sampled_from(
+        ["work"] * 5 + ["fail", "lose before", "lose after", "wait", "refuse", "pause"]
+    ),
 )
 still: st.SearchStrategy[Op] = st.builds(  # what changes nothing
     Op, tool=st.sampled_from(["read", "pure"]), arg=st.integers(0, 1)
