@@ -21,7 +21,7 @@ from rollcage import (
 from rollcage.errors import Forked
 from rollcage.store import StopOrder, check_attested
 from rollcage.store.sqlite import SqliteStore
-from rollcage.store.sqlite_committer import Committer
+from rollcage.store.sqlite_committer import SqliteCommitter
 from rollcage.trace import check_events
 
 ran: list[object] = []
@@ -146,15 +146,15 @@ async def test_calls_of_one_turn_are_recorded_together(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commits: list[int] = []
-    commit: Callable[..., bool] = Committer._commit
+    commit: Callable[..., bool] = SqliteCommitter._commit
 
-    def counted(self: Committer, rows: Any) -> bool:
+    def counted(self: SqliteCommitter, rows: Any) -> bool:
         given = list(rows)
         commits.append(len(given))
         time.sleep(0.02)  # as long as a slow disk takes: the others wait for the next one
         return commit(self, given)
 
-    monkeypatch.setattr(Committer, "_commit", counted)
+    monkeypatch.setattr(SqliteCommitter, "_commit", counted)
 
     async def job(*, again: bool = False) -> int:
         async with Session("job", store=store, replay="resume" if again else "off") as session:
@@ -265,14 +265,14 @@ async def test_a_full_disk_halts_before_the_body(store: SqliteStore) -> None:
 async def test_whatever_keeps_the_thread_from_writing_is_told(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def breaks(self: Committer, rows: object) -> bool:
+    def breaks(self: SqliteCommitter, rows: object) -> bool:
         raise MemoryError("no more")
 
     with pytest.raises(TraceUnwritable, match="no more"):
         async with Session("job", store=store):
             await add(1)
             with monkeypatch.context() as patch:
-                patch.setattr(Committer, "_commit", breaks)
+                patch.setattr(SqliteCommitter, "_commit", breaks)
                 await add(2)
     assert ran == [1]
     async with Session("job", store=store):

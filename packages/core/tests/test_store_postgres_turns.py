@@ -19,6 +19,7 @@ from rollcage import Session, UnknownOutcome, open_store, tool
 from rollcage.errors import RunInUse, TraceUnwritable
 from rollcage.store import check_attested, postgres_lines, postgres_runs
 from rollcage.store.postgres import PostgresStore, Shared
+from rollcage.store.postgres_taking import take
 from rollcage.trace import check_events
 
 INTERRUPTS = max(int(os.environ.get("ROLLCAGE_FAULTS", "0")), 12)
@@ -214,13 +215,13 @@ def test_an_outcome_that_meets_a_fence_takes_the_next_intent_with_it(
         ran.append(number)
         committer.do(lambda db: db.execute("SELECT pg_advisory_unlock_all()") and None)
         other = Shared(store._shared.database.address)
-        other.committer.do(lambda db: other.committer.take(db, run, place))
+        other.committer.do(lambda db: take(other.committer.runs, db, run, place))
         return number
 
     session = Session("job", store=url)
     with pytest.raises(TraceUnwritable, match="taken it over"), session:
         run = session.run_id
-        (place,) = committer._runs.held
+        (place,) = committer.runs.held
         monkeypatch.setattr(committer, "hear", lambda: None)
         assert fenced(1) == 1
         add(2)

@@ -11,11 +11,11 @@ from unittest import mock
 
 from rollcage.errors import RunInUse
 from rollcage.store import Pruned, RunInfo, RunTrace, StopOrder, Store, stubs
-from rollcage.store.database import RunLock
 from rollcage.store.postgres import PostgresStore
 from rollcage.store.protocol import Line
 from rollcage.store.sql_log import SqlLog
 from rollcage.store.sqlite import SqliteStore
+from rollcage.store.sqlite_database import RunLock
 from rollcage.store.sqlite_writer import SqliteWriter
 
 __all__ = ["STORES", "opened"]

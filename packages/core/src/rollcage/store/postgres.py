@@ -15,8 +15,11 @@ from typing import Any, ClassVar, Final
 
 from rollcage.errors import StoreError
 from rollcage.store.held import Held, Row
-from rollcage.store.postgres_committer import Committer, tries
-from rollcage.store.postgres_database import Address, Connection, Database, lock_key, parse
+from rollcage.store.postgres_address import Address, lock_key, parse
+from rollcage.store.postgres_committer import PostgresCommitter, tries
+from rollcage.store.postgres_connection import Connection
+from rollcage.store.postgres_database import PostgresDatabase
+from rollcage.store.postgres_taking import begin, take
 from rollcage.store.postgres_writer import PostgresLock, PostgresWriter
 from rollcage.store.protocol import StopOrder
 from rollcage.store.sql import fields_of, goes_on
@@ -38,12 +41,12 @@ class Shared:
     """What all stores of a process at one address share."""
 
     def __init__(self, address: Address) -> None:
-        self.database = Database(address)
+        self.database = PostgresDatabase(address)
         self.begin()
 
     def begin(self) -> None:
         """Have a connection for runs of one's own; a forked child has none of its parent's."""
-        self.committer = Committer(self.database.server)
+        self.committer = PostgresCommitter(self.database.server)
         self.opens = threading.Lock()  # of this process, one session opens
         self.opened_by: tuple[int, int] = (0, 0)  # which thread, and with which connection
         weakref.finalize(self, self.committer.stop)
@@ -143,7 +146,7 @@ class PostgresStore(SqlRepair):
         committer = self._shared.committer
         for _ in tries(_GRACE):
             held = committer.do(
-                lambda connection: committer.take(connection, run, place),
+                lambda connection: take(committer.runs, connection, run, place),
                 unless=lambda held: None if held is None else committer.release(held, wait=False),
             )
             if held is not None:
@@ -162,7 +165,14 @@ class PostgresStore(SqlRepair):
         if durable:
             committer.do(committer.be_durable)
         held = committer.do(
-            lambda connection: committer.begin(connection, fields, first, epoch, order),
+            lambda connection: begin(
+                committer.runs,
+                connection,
+                fields,
+                first,
+                order,
+                lost=epoch not in (None, committer.epoch),
+            ),
             unless=lambda held: committer.release(held, wait=False),
         )
         return PostgresWriter(shared, committer, held, durable=durable)

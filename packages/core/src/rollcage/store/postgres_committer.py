@@ -5,9 +5,6 @@ commit): those who come meanwhile wait for their turn, and often find their line
 other thread is woken for that. A thread of the committer's own does it for tasks, which must not
 keep their loop waiting. It also connects anew, and says something now and then: the server gives
 up a session that falls silent, and its locks with it.
-
-A lock alone does not keep an old writer out that has lost it without knowing. So whoever takes a
-run over adds a row of its own, a fence: the next line of the old writer finds its number taken.
 """
 
 from __future__ import annotations
@@ -23,21 +20,21 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
 import psycopg
 
-from rollcage.errors import RollcageError, StoreError, TraceUnwritable
+from rollcage.errors import RollcageError, StoreError
 from rollcage.store.held import Held, Row
-from rollcage.store.postgres_database import Address, Connection, Server, failed, lock_key
+from rollcage.store.postgres_address import Address, failed, lock_key
+from rollcage.store.postgres_connection import Connection, Server
 from rollcage.store.postgres_lines import prepare
 from rollcage.store.postgres_runs import Runs
-from rollcage.store.protocol import StopOrder
-from rollcage.store.sql import ATTEST, BEGIN, put_order
+from rollcage.store.postgres_taking import try_lock
 
-__all__ = ["Committer", "left", "tries"]
+__all__ = ["PostgresCommitter", "left", "tries"]
 
 T = TypeVar("T")
 
@@ -45,21 +42,6 @@ _GRACE: Final = 2.0  # seconds for the server to see that the connection before 
 _SOON: Final = 50  # ms after which a line is added that nobody waits for
 _NONE: Final = bytes(4)  # how many bytes there are to read, of the system's: an int
 
-_FENCE: Final = (
-    "INSERT INTO lines (place, number, line, fence)"
-    " SELECT ?, 1 + max(number), ?, true FROM lines WHERE place = ?"
-    " ON CONFLICT DO NOTHING RETURNING number"
-)
-_BEGIN: Final = f"""
-WITH new AS ({BEGIN} ON CONFLICT (run) DO NOTHING RETURNING place),
-first AS (INSERT INTO lines (place, number, line) SELECT place, 1, ? FROM new)
-SELECT place FROM new
-"""
-_COUNT: Final = (
-    "SELECT count(*), (SELECT line FROM lines WHERE place = ? AND NOT fence"
-    " ORDER BY number DESC LIMIT 1) FROM lines WHERE place = ? AND NOT fence"
-)
-_ATTEST: Final = f"{ATTEST} AND ? = (SELECT max(number) FROM lines WHERE place = ?)"
 _END: Final = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
     " WHERE application_name = ? AND pid <> pg_backend_pid()"
@@ -69,7 +51,7 @@ left: Final[list[object]] = []
 """The parent's connections, in a forked child: never closed there."""
 
 
-class Committer:
+class PostgresCommitter:
     """Adds the lines of all runs that this process has locked."""
 
     def __init__(self, server: Server) -> None:
@@ -80,7 +62,7 @@ class Committer:
         self._channel = f"rollcage_{server.address.schema}"
         self._guard = threading.Lock()
         self._turn = threading.Lock()  # whoever has it uses the connection, and nobody else
-        self._runs = Runs(server.address)
+        self.runs = Runs(server.address)
         self._jobs: deque[tuple[Callable[[Connection], Any], Future[Any]]] = deque()
         self._connection: Connection | None = None
         self._socket = -1  # of the connection
@@ -163,7 +145,7 @@ class Committer:
         taken: list[bool] = []
         try:
             taken.extend(map(self._turn.acquire, (False,)))  # in one go: no Ctrl-C comes between
-            return taken[0] and self._lead(sends=True) and self._runs.is_sent(held)
+            return taken[0] and self._lead(sends=True) and self.runs.is_sent(held)
         finally:
             if True in taken:
                 self._turn.release()
@@ -194,15 +176,15 @@ class Committer:
             return False
         try:
             if sends:
-                return self._runs.send(connection)
+                return self.runs.send(connection)
             if listens:
                 connection.hear()
                 if not connection.pgconn.is_busy():
-                    self._runs.receive(connection)
+                    self.runs.receive(connection)
             else:
-                self._runs.add(connection)
-            if self._runs.told:
-                self._runs.read_orders(connection)
+                self.runs.add(connection)
+            if self.runs.told:
+                self.runs.read_orders(connection)
         except BaseException as error:  # an interrupt, too, may have left an answer in it
             self._hang_up()
             self._ring()
@@ -217,65 +199,11 @@ class Committer:
         if connection.execute("SHOW synchronous_commit").fetchone()[0] == "off":
             connection.execute("SET synchronous_commit = on")
 
-    def begin(
-        self,
-        connection: Connection,
-        fields: Sequence[Any],
-        first: Row,
-        epoch: int | None,
-        order: StopOrder | None,
-    ) -> Held:
-        """A new run with its first line, locked, and its order, if it has one; in a job.
-
-        Raises:
-            StoreError: the locks that it was opened with in that `epoch` are lost.
-        """
-        run: str = fields[0]
-        self._try(connection, run)  # nobody else knows of it
-        lost = epoch not in (None, self.epoch)
-        row = None if lost else connection.execute(_BEGIN, (*fields, first.line)).fetchone()
-        if row is None:  # it is there where the acknowledgement of its commit was lost
-            row = connection.execute("SELECT place FROM runs WHERE run = ?", (run,)).fetchone()
-        if row is None:
-            raise StoreError(
-                f"the connection to {self._address.url} was lost while a session opened, and "
-                f"somebody else may have opened one; nothing has run: open it again"
-            )
-        if order is not None:
-            put_order(connection, row[0], order)
-        held = self._runs.held[row[0]] = Held(run, row[0], first, 0, order=order)
-        return held
-
-    def take(self, connection: Connection, run: str, place: int) -> Held | None:
-        """Lock a run, and fence its old writer off; in a job. None where somebody else has it."""
-        if place in self._runs.held or not self._try(connection, run):
-            return None
-        token = secrets.token_bytes(16)
-        while (row := connection.execute(_FENCE, (place, token, place)).fetchone()) is None:
-            pass  # an old writer that has lost its lock was faster once more
-        lines, last = connection.execute(_COUNT, (place, place)).fetchone()
-        head = bytes.fromhex(last[-67:-3].decode())
-        held = self._runs.held[place] = Held(run, place, Row(row[0], token, head), row[0] - lines)
-        return held
-
-    def attest(self, connection: Connection, held: Held, status: str) -> None:
-        """Note where a run ends, all of whose lines are in the store; in a job."""
-        number, head = held.end.number, held.end.head.hex()
-        given = (status, number - held.fences, head, held.place, number, held.place)
-        if not connection.execute(_ATTEST, given).rowcount:
-            self._runs.examine(connection, held)
-            raise TraceUnwritable(held.lost or f"run {held.run} is gone from {self._address.url}")
-
-    def _try(self, connection: Connection, run: str) -> bool:
-        key = lock_key(self._address.schema, run)
-        got: bool = connection.execute("SELECT pg_try_advisory_lock(?)", (key,)).fetchone()[0]
-        return got
-
     def release(self, held: Held, *, wait: bool = True) -> None:
         """Let others have a run."""
 
         def job(connection: Connection) -> None:
-            if self._runs.held.pop(held.place, None) is not None:
+            if self.runs.held.pop(held.place, None) is not None:
                 key = lock_key(self._address.schema, held.run)
                 connection.execute("SELECT pg_advisory_unlock(?)", (key,))
 
@@ -286,8 +214,8 @@ class Committer:
 
     def read_orders(self) -> None:
         """Learn of orders now."""
-        if self._thread is not None and self._runs.held:
-            self.do(self._runs.read_orders)
+        if self._thread is not None and self.runs.held:
+            self.do(self.runs.read_orders)
 
     def stop(self) -> None:
         """Give it up: nobody uses it any more."""
@@ -342,8 +270,8 @@ class Committer:
         left: float | None = None
         if (connection := self._connection) is not None and (there := self._socket) >= 0:
             poll.register(there, select.POLLRDHUP)  # what it says is for who uses it
-            left = max(self._runs.spoke + self._beat - time.monotonic(), 0) * 1000
-        elif self._runs.any_live:
+            left = max(self.runs.spoke + self._beat - time.monotonic(), 0) * 1000
+        elif self.runs.any_live:
             return
         for ready, _ in poll.poll(left):
             if ready == self._bell:
@@ -366,19 +294,19 @@ class Committer:
                 return
 
     def _work(self) -> None:
-        if self._connection is None and not self._jobs and not self._runs.any_live:
+        if self._connection is None and not self._jobs and not self.runs.any_live:
             return
         connection = self._connected()
-        self._runs.receive(connection)
+        self.runs.receive(connection)
         while self._jobs:
             self._run(connection, *self._jobs[0])
             self._jobs.popleft()
-        while self._runs.add(connection):
+        while self.runs.add(connection):
             pass
-        if self._runs.told:
-            self._runs.read_orders(connection)
-        if time.monotonic() - self._runs.spoke >= self._beat:
-            self._runs.execute(connection, "SELECT 1")
+        if self.runs.told:
+            self.runs.read_orders(connection)
+        if time.monotonic() - self.runs.spoke >= self._beat:
+            self.runs.execute(connection, "SELECT 1")
 
     def _run(
         self, connection: Connection, job: Callable[[Connection], Any], done: Future[Any]
@@ -412,18 +340,18 @@ class Committer:
                 f" SET tcp_keepalives_idle = 3; SET tcp_keepalives_interval = 3;"
                 f" SET tcp_keepalives_count = 2; LISTEN {self._channel}"
             )
-            connection.add_notify_handler(lambda _: setattr(self._runs, "told", True))
-            self._runs.spoke = time.monotonic()
+            connection.add_notify_handler(lambda _: setattr(self.runs, "told", True))
+            self.runs.spoke = time.monotonic()
             if self.epoch:  # it may live on, and have the locks
                 connection.execute(_END, (self._name,))
             prepare(connection)
             if self._is_durable:
                 self.be_durable(connection)
             self.epoch += 1
-            for held in list(self._runs.held.values()):
+            for held in list(self.runs.held.values()):
                 if not held.lost:
                     self._take_again(connection, held)
-            self._runs.told = True
+            self.runs.told = True
         except BaseException:
             connection.close()
             raise
@@ -432,8 +360,8 @@ class Committer:
     def _take_again(self, connection: Connection, held: Held) -> None:
         """Lock a run once more, if nobody else has it, and see whether it is as it was left."""
         for _ in tries(_GRACE):
-            if self._try(connection, held.run):
-                return self._runs.examine(connection, held)
+            if try_lock(connection, self._address, held.run):
+                return self.runs.examine(connection, held)
         return held.lose(
             f"somebody else has taken it over while its connection to {self._address.url} was "
             f"lost. Nothing more runs in it here",
@@ -441,14 +369,14 @@ class Committer:
 
     def _hang_up(self) -> None:
         self._socket = -1
-        self._runs.forget_sent()
+        self.runs.forget_sent()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     def _give_up(self, error: StoreError) -> None:
         """Nothing more can be written."""
-        self._runs.give_up(str(error))
+        self.runs.give_up(str(error))
         while self._jobs:
             self._jobs.popleft()[1].set_exception(error)
 

@@ -13,7 +13,7 @@ from typing import Final
 import psycopg
 from psycopg import pq
 
-from rollcage.store.postgres_database import Connection
+from rollcage.store.postgres_connection import Connection
 
 __all__ = ["Ends", "answer_of", "is_sent", "prepare", "send_lines", "stop_sending"]
 

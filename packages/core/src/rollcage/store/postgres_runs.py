@@ -1,6 +1,6 @@
 """All runs of a PostgreSQL store that this process has locked, and what the server knows of them.
 
-Whoever has the connection (see `Committer`) calls this, one at a time.
+Whoever has the connection (see `PostgresCommitter`) calls this, one at a time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any, Final
 import psycopg
 
 from rollcage.store.held import Held, Row
-from rollcage.store.postgres_database import Address, Connection, said
+from rollcage.store.postgres_address import Address, said
+from rollcage.store.postgres_connection import Connection
 from rollcage.store.postgres_lines import answer_of, is_sent, send_lines, stop_sending
 from rollcage.store.protocol import StopOrder
 from rollcage.store.sql import ATTEST
@@ -38,16 +39,17 @@ class Runs:
     """The runs that are locked.
 
     Attributes:
+        address: of their store.
         held: each of them, by its place.
         spoke: when the server was told something last (monotonic, s).
         told: whether orders were given or lifted that were not read yet.
     """
 
     def __init__(self, address: Address) -> None:
+        self.address = address
         self.held: dict[int, Held] = {}
         self.spoke = 0.0
         self.told = False
-        self._address = address
         self._sent: deque[Batch] = deque()  # what was not answered yet
         self._last: dict[int, Row] = {}  # of each run: its last row among them
 
@@ -160,7 +162,7 @@ class Runs:
             if connection.closed:
                 raise
             for held, _ in batch:
-                held.lose(f"it can't be written: {said(self._address, error)}")
+                held.lose(f"it can't be written: {said(self.address, error)}")
             return False, False
         return added == sum(len(rows) for _, rows in batch), ordered
 
@@ -188,7 +190,7 @@ class Runs:
         elif len(stands) > len(own) or stands != [row[:2] for row in own[: len(stands)]]:
             held.lose(
                 "somebody else has taken it over, or changed it, while its connection to "
-                f"{self._address.url} was lost. Nothing more runs in it here"
+                f"{self.address.url} was lost. Nothing more runs in it here"
             )
         else:
             held.settle(own[1 : len(stands)])
@@ -204,7 +206,7 @@ class Runs:
         self.execute(connection, _GONE, ("halted", count, held.end.head.hex(), held.place))
         gone = f"lines {left + 1} to {count} are" if left + 1 < count else f"line {count} is"
         held.lose(
-            f"{gone} gone from {self._address.url}, which had them: was it replaced by a standby "
+            f"{gone} gone from {self.address.url}, which had them: was it replaced by a standby "
             f"that lacks its last transactions? Nothing more runs in it; bring them back to resume "
             f"it"
         )

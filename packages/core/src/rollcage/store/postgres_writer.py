@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from rollcage.errors import Forked, StoreError, TraceUnwritable
 from rollcage.store.held import Held, Row
-from rollcage.store.postgres_committer import Committer
-from rollcage.store.postgres_database import Connection
+from rollcage.store.postgres_committer import PostgresCommitter
+from rollcage.store.postgres_connection import Connection
+from rollcage.store.postgres_taking import attest
 from rollcage.store.protocol import StopOrder
 from rollcage.store.sql import ends_again
 from rollcage.trace.events import seal_line
@@ -23,7 +24,7 @@ _log: Final = logging.getLogger("rollcage")
 class PostgresLock:
     """A run that nobody else can write or resume until `release`."""
 
-    def __init__(self, owner: object, committer: Committer, held: Held) -> None:
+    def __init__(self, owner: object, committer: PostgresCommitter, held: Held) -> None:
         self._owner = owner  # with whom the committer ends
         self._committer = committer
         self._held: Held | None = held
@@ -42,7 +43,7 @@ class PostgresWriter:
     def __init__(
         self,
         owner: object,
-        committer: Committer,
+        committer: PostgresCommitter,
         held: Held,
         *,
         durable: bool = False,
@@ -99,7 +100,7 @@ class PostgresWriter:
         self.sync()
 
         def job(connection: Connection) -> None:
-            self._committer.attest(connection, self._held, status)
+            attest(self._committer.runs, connection, self._held, status)
             if self._reopened:
                 ends_again(connection, self.run)
 

@@ -1,8 +1,8 @@
 """A store in one SQLite file: for a service with many runs on one machine.
 
 Its lines are those of a JSONL trace, byte for byte, one row each. Beside the file lie `-wal` and
-`-shm`, which are SQLite's, and `-runs`, whose locks say which runs are live (see `database`). All
-of them are for their owner alone.
+`-shm`, which are SQLite's, and `-runs`, whose locks say which runs are live (`sqlite_database`).
+All of them are for their owner alone.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from urllib.parse import quote
 
 from rollcage.errors import RunInUse, StoreError
 from rollcage.store import disk
-from rollcage.store.database import Database, RunLock, unwritable
 from rollcage.store.protocol import Repair, StopOrder
 from rollcage.store.sql import goes_on, put_order
 from rollcage.store.sql_repair import SqlRepair
+from rollcage.store.sqlite_database import RunLock, SqliteDatabase, unwritable
 from rollcage.store.sqlite_writer import SqliteWriter
 from rollcage.trace.events import seal_line
 from rollcage.trace.reader import tail_of
@@ -37,7 +37,7 @@ class SqliteStore(SqlRepair):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._database = Database(Path(path), f"sqlite:///{quote(os.fspath(path))}")
+        self._database = SqliteDatabase(Path(path), f"sqlite:///{quote(os.fspath(path))}")
         super().__init__(self._database)
 
     @contextlib.contextmanager

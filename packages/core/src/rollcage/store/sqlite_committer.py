@@ -17,11 +17,11 @@ from concurrent.futures import Future
 from typing import Final
 
 from rollcage.errors import StoreError, TraceUnwritable
-from rollcage.store.database import Database, identity, unwritable
 from rollcage.store.held import Held, Row
 from rollcage.store.sql import ATTEST
+from rollcage.store.sqlite_database import SqliteDatabase, identity, unwritable
 
-__all__ = ["APPEND", "Committer", "changed", "committer_of"]
+__all__ = ["APPEND", "SqliteCommitter", "changed", "committer_of"]
 
 # A line is added after the one that this writer wrote last, or not at all.
 APPEND: Final = (
@@ -33,10 +33,10 @@ _IDLE: Final = 5.0  # seconds
 _SOON: Final = 0.05  # seconds after which a line is added that nobody waits for
 
 
-class Committer:
+class SqliteCommitter:
     """Adds the lines of all runs that tasks of this process write to one file."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: SqliteDatabase) -> None:
         self._database = database
         self._file = identity(database)
         self._held: dict[int, Held] = {}
@@ -194,7 +194,7 @@ class Committer:
         return self._connection
 
 
-def changed(database: Database, count: int) -> str:
+def changed(database: SqliteDatabase, count: int) -> str:
     """Why a run is not written any more whose lines are not those that were written."""
     return (
         f"somebody else changed it while the run was live ({database.url}). Nothing more runs in "
@@ -202,8 +202,8 @@ def changed(database: Database, count: int) -> str:
     )
 
 
-_committers: weakref.WeakSet[Committer] = weakref.WeakSet()
-_by_file: weakref.WeakValueDictionary[object, Committer] = weakref.WeakValueDictionary()
+_committers: weakref.WeakSet[SqliteCommitter] = weakref.WeakSet()
+_by_file: weakref.WeakValueDictionary[object, SqliteCommitter] = weakref.WeakValueDictionary()
 _finding = threading.Lock()
 
 
@@ -219,11 +219,11 @@ def _leave_to_parent() -> None:
 os.register_at_fork(after_in_child=_leave_to_parent)
 
 
-def committer_of(database: Database) -> Committer:
+def committer_of(database: SqliteDatabase) -> SqliteCommitter:
     """The one of this process for this file."""
     key = (database.path, identity(database))
     with _finding:
         committer = _by_file.get(key)
         if committer is None:
-            committer = _by_file[key] = Committer(database)
+            committer = _by_file[key] = SqliteCommitter(database)
         return committer

@@ -11,11 +11,11 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from rollcage.errors import ControlLost, Forked, TraceUnwritable
-from rollcage.store.database import Database, RunLock, identity, unwritable
 from rollcage.store.held import Held, Row
 from rollcage.store.protocol import StopOrder
 from rollcage.store.sql import ATTEST, ends_again, order_of
-from rollcage.store.sqlite_committer import APPEND, Committer, changed, committer_of
+from rollcage.store.sqlite_committer import APPEND, SqliteCommitter, changed, committer_of
+from rollcage.store.sqlite_database import RunLock, SqliteDatabase, identity, unwritable
 from rollcage.trace.events import seal_line
 
 __all__ = ["SqliteWriter"]
@@ -41,7 +41,7 @@ class SqliteWriter:
 
     def __init__(
         self,
-        database: Database,
+        database: SqliteDatabase,
         run: str,
         place: int,
         lock: RunLock,
@@ -56,7 +56,7 @@ class SqliteWriter:
         self._durable = durable
         self._reopened = reopened
         self._held: Held | None = None  # where its lines queue
-        self._committer: Committer | None = None
+        self._committer: SqliteCommitter | None = None
         self._database = database
         self._place = place
         self._lock = lock

@@ -23,36 +23,14 @@ from typing import Final
 
 from rollcage.errors import StoreError, StoreInvalid, StoreReadOnly, TraceUnwritable
 from rollcage.store import disk, layout
-from rollcage.store.layout import APPLICATION
+from rollcage.store.sqlite_schema import bring_up, check_tables, make_tables
 
-__all__ = ["Database", "RunLock", "failed", "identity", "unwritable"]
+__all__ = ["RunLock", "SqliteDatabase", "failed", "identity", "unwritable"]
 
-VERSION: Final = 3
 WAIT: Final = 30.0  # seconds for another process that writes just now
 _IDLE: Final = 32  # connections that are kept open while nobody uses them
-_SCHEMA: Final = """
-CREATE TABLE kept (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT;
-CREATE TABLE runs (place INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL UNIQUE,
-  name TEXT NOT NULL, mode TEXT NOT NULL, source TEXT, time INTEGER NOT NULL, input TEXT,
-  status TEXT, count INTEGER, head TEXT) STRICT;
-CREATE INDEX runs_by_name ON runs (name, input);
-CREATE INDEX runs_by_source ON runs (source);
-CREATE INDEX runs_by_status ON runs (status);
-CREATE TABLE lines (place INTEGER, number INTEGER, line BLOB NOT NULL,
-  PRIMARY KEY (place, number)) STRICT, WITHOUT ROWID;
-CREATE TABLE orders (place INTEGER PRIMARY KEY, run TEXT NOT NULL, said_by TEXT NOT NULL,
-  reason TEXT NOT NULL, time INTEGER NOT NULL, kind TEXT NOT NULL DEFAULT 'stop') STRICT;
-CREATE TABLE documents (kind TEXT, key TEXT, data BLOB NOT NULL,
-  PRIMARY KEY (kind, key)) STRICT, WITHOUT ROWID;
-CREATE TABLE logs (name TEXT, number INTEGER, line BLOB NOT NULL,
-  PRIMARY KEY (name, number)) STRICT, WITHOUT ROWID;
-CREATE TABLE heads (name TEXT PRIMARY KEY, count INTEGER NOT NULL, head TEXT NOT NULL) STRICT;
-CREATE TABLE blobs (digest TEXT PRIMARY KEY, data BLOB NOT NULL) STRICT;
-"""
-_KIND: Final = ", kind TEXT NOT NULL DEFAULT 'stop'"  # of an order; the first version has none
-_BY_STATUS: Final = "CREATE INDEX runs_by_status ON runs (status)"  # since the third
 _FLOCK: Final = "hhqqi4x"  # struct flock: type, whence, start, length, process
-_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+_databases: weakref.WeakSet[SqliteDatabase] = weakref.WeakSet()
 _locks: weakref.WeakSet[RunLock] = weakref.WeakSet()
 _left: Final[list[sqlite3.Connection]] = []  # the parent's, in a forked child: never closed there
 
@@ -88,7 +66,7 @@ class RunLock:
             os.close(descriptor)
 
 
-class Database:
+class SqliteDatabase:
     """A SQLite file, made when something is first written to it.
 
     Connections are lent and returned, and used by one thread at a time.
@@ -207,11 +185,11 @@ class Database:
         try:
             connection.execute("PRAGMA trusted_schema = OFF")
             connection.execute("PRAGMA synchronous = NORMAL")  # of WAL: a kill loses nothing
-            if writable and not _is_made(connection):
-                _make_schema(connection)
-            self._check_schema(connection)
             if writable:
-                _bring_up(connection)
+                make_tables(connection)
+            check_tables(connection, self.path, self.url)
+            if writable:
+                bring_up(connection)
                 _write_ahead(connection)
         except BaseException:
             connection.close()
@@ -235,27 +213,6 @@ class Database:
                 os.link(new, self.path)
         finally:
             new.unlink()
-
-    def _check_schema(self, connection: sqlite3.Connection) -> None:
-        """Refuse a file that is another program's, of another version, or that was tampered with.
-
-        A trigger or a view in it would act in our name.
-        """
-        application = connection.execute("PRAGMA application_id").fetchone()[0]
-        if application != APPLICATION:
-            raise StoreInvalid(f"{self.path} is no store of Rollcage; name a file of its own")
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if not 1 <= version <= VERSION:
-            raise StoreError(
-                f"the store {self.url} has the schema {version}, and this Rollcage knows "
-                f"{VERSION}: use the Rollcage that wrote it, or a newer one"
-            )
-        own = "SELECT sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
-        if {row[0] for row in connection.execute(own)} != set(_statements(version)):
-            raise StoreError(
-                f"the tables of {self.url} are not those that Rollcage made: somebody changed "
-                f"them; bring the file back from a backup"
-            )
 
     # --- locks -----------------------------------------------------------------------------------
 
@@ -314,58 +271,6 @@ class Database:
                 os.close(descriptor)
 
 
-def _statements(version: int = VERSION) -> list[str]:
-    """What makes the tables of a version."""
-    schema = _SCHEMA if version > 1 else _SCHEMA.replace(_KIND, "")
-    statements = [each.strip() for each in schema.split(";") if each.strip()]
-    return [each for each in statements if version > 2 or each != _BY_STATUS]
-
-
-def _bring_up(connection: sqlite3.Connection) -> None:
-    """Bring a store of an older version to this one, its orders with it."""
-    if connection.execute("PRAGMA user_version").fetchone()[0] == VERSION:
-        return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version < 2:
-            given = connection.execute("SELECT * FROM orders").fetchall()
-            connection.execute("DROP TABLE orders")  # to alter it would leave another text of it
-            connection.execute(next(each for each in _statements() if "TABLE orders" in each))
-            add = "INSERT INTO orders (place, run, said_by, reason, time) VALUES (?, ?, ?, ?, ?)"
-            connection.executemany(add, given)
-        if version < 3:
-            connection.execute(_BY_STATUS)
-            connection.execute(f"PRAGMA user_version = {VERSION}")
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
-def _is_made(connection: sqlite3.Connection) -> bool:
-    """Whether whoever made the file came to make its tables."""
-    tables: int = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
-    application: int = connection.execute("PRAGMA application_id").fetchone()[0]
-    return bool(tables or application)
-
-
-def _make_schema(connection: sqlite3.Connection) -> None:
-    connection.execute("BEGIN IMMEDIATE")  # before it has a log: the header says at once what it is
-    try:
-        if not _is_made(connection):  # else another process was first
-            for statement in _statements():
-                connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {APPLICATION}")
-            connection.execute(f"PRAGMA user_version = {VERSION}")
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
 def _write_ahead(connection: sqlite3.Connection) -> None:
     """Have the database keep a log, if it has none yet: SQLite itself waits for nobody there."""
     until = time.monotonic() + WAIT
@@ -410,7 +315,7 @@ def unwritable(run: str, error: sqlite3.Error | OSError) -> TraceUnwritable:
     return TraceUnwritable(f"the trace of run {run} can't be written: {said}")
 
 
-def identity(database: Database) -> tuple[int, int] | None:
+def identity(database: SqliteDatabase) -> tuple[int, int] | None:
     """Which file has the store's name now; None where there is none."""
     try:
         found = os.stat(database.path)  # noqa: PTH116 - on the hot path

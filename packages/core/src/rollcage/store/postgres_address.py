@@ -1,0 +1,116 @@
+"""Which PostgreSQL database is meant: a URL taken apart, and errors that keep its password."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import re
+from hashlib import sha256
+from typing import Final
+from urllib.parse import unquote
+
+import psycopg
+
+from rollcage.errors import StoreError, StoreInvalid, StoreReadOnly
+from rollcage.store.jobs import without_password
+
+__all__ = ["MAY_NOT", "Address", "failed", "lock_key", "parse", "said"]
+
+MAY_NOT: Final = ("25006", "42501")
+"""What PostgreSQL says of a transaction that only reads, and of a right that is missing."""
+
+_OWN: Final = {"store_timeout": 30.0, "silence_timeout": 10.0}  # seconds; parameters of a URL
+_SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,39}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Address:
+    """Which database is meant.
+
+    Attributes:
+        conninfo: what libpq is given; the only place where a password is.
+        url: what the store is called, without a password.
+        schema: where its tables are.
+        timeout: how long the database may be down before runs halt (seconds).
+        silence: after how long either side gives up a connection that says nothing (seconds).
+        secrets: what is taken out of what libpq says.
+    """
+
+    conninfo: str = dataclasses.field(repr=False)
+    url: str
+    schema: str
+    timeout: float
+    silence: float
+    secrets: tuple[str, ...] = dataclasses.field(repr=False)
+
+
+def parse(url: str, patience: float | None = None) -> Address:
+    """Take apart a URL, as libpq knows it, with parameters of our own beside.
+
+    Args:
+        url: the URL.
+        patience: seconds for which the database may be down or silent, where that is not in it.
+
+    Raises:
+        StoreError: it has another form.
+    """
+    where, _, query = url.partition("://")[2].partition("?")
+    host, slash, path = where.partition("/")
+    who, at, host = host.rpartition("@")
+    password = who.partition(":")[2]
+    secrets = [password]
+    own: dict[str, str] = {}
+    given: list[str] = []
+    for part in filter(None, query.split("&")):
+        name, _, value = part.partition("=")
+        if name == "schema" or name in _OWN:
+            own[name] = unquote(value)
+            continue
+        given.append(part)
+        if name in ("password", "sslpassword"):
+            secrets.append(value)
+    called = without_password(f"postgresql://{url.partition('://')[2]}")
+    schema = own.get("schema", "rollcage")
+    if _SCHEMA.fullmatch(schema) is None or schema.startswith("pg_"):
+        raise StoreInvalid(
+            f"{called}: {schema!r} can't be the schema of a store: use up to 40 lower-case letters,"
+            f" digits and underscores"
+        )
+    timeout, silence = (
+        _seconds(called, name, own.get(name), patience or usual) for name, usual in _OWN.items()
+    )
+    conninfo = f"postgresql://{who}{at}{host}{slash}{path}{'?' * bool(given)}{'&'.join(given)}"
+    hidden = {text for each in secrets for text in (each, unquote(each)) if text}
+    longest_first = tuple(sorted(hidden, key=len, reverse=True))
+    return Address(conninfo, called, schema, timeout, silence, longest_first)
+
+
+def _seconds(url: str, name: str, given: str | None, usual: float) -> float:
+    if given is None:
+        return usual
+    with contextlib.suppress(ValueError):
+        seconds = float(given)
+        if 0 < seconds < math.inf:
+            return seconds
+    raise StoreInvalid(f"{url}: {name}={given!r} is no number of seconds")
+
+
+def lock_key(schema: str, what: str) -> int:
+    """The advisory lock that stands for something of a store."""
+    digest = sha256(f"rollcage\0{schema}\0{what}".encode()).digest()
+    return int.from_bytes(digest[:8], signed=True)
+
+
+def failed(address: Address, error: psycopg.Error) -> StoreError:
+    """The error that says what the database refused; its own type where nothing may be written."""
+    kind = StoreReadOnly if error.sqlstate in MAY_NOT else StoreError
+    return kind(f"the store {address.url} can't be used: {said(address, error)}")
+
+
+def said(address: Address, error: psycopg.Error | OSError) -> str:
+    """What PostgreSQL says, without a password."""
+    text = " ".join(str(error).split())
+    for secret in address.secrets:
+        text = text.replace(secret, "***")
+    return text or type(error).__name__
