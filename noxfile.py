@@ -4,9 +4,11 @@
 each version is the one that constraints.txt says (only `floor` leaves it aside).
 """
 
+import fcntl
 import os
 import re
 import shutil
+from hashlib import sha256
 from pathlib import Path
 
 import nox
@@ -125,12 +127,35 @@ ADAPTERS_TESTS = groups("test", "test-cli", *(f"test-{adapter}" for adapter in A
 
 
 def wheels(session: nox.Session, *folders: str) -> list[str]:
-    """The wheels of these folders: each from an sdist, so both are complete."""
-    dist = Path(session.create_tmp())
+    """The wheels of these folders: each from an sdist, so both are complete.
+
+    A wheel is built once for all sessions, also where they run at the same time.
+    """
+    found = []
     for folder in folders:
-        build = ("uv", "build", "--quiet", "--clear", folder, "--out-dir", str(dist / folder))
-        session.run(*build, *CONSTRAINTS[2:], external=True)
-    return [str(path) for folder in folders for path in (dist / folder).glob("*.whl")]
+        dist = session.cache_dir.resolve() / "wheels" / folder
+        dist.mkdir(parents=True, exist_ok=True)
+        built, made_of = dist / "built", digest_of(Path("constraints.txt"), Path(folder))
+        with (dist / "made_of").open("a+") as stamp:
+            fcntl.flock(stamp, fcntl.LOCK_EX)
+            stamp.seek(0)
+            if stamp.read() != made_of:
+                build = ("uv", "build", "--quiet", "--clear", folder, "--out-dir", str(built))
+                session.run(*build, *CONSTRAINTS[2:], external=True)
+                stamp.truncate(0)
+                stamp.write(made_of)
+        found += [str(path) for path in built.glob("*.whl")]
+    return found
+
+
+def digest_of(*paths: Path) -> str:
+    """The digest of these files, and of what is in these folders."""
+    files = sorted(each for path in paths for each in (path, *path.rglob("*")) if each.is_file())
+    digest = sha256()
+    for file in files:
+        if "__pycache__" not in file.parts:
+            digest.update(f"{file} {sha256(file.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()
 
 
 def moving(adapter: str) -> list[str]:
