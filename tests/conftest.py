@@ -45,7 +45,8 @@ def run_offline(tmp_path_factory: pytest.TempPathFactory) -> Run:
         "PYTHONWARNINGS": "error",
         "COLUMNS": "160",
         "NO_COLOR": "1",
-        "PYTEST_ADDOPTS": "-p no:cacheprovider -o asyncio_default_fixture_loop_scope=function",
+        "PYTEST_ADDOPTS": "-p no:cacheprovider -p no:langsmith_plugin "  # which takes a second
+        "-o asyncio_default_fixture_loop_scope=function",
     }
 
     def run(*command: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
