@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from rollcage_policy.limits import Limit, Limits, Loops, Rate
     from rollcage_policy.meter import Meter, Ticket
     from rollcage_policy.named import Named
-    from rollcage_policy.policy import Evaluation, Policy, PolicyRule
+    from rollcage_policy.policy import Evaluation, Policy
     from rollcage_policy.presets import PRESETS
     from rollcage_policy.prices import ModelPrice, Prices
     from rollcage_policy.recorded import Figures
     from rollcage_policy.rerun import Judged, Rerun
+    from rollcage_policy.rules import PolicyRule
     from rollcage_policy.trial import Explained, Trial, Tried, fixed_resolver
     from rollcage_policy.unreachable import Doubt, doubts
 
@@ -78,7 +79,7 @@ _LATE: Final = {
     "ModelPrice": "prices",
     "Named": "named",
     "Policy": "policy",
-    "PolicyRule": "policy",
+    "PolicyRule": "rules",
     "Prices": "prices",
     "Rate": "limits",
     "Rerun": "rerun",

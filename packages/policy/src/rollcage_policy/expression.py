@@ -19,15 +19,21 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from rollcage_policy.tokens import END, ConditionInvalid, Token, literal, place, tokens
+from rollcage_policy.vocabulary import (
+    ARITHMETIC,
+    CLOSED,
+    CONTINUING,
+    FUNCTIONS,
+    GATHERING,
+    LOOPS,
+    METHODS,
+    RELATIONS,
+    ROOTS,
+    TYPES,
+    WORDS,
+)
 
-__all__ = [
-    "MOST_CHARACTERS",
-    "ROOTS",
-    "ConditionInvalid",
-    "Expression",
-    "read_expression",
-    "variable",
-]  # fmt: skip
+__all__ = ["MOST_CHARACTERS", "Expression", "read_expression", "variable"]
 
 MOST_CHARACTERS: Final = 4096
 """How long a condition may be."""
@@ -39,31 +45,6 @@ _MOST_RELATIONS: Final = 8
 _MOST_LOOPS: Final = 8
 _MOST_LOOPS_IN_LOOPS: Final = 2
 
-ROOTS: Final[Mapping[str, frozenset[str] | None]] = {
-    "args": None,
-    "const": None,
-    "labels": None,
-    "tool": frozenset(
-        {"name", "version", "effect", "risk", "reversible", "idempotent", "permissions", "kind"}
-    ),
-    "agent": frozenset({"name"}),
-    "run": frozenset({"id", "name", "calls", "tokens", "cost", "elapsed"}),
-}
-"""What a condition sees, with the fields of each; None where they are not the same for all."""
-
-_TYPES: Final = frozenset(
-    {"int", "uint", "double", "bool", "string", "bytes", "list", "map", "null_type", "type"}
-)
-_WORDS: Final = frozenset({"true", "false", "null"})
-_GATHERING: Final = frozenset({"map", "filter"})  # copy all that they have so far, each time
-_LOOPS: Final = frozenset({"all", "exists", "exists_one", "existsOne"}) | _GATHERING
-_FUNCTIONS: Final = frozenset(
-    {"size", "has", "type", "dyn", "int", "uint", "double", "string", "bytes", "timestamp"}
-) | {"duration"}
-_METHODS: Final = frozenset(
-    {"size", "contains", "startsWith", "endsWith", "matches", "getFullYear", "getMonth", "getDate"}
-) | {"getDayOfMonth", "getDayOfWeek", "getDayOfYear", "getHours", "getMinutes", "getSeconds",
-     "getMilliseconds"}  # fmt: skip
 _OURS: Final = 100  # how many of CEL's own operations a function of ours may take
 
 # `const` is a reserved word of CEL, and its `matches` compiles the pattern each time: both stand
@@ -242,7 +223,7 @@ class _Reading:
         elif sign == ".":
             self._chained(token)
             before = self._at(at - 1)
-            if before.kind == "end" or (before.kind == "sign" and before.text not in _CLOSED):
+            if before.kind == "end" or (before.kind == "sign" and before.text not in CLOSED):
                 raise self._fail(token, "a name can't begin with a dot")
         else:
             self._operator(token)
@@ -251,9 +232,9 @@ class _Reading:
         here = self.open[-1]
         here.chain = 0
         self.operations += 1
-        if token.text in _ARITHMETIC:
+        if token.text in ARITHMETIC:
             self._summed(token)
-        elif token.text in _RELATIONS:
+        elif token.text in RELATIONS:
             here.relations += 1
             if here.relations > _MOST_RELATIONS:
                 raise self._fail(token, f"more than {_MOST_RELATIONS} comparisons in a row")
@@ -281,7 +262,7 @@ class _Reading:
         self._chained(token)
         bracket = _Bracket(_OPENING[token.text], before=self.operations)
         name, dot = before.text, self._at(at - 2).text
-        if token.text == "(" and before.kind == "name" and dot == "." and name in _LOOPS:
+        if token.text == "(" and before.kind == "name" and dot == "." and name in LOOPS:
             self._enter_loop(at, bracket, name)
         elif token.text != "(":
             self.literals += 1
@@ -291,7 +272,7 @@ class _Reading:
         variable, comma = self._at(at + 1), self._at(at + 2)
         if variable.kind != "name" or comma.text != ",":
             return  # not what CEL takes: it says so itself
-        if variable.text in self.roots or variable.text in _TYPES | _WORDS:
+        if variable.text in self.roots or variable.text in TYPES | WORDS:
             raise self._fail(variable, f"a loop can't call its variable {variable.text!r}")
         around = [each for each in self.open if each.loop]
         if any(each.variable == variable.text for each in around):
@@ -315,7 +296,7 @@ class _Reading:
                 found.append(text)
             elif self._at(at).text != ",":
                 return None
-        is_index = self._at(at - 1).kind == "name" or self._at(at - 1).text in _CLOSED
+        is_index = self._at(at - 1).kind == "name" or self._at(at - 1).text in CLOSED
         return None if is_index else tuple(found)
 
     def _leave(self) -> None:
@@ -327,7 +308,7 @@ class _Reading:
         else:
             around = [each for each in self.open if each.loop and each.domain is None]
             looks_out = left.looks_out or any(each.looks_out for each in around)
-            degree = len(around) + 1 + (left.loop in _GATHERING) + looks_out
+            degree = len(around) + 1 + (left.loop in GATHERING) + looks_out
             self.degree = max(self.degree, degree)
         if left.loop == "map":
             self.growth *= 1 + left.sums
@@ -338,13 +319,13 @@ class _Reading:
         before, after = self._at(at - 1), self._at(at + 1)
         if after.text == "(":
             self._call(at, token, is_method=before.text == ".")
-        elif before.text == "." or token.text in _WORDS:
+        elif before.text == "." or token.text in WORDS:
             return
         elif token.text == "in":
             self._operator(token)
         elif token.text in self.roots:
             self._root(at, token)
-        elif not self._is_bound(at, token) and token.text not in _TYPES:
+        elif not self._is_bound(at, token) and token.text not in TYPES:
             known = [*self.roots, *(each.variable for each in self.open if each.loop)]
             raise self._fail(token, f"unknown name {token.text!r}{_nearest(token.text, known)}")
 
@@ -361,12 +342,12 @@ class _Reading:
 
     def _call(self, at: int, token: Token, *, is_method: bool) -> None:
         name = token.text
-        if name in _LOOPS and is_method:
+        if name in LOOPS and is_method:
             self.operations += 1
             return
-        known = (_METHODS if is_method else _FUNCTIONS) | self.ours
+        known = (METHODS if is_method else FUNCTIONS) | self.ours
         if name not in known:
-            known = known | _LOOPS if is_method else known
+            known = known | LOOPS if is_method else known
             raise self._fail(token, f"unknown function {name!r}{_nearest(name, known)}")
         if name == "matches":
             pattern = literal(self._at(at + 2))
@@ -404,7 +385,7 @@ class _Reading:
             return self._texts_of(field)
         if self._at(at - 1).text == "in" and after.text not in ("[", "."):
             element = self._at(at - 2)
-            if self._at(at - 3).text not in _CONTINUING:
+            if self._at(at - 3).text not in CONTINUING:
                 return self._texts_of(element)
         return None
 
@@ -419,10 +400,6 @@ class _Reading:
 
 
 _NO_PATTERN: Final = 'the pattern of matches has to stand here, as r"…"'
-_CLOSED: Final = frozenset({")", "]", "}"})
-_ARITHMETIC: Final = frozenset({"+", "-", "*", "/", "%"})
-_RELATIONS: Final = frozenset({"==", "!=", "<", "<=", ">", ">=", "in"})
-_CONTINUING: Final = _ARITHMETIC | {"."}  # what stands before is more than a name
 
 
 def _states(pattern: str) -> int:

@@ -8,136 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
-from fnmatch import fnmatchcase
 from typing import Final
 
 from rollcage.gate import Spent, StepView, Verdict
 
+from rollcage_policy.bounds import Bound, UsedUp
 from rollcage_policy.circles import Circles, Seen
-from rollcage_policy.limits import Limit, Limits, Rate
+from rollcage_policy.limits import Limits
 from rollcage_policy.prices import PICO, Price, Prices
 
 __all__ = ["Meter", "Ticket"]
 
 _CACHED: Final = 4096  # kinds of calls of which it is remembered what concerns them
-_NANO: Final = 10**9
 _FREE: Final = Price(0, 0, 0)
 
 
 class _ClockFailed(Exception):
     """The clock raised, went backwards, or gave no time."""
-
-
-class _Count:
-    """What was used up of one limit, by the run, or by one tool or agent."""
-
-    __slots__ = ("began", "calls", "cost", "in_flight", "starts", "tokens", "untold")
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.in_flight = 0
-        self.cost = 0  # 1/PICO
-        self.tokens = 0
-        self.began: int | None = None  # monotonic, ns
-        self.starts: deque[int] = deque()  # when calls began, within the rate's span
-        self.untold = ""  # a model that did not say what it used
-
-
-class _Bound:
-    """A limit, made ready."""
-
-    __slots__ = ("cost", "limit", "nanoseconds", "rate", "timed", "told")
-
-    def __init__(self, limit: Limit) -> None:
-        self.limit = limit
-        self.rate = None if limit.rate is None else Rate.parse(limit.rate)
-        self.cost = None if limit.cost is None else round(limit.cost * PICO)
-        self.nanoseconds = None if limit.seconds is None else round(limit.seconds * _NANO)
-        self.timed = self.rate is not None or self.nanoseconds is not None
-        self.told = "" if limit.tools == ("*",) else f" of {', '.join(limit.tools)}"
-
-    def concerns(self, kind: str, name: str, agent: str) -> bool:
-        limit = self.limit
-        return (
-            kind in limit.kinds
-            and any(fnmatchcase(name, glob) for glob in limit.tools)
-            and any(fnmatchcase(agent, glob) for glob in limit.agents)
-        )
-
-    def scope(self, view: StepView) -> str:
-        if self.limit.per == "run":
-            return ""
-        return f"{view.kind} {view.name}" if self.limit.per == "tool" else view.agent
-
-    def room(self, count: _Count, view: StepView, price: Price, now: int) -> Verdict | None:
-        """What the limit says where there is no room for one more call; None where there is."""
-        limit = self.limit
-        whose = {"run": "this run", "tool": view.name}.get(limit.per) or (
-            f"agent {view.agent}" if view.agent else "this agent"
-        )
-        if limit.calls is not None and count.calls >= limit.calls:
-            said = f"{whose} may make {limit.calls} calls{self.told}, and has made them"
-            return self.verdict("limit_calls", said)
-        if limit.concurrency is not None and count.in_flight >= limit.concurrency:
-            said = f"{whose} may have {limit.concurrency} calls{self.told} at once, and has them"
-            return self.verdict("limit_concurrency", said, "Call it again when one has ended.")
-        if (limit.tokens is not None or self.cost is not None) and view.kind == "model":
-            unknown = self._unknown(count, view, price)
-            if unknown is not None:
-                return unknown
-        if limit.tokens is not None and count.tokens >= limit.tokens:
-            said = f"{whose} may use {limit.tokens} tokens{self.told}; {count.tokens} are used"
-            return self.verdict("limit_tokens", said)
-        if self.cost is not None and self._is_spent(count, price):
-            said = (
-                f"{whose} may spend {_amount(self.cost)}{self.told}; {_amount(count.cost)} is "
-                f"spent, and this call costs {_amount(price.call) if price.call else 'more'}"
-            )
-            return self.verdict("limit_cost", said)
-        began = now if count.began is None else count.began
-        if self.nanoseconds is not None and now - began >= self.nanoseconds:
-            said = f"{whose} had {limit.seconds:g} s{self.told}, and the time is up"
-            return self.verdict("limit_time", said)
-        if self.rate is not None and limit.decision == "ask":
-            return self.pace(count, view, now)
-        return None
-
-    def pace(self, count: _Count, view: StepView, now: int) -> Verdict | None:
-        """What the limit says where too many calls began within its span of time."""
-        assert self.rate is not None
-        span = self.rate.seconds * _NANO
-        while count.starts and now - count.starts[0] >= span:
-            count.starts.popleft()
-        if len(count.starts) < self.rate.calls:
-            return None
-        wait = -(-(count.starts[0] + span - now) // _NANO)
-        of = f" of {view.name}" if self.limit.per == "tool" else self.told
-        said = f"no more than {self.rate.calls} calls{of} may begin within {self.rate.seconds} s"
-        return self.verdict("limit_rate", said, f"Call it again in {wait} s.")
-
-    def _is_spent(self, count: _Count, price: Price) -> bool:
-        """Whether a call can't be paid for. What a model's tokens cost shows when it has ended."""
-        assert self.cost is not None
-        if price.input or price.output:
-            return count.cost >= self.cost or count.cost + price.call > self.cost
-        return price.call > 0 and count.cost + price.call > self.cost
-
-    def _unknown(self, count: _Count, view: StepView, price: Price) -> Verdict | None:
-        """What can't be counted can't be limited."""
-        if self.cost is not None and price.input is None:
-            said = f"what {view.name} costs is not known, and it may spend {_amount(self.cost)}"
-            remedy = f'The policy needs a price: [prices.models."{view.name}"].'
-            return Verdict("deny", said, "price_unknown", self.limit.id, remedy)
-        if count.untold and (self.limit.tokens is not None or price.input or price.output):
-            said = f"{count.untold} does not say how many tokens it used, so they can't be limited"
-            return Verdict("deny", said, "usage_unknown", self.limit.id)
-        return None
-
-    def verdict(self, code: str, said: str, remedy: str = "Finish with what you have.") -> Verdict:
-        limit = self.limit
-        return Verdict(limit.decision, limit.reason or said, code, limit.id, limit.remedy or remedy)
 
 
 class Ticket:
@@ -156,7 +45,7 @@ class Ticket:
         self.verdict = verdict
         self._meter = meter
         self.view = view
-        self.taken: list[tuple[_Bound, _Count]] = []
+        self.taken: list[tuple[Bound, UsedUp]] = []
         self.price = _FREE
         self.paced = False
         self.seen: Seen | None = None
@@ -197,15 +86,15 @@ class Meter:
     """
 
     def __init__(self, limits: Limits, prices: Prices, clock: Callable[[], int]) -> None:
-        self._bounds = tuple(_Bound(each) for each in limits.rules)
+        self._bounds = tuple(Bound(each) for each in limits.rules)
         self._circles = Circles(limits.loops) if limits.loops else None
         self._prices = prices
         self._clock = clock
         self._lock = threading.Lock()
         self._last: int | None = None  # the clock's, when it was looked at before
-        self._counts: dict[tuple[_Bound, str], _Count] = {}
+        self._counts: dict[tuple[Bound, str], UsedUp] = {}
         self._concerned: OrderedDict[
-            tuple[str, str, str], tuple[Price, bool, tuple[_Bound, ...]]
+            tuple[str, str, str], tuple[Price, bool, tuple[Bound, ...]]
         ] = OrderedDict()
         self._limits_nothing = not (limits or prices.calls or prices.models)
         self._calls = self._tokens = self._cost = 0
@@ -301,7 +190,7 @@ class Meter:
         self._last = now
         return now
 
-    def _concern(self, view: StepView) -> tuple[Price, bool, tuple[_Bound, ...]]:
+    def _concern(self, view: StepView) -> tuple[Price, bool, tuple[Bound, ...]]:
         """A call's price, and the limits that concern it, and whether they look at the clock."""
         call = view.kind, view.name, view.agent
         found = self._concerned.get(call)
@@ -314,11 +203,11 @@ class Meter:
                 self._concerned.popitem(last=False)
         return found
 
-    def _count(self, bound: _Bound, view: StepView) -> _Count:
+    def _count(self, bound: Bound, view: StepView) -> UsedUp:
         at = bound, bound.scope(view)
         count = self._counts.get(at)
         if count is None:
-            count = self._counts[at] = _Count()
+            count = self._counts[at] = UsedUp()
             if bound.limit.per == "run":
                 count.began = self._opened
         return count
@@ -327,7 +216,7 @@ class Meter:
         price, timed, bounds = self._concern(view)
         now = self._now() if timed else 0
         verdict: Verdict | None = None
-        taken: list[tuple[_Bound, _Count]] = []
+        taken: list[tuple[Bound, UsedUp]] = []
         for bound in bounds:
             count = self._count(bound, view)
             taken.append((bound, count))
@@ -408,7 +297,3 @@ def _stronger(one: Verdict | None, other: Verdict | None) -> Verdict | None:
     if one is None or other is None:
         return one or other
     return other if other.decision == "deny" != one.decision else one
-
-
-def _amount(pico: int) -> str:
-    return f"{pico / PICO:.6g}"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Callable, Iterable, Mapping
-from fnmatch import translate
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
@@ -16,20 +14,19 @@ from rollcage.errors import PolicyInvalid, PolicyProblem
 from rollcage.gate import Decision, Labels, PolicyGuard, StepView, Verdict
 from rollcage.trace import encode, jcs
 
-from rollcage_policy.conditions import NO_BOOL, Condition, ConditionFailed, Sight, failed
-from rollcage_policy.tokens import ConditionInvalid
+from rollcage_policy.conditions import NO_BOOL, ConditionFailed, Sight, failed
+from rollcage_policy.rules import PolicyRule, rules_of
 
 if TYPE_CHECKING:  # models of what a file may say take 40 ms to build: only a policy needs them
     from rollcage_policy.limits import Limits
-    from rollcage_policy.loading import LoadedPolicy, Placed
+    from rollcage_policy.loading import LoadedPolicy
     from rollcage_policy.meter import Meter
     from rollcage_policy.policyfile import ApprovalTerms, Flow, Mode
     from rollcage_policy.prices import Prices
 
-__all__ = ["Evaluation", "Policy", "PolicyRule"]
+__all__ = ["Evaluation", "Policy"]
 
 _MOST_PLANS: Final = 1024  # contracts by agents of a process; beyond that they are selected again
-_CODES: Final = {"allow": "allowed", "ask": "approval_required", "deny": "denied"}
 _WEIGHTS: Final = {"allow": 0, "ask": 1, "deny": 2}
 _DENY: Final = 2
 _DEFAULTS: Final[Mapping[Decision, Verdict]] = {
@@ -37,48 +34,6 @@ _DEFAULTS: Final[Mapping[Decision, Verdict]] = {
     "ask": Verdict("ask", "no rule of the policy matches this call", "no_rule", "default"),
     "deny": Verdict("deny", "no rule of the policy allows this call", "no_rule", "default"),
 }
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class PolicyRule:
-    """A rule, ready to be asked; see `RuleData` for what each part says.
-
-    Attributes:
-        where: the file that it is in, or whose preset it is of.
-        line: its line there (from 1).
-        verdict: what a call gets that it holds for.
-        condition: `when`, compiled.
-    """
-
-    id: str
-    tools: tuple[str, ...]
-    agents: tuple[str, ...]
-    kinds: tuple[str, ...]
-    effects: tuple[str, ...] | None
-    when: str | None
-    where: str
-    line: int
-    verdict: Verdict
-    condition: Condition | None = dataclasses.field(repr=False)
-    _tools: Callable[[str], bool] = dataclasses.field(repr=False)
-    _agents: Callable[[str], bool] = dataclasses.field(repr=False)
-
-    @property
-    def decision(self) -> Decision:
-        """`allow`, `ask` or `deny`."""
-        return self.verdict.decision
-
-    def passes_over(self, view: StepView) -> str:
-        """Why it is not about a call, whatever its arguments; empty where it is."""
-        if not self._tools(view.contract.name):
-            return "tools"
-        if not self._agents(view.agent):
-            return "agents"
-        if view.kind not in self.kinds:
-            return "kinds"
-        if self.effects is not None and view.contract.effect not in self.effects:
-            return "effects"
-        return ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -156,7 +111,7 @@ class Policy(PolicyGuard):
             "mode": resolved.mode,
             "strict": resolved.strict,
             "flow": resolved.flow,
-            "rules": tuple(_rules(resolved, problems)),
+            "rules": tuple(rules_of(resolved, problems)),
             "constants": MappingProxyType(dict(resolved.constants)),
             "limits": resolved.limits,
             "labels": MappingProxyType(dict(resolved.labels)),
@@ -352,62 +307,6 @@ def _failed(rule: str, error: ConditionFailed | str) -> Verdict:
         "rule_error",
         rule,
     )
-
-
-# --- out of data ---------------------------------------------------------------------------------
-
-
-def _rules(resolved: LoadedPolicy, problems: list[PolicyProblem]) -> Iterable[PolicyRule]:
-    for placed in resolved.rules:
-        data = placed.rule
-        yield PolicyRule(
-            id=data.id,
-            tools=tuple(data.tools),
-            agents=tuple(data.agents),
-            kinds=tuple(data.kinds),
-            effects=None if data.effects is None else tuple(data.effects),
-            when=data.when,
-            where=placed.document.where,
-            line=placed.document.line(placed.path),
-            verdict=Verdict(
-                data.decision,
-                data.reason,
-                data.code or _CODES[data.decision],
-                data.id,
-                data.remedy,
-            ),
-            condition=_condition(placed, resolved.constants, problems),
-            _tools=_matcher(data.tools),
-            _agents=_matcher(data.agents),
-        )
-
-
-def _condition(
-    placed: Placed, constants: Mapping[str, Any], problems: list[PolicyProblem]
-) -> Condition | None:
-    if placed.rule.when is None:
-        return None
-    try:
-        return Condition(placed.rule.when, constants)
-    except ConditionInvalid as error:
-        problems.append(placed.problem(str(error), "when"))
-        return None
-
-
-def _matcher(globs: Iterable[str]) -> Callable[[str], bool]:
-    """Tells whether a name matches one of some globs."""
-    names = frozenset(each for each in globs if not re.search(r"[*?\[]", each))
-    patterns = [each for each in globs if each not in names]
-    if "*" in patterns:
-        return _any_name
-    if not patterns:
-        return names.__contains__
-    match = re.compile("|".join(map(translate, patterns))).match
-    return lambda name: name in names or match(name) is not None
-
-
-def _any_name(_: str) -> bool:
-    return True
 
 
 def _digest(resolved: LoadedPolicy) -> str:

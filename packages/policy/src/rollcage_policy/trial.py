@@ -16,8 +16,9 @@ from rollcage.gate import Resolver, StepView, Verdict, system_resolver
 
 from rollcage_policy.functions import surroundings
 from rollcage_policy.named import Named
-from rollcage_policy.policy import Evaluation, Policy, PolicyRule
+from rollcage_policy.policy import Evaluation, Policy
 from rollcage_policy.recorded import Unknown
+from rollcage_policy.rules import PolicyRule
 
 __all__ = ["NOTHING_UNKNOWN", "Explained", "Trial", "Tried", "fixed_resolver"]
 

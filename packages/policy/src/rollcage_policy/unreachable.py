@@ -12,7 +12,8 @@ from rollcage import Contract
 from rollcage.gate import StepView
 
 from rollcage_policy.conditions import Sight, failed
-from rollcage_policy.policy import Policy, PolicyRule
+from rollcage_policy.policy import Policy
+from rollcage_policy.rules import PolicyRule
 
 __all__ = ["Doubt", "doubts"]
 

@@ -1,0 +1,133 @@
+"""Limits of a policy made ready: what was used up of each, and whether there is room for a call."""
+
+from __future__ import annotations
+
+from collections import deque
+from fnmatch import fnmatchcase
+from typing import Final
+
+from rollcage.gate import StepView, Verdict
+
+from rollcage_policy.limits import Limit, Rate
+from rollcage_policy.prices import PICO, Price
+
+__all__ = ["Bound", "UsedUp"]
+
+_NANO: Final = 10**9
+
+
+class UsedUp:
+    """What was used up of one limit, by the run, or by one tool or agent."""
+
+    __slots__ = ("began", "calls", "cost", "in_flight", "starts", "tokens", "untold")
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.in_flight = 0
+        self.cost = 0  # 1/PICO
+        self.tokens = 0
+        self.began: int | None = None  # monotonic, ns
+        self.starts: deque[int] = deque()  # when calls began, within the rate's span
+        self.untold = ""  # a model that did not say what it used
+
+
+class Bound:
+    """A limit, made ready."""
+
+    __slots__ = ("cost", "limit", "nanoseconds", "rate", "timed", "told")
+
+    def __init__(self, limit: Limit) -> None:
+        self.limit = limit
+        self.rate = None if limit.rate is None else Rate.parse(limit.rate)
+        self.cost = None if limit.cost is None else round(limit.cost * PICO)
+        self.nanoseconds = None if limit.seconds is None else round(limit.seconds * _NANO)
+        self.timed = self.rate is not None or self.nanoseconds is not None
+        self.told = "" if limit.tools == ("*",) else f" of {', '.join(limit.tools)}"
+
+    def concerns(self, kind: str, name: str, agent: str) -> bool:
+        """Whether it counts the calls of this tool or model by this agent."""
+        limit = self.limit
+        return (
+            kind in limit.kinds
+            and any(fnmatchcase(name, glob) for glob in limit.tools)
+            and any(fnmatchcase(agent, glob) for glob in limit.agents)
+        )
+
+    def scope(self, view: StepView) -> str:
+        """Among which calls it counts one: those of the run, or of one tool or agent."""
+        if self.limit.per == "run":
+            return ""
+        return f"{view.kind} {view.name}" if self.limit.per == "tool" else view.agent
+
+    def room(self, count: UsedUp, view: StepView, price: Price, now: int) -> Verdict | None:
+        """What the limit says where there is no room for one more call; None where there is."""
+        limit = self.limit
+        whose = {"run": "this run", "tool": view.name}.get(limit.per) or (
+            f"agent {view.agent}" if view.agent else "this agent"
+        )
+        if limit.calls is not None and count.calls >= limit.calls:
+            said = f"{whose} may make {limit.calls} calls{self.told}, and has made them"
+            return self.verdict("limit_calls", said)
+        if limit.concurrency is not None and count.in_flight >= limit.concurrency:
+            said = f"{whose} may have {limit.concurrency} calls{self.told} at once, and has them"
+            return self.verdict("limit_concurrency", said, "Call it again when one has ended.")
+        if (limit.tokens is not None or self.cost is not None) and view.kind == "model":
+            unknown = self._unknown(count, view, price)
+            if unknown is not None:
+                return unknown
+        if limit.tokens is not None and count.tokens >= limit.tokens:
+            said = f"{whose} may use {limit.tokens} tokens{self.told}; {count.tokens} are used"
+            return self.verdict("limit_tokens", said)
+        if self.cost is not None and self._is_spent(count, price):
+            said = (
+                f"{whose} may spend {_amount(self.cost)}{self.told}; {_amount(count.cost)} is "
+                f"spent, and this call costs {_amount(price.call) if price.call else 'more'}"
+            )
+            return self.verdict("limit_cost", said)
+        began = now if count.began is None else count.began
+        if self.nanoseconds is not None and now - began >= self.nanoseconds:
+            said = f"{whose} had {limit.seconds:g} s{self.told}, and the time is up"
+            return self.verdict("limit_time", said)
+        if self.rate is not None and limit.decision == "ask":
+            return self.pace(count, view, now)
+        return None
+
+    def pace(self, count: UsedUp, view: StepView, now: int) -> Verdict | None:
+        """What the limit says where too many calls began within its span of time."""
+        assert self.rate is not None
+        span = self.rate.seconds * _NANO
+        while count.starts and now - count.starts[0] >= span:
+            count.starts.popleft()
+        if len(count.starts) < self.rate.calls:
+            return None
+        wait = -(-(count.starts[0] + span - now) // _NANO)
+        of = f" of {view.name}" if self.limit.per == "tool" else self.told
+        said = f"no more than {self.rate.calls} calls{of} may begin within {self.rate.seconds} s"
+        return self.verdict("limit_rate", said, f"Call it again in {wait} s.")
+
+    def _is_spent(self, count: UsedUp, price: Price) -> bool:
+        """Whether a call can't be paid for. What a model's tokens cost shows when it has ended."""
+        assert self.cost is not None
+        if price.input or price.output:
+            return count.cost >= self.cost or count.cost + price.call > self.cost
+        return price.call > 0 and count.cost + price.call > self.cost
+
+    def _unknown(self, count: UsedUp, view: StepView, price: Price) -> Verdict | None:
+        """What can't be counted can't be limited."""
+        if self.cost is not None and price.input is None:
+            said = f"what {view.name} costs is not known, and it may spend {_amount(self.cost)}"
+            remedy = f'The policy needs a price: [prices.models."{view.name}"].'
+            return Verdict("deny", said, "price_unknown", self.limit.id, remedy)
+        if count.untold and (self.limit.tokens is not None or price.input or price.output):
+            said = f"{count.untold} does not say how many tokens it used, so they can't be limited"
+            return Verdict("deny", said, "usage_unknown", self.limit.id)
+        return None
+
+    def verdict(self, code: str, said: str, remedy: str = "Finish with what you have.") -> Verdict:
+        """What a call gets that it has no room for, in the policy's own words where it has any."""
+        limit = self.limit
+        return Verdict(limit.decision, limit.reason or said, code, limit.id, limit.remedy or remedy)
+
+
+def _amount(pico: int) -> str:
+    return f"{pico / PICO:.6g}"

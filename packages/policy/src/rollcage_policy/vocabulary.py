@@ -1,0 +1,51 @@
+"""The words of conditions: what they see, and CEL's own types, functions and operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+__all__ = [
+    "ARITHMETIC",
+    "CLOSED",
+    "CONTINUING",
+    "FUNCTIONS",
+    "GATHERING",
+    "LOOPS",
+    "METHODS",
+    "RELATIONS",
+    "ROOTS",
+    "TYPES",
+    "WORDS",
+]
+
+ROOTS: Final[Mapping[str, frozenset[str] | None]] = {
+    "args": None,
+    "const": None,
+    "labels": None,
+    "tool": frozenset(
+        {"name", "version", "effect", "risk", "reversible", "idempotent", "permissions", "kind"}
+    ),
+    "agent": frozenset({"name"}),
+    "run": frozenset({"id", "name", "calls", "tokens", "cost", "elapsed"}),
+}
+"""What a condition sees, with the fields of each; None where they are not the same for all."""
+
+TYPES: Final = frozenset(
+    {"int", "uint", "double", "bool", "string", "bytes", "list", "map", "null_type", "type"}
+)
+WORDS: Final = frozenset({"true", "false", "null"})
+GATHERING: Final = frozenset({"map", "filter"})  # copy all that they have so far, each time
+LOOPS: Final = frozenset({"all", "exists", "exists_one", "existsOne"}) | GATHERING
+FUNCTIONS: Final = frozenset(
+    {"size", "has", "type", "dyn", "int", "uint", "double", "string", "bytes", "timestamp"}
+) | {"duration"}
+METHODS: Final = frozenset(
+    {"size", "contains", "startsWith", "endsWith", "matches", "getFullYear", "getMonth", "getDate"}
+) | {"getDayOfMonth", "getDayOfWeek", "getDayOfYear", "getHours", "getMinutes", "getSeconds",
+     "getMilliseconds"}  # fmt: skip
+
+CLOSED: Final = frozenset({")", "]", "}"})
+ARITHMETIC: Final = frozenset({"+", "-", "*", "/", "%"})
+RELATIONS: Final = frozenset({"==", "!=", "<", "<=", ">", ">=", "in"})
+CONTINUING: Final = ARITHMETIC | {"."}  # what stands before is more than a name
