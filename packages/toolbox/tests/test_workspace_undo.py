@@ -196,15 +196,16 @@ def test_an_unpacked_directory_goes_only_as_it_came(filled: Workspace, what: str
     assert snapshot(filled.root) == start
 
 
+# Forks a child for each number on its input, which is killed before that call of the system.
 KILLED = """
 import os, sys
 from rollcage_toolbox import Workspace
 from rollcage_toolbox.workspace import place, perform
 
-count, name, args = int(sys.argv[2]), sys.argv[3], eval(sys.argv[4])
+name, args = sys.argv[2], eval(sys.argv[3])
 calls = 0
 
-def counted(function):
+def counted(function, count):
     def run(*a, **k):
         global calls
         calls += 1
@@ -213,12 +214,30 @@ def counted(function):
         return function(*a, **k)
     return run
 
-workspace = Workspace(sys.argv[1])
-for each in ("open", "rename", "unlink", "mkdir", "rmdir", "write", "fchmod", "ftruncate"):
-    setattr(os, each, counted(getattr(os, each)))
-getattr(workspace, name)(**args)
-os._exit(7)
+def change(count):
+    workspace = Workspace(sys.argv[1])
+    for each in ("open", "rename", "unlink", "mkdir", "rmdir", "write", "fchmod", "ftruncate"):
+        setattr(os, each, counted(getattr(os, each), count))
+    getattr(workspace, name)(**args)
+
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        try:
+            change(int(line))
+            os._exit(7)
+        finally:
+            os._exit(1)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
+
+
+def killed_at(process: "subprocess.Popen[str]", count: int) -> int:
+    """How a process ended that was killed before its `count`th call of the system, if it had it."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    print(count, file=process.stdin, flush=True)
+    return int(process.stdout.readline())
 
 
 @pytest.mark.parametrize("change", [0, 1, 3, 8, 9, 10, 13, 14, 17, 20], ids=lambda n: IDS[n])
@@ -226,20 +245,22 @@ def test_a_change_that_is_killed_anywhere_happened_or_did_not(
     filled: Workspace, change: int
 ) -> None:
     name, args = CHANGES[change]
-    command = [sys.executable, "-c", KILLED, str(filled.root)]
-    for count in range(1, 60):
-        step = Done(filled, name, args)
-        done = subprocess.run([*command, str(count), name, repr(args)], check=False)
-        if done.returncode == 7:
-            break
-        assert done.returncode == -9
-        told = step.probed()
-        assert told is not None
-        if isinstance(told, Happened):
-            carry_out(filled, step.plan)
-        assert snapshot(filled.root) == step.start  # nothing unfinished is left either
-    else:
-        pytest.fail("it never came to its end")
+    command = [sys.executable, "-c", KILLED, str(filled.root), name, repr(args)]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as process:
+        for count in range(1, 60):
+            step = Done(filled, name, args)
+            ended = killed_at(process, count)
+            if ended == 7:
+                break
+            assert ended == -9
+            told = step.probed()
+            assert told is not None
+            if isinstance(told, Happened):
+                carry_out(filled, step.plan)
+            assert snapshot(filled.root) == step.start  # nothing unfinished is left either
+        else:
+            pytest.fail("it never came to its end")
     carry_out(filled, step.plan)
     assert snapshot(filled.root) == step.start
     assert not [each for each in filled.root.iterdir() if "tmp" in each.name]
