@@ -118,7 +118,7 @@ def test_a_block_that_was_told_as_it_was_can_take_no_other_way(
     session = Session("job", store=store, on_divergence=policy)
     with pytest.raises(Diverged, match="undone before the run went on") as raised, session:
         job_with_a_block(session, files, disk, way=way)
-    assert f"rollcage undo {session.run_id}{store_option(store)}. " in str(raised.value)
+    assert f"rollcage undo {session.run_id}{store_option(store)}; " in str(raised.value)
     assert effects(disk) == there, "what it had done before is not there: nothing new may come"
 
 

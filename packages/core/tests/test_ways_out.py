@@ -121,7 +121,7 @@ def test_the_default_store_needs_no_option(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.delenv("ROLLCAGE_STORE", raising=False)
     crashed(".rollcage", lambda: send("ann"))
     said, run = diverging("./.rollcage", lambda: send("eve"))
-    assert f"rollcage show {run}. " in said
+    assert f"rollcage show {run}; " in said
     assert "--store" not in said
     monkeypatch.setenv("ROLLCAGE_STORE", "elsewhere")
     assert store_option(JsonlStore(".rollcage")) == " --store .rollcage"
@@ -174,8 +174,8 @@ def test_where_not_all_could_be_taken_back_it_says_what_is_left_and_each_way_on(
     said, at = str(raised.value), store_option(store)
     assert "its tool declares no undo" in said
     assert "send(to='bob'" in said
-    for command in (f"undo {session.run_id}{at} --plan.", f"undo {session.run_id}{at}.",
-                    f"show {session.run_id}{at}.", f"abandon {session.run_id}{at},"):  # fmt: skip
+    for command in (f"undo {session.run_id}{at} --plan\n", f"undo {session.run_id}{at};",
+                    f"show {session.run_id}{at};", f"abandon {session.run_id}{at};"):  # fmt: skip
         assert f"rollcage {command}" in said
     assert [step for _, step in raised.value.orphans] == [1, 2]
     abandon_run(store, session.run_id)

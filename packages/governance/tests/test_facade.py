@@ -141,10 +141,10 @@ def test_what_is_approved_anew_is_given_by_the_next_facade(approve: Approve) -> 
 @pytest.mark.parametrize(
     ("step", "before", "contract"),
     [
-        ("propose MODULE:FUNCTION{at}, and let another person approve", lambda r: None, LOOK),
+        ("propose MODULE:FUNCTION{at}; then let another person approve", lambda r: None, LOOK),
         ("approve look{at}", lambda r: r.propose(LOOK, by="ann"), LOOK),
         ("unfreeze send{at}", lambda r: r.freeze("send", by="ann"), SEND),
-        ("activate send PACK{at}, with a pack of agent",
+        ("activate send PACK{at}; PACK is one of agent",
          lambda r: r.deactivate("send", "pack", by="b"), SEND),
         ("propose MODULE:FUNCTION{at}", lambda r: None, dataclasses.replace(SEND, version="2")),
     ],

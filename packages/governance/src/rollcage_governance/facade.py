@@ -199,11 +199,11 @@ class FacadeSnapshot(FacadeGuard):
         if code == "tool_frozen":
             return f"rollcage tools unfreeze {name}{model}{at}"
         if code == "tool_outside_facade":
-            return f"rollcage tools activate {name} PACK{model}{at}, with a pack of {self.name}"
+            return f"rollcage tools activate {name} PACK{model}{at}; PACK is one of {self.name}"
         if governed is not None and governed.proposal is not None:
             return f"rollcage tools approve {name}{model}{at}"
         given = f"{name}{model}" if model else "MODULE:FUNCTION"
-        return f"rollcage tools propose {given}{at}, and let another person approve it"
+        return f"rollcage tools propose {given}{at}; then let another person approve it"
 
     # --- looking at a contract -------------------------------------------------------------------
 

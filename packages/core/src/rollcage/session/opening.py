@@ -275,7 +275,7 @@ class Opening:
             at = store_option(self.store)
             raise UndoIncomplete(
                 f"an undo was interrupted, and can't be finished: {report}\nSee what is left: "
-                f"rollcage undo {run.id}{at} --plan. Then accept its steps as performed, with "
+                f"rollcage undo {run.id}{at} --plan\nThen accept its steps as performed, with "
                 f'on_divergence="warn", or start over: rollcage abandon {run.id}{at}'
             )
         recording = load(run.traces(), offline=False, retry_failed=self.options.retry_failed)

@@ -48,8 +48,8 @@ def unknown(run: str, step: int, name: str, at: str, *, why: str = "") -> Unknow
 def _ways_on(run: str, at: str) -> str:
     """What can be done with a run that goes another way than what is recorded."""
     return (
-        f"See what was done: rollcage show {run}{at}. Undo it: rollcage undo {run}{at}. Or keep "
-        f'it and start over: rollcage abandon {run}{at}, or replay="off" just this once'
+        f"To see what was done: rollcage show {run}{at}; to undo it: rollcage undo {run}{at}; to "
+        f'keep it and start over: rollcage abandon {run}{at}; or replay="off" just this once'
     )
 
 
@@ -82,15 +82,15 @@ def diverged(
             f" The nearest recorded call is step {entry.step}, {described(entry.name, was)}; it "
             f"differs in {differs}."
         )
-    tried = ""
+    tried = " "
     if left:
         tried = (
             f" Not all of them could be undone:\n{left}\nOnce that is fixed, the next session "
-            f"finishes the undo; to see what it would do: rollcage undo {run}{at} --plan."
+            f"finishes the undo; to see what it would do: rollcage undo {run}{at} --plan\n"
         )
     return Diverged(
         f"a new write, {described(contract.name, args)}, would leave recorded effects behind: "
-        f"{listed}{more} of run {orphans[0].run}.{like}{tried} If this is another job than the "
+        f"{listed}{more} of run {orphans[0].run}.{like}{tried}If this is another job than the "
         f"recorded one, give each its own input: Session(name, input=...). {_ways_on(run, at)}",
         tuple((e.run, e.step) for e in orphans),
     )
