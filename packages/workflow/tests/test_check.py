@@ -1,5 +1,6 @@
 """Every kind of mistake in a plan is found, with its line, before anything runs."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pydantic
 import pytest
 from rollcage import tool
 from rollcage_workflow import PlanInvalid, check, kinds, run
-from rollcage_workflow.errors import ExpressionFailed
+from rollcage_workflow.errors import ExpressionFailed, InputsInvalid
 from rollcage_workflow.expressions import fill
 from rollcage_workflow.plan import KINDS
 
@@ -153,6 +154,16 @@ async def test_a_plan_with_mistakes_runs_nothing(tmp_path: Path) -> None:
             2,
             "its schema is none",
         ),
+        (
+            "name: a\ninputs: {n: {type: string, pattern: '(?=a)b'}}\nsteps: {b: {value: 1}}\n",
+            2,
+            "can't be matched in linear time",
+        ),
+        (
+            "name: a\ninputs: {n: {$ref: 'http://127.0.0.1:9/n'}}\nsteps: {b: {value: 1}}\n",
+            2,
+            "Unresolvable",
+        ),
         ("name: !foo a\n", 1, "tags are not taken"),
         ("name: [a\n", 2, "not YAML"),
         ("- a\n", 1, "a plan is a table"),
@@ -168,6 +179,58 @@ def test_what_is_no_plan_is_refused(text: str, line: int, reason: str, tmp_path:
     file = tmp_path / "plan.yaml"
     file.write_text(text)
     assert any(at == line and reason in why for at, _, why in found(str(file))), found(str(file))
+
+
+_EVIL = "^(a+)+$"  # by backtracking, each further "a" doubles the time: this would never end
+_LONG = "a" * 200 + "!"
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "wrong"),
+    [
+        ({"pattern": _EVIL}, _LONG, "does not match"),
+        (
+            {"patternProperties": {_EVIL: {}}, "additionalProperties": False},
+            {_LONG: 1},
+            "not allowed",
+        ),
+    ],
+)
+async def test_no_pattern_hangs_the_check_or_the_inputs(
+    schema: dict[str, Any], value: Any, wrong: str, tmp_path: Path
+) -> None:
+    plan: Any = {"name": "one", "steps": {"a": {"value": 1}}}
+    with pytest.raises(PlanInvalid, match=wrong):
+        check(plan | {"inputs": {"n": {**schema, "default": value}}})
+    with pytest.raises(InputsInvalid, match=wrong):
+        await run(plan | {"inputs": {"n": schema}}, {"n": value}, id="x", store=tmp_path)
+
+
+def test_patterns_name_the_properties_that_are_meant() -> None:
+    schema = {"patternProperties": {"^x": {"type": "integer"}}, "additionalProperties": False}
+    plan: Any = {"name": "one", "inputs": {"n": schema}, "steps": {"a": {"value": 1}}}
+    for value, wrong in (
+        ({"x1": 1}, None),
+        ({"x1": "1"}, "x1: '1' is not of type 'integer'"),
+        ({"y": 1}, "additional properties are not allowed: 'y'"),
+    ):
+        given = plan | {"inputs": {"n": {**schema, "default": value}}}
+        if wrong is None:
+            assert check(given).plan.name == "one"
+        else:
+            with pytest.raises(PlanInvalid, match=re.escape(wrong)):
+                check(given)
+
+
+def test_a_tool_whose_schema_can_not_be_compared_checks_its_arguments_itself() -> None:
+    class Strange(pydantic.BaseModel):
+        n: str = pydantic.Field(json_schema_extra={"pattern": "(?=a)b"})
+
+    @tool(effect="read")
+    def strange(given: Strange) -> None: ...
+
+    step: Any = {"call": "strange", "args": {"given": {"n": "b"}}}
+    assert check({"name": "one", "steps": {"a": step}}, [strange]).plan.name == "one"
 
 
 def test_yaml_json_and_python_give_one_plan(tmp_path: Path) -> None:

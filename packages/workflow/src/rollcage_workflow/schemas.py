@@ -14,6 +14,7 @@ import jsonschema.exceptions
 import pydantic
 
 from rollcage_workflow.expressions import Expression, ExpressionInvalid, expression
+from rollcage_workflow.validator import validator_of
 
 __all__ = [
     "ANY", "Shape", "invalid", "misfit", "nearest", "of_template", "of_type", "part", "table",
@@ -54,6 +55,7 @@ class Shape(NamedTuple):
 
 
 ANY: Final = Shape({}, {})
+_UNUSABLE: Final = "its schema can't be used"
 _ALL: Final = frozenset({"null", "boolean", "string", "integer", "number", "array", "object"})
 
 
@@ -112,14 +114,11 @@ def invalid(value: Any, shape: Shape) -> str | None:
         if word in shape.root:
             schema.setdefault(word, shape.root[word])
     try:
-        validator = jsonschema.Draft202012Validator(
-            schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER
-        )
-        error = jsonschema.exceptions.best_match(validator.iter_errors(value))
+        error = jsonschema.exceptions.best_match(validator_of(schema).iter_errors(value))
     except jsonschema.exceptions.SchemaError as broken:
         return f"its schema is none: {broken.message[:200]}"
     except Exception as broken:  # noqa: BLE001 - a reference that leads nowhere, of any library
-        return f"its schema can't be used: {str(broken)[:200]}"
+        return f"{_UNUSABLE}: {str(broken)[:300]}"
     if error is None:
         return None
     at = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in error.path)
@@ -141,7 +140,8 @@ def misfit(given: Shape, taken: Shape, depth: int = 0) -> str | None:
     """Why what is `given` can't be what is `taken`; None where it may."""
     given, taken = given.resolved(), taken.resolved()
     if "const" in given.schema:
-        return invalid(given.schema["const"], taken)
+        why = invalid(given.schema["const"], taken)
+        return None if why is not None and why.startswith(_UNUSABLE) else why  # the tool tells then
     gives, takes = types(given), types(taken)
     if not gives & takes:
         return f"this is {_either(gives)}, and {_either(takes)} is taken"
