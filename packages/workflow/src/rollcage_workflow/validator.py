@@ -110,7 +110,7 @@ def _additional_properties(
             yield from validator.descend(value, part, path=name)
 
 
-_Validator: Final[Any] = jsonschema.validators.extend(  # type: ignore[no-untyped-call] - its stubs
+_Validator: Final[Any] = jsonschema.validators.extend(  # type: ignore[no-untyped-call]  # its stubs
     jsonschema.Draft202012Validator,
     {
         "pattern": _pattern,
