@@ -71,6 +71,74 @@ async def test_a_pause_of_the_execution_ends_what_waits(
     assert not world.standing
 
 
+MEMBERS: dict[str, dict[str, Any]] = {
+    "a team": {"team": {"members": {n: {"call": "put", "args": {"what": n}} for n in "bcd"}}},
+    "a race": {
+        "team": {
+            "mode": "race",
+            "members": {n: {"call": "put", "args": {"what": n}} for n in "bcd"},
+        }
+    },
+    "a list": {
+        "each": {
+            "over": "=['b', 'c', 'd']",
+            "steps": {"it": {"call": "put", "args": {"what": "=item"}}},
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("members", MEMBERS.values(), ids=MEMBERS)
+async def test_members_at_once_wait_all_and_go_on(world: World, members: dict[str, Any]) -> None:
+    plan = pausing(world)
+    plan["steps"]["b"] = {**members, "after": ["a"]}
+    working = asyncio.create_task(run(plan, id="job", store=world.store, tools=world.tools))
+    paused = await asyncio.to_thread(held, world)
+    assert not world.standing
+    unpause_run(open_store(world.store), paused)
+    assert (await working).status == "completed"
+    if "race" in str(members):
+        assert sum(world.standing.values()) == 1
+    else:
+        assert world.standing == {"b": 1, "c": 1, "d": 1}
+
+
+@pytest.mark.parametrize("rollback", [False, True])
+async def test_a_cancellation_ends_what_waits_and_takes_back_what_was_done(
+    world: World, *, rollback: bool
+) -> None:
+    plan = pausing(world)
+    plan["steps"] = {
+        "first": {"call": "put", "args": {"what": "first"}},
+        **plan["steps"],
+        "a": {"call": "pause.own", "after": ["first"]},
+    }
+    crew = Crew(world, plan)
+    crew.start()
+    working = asyncio.create_task(crew.work())
+    await asyncio.to_thread(held, world)
+    assert world.standing == {"first": 1}
+    crew.commands.cancel("job", by="bob", rollback=rollback)
+    await working
+    await crew.work()
+    assert crew.job().status == ("rolled_back" if rollback else "cancelled")
+    assert world.standing == ({} if rollback else {"first": 1})
+
+
+async def test_what_is_resumed_goes_on_though_its_run_was_paused_before(world: World) -> None:
+    """The execution is paused while its run is: to resume it lets the next attempt go on."""
+    crew = Crew(world, pausing(world))
+    crew.start()
+    working = asyncio.create_task(crew.work())
+    await asyncio.to_thread(held, world)
+    crew.commands.pause("job", by="bob")
+    await working
+    assert crew.job().status == "paused"
+    crew.commands.resume("job", by="bob")
+    await asyncio.wait_for(crew.work(), 60)
+    assert (crew.job().status, world.standing) == ("completed", {"b": 1})
+
+
 async def test_the_time_in_which_it_was_paused_does_not_count() -> None:
     class Paused:
         held = 0.0
