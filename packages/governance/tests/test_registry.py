@@ -107,7 +107,7 @@ def test_a_newer_proposal_takes_the_place_of_an_older_one(registry: Registry) ->
     second = registry.propose(other, by="eve").proposal
     assert first is not None
     assert second is not None
-    with pytest.raises(GovernanceError, match="look at it again"):
+    with pytest.raises(GovernanceError, match="review it again"):
         registry.approve("send", by="bob", digest=first.digest)
     pin = registry.approve("send", by="bob", digest=second.digest).pin
     assert pin is not None
@@ -124,27 +124,27 @@ def test_what_is_approved_anew_is_no_longer_deprecated(registry: Registry) -> No
 ANYTHING: Any = 1  # what a user may pass all the same
 
 REFUSED: list[tuple[Callable[[Registry], object], str]] = [
-    (lambda r: r.approve("send", by="ann"), "nothing is proposed: it is active"),
+    (lambda r: r.approve("send", by="ann"), "nothing is proposed for 'send': it is active"),
     (lambda r: r.reject("send", by="ann"), "nothing is proposed"),
     (lambda r: r.approve("nobody", by="ann"), "no tool called 'nobody' was proposed; there are: "),
     (lambda r: r.freeze("send", by="ann", kind="model"), "no model called 'send'"),
-    (lambda r: r.propose(SEND, by="ann"), "is what was approved: there is nothing to propose"),
+    (lambda r: r.propose(SEND, by="ann"), "is approved as it is now: there is nothing to propose"),
     (lambda r: r.propose(LOOK, by="eve"), "'look' is proposed already, by ann"),
     (lambda r: r.activate("look", "p", by="bob"), "is proposed: it has to be approved first"),
     (lambda r: r.freeze("look", by="bob"), "has to be approved first"),
     (lambda r: r.deprecate("look", by="bob"), "has to be approved first"),
     (lambda r: r.deactivate("send", "p", by="bob"), "is not active in the pack 'p'"),
-    (lambda r: r.activate("send", "mail", by="bob"), "is active in the pack 'mail'"),
+    (lambda r: r.activate("send", "mail", by="bob"), "is already active in the pack 'mail'"),
     (lambda r: r.unfreeze("send", by="bob"), "is not frozen"),
-    (lambda r: (r.freeze("send", by="b"), r.freeze("send", by="b")), "is frozen"),
+    (lambda r: (r.freeze("send", by="b"), r.freeze("send", by="b")), "is already frozen"),
     (lambda r: (r.freeze("send", by="b"), r.activate("send", "p", by="b")), "no further pack"),
-    (lambda r: (r.deprecate("send", by="b"), r.deprecate("send", by="b")), "is deprecated"),
+    (lambda r: (r.deprecate("send", by="b"), r.deprecate("send", by="b")), "is already deprecated"),
     (lambda r: (r.deprecate("send", by="b"), r.activate("send", "p", by="b")), "no further pack"),
     (lambda r: r.define_facade("f", ["x"], by="bob"), "in the pack 'x'; the packs are: mail"),
     (lambda r: r.define_facade("f", [], by="bob"), "needs a list of packs"),
     (lambda r: r.define_facade("f", "mail", by="bob"), "needs a list of packs"),
     (lambda r: r.define_facade("", ["mail"], by="bob"), "facade= is empty"),
-    (lambda r: r.define_facade("all", ["mail"], by="bob"), "is defined like this"),
+    (lambda r: r.define_facade("all", ["mail"], by="bob"), "is already defined like this"),
     (lambda r: r.freeze("send", by=""), "the name is empty"),
     (lambda r: r.freeze("send", by="\ud800"), "can't be seen"),
     (lambda r: r.freeze("send", by="b", why=ANYTHING), "is no text"),

@@ -270,7 +270,7 @@ BAD = {
         ),
         3,
         "cases[0]",
-        "run.elapsed is before the last call",
+        "run.elapsed is earlier than the last call",
     ),
 }
 

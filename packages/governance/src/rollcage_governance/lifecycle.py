@@ -179,7 +179,7 @@ class Lifecycle:
             raise NotAllowed(f"the digest of {name!r} is not that of what is proposed")
         old = self.tools.get((line["kind"], name)) or Governed(line["kind"], name)
         if old.pin is not None and old.pin.digest == digest and not old.deprecated:
-            raise NotAllowed(f"{name!r} is what was approved: there is nothing to propose")
+            raise NotAllowed(f"{name!r} is approved as it is now: there is nothing to propose")
         if old.proposal is not None and old.proposal.digest == digest:
             raise NotAllowed(f"{name!r} is proposed already, by {old.proposal.by}")
         proposal = Proposal(digest, contract, line["by"], line["why"], line["time"])
@@ -190,8 +190,8 @@ class Lifecycle:
         old, proposal = self._proposed(line)
         if proposal.digest != line["digest"]:
             raise NotAllowed(
-                f"{name!r} is proposed as {proposal.digest[:12]}…, not as what was looked at "
-                f"({line['digest'][:12]}…): look at it again"
+                f"{name!r} is proposed as {proposal.digest[:12]}…, not as what was reviewed "
+                f"({line['digest'][:12]}…): review it again"
             )
         if same_person(proposal.by, by):
             raise NotAllowed(f"{by} proposed {name!r}: another person has to approve it")
@@ -210,7 +210,7 @@ class Lifecycle:
     def _activate(self, line: Mapping[str, Any]) -> None:
         old, pack = self._approved(line), line["pack"]
         if pack in old.packs:
-            raise NotAllowed(f"{old.name!r} is active in the pack {pack!r}")
+            raise NotAllowed(f"{old.name!r} is already active in the pack {pack!r}")
         if old.frozen or old.deprecated:
             raise NotAllowed(f"{old.name!r} is {old.status}: it goes into no further pack")
         self._set(old, line, packs=old.packs | {pack})
@@ -224,7 +224,7 @@ class Lifecycle:
     def _freeze(self, line: Mapping[str, Any]) -> None:
         old = self._approved(line)
         if old.frozen:
-            raise NotAllowed(f"{old.name!r} is frozen")
+            raise NotAllowed(f"{old.name!r} is already frozen")
         self._set(old, line, frozen=True)
 
     def _unfreeze(self, line: Mapping[str, Any]) -> None:
@@ -236,7 +236,7 @@ class Lifecycle:
     def _deprecate(self, line: Mapping[str, Any]) -> None:
         old = self._approved(line)
         if old.deprecated:
-            raise NotAllowed(f"{old.name!r} is deprecated")
+            raise NotAllowed(f"{old.name!r} is already deprecated")
         self._set(old, line, deprecated=True)
 
     def _define(self, line: Mapping[str, Any]) -> None:
@@ -248,13 +248,13 @@ class Lifecycle:
                 f"no tool is active in the pack {unknown[0]!r}; the packs are: {listed}"
             )
         if self.facades.get(line["facade"]) == packs:
-            raise NotAllowed(f"the facade {line['facade']!r} is defined like this")
+            raise NotAllowed(f"the facade {line['facade']!r} is already defined like this")
         self.facades[line["facade"]] = packs
 
     def _proposed(self, line: Mapping[str, Any]) -> tuple[Governed, Proposal]:
         old = self.known(line["kind"], line["tool"])
         if old.proposal is None:
-            raise NotAllowed(f"of {old.name!r}, nothing is proposed: it is {old.status}")
+            raise NotAllowed(f"nothing is proposed for {old.name!r}: it is {old.status}")
         return old, old.proposal
 
     def _approved(self, line: Mapping[str, Any]) -> Governed:

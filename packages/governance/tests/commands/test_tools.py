@@ -124,7 +124,7 @@ def test_only_what_was_reviewed_is_approved(cli: Cli, govern: Any, tmp_path: Pat
     digest = data["proposal"]["digest"]
     refused = cli("tools", "approve", "send", "--by", "bob", "--yes", "--digest", digest, "--json")
     assert refused.code == 2
-    assert "look at it again" in orjson.loads(refused.err)["error"]["message"]
+    assert "review it again" in orjson.loads(refused.err)["error"]["message"]
     digest = govern("review", "send", "--json").data["proposal"]["digest"]
     done = govern("approve", "send", "--by", "bob", "--yes", "--digest", digest, "--json")
     assert done.data["pin"]["digest"] == digest

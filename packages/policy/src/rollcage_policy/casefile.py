@@ -176,9 +176,9 @@ class CaseData(CallData):
     def _comes_last(self) -> Self:
         at = [each.at for each in self.after]
         if at != sorted(at):
-            raise ValueError("the calls of after stand in the order in which they were made")
+            raise ValueError("list the calls of after in the order in which they were made")
         if at and self.run.elapsed is not None and self.run.elapsed < at[-1]:
-            raise ValueError("run.elapsed is before the last call of after")
+            raise ValueError("run.elapsed is earlier than the last call of after")
         return self
 
 

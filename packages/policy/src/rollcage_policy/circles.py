@@ -52,7 +52,7 @@ class Circles:
         if any(fnmatchcase(view.name, glob) for glob in self._loops.ignore):
             return None, None
         if not view.key:
-            raise ValueError("a call without its key can't be told from others")
+            raise ValueError("loop detection needs the key of each call, and this one has none")
         seen = Seen(view.key, view.name, place)
         line = self._lines.get((view.kind, view.agent, view.branch))
         if line is None:

@@ -311,10 +311,10 @@ class _Room:
         if tag == "dict":
             pairs = [(self.plain(k, depth + 1), self.plain(v, depth + 1)) for k, v in inner]
             if any(type(name) not in (str, int, bool) for name, _ in pairs):
-                raise ConditionFailed("a map has keys that CEL can't have")
+                raise ConditionFailed("a map has keys that CEL has no type for")
             plain = dict(pairs)
             if len(plain) < len(pairs):  # a date and its text: one of the two would be unseen
-                raise ConditionFailed("a map has two keys that are one in CEL")
+                raise ConditionFailed("a map has two keys that are equal in CEL")
             return plain
         if tag == "timedelta":
             days, seconds, micros = inner
@@ -324,7 +324,7 @@ class _Room:
         if tag == "secret":
             return "[secret]"
         if tag in ("str", "opaque", "blob", "redacted"):
-            raise ConditionFailed("a value that CEL can't have")
+            raise ConditionFailed("a value that CEL has no type for")
         return self.plain(inner, depth + 1)
 
 

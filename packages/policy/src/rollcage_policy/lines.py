@@ -231,7 +231,7 @@ class _TomlLines:
 def _match(pattern: re.Pattern[str], text: str, at: int) -> re.Match[str]:
     found = pattern.match(text, at)
     if found is None:
-        raise AssertionError(f"TOML that this can't follow, at {at}")
+        raise AssertionError(f"TOML that can't be read here, at {at}")
     return found
 
 
@@ -276,13 +276,13 @@ def _check_events(events: Any, yaml: Any, where: str) -> None:
     for event in events:
         line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            raise _invalid(where, line, "anchors (&) and aliases (*) are not taken")
+            raise _invalid(where, line, "anchors (&) and aliases (*) are not supported")
         if getattr(event, "tag", None):
-            raise _invalid(where, line, f"tags are not taken: {event.tag}")
+            raise _invalid(where, line, f"tags are not supported: {event.tag}")
         if isinstance(event, yaml.DocumentStartEvent):
             documents += 1
             if documents > 1:
-                raise _invalid(where, line, "a second document; a policy is one")
+                raise _invalid(where, line, "a second document: a policy is a single one")
         elif isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > _MOST_DEEP:
@@ -319,7 +319,7 @@ class _Nodes:
                 raise _invalid(self.where, line, f"{written(path)}: a name has to be a text")
             name = str(key.value)
             if name in found:
-                raise _invalid(self.where, line, f"{written((*path, name))}: is there twice")
+                raise _invalid(self.where, line, f"{written((*path, name))}: is defined twice")
             self.lines[*path, name] = line
             found[name] = self.value(value, (*path, name))
         return found
