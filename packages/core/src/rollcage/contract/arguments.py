@@ -24,21 +24,21 @@ __all__ = ["Arguments", "Parameters", "Validated", "held_by"]
 
 
 class Arguments(NamedTuple):
-    """A call's arguments, validated."""
+    """The validated arguments of a call."""
 
-    values: dict[str, Any]  # what the body gets
+    values: dict[str, Any]  # what the body receives
     canonical: dict[str, Any]  # what the trace shows
     digest_input: bytes  # the JCS of `canonical`
 
 
 class Validated(dict[str, Any]):
-    """Arguments that a framework has validated: doing it twice may fail, or change them.
+    """Arguments that a framework has validated already: a second time may fail, or change them.
 
     Args:
         values: by name.
-        by: an instance of the model that holds them, for tools whose parameters are that model; or
-            a base of models, for tools whose parameters derive from it. Any other tool validates
-            them itself.
+        by: an instance of the model that validated them, for tools whose parameters are that model;
+            or a base class of models, for tools whose parameters derive from it. Any other tool
+            validates them itself.
     """
 
     __slots__ = ("_by",)
@@ -51,12 +51,12 @@ class Validated(dict[str, Any]):
 
     @classmethod
     def of(cls, model: pydantic.BaseModel) -> Validated:
-        """What a model holds, by the names of its fields."""
+        """A model's values, by the names of its fields."""
         values = {name: getattr(model, name) for name in type(model).__pydantic_fields__}
         return cls(values | (model.__pydantic_extra__ or {}), model)
 
     def taken_by(self, schema: type[pydantic.BaseModel]) -> pydantic.BaseModel | None:
-        """These arguments as an instance of a tool's parameters; None where it validates them."""
+        """These arguments as an instance of a tool's parameters; None if the tool validates."""
         if isinstance(self._by, type):
             return held_by(schema, self) if issubclass(schema, self._by) else None
         return self._by if type(self._by) is schema else None
@@ -68,7 +68,7 @@ _OF_CONSTRUCT: Final = frozenset({"cls", "_fields_set"})  # what `model_construc
 
 
 def held_by(model: type[M], values: Mapping[str, Any]) -> M:
-    """An instance that holds values as they are: none is validated, whatever its name is."""
+    """An instance with these values, none of them validated, whatever their names are."""
     taken = values.keys() & _OF_CONSTRUCT
     if not taken:
         return model.model_construct(**values)
@@ -84,7 +84,7 @@ def held_by(model: type[M], values: Mapping[str, Any]) -> M:
 
 
 class Parameters:
-    """What a tool takes, and how a call's arguments come into canonical form.
+    """A tool's parameters, and how the arguments of a call get their canonical form.
 
     Args:
         tool: its name, for errors.
@@ -92,12 +92,12 @@ class Parameters:
         secret: names of parameters whose values never reach the disk.
 
     Attributes:
-        secret: these, and those that a JSON Schema calls a password.
+        secret: these, and those that a JSON Schema marks as a password.
         names: the names of the declared parameters.
         accepts_more: whether arguments without a declared parameter are taken.
 
     Raises:
-        ContractError: a schema that would fail, or mean something else, later on.
+        ContractError: a schema that would fail or be misread later.
     """
 
     def __init__(
@@ -127,8 +127,8 @@ class Parameters:
             raise ContractError(
                 f"{tool}: secret={sorted(unknown)} names no parameter; it has {sorted(self.names)}"
             )
-        # The fields that are tagged, and those that may be; all others are dumped to JSON as they
-        # are (DESIGN §2).
+        # The fields that are tagged, and those that may be; all others are dumped to JSON unchanged
+        # (DESIGN §2).
         wide = {name for name, form in forms.items() if form is False or name in self.secret}
         self._wide = frozenset(wide)
         checks = {n: form for n, form in forms.items() if callable(form) and n not in wide}
@@ -158,14 +158,14 @@ class Parameters:
         return self._schema.model_json_schema()
 
     def bind(self, raw: Mapping[str, Any], seal: Seal) -> Arguments:
-        """Validate arguments by the schema and bring them into canonical form.
+        """Validate arguments by the schema and put them into canonical form.
 
         Raises:
-            ArgumentsInvalid: they do not pass, or hold a value that has no encoding.
+            ArgumentsInvalid: they do not match the schema, or hold a value that has no encoding.
         """
         schema = self._schema
         try:
-            if isinstance(schema, type):  # quicker to tell than a Mapping
+            if isinstance(schema, type):  # a faster check than for a Mapping
                 bound = self._bind_model(schema, raw, seal)
             else:
                 bound = self._bind_schema(schema, raw, seal)
@@ -183,15 +183,15 @@ class Parameters:
         """Refuse arguments that would have to be coerced.
 
         Raises:
-            ArgumentsInvalid: names each of them, its type and the one that is wanted.
+            ArgumentsInvalid: names each of them, with its type and the declared one.
         """
         found = coerced(self._schema, raw, self.secret)
         if found:
-            told = "; ".join(found)
-            raise ArgumentsInvalid(f"{self._tool}: {told} (strict: nothing is coerced)")
+            message = "; ".join(found)
+            raise ArgumentsInvalid(f"{self._tool}: {message} (strict: nothing is coerced)")
 
     def has_changed(self, raw: Mapping[str, Any], bound: Arguments, seal: Seal) -> bool:
-        """Whether arguments are no longer what was bound of them; defaults may differ."""
+        """Whether arguments have changed since they were bound; defaults may differ."""
         try:
             now = self.bind(raw, seal).canonical
         except ArgumentsInvalid:
@@ -214,7 +214,7 @@ class Parameters:
         return {name, field.alias, alias if isinstance(alias, str) else None}
 
     def why_not(self, raw: Mapping[str, Any], seal: Seal) -> str:
-        """Why arguments do not pass; empty where they do."""
+        """Why arguments do not match the schema; empty if they do."""
         try:
             self.bind(raw, seal)
         except ArgumentsInvalid as error:
@@ -222,7 +222,7 @@ class Parameters:
         return ""
 
     def _without_secrets(self, bound: Arguments, seal: Seal) -> Arguments:
-        """The arguments as the trace may show them; their key is made of that form."""
+        """The arguments as the trace may show them; the call's key is computed from that form."""
         found = hidden(bound.canonical, seal, self.names)
         if not found.found:
             return bound
@@ -235,7 +235,7 @@ class Parameters:
     ) -> Arguments:
         model: Any = raw.taken_by(schema) if type(raw) is Validated else None
         if model is not None:
-            values: dict[str, Any] = {**model.__dict__}  # the framework's own stays as it is
+            values: dict[str, Any] = {**model.__dict__}  # the framework's instance is not changed
         else:
             try:
                 model = schema.__pydantic_validator__.validate_python(raw)
@@ -245,7 +245,7 @@ class Parameters:
             if len(model.__pydantic_fields_set__) < len(raw) and is_signature(schema):
                 self._refuse_unknown(raw)
             for name in self._shared:
-                values[name] = own_copy(values[name])  # the caller's own may change meanwhile
+                values[name] = own_copy(values[name])  # the caller may change theirs meanwhile
         if self._dumps_plainly and len(values) == len(self.names):
             plain = jcs_of_scalars(values)
             if plain is not None:
@@ -259,7 +259,7 @@ class Parameters:
         values: dict[str, Any],
         seal: Seal,
     ) -> Arguments:
-        """The arguments that a model holds, whatever they are."""
+        """A model's arguments, of whatever types."""
         wide = self._wide
         if self._checks:
             odd = [name for name, plain in self._checks.items() if not plain(values[name])]
@@ -284,10 +284,10 @@ class Parameters:
         return Arguments(values, canonical, jcs(canonical))
 
     def _invalid(self, error: Exception) -> ArgumentsInvalid:
-        """What to say of arguments that do not pass."""
+        """The error for arguments that do not match the schema."""
         if isinstance(error, pydantic.ValidationError):
             return ArgumentsInvalid(self._explain(error))
-        # A validator of the user's own. Its words may hold a secret: only its type is shown.
+        # The user's own validator. Its message may hold a secret: only the error's type is shown.
         failed = type(error).__name__
         return ArgumentsInvalid(f"{self._tool}: its schema's own code raised {failed}")
 
@@ -320,9 +320,9 @@ class Parameters:
                 raise ArgumentsInvalid(f"{self._tool}: unknown argument {name!r}; it has {listed}")
 
     def _refuse_doubled(self, extra: Iterable[str]) -> None:
-        """Refuse what would stand in a declared parameter's place without having passed its type.
+        """Refuse an extra argument that would replace a declared parameter without being validated.
 
-        Under an alias, a model may take both: the parameter by that, and anything by its name.
+        A model may accept both: the parameter by its alias, and anything by its name.
         """
         for name in extra:
             if name in self.names:
@@ -349,7 +349,7 @@ class Parameters:
         parts: list[str] = []
         for each in error.errors(include_input=False, include_url=False, include_context=False):
             where = each["loc"] or ("arguments",)
-            if where[0] in self._hidden:  # a validator's own words may hold the value
+            if where[0] in self._hidden:  # the validator's message may hold the value
                 parts.append(
                     f"{where[0]}: {_SAYABLE.get(each['type'], 'this secret is not valid')}"
                 )
@@ -359,7 +359,7 @@ class Parameters:
 
     @property
     def secret_names(self) -> frozenset[str]:
-        """The names under which a secret argument may be asked for, aliases included."""
+        """The names under which a secret argument may be passed, aliases included."""
         return frozenset(name for name in self._hidden if isinstance(name, str))
 
     @functools.cached_property
@@ -368,11 +368,11 @@ class Parameters:
         return set[Any]().union(*map(self._names_of, self.secret))
 
 
-_SAYABLE: Final = {"missing": "Field required"}  # kinds of errors that tell nothing of a value
+_SAYABLE: Final = {"missing": "Field required"}  # error types that reveal nothing of the value
 
 
 def _word(schema: Any, word: str, otherwise: Any = None) -> Any:
-    """What an object says under a word; anything may stand where one is expected."""
+    """The value of a keyword of a schema; the schema may be anything, not only an object."""
     if not isinstance(schema, dict):
         return otherwise
     found: dict[str, Any] = schema

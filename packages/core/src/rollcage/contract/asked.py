@@ -1,4 +1,4 @@
-"""The arguments of a call that was refused, as the trace may show them: as they were asked for."""
+"""The arguments of a refused call, as the trace may show them: as they were requested."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["as_asked", "secret_names"]
 def as_asked(
     arguments: Mapping[str, Any], seal: Seal, secret: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Arguments that nothing has validated, in tagged form.
+    """Unvalidated arguments, in tagged form.
 
-    A secret one is its HMAC; what has no encoding is shown by its type alone.
+    A secret is shown as its HMAC, a value that has no encoding by its type alone.
     """
     try:
         shown: Any = {name: _shown(each, seal, name in secret) for name, each in arguments.items()}
@@ -37,14 +37,14 @@ def _shown(value: Any, seal: Seal, secret: bool) -> Any:  # noqa: FBT001 - of on
     result = encode_result(value, seal)
     if not secret:
         return result.value
-    told = result.value
-    if isinstance(told, dict) and cast("dict[str, Any]", told).get(TAG) == "secret":
-        return cast("dict[str, Any]", told)
-    return tagged("secret", seal("value:" + jcs(told).decode()))
+    encoded = result.value
+    if isinstance(encoded, dict) and cast("dict[str, Any]", encoded).get(TAG) == "secret":
+        return cast("dict[str, Any]", encoded)
+    return tagged("secret", seal("value:" + jcs(encoded).decode()))
 
 
 def secret_names(contract: Contract) -> frozenset[str]:
-    """The arguments of a tool that hold a secret, or may: anywhere inside, by any of its names."""
+    """The names of a tool's arguments that hold a secret, or may hold one anywhere inside."""
     schema: dict[str, Any] = contract.json_schema
     properties = cast("dict[str, Any]", schema.get("properties") or {})
     inside = {name for name, each in properties.items() if _is_secret(each, schema, set())}
@@ -52,7 +52,7 @@ def secret_names(contract: Contract) -> frozenset[str]:
 
 
 def _is_secret(says: Any, whole: dict[str, Any], seen: set[str]) -> bool:
-    """Whether a part of a JSON Schema calls anything in it a password."""
+    """Whether a part of a JSON Schema marks anything in it as a password."""
     if isinstance(says, list):
         return any(_is_secret(each, whole, seen) for each in cast("list[object]", says))
     if not isinstance(says, dict):

@@ -1,4 +1,4 @@
-"""What is declared of a tool (DESIGN §1)."""
+"""A tool's contract: what is declared of it (DESIGN §1)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ __all__ = ["Contract", "Effect", "OnMiss", "Source"]
 
 Effect = Literal["pure", "read", "write", "scope"]
 """`pure` depends on its arguments only, `read` observes the world, `write` changes it. A `scope`
-acts through guarded calls only (an agent as a tool): it is entered again, and never unknown."""
+acts through guarded calls only (an agent as a tool): a resume runs its body again, so its outcome
+is never unknown."""
 
 OnMiss = Literal["live", "fail", "error_result"]
-"""What a replay does where it finds no recorded step: run the tool, halt, or give an error."""
+"""What a replay does if it finds no recorded step: run the tool, halt, or return an error."""
 
 Source = Literal["recorded", "live"]
-"""Whether a recorded step may stand for a call at all."""
+"""Whether a recorded step may be replayed for a call at all."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,52 +39,53 @@ class Contract:
 
     Attributes:
         name: the tool's original name, never a framework's sanitised form.
-        version: what the author says it is; a step recorded under another version is not reused.
+        version: the author's version; a step recorded under another version is not replayed.
         description: for people and models.
         parameters: the Pydantic model of its arguments, or a JSON Schema (an MCP tool's, say).
-        returns: the type of its output, which names the classes that come back in a replay. Of a
-            function it is its annotation, unless it is declared: then its outputs are held to it.
+        returns: the type of its output, which names the classes that a replay restores. By default
+            the function's annotation; if it is declared, outputs are checked against it.
         effect: see `Effect`; an undeclared tool is a `write`.
         idempotent: running it twice with one idempotency key is running it once.
-        risk: a word for policies ("low", "high", …).
+        risk: a label for policies ("low", "high", …).
         permissions: what it may touch: `fs:read`, `fs:read:<root>`, `fs:write:<root>`,
             `net:<host>:<port>`, `process`; any other word is for policies alone.
-            A session with `enforce=` holds the body of a tool that declares some to them.
-        raises: exception types that come back as themselves in replay. Raised out of a write, one
-            says that the effect did not happen, whatever it is (see `unknown_on`).
-        unknown_on: exception types that leave it open whether a write happened, beside those that
-            say so by themselves: timeouts, connections that were reset or broke off, and all that
-            derives from or is chained to one (see `rollcage.step.unknown_errors`).
+            A session with `enforce=` confines the body of a tool that declares some to them.
+        raises: exception types that a replay raises as themselves. If a write raises one, its
+            effect did not happen, even if the type would otherwise make the outcome unknown.
+        unknown_on: exception types after which the outcome of a write is unknown, besides the
+            built-in ones: timeouts, connections that were reset or broke off, and what derives from
+            or is chained to one (see `rollcage.step.unknown_errors`).
         secret: names of parameters whose values never reach the disk.
-        labels: what its results carry (`untrusted`, `secret`, any word), into later calls too whose
-            arguments hold a value of theirs; see `rollcage.gate.Labels`.
-        strict: arguments that would have to be coerced are refused: `"3"` for an int. Else what the
-            tool's own schema makes of them counts.
-        on_miss: see `OnMiss`; None leaves it to the session's replay mode.
+        labels: the labels of its results (`untrusted`, `secret`, any word); later calls whose
+            arguments hold a value of such a result have them too; see `rollcage.gate.Labels`.
+        strict: arguments that would have to be coerced are refused: `"3"` for an int. Otherwise the
+            tool's own schema coerces them.
+        on_miss: see `OnMiss`; None: the session's replay mode decides.
         source: see `Source`.
-        framework: whose native values its results may be; see `rollcage.trace.decode`.
-        framework_raises: the framework's own exceptions, which come back as themselves too.
-        undo: gives the compensating calls of a call (see `rollcage.compensate`), or None where it
+        framework: the framework whose native values its results may be; see
+            `rollcage.trace.decode`.
+        framework_raises: the framework's own exceptions, which a replay raises as themselves too.
+        undo: returns the compensating calls of a call (see `rollcage.compensate`), or None if it
             can't be undone. It is called with those of `args`, `before` and `result` that its
             signature names; without `result` it is planned before the effect.
-        observe: from the arguments, gives by resource the state that the tool changes; sync or
-            async. It is called before and after the effect, and around its undo.
-        probe: asked whether a call of unknown outcome happened: gives `rollcage.Happened`,
-            `rollcage.DidNotHappen`, or None where it can't tell; sync or async. It is called with
-            those of `args`, `key` (the idempotency key) and `before` that its signature names.
-        on_drift: what an output does that breaks the contract: `"error"` raises `OutputDrift`,
-            `"report"` tells it in the trace alone. None: what was declared of the output
-            (`returns`, the next three fields) raises, what only an annotation of the function says
-            is reported, and what a framework's own tool is annotated with is not looked at.
-        json_output: an output of text must be JSON: any (True), or of this type.
-        allow_empty: whether None, a blank text or an empty container is an output.
-        max_output: the most bytes that the output's JSON may have.
-        annotated: `returns` is no more than the function's annotation.
-        function: whose contract it is, where it was made from a function.
+        observe: takes the arguments and returns the state that the tool changes, by resource; sync
+            or async. It is called before and after the effect, and around its undo.
+        probe: finds out whether a call of unknown outcome happened: returns `rollcage.Happened`,
+            `rollcage.DidNotHappen`, or None if that can't be found out; sync or async. It is called
+            with those of `args`, `key` (the idempotency key) and `before` that its signature names.
+        on_drift: what happens if an output breaks the contract: `"error"` raises `OutputDrift`,
+            `"report"` reports it in the trace only. None: what was declared of the output
+            (`returns`, the next three fields) raises, a mismatch with the function's annotation is
+            reported, and the annotation of a framework's own tool is not checked.
+        json_output: a text output must be JSON: any JSON (True), or JSON of this type.
+        allow_empty: whether None, a blank text or an empty container is accepted as output.
+        max_output: the size limit of the output's JSON, in bytes.
+        annotated: whether `returns` is only the function's annotation.
+        function: the function that the contract was made from, if any.
         takes: its parameters, ready to bind a call's arguments.
         captures: whether one of `undo`, `observe` and `probe` is declared.
-        promise: what is checked of an output; None where nothing is.
-        types: the classes that the return type names: values of these come back as themselves.
+        promise: the checks on an output; None if there are none.
+        types: the classes that the return type names: a replay restores values of these.
     """
 
     name: str
@@ -126,8 +128,8 @@ class Contract:
         self._check_undo()
         object.__setattr__(self, "_return_adapter", _adapter(self.returns))
         object.__setattr__(self, "types", Types(named_in(self.returns)))
-        said = (self.undo, self.observe, self.probe)
-        object.__setattr__(self, "captures", any(each is not None for each in said))
+        captures = (self.undo, self.observe, self.probe)
+        object.__setattr__(self, "captures", any(each is not None for each in captures))
         object.__setattr__(self, "promise", self._promise())
 
     _return_adapter: pydantic.TypeAdapter[Any] | None = dataclasses.field(
@@ -135,7 +137,7 @@ class Contract:
     )
 
     def _check(self) -> None:
-        """Refuse a declaration that would fail, or mean something else, later on."""
+        """Refuse a declaration that would fail or be misread later."""
         if not self.name:
             raise ContractError("a tool needs a name; pass name=")
         for field in ("name", "version", "description", "risk"):
@@ -167,7 +169,7 @@ class Contract:
             )
 
     def _check_undo(self) -> None:
-        """Refuse what says how to undo something that changes nothing."""
+        """Refuse an undo, observe or probe on a tool that changes nothing."""
         for field, words in _ABOUT_EFFECTS.items():
             function = getattr(self, field)
             if function is None:
@@ -204,10 +206,10 @@ class Contract:
         return self.takes.json_schema
 
     def bind(self, raw: Mapping[str, Any], seal: Seal) -> Arguments:
-        """Validate arguments by the tool's schema and bring them into canonical form.
+        """Validate arguments by the tool's schema and put them into canonical form.
 
         Raises:
-            ArgumentsInvalid: they do not pass, or hold a value that has no encoding.
+            ArgumentsInvalid: they do not match the schema, or hold a value that has no encoding.
         """
         return self.takes.bind(raw, seal)
 
@@ -215,22 +217,22 @@ class Contract:
 
     @property
     def reversible(self) -> bool:
-        """Whether its effect can be undone; what changes nothing needs not."""
+        """Whether its effect can be undone; true of a tool that changes nothing."""
         return self.undo is not None or self.effect != "write"
 
     @functools.cached_property
     def undo_words(self) -> frozenset[str]:
-        """With which of `args`, `before` and `result` its undo is called."""
+        """Which of `args`, `before` and `result` its undo is called with."""
         return _words(self.name, "undo", self.undo, _ABOUT_EFFECTS["undo"])
 
     @functools.cached_property
     def probe_words(self) -> frozenset[str]:
-        """With which of `args`, `key` and `before` its probe is called."""
+        """Which of `args`, `key` and `before` its probe is called with."""
         return _words(self.name, "probe", self.probe, _ABOUT_EFFECTS["probe"])
 
     @property
     def streams(self) -> bool:
-        """Whether it is a generator function, sync or async: its chunks are what it gives."""
+        """Whether it is a generator function, sync or async: its chunks are its result."""
         return inspect.isgeneratorfunction(self.function) or inspect.isasyncgenfunction(
             self.function
         )
@@ -239,26 +241,26 @@ class Contract:
 
     @property
     def known_errors(self) -> tuple[type[Exception], ...]:
-        """The exception types that come back as themselves in replay."""
+        """The exception types that a replay raises as themselves."""
         return (*self.raises, *self.framework_raises)
 
     @property
     def typed(self) -> bool:
-        """Whether typed values come back through a declared return type."""
+        """Whether a declared return type restores typed values."""
         return self._return_adapter is not None
 
     def revive(self, plain: Any) -> Any:
-        """Bring a recorded result back through the declared return type.
+        """Restore a recorded result through the declared return type.
 
         Raises:
-            ValueError: the recorded data do not pass it.
+            ValueError: the recorded data do not match it.
         """
         if self._return_adapter is None:
             raise ValueError(f"{self.name} declares no return type")
         return self._return_adapter.validate_python(plain, by_alias=False, by_name=True)
 
     def _promise(self) -> Promise | None:
-        """What is checked of an output, where anything is."""
+        """The checks on an output, if any are declared."""
         returns, streams = type_of(self.returns)
         checked = self.on_drift is not None or not self.framework or self.annotated
         adapter: pydantic.TypeAdapter[Any] | None = None
@@ -286,7 +288,7 @@ class Contract:
 
     @classmethod
     def of(cls, function: Callable[..., Any], **declared: Any) -> Contract:
-        """The contract of a Python function: its signature, docstring and what is `declared`.
+        """The contract of a Python function, from its signature, its docstring and `declared`.
 
         Raises:
             ContractError: a parameter that can't be passed by name, or has no usable type.
@@ -319,7 +321,7 @@ class Contract:
 
 
 def _check_stream(name: str, returns: Any) -> None:
-    """Refuse a generator that is sent values, or returns one: neither would be recorded."""
+    """Refuse a generator that receives values or returns one: neither would be recorded."""
     if get_origin(returns) not in (Generator, AsyncGenerator):
         return
     chunk, *rest = get_args(returns)
@@ -384,4 +386,4 @@ def _adapter(returns: Any) -> pydantic.TypeAdapter[Any] | None:
     try:
         return pydantic.TypeAdapter(returns)
     except (pydantic.PydanticUserError, TypeError, NameError):
-        return None  # a type that Pydantic can't build brings nothing back
+        return None  # a type that Pydantic can't build restores nothing

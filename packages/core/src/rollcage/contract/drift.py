@@ -1,6 +1,6 @@
-"""The output contract: what a tool's declaration promises of its output, and how one breaks it.
+"""The output contract: what a tool's declaration promises of its output, and how outputs break it.
 
-Pure: nothing is changed, repaired or run. A value that keeps the promise goes on as it is.
+Pure: nothing is changed, repaired or run. A value that keeps the contract is passed on unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rollcage.values.survey import survey_safely
 __all__ = ["Drift", "DriftCode", "OnDrift", "Promise", "as_error", "flaw_of", "raised", "type_of"]
 
 OnDrift = Literal["error", "report"]
-"""What a broken promise does: the call raises `OutputDrift`, or the trace alone tells of it."""
+"""What drift does: the call raises `OutputDrift`, or the drift is reported in the trace only."""
 
 DriftCode = Literal[
     "output_empty",
@@ -52,9 +52,9 @@ class Drift(NamedTuple):
 
     Attributes:
         code: for machines.
-        path: the place in the output, from `$`.
-        reason: in words that hold nothing of the output but the names of its fields.
-        reported: the call gives its output all the same.
+        path: the field of the output, from `$`.
+        reason: a message that quotes nothing of the output but the names of its fields.
+        reported: whether the call returns its output all the same.
     """
 
     code: DriftCode
@@ -69,17 +69,17 @@ class Drift(NamedTuple):
 
 
 class Promise:
-    """What a contract promises of its output.
+    """The output contract of one tool.
 
     Args:
-        returns: the declared return type; None where it is not to be checked.
-        shape: the type of the JSON in an output of text; `Any` where it may be any JSON, None where
-            it need not be JSON.
-        allow_empty: whether nothing is something.
-        max_bytes: the most that the output's JSON may have.
+        returns: the declared return type; None if it is not checked.
+        shape: the type of the JSON in a text output; `Any` if any JSON will do, None if it need not
+            be JSON.
+        allow_empty: whether an empty output is accepted.
+        max_bytes: the size limit of the output's JSON.
         framework: whose native values pass.
-        on_type: what an output does that is not of the return type.
-        on_rest: what one does that breaks anything else.
+        on_type: what happens if an output does not have the return type.
+        on_rest: what happens if an output breaks anything else.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Promise:
             else:
                 self._shape.validate_python(value, strict=True)
         except pydantic.ValidationError as error:
-            return _told(error)
+            return _drift_of(error)
         except ValueError:  # orjson's JSONDecodeError, whose words show where; the text stays out
             return Drift("output_not_json", "$", "it is text, and no JSON")
         except Exception as error:  # noqa: BLE001 - validators are the user's own
@@ -165,7 +165,7 @@ class Promise:
 
 
 def type_of(returns: Any) -> tuple[Any, bool]:
-    """What to check an output by, and whether it comes as a stream's chunks: then as their list."""
+    """The type to check an output by, and whether it is a stream: then the list of its chunks."""
     if get_origin(returns) not in _STREAMS:
         return returns, False
     parts = get_args(returns)
@@ -173,16 +173,16 @@ def type_of(returns: Any) -> tuple[Any, bool]:
 
 
 def _mismatch(adapter: pydantic.TypeAdapter[Any], value: Any, seal: Seal) -> Drift | None:
-    """Why a value does not pass its type in Pydantic's strict mode.
+    """Why a value does not match its type in Pydantic's strict mode.
 
-    That refuses some values that are of the type (a `deque`, a mapping that is no dict): what lax
-    mode gives back as it was has nothing wrong with it.
+    Strict mode refuses some values that do have the type (a `deque`, a mapping that is not a dict):
+    a value that lax mode returns unchanged is accepted.
     """
     lax: Drift | None = None
     try:
         again = adapter.validate_python(value)
     except pydantic.ValidationError as error:
-        lax = _told(error)
+        lax = _drift_of(error)
     else:
         was = encode_result(value, seal)
         if same_encoding(encode_result(again, seal).value, was.value):
@@ -192,13 +192,13 @@ def _mismatch(adapter: pydantic.TypeAdapter[Any], value: Any, seal: Seal) -> Dri
     try:
         adapter.validate_python(value, strict=True)
     except pydantic.ValidationError as error:
-        strict = _told(error)
+        strict = _drift_of(error)
         return lax if lax is not None and strict.path == "$" else strict
     return None
 
 
-def _told(error: pydantic.ValidationError) -> Drift:
-    """The first thing that is wrong. The output's values stay out: they may be secret."""
+def _drift_of(error: pydantic.ValidationError) -> Drift:
+    """The first error. The output's values stay out of the message: they may be secret."""
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
     kind = first["type"]
     path = "$" + "".join(f"[{at}]" if type(at) is int else f".{at}" for at in first["loc"])
@@ -220,7 +220,7 @@ def _failed(error: Exception) -> Drift:
 
 
 def _short(text: str) -> str:
-    """A text that UTF-8 can hold, of moderate length."""
+    """A text cut to a moderate length, encodable as UTF-8."""
     whole = text.encode("utf-8", "backslashreplace").decode()
     return whole if len(whole) <= _LONGEST else f"{whole[:_LONGEST]}…"
 
@@ -239,13 +239,13 @@ def _encoded(value: Any, seal: Seal) -> bytes:
 
 
 def raised(outcome: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The drift of an outcome whose call raised it; None where there is none, or only reported."""
+    """The drift that an outcome's call raised; None if there is none or it was only reported."""
     drift = outcome.get("drift")
     return None if drift is None or "reported" in drift else cast("Mapping[str, Any]", drift)
 
 
 def flaw_of(outcome: Mapping[str, Any]) -> str | None:
-    """Why an outcome can't be given back; what is given back as an error needs no value."""
+    """Why an outcome can't be returned by a replay; one that raises needs no value."""
     return None if raised(outcome) is not None else outcome.get("lossy")
 
 
@@ -253,10 +253,10 @@ def as_error(name: str, drift: Mapping[str, Any], *, performed: bool) -> OutputD
     """The error of a call whose output breaks its contract.
 
     Raises:
-        ValueError: data that are no drift's (the trace is hostile input).
+        ValueError: the data are not a drift (the trace is hostile input).
     """
-    said = [drift.get(field) for field in ("code", "path", "reason")]
-    if not all(isinstance(each, str) for each in said):
+    texts = [drift.get(field) for field in ("code", "path", "reason")]
+    if not all(isinstance(each, str) for each in texts):
         raise ValueError("a recorded drift is made of texts")
-    code, path, reason = map(str, said)
+    code, path, reason = map(str, texts)
     return OutputDrift(name, code, path, reason, performed=performed)

@@ -28,8 +28,8 @@ from rollcage.errors import ContractError
 __all__ = ["Access", "Enforce", "Grants", "Host", "grants_of"]
 
 Enforce = Literal["off", "report", "strict"]
-"""What a session does where a body touches what its tool does not declare: nothing, it says so in
-the trace, or it refuses that, inside the body."""
+"""What a session does when a body touches something its tool does not declare: nothing, report it
+in the trace, or refuse it inside the body."""
 
 Access = Literal["read", "write"]
 
@@ -125,7 +125,7 @@ def grants_of(permissions: Iterable[str], base: str = "") -> Grants:
         base: the directory that relative paths start from; by default the current one.
 
     Raises:
-        ContractError: one that begins as those above do, and can't be read.
+        ContractError: a permission that begins like those above but can't be parsed.
     """
     roots: dict[str, list[str] | None] = {"read": [], "write": []}
     hosts: list[Host] | None = []
@@ -152,12 +152,12 @@ def grants_of(permissions: Iterable[str], base: str = "") -> Grants:
                 hosts.append(_host(word, rest))
         elif kind == "process":
             programs = None if not rest or programs is None else programs | {rest}
-    said: dict[Access, tuple[str, ...] | None] = {
+    allowed_roots: dict[Access, tuple[str, ...] | None] = {
         "read": None if roots["read"] is None else tuple(roots["read"]),
         "write": None if roots["write"] is None else tuple(roots["write"]),
     }
     return Grants(
-        said,
+        allowed_roots,
         None if hosts is None else tuple(hosts),
         None if sockets is None else tuple(sockets),
         None if programs is None else frozenset(programs),

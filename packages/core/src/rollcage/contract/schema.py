@@ -1,4 +1,4 @@
-"""What a schema says of the values that it takes: their one JSON form, or that there is none.
+"""What a schema says of its values: whether each has exactly one JSON form.
 
 Pure functions over types and JSON Schemas; `Contract` makes canonical arguments with them.
 """
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 JsonForm = bool | Callable[[Any], bool]
-"""Whether a value has one JSON form that says all of it: always, never, or where a check says."""
+"""Whether a value has one JSON form that loses nothing: always, never, or as a check decides."""
 
 
 # --- one JSON form -------------------------------------------------------------------------------
@@ -50,9 +50,8 @@ _ODD: Final = {
 def one_form(annotation: Any, inside: Mapping[Any, list[JsonForm]] | None = None) -> JsonForm:
     """Whether the values of this type have one JSON form each, as Pydantic dumps them.
 
-    False for `Any`, bare containers, sets (no order), bytes (not always text), secrets, and
-    whatever is not known. `inside` are the models that this one stands in, for those that hold
-    themselves.
+    False for `Any`, bare containers, sets (no order), bytes (not always text), secrets, and unknown
+    types. `inside` are the enclosing models, for models that contain themselves.
     """
     inside = inside or {}
     origin, parts = get_origin(annotation), get_args(annotation)
@@ -85,7 +84,7 @@ def _custom(metadata: Iterable[Any]) -> bool:
 
 
 def _plain_instant(value: Any) -> bool:
-    """ISO 8601 says neither a zone nor a fold, and Pydantic writes offsets in whole minutes."""
+    """Whether ISO 8601 loses nothing: it has no zone name or fold, and offsets in whole minutes."""
     zone = value.tzinfo
     if value.fold or not (zone is None or type(zone) in (dt.timezone, pydantic_core.TzInfo)):
         return False
@@ -122,7 +121,7 @@ def _true(_: Any) -> bool:
 
 
 def _model_form(model: type[pydantic.BaseModel], inside: Mapping[Any, list[JsonForm]]) -> JsonForm:
-    """A model's own fields say all of it, but not of an instance of a subclass."""
+    """The form of a model: its fields are all of it, except in an instance of a subclass."""
     if model in inside:
         return lambda v: all(form(v) for form in inside[model] if callable(form))
     found: list[JsonForm] = []
@@ -142,7 +141,7 @@ def _model_form(model: type[pydantic.BaseModel], inside: Mapping[Any, list[JsonF
 def field_forms(
     model: type[pydantic.BaseModel], inside: Mapping[Any, list[JsonForm]] | None = None
 ) -> dict[str, JsonForm]:
-    """The form of each of a model's fields; none has one where the model dumps in its own way."""
+    """The form of each of a model's fields; none has one if the model customises its dump."""
     fields = model.__pydantic_fields__
     own = model.__pydantic_decorators__
     schema = getattr(model.__get_pydantic_core_schema__, "__func__", None)
@@ -171,7 +170,7 @@ _EXACT: Final = 2**53  # up to here each integer is a float of its own
 
 
 def as_schema_says(declared: Any, value: Any, root: Schema, depth: int = 0) -> Any:
-    """The value with each number as its schema has it: 1 is a `number`, and 1.0 an `integer`.
+    """The value with each number as its schema declares it: 1 may be a `number`, 1.0 an `integer`.
 
     JSON Schema has one number type, so both are the same argument. `root` resolves references.
     """
@@ -213,7 +212,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _alternatives(declared: Any, root: Schema, seen: set[int]) -> Iterator[Schema]:
-    """A schema, and those that it refers to or is made of, each once."""
+    """A schema, with those that it references or combines, each once."""
     schema = _object(declared)
     if not schema or id(declared) in seen or len(seen) > _MANY:
         return
@@ -235,7 +234,7 @@ def _alternatives(declared: Any, root: Schema, seen: set[int]) -> Iterator[Schem
 
 @functools.cache
 def _signature_base() -> type[pydantic.BaseModel]:
-    """The base of models that are made of a function's parameters; made when first needed."""
+    """The base of models made from a function's parameters; created when first needed."""
 
     class Signature(pydantic.BaseModel):
         model_config = pydantic.ConfigDict(protected_namespaces=())
@@ -244,9 +243,9 @@ def _signature_base() -> type[pydantic.BaseModel]:
 
 
 def is_signature(model: type[pydantic.BaseModel]) -> bool:
-    """Whether a model is that of a function's parameters.
+    """Whether a model was made from a function's parameters.
 
-    No keyword beside them is taken: Python's own rule, and a misspelt one must not be dropped.
+    It accepts no other keyword, as Python does: a misspelt one must not be dropped.
     """
     return issubclass(model, _signature_base())
 

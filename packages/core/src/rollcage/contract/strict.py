@@ -1,7 +1,7 @@
-"""What of a call's arguments would have to be coerced: what is strict refuses that.
+"""Which of a call's arguments would have to be coerced: a strict tool refuses them.
 
-An argument is of its declared type in Python, or in JSON, where a date is a text and a tuple a
-list: models write JSON. `"3"` for an int is neither.
+An argument must have its declared type in Python, or in JSON, where a date is a string and a tuple
+a list: models write JSON. `"3"` for an int is neither.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def coerced(
     raw: Mapping[str, Any],
     secret: frozenset[str],
 ) -> list[str]:
-    """What of the arguments is not of its declared type, each with what it is and should be.
+    """A message for each argument that does not have its declared type: both types are named.
 
     Args:
         schema: the Pydantic model of the tool's arguments, or their JSON Schema.
-        raw: the arguments, as they were asked for.
-        secret: names whose values are not shown; what they are made of is.
+        raw: the arguments, as they were requested.
+        secret: names whose values are not shown; their types are.
     """
     if isinstance(schema, Mapping):
         return _by_json_schema(schema, raw)
@@ -53,7 +53,7 @@ def coerced(
         in_json = _errors(lambda: validator.validate_json(text, strict=True))
     odd = {each["loc"][0] for each in in_python if each["loc"]}
     return [
-        _told(schema, each, secret)
+        _message(schema, each, secret)
         for each in in_json
         if each["loc"] and each["loc"][0] in odd and each["type"] not in _OTHER
     ]
@@ -64,12 +64,12 @@ def _errors(validate: Callable[[], Any]) -> list[Any]:
         validate()
     except pydantic.ValidationError as error:
         return cast("list[Any]", error.errors(include_url=False, include_context=False))
-    except Exception:  # noqa: BLE001 - a validator of the user's own: it is told when they are bound
+    except Exception:  # noqa: BLE001 - the user's own validator: `bind` reports its errors
         return []
     return []
 
 
-def _told(schema: type[pydantic.BaseModel], error: Any, secret: frozenset[str]) -> str:
+def _message(schema: type[pydantic.BaseModel], error: Any, secret: frozenset[str]) -> str:
     place = error["loc"]
     named = ".".join(map(str, place))
     given = type(error["input"]).__name__
@@ -99,7 +99,7 @@ def _by_json_schema(schema: Mapping[str, Any], raw: Mapping[str, Any]) -> list[s
 
 
 def _is(value: Any, named: Any) -> bool:
-    """Whether a value is of a type of JSON Schema; one that is unknown refuses nothing."""
+    """Whether a value has a type of JSON Schema; an unknown type refuses nothing."""
     kinds = _JSON_TYPES.get(named) if isinstance(named, str) else None
     if kinds is None:
         return True

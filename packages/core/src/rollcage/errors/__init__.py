@@ -8,17 +8,17 @@
     ├── PolicyInvalid                 a policy's file can't be used             (policy_invalid)
     ├── ArgumentsInvalid              refused by the tool's own schema          (arguments_invalid)
     ├── Unencodable                   a value that has no encoding              (value_unencodable)
-    ├── Blocked                       a rule said no; the tool did not run      (the verdict's code)
+    ├── Blocked                       a rule denied it; the tool did not run    (the verdict's code)
     │   └── CaptureFailed             its undo can't be prepared; it did not run (capture_failed)
     ├── OutputDrift                   it ran, and its output breaks its contract (output_drift)
-    ├── PermissionUndeclared          its body was about to do what it does not declare
+    ├── PermissionUndeclared          its body tried to do what its contract does not declare
     │                                                                   (permission_undeclared)
-    ├── DetectorMissing               what finds credentials is not installed   (detector_missing)
-    ├── PackageMissing                what it is given comes with a package     (package_missing)
-    ├── ApprovalInvalid               nothing can be said of a request          (approval_invalid)
+    ├── DetectorMissing               the credential detector is not installed  (detector_missing)
+    ├── PackageMissing                it needs a package that is not installed  (package_missing)
+    ├── ApprovalInvalid               the request can't be decided like this    (approval_invalid)
     ├── ReplayedError                 a recorded exception of a type that the reader does not know
     ├── GovernanceError               the registry of tools refuses this        (governance_refused)
-    │   └── FacadeMissing             no facade of the store is called so       (facade_missing)
+    │   └── FacadeMissing             the store has no facade of this name      (facade_missing)
     ├── SessionError                  the session can't be used like this       (session_misused)
     │   ├── SessionHalted             the session was halted before this call   (session_halted)
     │   ├── Forked                    used in a forked child of its process     (session_forked)
@@ -26,17 +26,17 @@
     │   ├── RunTooOld                 older than what `resume_within` allows    (run_too_old)
     │   ├── StepNotFound              the run has no such step                (step_not_found)
     │   ├── StepNotUnknown            the step has a known outcome          (step_not_unknown)
-    │   ├── PlanChanged               an undo is not what was seen of it        (plan_changed)
-    │   └── ToolMissing               an undo needs a tool that is not here     (tool_missing)
+    │   ├── PlanChanged               the undo is no longer the plan you saw    (plan_changed)
+    │   └── ToolMissing               an undo needs a tool that is not declared (tool_missing)
     ├── Halt                          ends the session: nothing runs after it
     │   ├── ApprovalRequired          a rule asks, and nobody can answer        (approval_required)
     │   ├── ReplayMiss                replay found no recorded step             (replay_miss)
     │   ├── NotReplayable             a recorded write that can't be given back (not_replayable)
-    │   ├── Diverged                  recorded effects would be left behind     (diverged)
+    │   ├── Diverged                  recorded effects would be orphaned        (diverged)
     │   ├── UndoIncomplete            not everything could be undone        (undo_incomplete)
-    │   ├── RunStopped                somebody told the run to stop             (run_stopped)
-    │   ├── ForkEnded                 a fork came to what it may not do          (fork_ended)
-    │   ├── ControlLost               nobody could stop the run any more        (control_lost)
+    │   ├── RunStopped                somebody stopped the run                  (run_stopped)
+    │   ├── ForkEnded                 a fork reached a call it must not make    (fork_ended)
+    │   ├── ControlLost               the run could no longer be stopped        (control_lost)
     │   ├── UnknownOutcome            a write that may have happened or not      (outcome_unknown)
     │   └── TraceUnwritable           the trace can't be written                (trace_unwritable)
     └── StoreError                    the store or a trace in it
@@ -44,13 +44,13 @@
         │   └── RunPruned             its trace was removed, a stub stays           (run_pruned)
         ├── RunConflict               another run has its id in that store        (run_conflict)
         ├── RunInUse                  another process or session writes it      (run_in_use)
-        ├── OrderRefused              a run can't be told this, as it stands (order_refused)
-        ├── StoreInvalid              what is named as a store is none          (store_invalid)
+        ├── OrderRefused              the run's state does not allow this order (order_refused)
+        ├── StoreInvalid              the path or URL given is not a store      (store_invalid)
         ├── StoreReadOnly             this process may not write it             (store_read_only)
         ├── ApprovalCorrupt           a request for approval that was changed   (approval_corrupt)
-        ├── SourceMissing             a run that this run builds on is gone     (source_missing)
+        ├── SourceMissing             a run that this run resumes is gone       (source_missing)
         └── TraceCorrupt              a trace that was changed or damaged       (trace_corrupt)
-            └── RegistryCorrupt       a registry of tools that was              (registry_corrupt)
+            └── RegistryCorrupt       a tool registry that was                  (registry_corrupt)
 
 ``Halt`` errors stop the run even where a framework swallows exceptions: the session stays halted,
 and leaving it raises the original error.
@@ -180,7 +180,7 @@ __all__ = [
 
 
 def _named_here() -> None:
-    """An error is named as it is imported: in a traceback, and in a trace that keeps it."""
+    """Tracebacks and traces name an error by the module that users import it from."""
     for name in __all__:
         globals()[name].__module__ = __name__
 

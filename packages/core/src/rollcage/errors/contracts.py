@@ -20,19 +20,19 @@ __all__ = [
 
 
 class ContractError(RollcageError):
-    """A tool's declaration can't be used; raised where it is declared, before any call."""
+    """A tool's declaration can't be used; raised when it is declared, before any call."""
 
     code = "contract_invalid"
 
 
 class ToolRefused(ContractError):
-    """A tool that was to be given to an agent is none of those of the session's facade.
+    """A tool can't be given to an agent: the session's facade does not grant it.
 
     Attributes:
-        contract: the tool's, as it would have been called.
-        verdict_code: why, for machines: `tool_unapproved`, `tool_changed`, `tool_frozen` or
-            `tool_outside_facade`.
-        diff: how it differs from what was approved, by field; empty where nothing was.
+        contract: the tool's contract.
+        verdict_code: the machine-readable reason: `tool_unapproved`, `tool_changed`, `tool_frozen`
+            or `tool_outside_facade`.
+        diff: how it differs from the approved tool, by field; empty if none was approved.
     """
 
     code = "tool_refused"
@@ -45,19 +45,19 @@ class ToolRefused(ContractError):
 
 
 class ArgumentsInvalid(RollcageError):
-    """The arguments do not pass the tool's own schema; nothing happened."""
+    """The arguments do not match the tool's own schema; the tool did not run."""
 
     code = "arguments_invalid"
 
 
 class OutputDrift(RollcageError):
-    """The tool ran, and its output breaks what its contract promises; the trace keeps the output.
+    """The tool ran, and its output breaks its contract; the trace keeps the output.
 
     Attributes:
         tool: the tool's name.
         drift_code: `output_not_json`, `output_wrong_type`, `output_missing_field`, `output_empty`
             or `output_too_large`.
-        path: the place in the output, from `$`.
+        path: the field of the output, from `$`.
         reason: what is wrong there; it holds none of the output's values.
         performed: whether the tool is a write: its effects remain.
     """
@@ -80,13 +80,13 @@ class OutputDrift(RollcageError):
 
 
 class PermissionUndeclared(RollcageError):
-    """A tool's body was about to do what its contract does not declare; that was not done.
+    """A tool's body tried to do something that its contract does not declare; it was refused.
 
-    It is no `OSError`: much code takes those for "nothing there", and a refusal is not to pass for
-    an answer.
+    It is not an `OSError`: much code reads those as "nothing there", and a refusal must not be
+    mistaken for an answer.
 
     Attributes:
-        needs: the permission that it would have taken, as it is declared.
+        needs: the missing permission, as the contract would declare it.
     """
 
     code = "permission_undeclared"
@@ -97,7 +97,7 @@ class PermissionUndeclared(RollcageError):
 
 
 class Unencodable(RollcageError):
-    """A value that no encoding of the trace can hold; `path` says where it stands."""
+    """A value that the trace has no encoding for; `path` says where it is."""
 
     code = "value_unencodable"
 
@@ -124,16 +124,16 @@ class ReplayedError(RollcageError):
 
 
 class DetectorMissing(RollcageError):
-    """Credentials are to be found in texts, and the library for it is not installed."""
+    """Credential detection is on, and the library for it is not installed."""
 
     code = "detector_missing"
 
 
 class PackageMissing(RollcageError):
-    """A session was given something that comes with a package which is not installed.
+    """A session was given something that needs a package which is not installed.
 
     Attributes:
-        extra: of `rollcage`, which brings that package.
+        extra: the extra of `rollcage` that installs the package.
     """
 
     code = "package_missing"

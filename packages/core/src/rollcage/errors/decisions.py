@@ -1,4 +1,4 @@
-"""Errors about what may be done: policies, the gate, approvals, the registry of tools."""
+"""Errors about decisions: policies, the gate, approvals, the registry of tools."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = [
 
 
 class PolicyProblem(NamedTuple):
-    """One thing that is wrong with a policy's file.
+    """One problem in a policy file.
 
     Attributes:
         where: the file.
-        line: in it, from 1; 0 where it is about the whole file.
-        path: what is wrong, as `rules[3].when`; empty where it is no one thing.
-        reason: what is wrong with it.
+        line: its line, from 1; 0 if the problem concerns the whole file.
+        path: the entry, as `rules[3].when`; empty if the problem concerns no single entry.
+        reason: what is wrong.
     """
 
     where: str
@@ -39,10 +39,10 @@ class PolicyProblem(NamedTuple):
 
 
 class PolicyInvalid(RollcageError):
-    """A policy can't be used; it is refused as a whole, and what was in force before stays.
+    """A policy can't be used; it is refused as a whole, and the previous one stays in force.
 
     Attributes:
-        problems: all that is wrong with it, each with its file and line.
+        problems: all its problems, each with its file and line.
     """
 
     code = "policy_invalid"
@@ -57,7 +57,7 @@ class Blocked(RollcageError):
 
     Attributes:
         rule: the id of the rule that decided.
-        reason: what it said, fit for a model to act on.
+        reason: the rule's reason, written so that a model can act on it.
         verdict_code: the rule's machine-readable code.
     """
 
@@ -80,7 +80,7 @@ class CaptureFailed(Blocked):
 
 
 class ApprovalInvalid(RollcageError):
-    """Nothing can be said of this request for approval, or not by this person; nothing was."""
+    """This request can't be decided, or not by this person; no decision was recorded."""
 
     code = "approval_invalid"
 

@@ -1,4 +1,4 @@
-"""Errors that halt a session: whoever swallows one, nothing runs after it."""
+"""Errors that halt a session: nothing runs after one, even if it is swallowed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 
 
 class Halt(RollcageError):
-    """A condition that stops the run: the session is halted, whoever swallows this error."""
+    """A condition that stops the run: the session stays halted even if this error is swallowed."""
 
     code = "halted"
 
@@ -38,7 +38,7 @@ class ReplayMiss(Halt):
 
 
 class NotReplayable(Halt):
-    """A recorded write that can't be given back, and is not silently run again."""
+    """A recorded write whose result can't be returned, and which is not silently run again."""
 
     code = "not_replayable"
 
@@ -63,12 +63,12 @@ class UndoIncomplete(Halt):
 
 
 class ForkEnded(Halt):
-    """A fork came to a call that it may not make; nothing of that happened.
+    """A fork reached a call that it must not make; the call did not happen.
 
     Attributes:
         status: how its run ends: `would_write`, before a write that is not recorded; `would_ask`,
             before a call that somebody has to approve.
-        name: of the tool.
+        name: the tool's name.
     """
 
     code = "fork_ended"
@@ -80,11 +80,11 @@ class ForkEnded(Halt):
 
 
 class RunStopped(Halt):
-    """Somebody told the run to stop: nothing runs in it, nor in what resumes it, until that ends.
+    """Somebody stopped the run: nothing runs in it, nor in a resume of it, until that is lifted.
 
     Attributes:
-        run: the run that was told so.
-        by: who said so.
+        run: the run that was stopped.
+        by: who stopped it.
         reason: why.
     """
 
@@ -102,7 +102,7 @@ class RunStopped(Halt):
 
 
 class ControlLost(Halt):
-    """The run's control page was removed or cut while it was live: nobody could stop it any more.
+    """The run's control file was removed or truncated, so nobody could stop the live run any more.
 
     Attributes:
         run: the run.
@@ -112,8 +112,8 @@ class ControlLost(Halt):
 
     def __init__(self, run: str, reason: str) -> None:
         super().__init__(
-            f"run {run} could not be stopped any more, so nothing more runs in it: {reason}. Leave "
-            f"the files of a live run alone; the next session of its name goes on with it"
+            f"run {run} could no longer be stopped, so nothing more runs in it: {reason}. Leave "
+            f"the files of a live run alone; the next session of its name resumes it"
         )
         self.run = run
 

@@ -39,13 +39,13 @@ class Forked(SessionError):
 
 
 class RunAbandoned(SessionError):
-    """The run was set aside: nothing goes on with it."""
+    """The run was abandoned: nothing resumes it."""
 
     code = "run_abandoned"
 
 
 class RunTooOld(SessionError):
-    """The run that would be gone on with is older than the session's `resume_within`."""
+    """The run that would be resumed is older than the session's `resume_within`."""
 
     code = "run_too_old"
 
@@ -63,13 +63,13 @@ class StepNotUnknown(SessionError):
 
 
 class PlanChanged(SessionError):
-    """An undo would do something else than the plan of it that was seen; it did nothing."""
+    """An undo would differ from the plan that was shown; nothing was undone."""
 
     code = "plan_changed"
 
 
 class ToolMissing(SessionError):
-    """An undo needs a tool that is not here, or is another version; nothing was changed.
+    """An undo needs a tool that is not declared, or has another version; nothing was undone.
 
     Attributes:
         tool: its name.

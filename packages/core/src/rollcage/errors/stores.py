@@ -27,13 +27,13 @@ class StoreError(RollcageError):
 
 
 class OrderRefused(StoreError):
-    """A run can't be told this as it stands: it is over, or there is nothing to lift, say."""
+    """The run's state does not allow this order: it has ended, or there is no stop to lift, say."""
 
     code = "order_refused"
 
 
 class StoreInvalid(StoreError):
-    """What is named as a store is none: an unknown URL, or the file of another program."""
+    """The path or URL given is not a store: an unknown URL, or another program's file."""
 
     code = "store_invalid"
 
@@ -51,13 +51,13 @@ class RunNotFound(StoreError):
 
 
 class RunPruned(RunNotFound):
-    """The run's trace was pruned: what the index tells of it is all that is left."""
+    """The run's trace was pruned: only its entry in the index is left."""
 
     code = "run_pruned"
 
 
 class RunConflict(StoreError):
-    """A run can't be copied into a store: another one has its id there, or goes on otherwise."""
+    """A run can't be copied into a store: another run has its id there, or its trace differs."""
 
     code = "run_conflict"
 
@@ -69,7 +69,7 @@ class RunInUse(StoreError):
 
 
 class SourceMissing(StoreError):
-    """A run that an unfinished run builds on is gone: what it had done can't be known."""
+    """A run that an unfinished run resumes is gone: what it had done can't be known."""
 
     code = "source_missing"
 

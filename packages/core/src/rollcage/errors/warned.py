@@ -1,4 +1,4 @@
-"""Warnings about calls that go on."""
+"""Warnings about calls that run all the same."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ __all__ = [
 
 
 class NotReplayableWarning(RuntimeWarning):
-    """A write was performed and recorded, and what it gave can't be given back by a replay.
+    """A write was performed and recorded, but a replay can't return its result.
 
-    Said when the step is recorded; the step's outcome says why (`lossy`), and `rollcage show` too.
-    The caller has the result. A later resume halts at that step until somebody says what it gave,
-    with `rollcage resolve RUN STEP --happened --result JSON`.
+    Issued when the step is recorded; the step's outcome says why (`lossy`), and so does `rollcage
+    show`. The caller has the result. A later resume halts at that step until somebody supplies the
+    result with `rollcage resolve RUN STEP --happened --result JSON`.
 
     Attributes:
         tool: the tool's name.
@@ -27,6 +27,7 @@ class NotReplayableWarning(RuntimeWarning):
 class UnguardedCallWarning(RuntimeWarning):
     """A tool ran outside every session although sessions are open in this process.
 
-    Mostly a thread that does not know its session: start it with `contextvars.copy_context().run`,
-    or call through `session.call` or a function that `session.tool` gave back.
+    Usually in a thread that does not know its session: start it with
+    `contextvars.copy_context().run`, or call the tool through `session.call` or the function that
+    `session.tool` returned.
     """

@@ -39,7 +39,7 @@ def jcs(value: Any, level: int | None = None) -> bytes:
     """Canonical JSON of RFC 8785, in UTF-8.
 
     orjson writes it where its bytes provably equal JCS, the reference library everywhere else.
-    `level` is what `survey` said of the value, where the caller knows it already.
+    `level` is the result of `survey`, if the caller has it already.
 
     Raises:
         rfc8785.CanonicalizationError: not JSON, or a number or string that JCS can't hold.
@@ -56,7 +56,7 @@ def jcs(value: Any, level: int | None = None) -> bytes:
 
 
 def jcs_of_scalars(values: dict[str, Any]) -> bytes | None:
-    """The `jcs` of texts, booleans, nulls and integers under ASCII names; None where one is not."""
+    """The `jcs` of strings, booleans, nulls and integers by ASCII names; None for anything else."""
     if not _SCALARS.issuperset(map(type, values.values())):
         return None
     try:
@@ -75,7 +75,7 @@ def key_digest(kind: str, name: str, version: str, canonical_args: bytes) -> byt
 
 @functools.lru_cache(maxsize=4096)
 def _key_head(kind: str, name: str, version: str) -> bytes:
-    """What the description of each call of one contract begins with."""
+    """How the description of each call of one contract begins."""
     head = orjson.dumps(["rollcage/1", kind, name, version])  # strings only: JCS by construction
     return head[:-1] + b","
 
@@ -89,16 +89,16 @@ def branch_world(world: bytes, name: str, after: Collection[bytes] = ()) -> byte
     """The world in which a branch starts that was forked off `world`.
 
     Args:
-        world: of the branch that it was forked off.
-        name: its own.
-        after: the last worlds of the branches that it comes after; in place of one in which nothing
-            was written, those of the ones that this came after.
+        world: the world of the parent branch where this one was forked off.
+        name: the branch's name.
+        after: the last worlds of the branches that it follows; a branch that wrote nothing is
+            replaced by those that it followed itself.
     """
     if not after:
         return sha256(b"rollcage/1 branch" + world + name.encode()).digest()
     count = len(after).to_bytes(8, "big")
-    behind = count + b"".join(sorted(after))
-    return sha256(b"rollcage/1 branch after" + world + behind + name.encode()).digest()
+    earlier = count + b"".join(sorted(after))
+    return sha256(b"rollcage/1 branch after" + world + earlier + name.encode()).digest()
 
 
 def child_world(parent_fingerprint: bytes) -> bytes:
@@ -107,16 +107,16 @@ def child_world(parent_fingerprint: bytes) -> bytes:
 
 
 def undo_world(undone_fingerprint: bytes, attempt: int) -> bytes:
-    """The world in which the calls start that undo a step, at the n-th attempt (from 0)."""
+    """The world in which the calls that undo a step start, at the n-th attempt (from 0)."""
     return sha256(b"rollcage/1 undo" + undone_fingerprint + attempt.to_bytes(8, "big")).digest()
 
 
 def fingerprint(key: bytes, world: bytes, rank: int, slot: int, again: int = 0) -> bytes:
     """The causal identity of a step: its key, in its world, at its occurrence.
 
-    The occurrence is `rank`, how many earlier turns asked for the key in this world, then `slot`,
-    the call's place in its turn; as such it is known when a call arrives, whoever comes first.
-    `again` counts the identical calls that the same slot made before (a tool that is retried).
+    The occurrence is `rank`, the number of earlier turns that requested the key in this world, then
+    `slot`, the call's place in its turn. Both are known when a call arrives, in whatever order the
+    calls of a turn arrive. `again` counts the earlier identical calls of the same slot (retries).
     """
     place = _OCCURRENCE_AGAIN(rank, slot, again) if again else _OCCURRENCE(rank, slot)
     return sha256(key + world + place).digest()

@@ -1,7 +1,7 @@
-"""What a model answered, in a form that belongs to no framework.
+"""A model's answer, in a form that belongs to no framework.
 
-Beside the framework's own value it stands in each model step, so that a reader without that
-framework can show it, and an agent of another one can be driven by it.
+Each model step holds it beside the framework's own value, so that it can be shown without that
+framework installed, and replayed to an agent of another one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Answer", "ToolRequest"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ToolRequest:
-    """A call that a model asks for.
+    """A call that a model requests.
 
     Attributes:
         name: the tool's name, as the model wrote it.
@@ -33,12 +33,12 @@ class Answer:
     """One message of a model.
 
     Attributes:
-        text: what it says; empty where it only asks for calls.
-        reasoning: what it thought, where the provider tells.
-        tool_calls: the calls that it asks for, by slot.
-        finish_reason: the provider's own word.
+        text: its text; empty if it only requests calls.
+        reasoning: its reasoning, if the provider returns it.
+        tool_calls: the calls that it requests, by slot.
+        finish_reason: the provider's own finish reason.
         response_id: the provider's id of the answer.
-        usage: tokens, as `input_tokens` and `output_tokens`; None where nobody counted.
+        usage: tokens, as `input_tokens` and `output_tokens`; None if they were not counted.
     """
 
     text: str = ""
@@ -50,19 +50,19 @@ class Answer:
 
     @property
     def tokens(self) -> tuple[int, int]:
-        """How many it was asked with, and has itself; 0 where nobody counted."""
+        """Its input and output tokens; 0 if they were not counted."""
         usage = self.usage or {}
         return usage.get("input_tokens", 0), usage.get("output_tokens", 0)
 
     @staticmethod
     def used(asked: Any, answered: Any) -> dict[str, int] | None:
-        """The `usage` of these counts; None where they are none, or nothing was counted."""
+        """The `usage` of these counts; None if they are not numbers, or nothing was counted."""
         if not isinstance(asked, int) or not isinstance(answered, int) or not asked + answered:
             return None
         return {"input_tokens": asked, "output_tokens": answered}
 
     def as_data(self) -> dict[str, Any]:
-        """The form in which the trace holds it: what says nothing is left out, and the usage."""
+        """The form in which the trace holds it, without empty fields and the usage."""
         data: dict[str, Any] = {
             field: _writable(value) for field in _TEXTS if (value := getattr(self, field))
         }
@@ -78,7 +78,7 @@ class Answer:
         """The answer for these data, which are hostile input.
 
         Raises:
-            ValueError: they are of another form.
+            ValueError: they have another form.
         """
         if not isinstance(data, dict):
             raise ValueError("a recorded answer is an object")
@@ -97,7 +97,7 @@ _TEXTS: Final = ("text", "reasoning", "finish_reason", "response_id")
 
 
 def _writable(text: str) -> str:
-    """A text without what UTF-8 can't hold (lone surrogates)."""
+    """A text without lone surrogates, which UTF-8 can't encode."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 

@@ -31,7 +31,7 @@ def make(encoded: Mapping[str, Any], back: Back) -> Any:
     """The array or scalar for these parts, which are hostile input.
 
     Raises:
-        ValueError: they are none of ours, or do not fit each other.
+        ValueError: they are invalid, or do not fit each other.
         ImportError: NumPy is not installed.
     """
     import numpy as np

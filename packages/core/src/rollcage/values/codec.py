@@ -1,4 +1,4 @@
-"""Values as tagged JSON (DESIGN §4); `decoding` brings them back.
+"""Values as tagged JSON (DESIGN §4); `decoding` restores them.
 
 A value that JSON holds exactly is its own encoding. All else is `{"$rollcage": tag, "value": …}`.
 """
@@ -47,11 +47,11 @@ class _NotRecorded:
 
 
 NOT_RECORDED: Final = _NotRecorded()
-"""Stands for a value that there was, and that is not known: what an import's source left out."""
+"""Stands for a value that existed but is unknown: the source of an import left it out."""
 
 
 class Known(Protocol):
-    """The classes whose values come back as themselves: see `registered.Types`."""
+    """The classes whose values are restored as themselves: see `registered.Types`."""
 
     def knows(self, kind: type) -> bool:
         """Whether those of this very class do."""
@@ -67,7 +67,7 @@ def tagged(tag: str, value: Any) -> dict[str, Any]:
 
 
 class _Encoder:
-    """One encoding. `flaws` is None for arguments (refuse), a list for results (mark and go on)."""
+    """One encoding. `flaws` is None for arguments (refuse), a list for results (note and go on)."""
 
     def __init__(
         self, seal: Seal, flaws: list[str] | None, types: Known | None, *, typed: bool
@@ -76,7 +76,7 @@ class _Encoder:
         self.flaws = flaws
         self.types = types  # that come back as themselves
         self.typed = typed  # others may come back through a declared return type
-        self.needs_type = False  # something in it comes back in no other way
+        self.needs_type = False  # something in it can't be restored otherwise
 
     def flaw(self, path: str, reason: str) -> None:
         if self.flaws is None:
@@ -84,7 +84,7 @@ class _Encoder:
         self.flaws.append(f"{path}: {reason}")
 
     def mark(self, path: str, reason: str) -> None:
-        """Say of a result that it can't come back as it was; arguments need not come back."""
+        """Note that a result can't be restored as it was; arguments need not be restored."""
         if self.flaws is not None:
             self.flaws.append(f"{path}: {reason}")
 
@@ -131,7 +131,7 @@ class _Encoder:
         return value
 
     def instant(self, value: dt.datetime | dt.time, path: str, tag: str) -> Any:
-        """ISO 8601; a zone's name goes beside it, for the offset alone is not the zone."""
+        """ISO 8601, with the zone's name beside it: the offset alone is not the zone."""
         zone = type(value.tzinfo)
         name = (
             getattr(value.tzinfo, "key", None) if zone.__module__.startswith("zoneinfo") else None
@@ -158,7 +158,7 @@ class _Encoder:
             ]
             for k, v in value.items()
         ]
-        if self.flaws is None:  # an argument is the same in any order; a result keeps its own
+        if self.flaws is None:  # arguments are equal in any order; a result keeps its order
             pairs.sort(key=_order)
         return tagged("dict", pairs)
 
@@ -168,7 +168,7 @@ class _Encoder:
     def with_more(
         self, fields: dict[str, Any], more: Mapping[str, Any] | None, path: str, depth: int
     ) -> Any:
-        """Declared fields and whatever else an object took, of which no name is ours to trust."""
+        """Declared fields and undeclared extras, whose names can't be trusted."""
         for name in fields.keys() & (more or {}):
             self.flaw(f"{path}.{name}", "it is there twice: as a field, and as an undeclared extra")
         return self.mapping({**fields, **(more or {}), **fields}, path, depth)
@@ -200,7 +200,7 @@ class _Encoder:
         return self.typed_value(value, path, depth)
 
     def formed(self, form: Form, value: Any, path: str, depth: int) -> Any:
-        """A result that is taken apart by a form of its own: see `forms`."""
+        """A result whose type has a form of its own: see `forms`."""
         try:
             parts = form.take(value, lambda inner, at: self.encode(inner, f"{path}{at}", depth + 1))
         except Unfit as unfit:
@@ -208,7 +208,7 @@ class _Encoder:
             kind: type[Any] = type(value)
             return _opaque(kind)
         if form.check:
-            self.needs_type = True  # shown to come back, not hoped
+            self.needs_type = True  # restoring it is tried, not assumed
         return {TAG: form.tag, **parts}
 
     def secret(self, value: Any, path: str, depth: int) -> Any:
@@ -238,7 +238,7 @@ class _Encoder:
                 if not held <= value.__pydantic_fields_set__:
                     more["set"] = sorted(value.__pydantic_fields_set__)
                 if value.__pydantic_private__:
-                    # No part of an argument, but a result without them is another one.
+                    # Not part of an argument, but a result would not be the same without them.
                     more["private"] = self.fields(value.__pydantic_private__, path, depth)
         elif dataclasses.is_dataclass(kind) or self.is_attrs(kind):
             fields = fields_of(value)
@@ -251,11 +251,11 @@ class _Encoder:
         return self.named(tag, value, inner, path, more)
 
     def is_attrs(self, kind: type[Any]) -> bool:
-        """Whether it is an attrs class, which results may be; arguments of them are no data."""
+        """Whether it is an attrs class: results may be one, arguments may not."""
         return self.flaws is not None and hasattr(kind, "__attrs_attrs__")
 
     def named(self, tag: str, value: Any, inner: Any, path: str, more: dict[str, Any]) -> Any:
-        """An encoding that names a class; of a result it says where that is, and what else it is.
+        """An encoding that names a class; that of a result also has its module and other parts.
 
         An argument's does not: keys of calls stay what they are, wherever a class moves to.
         """
@@ -283,7 +283,7 @@ def _opaque(kind: type[Any]) -> dict[str, Any]:
 
 
 def _more_of_dataclass(value: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What one of Pydantic's dataclasses took beside its fields, where it takes anything."""
+    """What one of Pydantic's dataclasses holds besides its fields, if it allows extras."""
     config: Mapping[str, Any] = getattr(type(value), "__pydantic_config__", None) or {}
     if config.get("extra") != "allow":
         return {}
@@ -292,7 +292,7 @@ def _more_of_dataclass(value: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_url(value: Any) -> bool:
-    """Whether it is one of Pydantic's URLs; where it is, their module is there already."""
+    """Whether it is one of Pydantic's URLs; if so, their module is already loaded."""
     networks = sys.modules.get("pydantic.networks")
     if networks is None:
         return False
@@ -305,7 +305,7 @@ def _order(encoded: Any) -> bytes:
 
 
 def same_encoding(one: Any, other: Any) -> bool:
-    """Whether two encodings are of the same value, of the same type, in the same order."""
+    """Whether two encodings hold the same value, of the same type, in the same order."""
     return orjson.dumps(one) == orjson.dumps(other)
 
 
@@ -365,20 +365,20 @@ def encode(value: Any, seal: Seal, *, path: str = "$") -> Any:
 
 
 class EncodedResult(NamedTuple):
-    """What a tool returned, encoded."""
+    """The encoded result of a tool."""
 
     value: Any
-    flaws: list[str]  # what of it can't come back as it was, with paths
-    needs_type: bool  # it has to be shown that it comes back
+    flaws: list[str]  # the parts that can't be restored as they were, with paths
+    needs_type: bool  # whether restoring it has to be tried
 
 
 def encode_result(
     value: Any, seal: Seal, *, typed: bool = False, types: Known | None = None
 ) -> EncodedResult:
-    """Encode what a tool returned, and say what of it can't come back as it was.
+    """Encode the result of a tool, and list the parts that can't be restored as they were.
 
-    `types` come back as themselves. `typed` says that the tool declares a return type, through
-    which others may.
+    `types` are restored as themselves. `typed` means that the tool declares a return type, which
+    may restore others.
     """
     if survey_safely(value):
         return EncodedResult(value, [], needs_type=False)
@@ -398,5 +398,5 @@ def _encode(encoder: _Encoder, value: Any, path: str) -> Any:
     except Unencodable:
         raise
     except Exception as error:
-        # Looking into a value may run its own code; the call has already happened by then.
+        # Inspecting a value may run its own code; by then the call has already happened.
         raise Unencodable(path, f"can't be inspected: {type(error).__name__}") from error

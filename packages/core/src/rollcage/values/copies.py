@@ -1,4 +1,4 @@
-"""Copies of values that nobody else holds: what was decided on can't change behind a decision."""
+"""Private copies of values, so that arguments can't change after they were decided on."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _NEVER_CHANGE: Final = frozenset({
 
 
 def own_copy(value: Any) -> Any:
-    """The value, with nothing in it that anybody else can change.
+    """The value, copied so that nobody else can change anything in it.
 
-    A framework's own values stay as they are, and so does what can't be copied.
+    A framework's own values are not copied, nor is anything that can't be.
     """
     kind: type[Any] = type(value)
     if kind in _NEVER_CHANGE:

@@ -1,4 +1,4 @@
-"""Values out of tagged JSON. Nothing that a trace names is imported or run (DESIGN §4)."""
+"""Values from tagged JSON. Nothing that a trace names is imported or run (DESIGN §4)."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ __all__ = ["Strange", "decode", "decode_result"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Reader:
-    """Who reads.
+    """What a reader can restore.
 
     Attributes:
         framework: see `decode`.
-        types: that come back as themselves; None to a reader who wants data.
-        strangers: the classes that were met and are not among them.
+        types: the types that are restored as themselves; None if the reader wants plain data.
+        strangers: the classes that the data name and that are not among `types`.
     """
 
     framework: str = ""
@@ -58,22 +58,22 @@ class Strange(ValueError):
 
 
 def decode(encoded: Any, *, framework: str = "") -> Any:
-    """Bring a value back; models, dataclasses, enums and the values of libraries as plain data.
+    """Restore a value; models, dataclasses, enums and the values of libraries as plain data.
 
     Args:
         encoded: its encoding.
-        framework: whose native values come back as themselves, those of others as neutral data;
-            empty for those of each framework whose adapter is loaded.
+        framework: the framework whose native values are restored as themselves, those of others as
+            neutral data; empty: those of each framework whose adapter is loaded.
 
     Raises:
-        ValueError: an encoding that is none of ours (the trace is hostile input), or a value that
-            means something in another framework only.
+        ValueError: an invalid encoding (the trace is hostile input), or a value that is usable in
+            another framework only.
     """
     return _read(encoded, _Reader(framework) if framework else None)
 
 
 def decode_result(encoded: Any, types: Types, *, framework: str = "") -> Any:
-    """Bring a value back with `types` and the values of libraries as themselves.
+    """Restore a value, with `types` and the values of libraries as themselves.
 
     Raises:
         Strange: it holds a value of a class that is not among `types`.
@@ -109,7 +109,7 @@ def _decode(encoded: Any) -> Any:
 
 
 class _Undecodable(ValueError):
-    """Already says what is wrong."""
+    """An error whose message already says what is wrong."""
 
 
 def _decode_tagged(encoded: dict[str, Any]) -> Any:
@@ -122,7 +122,7 @@ def _decode_tagged(encoded: dict[str, Any]) -> Any:
     except (RecursionError, _Undecodable):
         raise
     except Exception as error:
-        # Constructors of many types meet hostile data here, an adapter's own among them.
+        # Constructors of many types, adapters' own among them, get hostile data here.
         raise _Undecodable(f"not a {tag}: {type(error).__name__}: {str(error)[:200]}") from error
 
 
@@ -135,9 +135,9 @@ def _decode_instant(cls: type[dt.datetime | dt.time], value: Any) -> Any:
 
 
 def _zone(name: Any) -> dt.tzinfo:
-    import zoneinfo  # only where a zone was recorded
+    import zoneinfo  # only if a zone was recorded
 
-    # Looked up first: for any other name, zoneinfo opens files and imports modules called so.
+    # Looked up first: for any other name, zoneinfo opens files and imports modules of that name.
     if name not in _zone_names():
         raise ValueError(f"no time zone is called {str(name)[:50]!r} here")
     return zoneinfo.ZoneInfo(name)
@@ -167,7 +167,7 @@ def _decode_native(value: Any, encoded: Mapping[str, Any]) -> Any:
 
 
 def _named(plain: Callable[[Any], Any]) -> Callable[[Any, Mapping[str, Any]], Any]:
-    """Decodes what names a class: a value of it where the reader knows that, `plain` otherwise."""
+    """Decodes a value of a named class: as itself if the reader knows it, else as plain data."""
 
     def decode_named(value: Any, encoded: Mapping[str, Any]) -> Any:
         reader = _reader.get()
@@ -197,7 +197,7 @@ def _formed(form: Form) -> Callable[[Any, Mapping[str, Any]], Any]:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """The fields of an object; tagged themselves where one has a name that JSON can't tell."""
+    """The fields of an object; tagged themselves if one has a name that JSON can't hold."""
     fields = _decode(value)
     if type(fields) is not dict:
         raise ValueError("its fields are no object")

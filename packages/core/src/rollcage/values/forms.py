@@ -1,4 +1,4 @@
-"""Values of the standard library, as results hold them."""
+"""The encodings of values of the standard library in results."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, Final, NamedTuple
 __all__ = ["STANDARD", "Back", "Form", "Inner", "Unfit"]
 
 Inner = Callable[[Any, str], Any]
-"""Encodes a part of a value, given with its path from there."""
+"""Encodes a part of a value, given its path."""
 
 Back = Callable[[Any], Any]
 """Decodes a part of a value."""
 
 
 class Unfit(Exception):
-    """A value that its form does not hold; says why."""
+    """A value that its form can't hold; the message says why."""
 
 
 class Form(NamedTuple):
@@ -26,10 +26,10 @@ class Form(NamedTuple):
 
     Attributes:
         tag: names it in the trace.
-        take: the fields of an encoding; raises `Unfit`.
-        make: the value for these fields, which are hostile input.
-        foreign: whether only a replay makes it; any other reader gets its parts as data.
-        check: whether it has to be shown of each value that it comes back.
+        take: encodes a value as fields; raises `Unfit`.
+        make: restores the value from these fields, which are hostile input.
+        foreign: whether only a replay restores it; any other reader gets its parts as data.
+        check: whether restoring each value has to be tried.
     """
 
     tag: str
@@ -68,7 +68,7 @@ def _take_defaultdict(value: Any, inner: Inner) -> dict[str, Any]:
     factory = value.default_factory
     name = None if factory is None else getattr(factory, "__name__", "")
     if factory is not None and _FACTORIES.get(name or "") is not factory:
-        raise Unfit(f"what its missing items are made by, {factory!r}, has no encoding")
+        raise Unfit(f"its default factory, {factory!r}, has no encoding")
     return {**_as_dict(value, inner), "factory": name}
 
 
@@ -83,7 +83,7 @@ def _take_fraction(value: Any, inner: Inner) -> dict[str, Any]:
 
 
 def _make_fraction(encoded: Mapping[str, Any], back: Back) -> Any:
-    from fractions import Fraction  # only where one was recorded
+    from fractions import Fraction  # only if one was recorded
 
     above, below = map(back, encoded["value"])
     return Fraction(above, below)

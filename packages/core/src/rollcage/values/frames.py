@@ -1,4 +1,4 @@
-"""Values of pandas as data, and back: what each column holds, and its dtype; nothing is pickled."""
+"""Values of pandas as data, and back: each column's values and dtype; nothing is pickled."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def make(encoded: Mapping[str, Any], back: Back) -> Any:
     """The value of pandas for these parts, which are hostile input.
 
     Raises:
-        ValueError: they are none of ours, or do not fit each other.
+        ValueError: they are invalid, or do not fit each other.
         ImportError: pandas is not installed.
     """
     import pandas as pd
@@ -180,7 +180,7 @@ def _moment(kind: Any, unit: Any, value: Any, zone: Any, back: Back) -> Any:
 
 
 def _zone(name: Any, back: Back) -> dt.tzinfo:
-    """The time zone of that name, looked up as that of any recorded time is."""
+    """The time zone of that name, looked up like that of any recorded time."""
     if name == "UTC":
         return dt.UTC
     zone: dt.tzinfo = back(

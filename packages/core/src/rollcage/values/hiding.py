@@ -1,4 +1,4 @@
-"""How what is encoded is sealed, and how secrets are looked for in it."""
+"""How secrets are sealed in encoded values, and how they are found there."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ A `Hiding` one also looks for secrets in what is encoded; see `hidden`.
 """
 
 STAND_IN: Final = re.compile(r"<secret [0-9a-f]{32}>")
-"""What stands, in a text, for a secret that was found in it."""
+"""The placeholder, in a text, of a secret that was found in it."""
 
 
 def stand_in(digest: str) -> str:
-    """What stands in a text for the secret of this HMAC."""
+    """The placeholder, in a text, of the secret with this HMAC."""
     return f"<secret {digest[:32]}>"
 
 
 class Hidden(NamedTuple):
-    """An encoded value without the secrets that were found in it, and where which were."""
+    """An encoded value without the secrets that were found in it, and where they were."""
 
     value: Any
     found: list[str]
@@ -39,7 +39,7 @@ class Hiding:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to look for, so that nobody has to ask."""
+        """Whether there is nothing to look for, so that the search can be skipped."""
         raise NotImplementedError
 
     def hide(self, encoded: Any, names: Collection[str] = ()) -> Hidden:
@@ -48,9 +48,9 @@ class Hiding:
 
 
 def hidden(encoded: Any, seal: Seal, names: Collection[str] = ()) -> Hidden:
-    """What may reach the disk of an encoded value: all of it, unless the seal finds secrets.
+    """The part of an encoded value that may reach the disk: all of it, unless secrets are found.
 
-    `names` are those of its members that were declared: they are no secrets.
+    `names` are those of declared members, which are not secrets.
     """
     if isinstance(seal, Hiding) and not seal.idle:
         return seal.hide(encoded, names)

@@ -1,7 +1,7 @@
 """Values of the standard library, of NumPy and of pandas, as results hold them: a fixed table.
 
 A class is recognised by where it is defined, so that nothing is imported to look for it. A library
-is imported only where a recorded value of it is brought back, by its name in this table.
+is imported only when a recorded value of it is restored, by its name in this table.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ __all__ = ["FORMS", "form_of"]
 
 
 def form_of(kind: type[Any]) -> Form | None:
-    """The form of values of this very class; None where they have none here."""
+    """The form of values of this exact class; None if it has none."""
     module = kind.__module__
-    if type(module) is not str:  # a class may say anything of itself
+    if type(module) is not str:  # a class may set it to anything
         return None
     found = STANDARD.get((module, kind.__qualname__))
     if found is not None:
         return found
     library = module.partition(".")[0]
     if library == "numpy":
-        from rollcage.values import arrays  # a result of NumPy has loaded that by now
+        from rollcage.values import arrays  # a NumPy result has loaded NumPy by now
 
         return arrays.form_of(kind)
     if library == "pandas":
@@ -51,4 +51,4 @@ FORMS: Final[dict[str, Form]] = {
     "numpy": Form("numpy", lambda *_: {}, _make_array, foreign=True),
     "pandas": Form("pandas", lambda *_: {}, _make_frame, foreign=True),
 }
-"""By their tags, how recorded values are made again."""
+"""How recorded values are restored, by tag."""

@@ -1,7 +1,7 @@
-"""A value of a class that the program has named, made again from its recorded parts.
+"""Restores a value of a registered class from its recorded parts.
 
-The parts are hostile input: each class is made by its own constructor or validation, and what does
-not fit raises.
+The parts are hostile input: each value goes through its class's own constructor or validation, and
+what does not fit raises.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def fields_of(value: Any) -> dict[str, Any]:
 
 
 def state_of(value: Any) -> dict[str, Any]:
-    """What an instance of a class derived from a builtin holds besides the builtin's own value."""
+    """The attributes of an instance of a class derived from a builtin."""
     state = dict(getattr(value, "__dict__", {}))
     for kind in type(value).__mro__:
         slots = kind.__dict__.get("__slots__", ())
@@ -38,7 +38,7 @@ def made(kind: type[Any], tag: str, encoded: Mapping[str, Any], back: Callable[[
     """The value for an encoding that names `kind`; `back` decodes its parts.
 
     Raises:
-        Exception: the parts are none of this class's; whatever its constructor raises.
+        Exception: the parts do not fit this class; whatever its constructor raises.
     """
     return _MAKERS[tag](kind, encoded, back)
 
@@ -48,7 +48,7 @@ def _enum(kind: type[Any], encoded: Mapping[str, Any], back: Callable[[Any], Any
     name = encoded.get("name")
     member = kind(back(encoded["value"]))
     if name is not None and member.name != name:
-        raise ValueError(f"what was {_short(name)} is {member.name} now")
+        raise ValueError(f"the member recorded as {_short(name)} is {member.name} now")
     return member
 
 
@@ -76,7 +76,7 @@ def _fields(kind: type[Any], encoded: Mapping[str, Any], back: Callable[[Any], A
     made_of = {declared[name][1]: each for name, each in values.items() if declared[name][0]}
     value = kind(**made_of)
     for name, each in values.items():
-        if not declared[name][0]:  # what its constructor works out by itself
+        if not declared[name][0]:  # computed by its constructor
             object.__setattr__(value, name, each)
     return value
 

@@ -1,4 +1,4 @@
-"""Values of frameworks, which their adapters carry themselves."""
+"""Values of frameworks, which their adapters encode and restore."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ __all__ = ["Native", "is_native", "native_called", "native_of", "register_native
 
 
 class Native(Protocol):
-    """How an adapter carries a value of its framework: neutral data that brings it back.
+    """How an adapter encodes a value of its framework: as neutral data that restores it.
 
-    `project` gives data that any reader can use. Under a key that is the framework's name stands
-    what only that framework knows; all other readers get the data without it. `revive` makes the
-    native value from the data again and must take them as hostile input.
+    `project` returns data that any reader can use. The key with the framework's name holds what
+    only that framework understands; all other readers get the data without it. `revive` restores
+    the native value from the data and must treat them as hostile input.
 
     Attributes:
         name: "<framework>.<kind>".
-        portable: whether the data are of use elsewhere; in another framework, a step whose value is
-            not portable can't be replayed.
+        portable: whether other frameworks can use the data; a step whose value is not portable
+            can't be replayed in another framework.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Native(Protocol):
         ...
 
     def revive(self, data: Any) -> Any:
-        """The native value for these data; raises ValueError where they are none of ours."""
+        """The native value for these data; raises ValueError if they are invalid."""
         ...
 
 
@@ -48,7 +48,7 @@ def native_of(kind: type) -> Native | None:
 
 
 def is_native(kind: type) -> bool:
-    """Whether values of this type are a framework's, which carries them itself."""
+    """Whether values of this type are encoded by a framework's adapter."""
     return kind in _natives_by_type
 
 

@@ -1,4 +1,4 @@
-"""Which types of the application recorded values come back as: those that the program has named.
+"""Which of the application's types recorded values are restored as: those that it registered.
 
 A trace names a type by its module and its qualified name. That is looked up here, and nowhere else:
 nothing that a trace names is imported.
@@ -24,15 +24,15 @@ _FAMILIES: Final = frozenset({
     object, Exception, BaseException, enum.Enum, enum.IntEnum, enum.StrEnum, enum.Flag,
     enum.IntFlag, *BASES,
 })  # fmt: skip
-"""What registers nothing: to name one of them would be to name all that derives from it."""
+"""Types that can't be registered: that would register everything derived from them."""
 
 
 class Types:
-    """The types that recorded values come back as, with those derived from them.
+    """The types that recorded values are restored as, with those derived from them.
 
     Args:
         types: classes of the application.
-        around: where those are looked for that are not among `types`.
+        around: where types that are not among `types` are looked up.
 
     Raises:
         ContractError: something that is no class, or one whose values have no form as data.
@@ -46,12 +46,12 @@ class Types:
             self.add(each)
 
     def add(self, kind: type) -> None:
-        """Bring values of this class, and of those derived from it, back as themselves."""
+        """Restore values of this class, and of those derived from it, as themselves."""
         _check(kind)
         self._take_in(kind)
 
     def _take_in(self, kind: type) -> None:
-        """Know a class, and those that its fields name."""
+        """Register a class, and those that its fields name."""
         self._named[kind.__module__, kind.__qualname__] = kind
         for each in named_in(kind):
             if each not in self._roots:
@@ -59,7 +59,7 @@ class Types:
                 self._named[each.__module__, each.__qualname__] = each
 
     def find(self, module: object, name: object) -> type | None:
-        """The class of that name; None where the program has named none."""
+        """The class of that name; None if the program has registered none."""
         if not (isinstance(module, str) and isinstance(name, str)):
             return None
         if module == "pydantic.networks":
@@ -70,7 +70,7 @@ class Types:
         return next(filter(None, (types.find(module, name) for types in self._around)), None)
 
     def knows(self, kind: type) -> bool:
-        """Whether values of this very class come back as themselves."""
+        """Whether values of this exact class are restored as themselves."""
         return self.find(kind.__module__, kind.__qualname__) is kind
 
     @property
@@ -92,7 +92,7 @@ class Types:
 
 
 def _url_called(name: str) -> type | None:
-    """One of Pydantic's own URLs, which come back wherever they stand."""
+    """One of Pydantic's own URLs, which are always restored as themselves."""
     from pydantic import networks  # a URL has loaded it by now, or will be made by it
 
     several_hosts = networks.PostgresDsn.__bases__[0]  # it has no public name
@@ -112,19 +112,19 @@ def _family(root: type) -> Iterator[type]:
 
 def _check(kind: Any) -> None:
     if not isinstance(kind, type):
-        raise ContractError(f"types= names {kind!r}, which is no class")
+        raise ContractError(f"types= names {kind!r}, which is not a class")
     name = f"{kind.__module__}.{kind.__qualname__}"
     if _is_family(kind):
         raise ContractError(
-            f"{name} can't be registered: that would be all that derives from it. Name the "
-            f"classes themselves"
+            f"{name} can't be registered: that would register everything derived from it. Name "
+            f"the classes themselves"
         )
     if not has_form(kind):
         raise ContractError(
-            f"{name} can't be registered: its values have no form as data. What has one: a "
+            f"{name} can't be registered: its values have no form as data. What can be: a "
             f"dataclass, a named tuple, an enum, a Pydantic model, an attrs class, an exception, a "
-            f"class derived from str, int, list, dict or the like; for any other, "
-            f"rollcage.trace.register_native says how it is taken apart and made"
+            f"class derived from str, int, list, dict or the like; for any other, declare how it "
+            f"is encoded and restored with rollcage.trace.register_native"
         )
 
 
@@ -135,7 +135,7 @@ def _is_family(kind: type) -> bool:
 
 
 def has_form(kind: type) -> bool:
-    """Whether values of a class can be taken apart and made again from their parts."""
+    """Whether values of a class can be encoded as their parts and restored from them."""
     if hasattr(kind, "__total__") and issubclass(kind, dict):
         return False  # a TypedDict, of which there are no values
     return (
@@ -156,16 +156,16 @@ REGISTERED: Final = Types()
 
 
 def register(*types: type) -> None:
-    """Bring values of these classes back as themselves, in each session of this process.
+    """Restore values of these classes as themselves, in each session of this process.
 
-    A recorded result or error holds its type's name and its parts. It comes back as that type
-    where the program has named it: here, in `Session(types=[…])`, or in the return type of the
-    tool itself. Classes derived from these count too. What can be registered: dataclasses, named
+    A recorded result or error holds its type's name and its parts. It is restored as that type if
+    the program has named it: here, in `Session(types=[…])`, or in the return type of the tool
+    itself. Classes derived from these count too. What can be registered: dataclasses, named
     tuples, enums, Pydantic models, attrs classes, exceptions, and classes derived from a builtin
-    such as `str` or `dict`. They are made again by their own constructor or validation.
+    such as `str` or `dict`. They are restored by their own constructor or validation.
 
     Raises:
-        ContractError: something that is no class, or one whose values have no form as data.
+        ContractError: something that is not a class, or a class whose values have no form as data.
     """
     for each in types:
         REGISTERED.add(each)

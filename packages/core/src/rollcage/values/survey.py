@@ -1,4 +1,4 @@
-"""Which values JSON holds exactly, so that they are their own encoding: one look, in one pass."""
+"""Which values JSON holds exactly, so that they are their own encoding: found in one pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CANONICAL: Final = 2  # is its own encoding, and orjson's sorted bytes are its J
 
 
 def survey(value: Any, reserved: str | None = TAG) -> int:  # noqa: C901, PLR0912 - each value of each call goes through here: fewer calls, more branches
-    """Tell how much of a detour a value needs: `CANONICAL`, `PLAIN` or `FOREIGN`.
+    """Classify how a value has to be encoded: `CANONICAL`, `PLAIN` or `FOREIGN`.
 
     Integral floats are foreign: JCS writes 1.0 as 1, and the two must not share a key. So is a
     dict with the key `reserved`; what is encoded already may have it, and passes None.
@@ -63,7 +63,7 @@ def survey(value: Any, reserved: str | None = TAG) -> int:  # noqa: C901, PLR091
 
 
 def survey_safely(value: Any) -> int:
-    """`survey`, with strings looked into and nesting bounded: FOREIGN where JSON can't hold it."""
+    """`survey`, with strings checked and nesting bounded: FOREIGN if JSON can't hold the value."""
     try:
         level = survey(value)
         if level:
