@@ -243,7 +243,7 @@ def test_a_tool_that_is_missing_is_named(cli: Cli, job: Any, tmp_path: Path) -> 
     job("a")
     result = cli("undo", "latest", "--yes")
     assert result.code == 2
-    assert "no tool called 'cli_put' is here" in result.err
+    assert "no tool named 'cli_put' is declared" in result.err
     assert "--tools MODULE" in result.err
     assert (tmp_path / "a").exists()
 

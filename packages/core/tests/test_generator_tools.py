@@ -149,7 +149,7 @@ async def test_what_is_no_stream_s_is_refused_with_the_next_step(tmp_path: Path)
     def write() -> None:
         raise AssertionError("it ran")
 
-    with Session("job", store=tmp_path), pytest.raises(Exception, match="nobody reads its chunks"):
+    with Session("job", store=tmp_path), pytest.raises(Exception, match="nothing would read"):
         write()
 
 

@@ -147,9 +147,9 @@ def test_a_facade_in_the_list_is_read_when_the_session_opens(
 @pytest.mark.parametrize(
     ("gate", "said"),
     [
-        ([3], "3 is no guard"),
-        ([Watcher], "is no guard"),
-        (["policy.toml"], "'policy.toml' is no guard"),
+        ([3], "3 is not a guard"),
+        ([Watcher], "is not a guard"),
+        (["policy.toml"], "'policy.toml' is not a guard"),
         ([policy(""), policy("")], "one policy"),
         ([Facade("a"), Facade("b")], "one facade, not 'a' and 'b' too"),
     ],

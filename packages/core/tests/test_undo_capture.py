@@ -227,13 +227,13 @@ def odd_take_back(what: pydantic.SecretStr) -> None: ...
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"observe": broken}, "PermissionError: not yours"),
-    ({"observe": lambda args: 3}, "observe gave a int, not a mapping"),
-    ({"observe": lambda args: {3: 3}}, "which is no text"),
+    ({"observe": lambda args: 3}, "observe returned a int, not a mapping"),
+    ({"observe": lambda args: {3: 3}}, "which is not a text"),
     ({"observe": lambda args: {"a": object()}}, "no encoding"),
     ({"undo": broken}, "PermissionError: not yours"),
-    ({"undo": lambda args: "no list"}, "undo gave a str, not a list"),
-    ({"undo": lambda args: ["restore"]}, "make it by compensate"),
-    ({"undo": lambda args: [compensate("nobody")]}, "no tool called 'nobody' is here"),
+    ({"undo": lambda args: "no list"}, "undo returned a str, not a list"),
+    ({"undo": lambda args: ["restore"]}, "create it with compensate"),
+    ({"undo": lambda args: [compensate("nobody")]}, "no tool named 'nobody' is declared"),
     ({"undo": lambda args: [compensate(take_back)]}, "what: Field required"),
     ({"undo": lambda args: [compensate(secret_take_back, what="x")]}, "is a secret"),
     ({"undo": lambda args: [compensate(odd_take_back, what="x")]}, "is a secret"),

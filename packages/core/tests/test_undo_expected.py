@@ -103,9 +103,9 @@ def test_a_run_that_another_process_went_on_with_is_not_undone_as_it_was_seen(
     resumed = python(GOES_ON, str(HERE), "abc")
     assert resumed.returncode == 0, resumed.stderr
     newer = resumed.stdout.strip()
-    with pytest.raises(PlanChanged, match=r"it was the plan of another undo") as refused:
+    with pytest.raises(PlanChanged, match=r"the expected plan is of another undo") as refused:
         undo_run(store, newer, expected=seen)
-    assert "is to be undone now, too" in str(refused.value)
+    assert "would be undone now, too" in str(refused.value)
     assert sorted(texts(disk)) == ["a", "b", "c"]
 
 
@@ -137,9 +137,9 @@ def test_the_rest_of_what_was_seen_is_done_and_what_an_undo_did_before_is_said(
     other = plan_undo(store, run, tools=tools)
     with pytest.raises(PlanChanged) as refused:
         undo_run(store, run, tools=tools, to=1, expected=seen)
-    assert "An earlier undo of steps 3, 2 had begun, and what it did stays" in str(refused.value)
+    assert "An earlier undo of steps 3, 2 had begun, and its effects stay" in str(refused.value)
     assert "nothing more was undone" in str(refused.value)
-    with pytest.raises(PlanChanged, match="but what was before"):
+    with pytest.raises(PlanChanged, match="Nothing more was undone than before"):
         undo_run(store, run, tools=tools, expected=seen.digest)
     assert sorted(shelf) == ["a", "b", "cut"]
     shelf["cut"] = ""

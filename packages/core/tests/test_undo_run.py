@@ -198,9 +198,9 @@ def test_tools_that_are_missing_or_others(store: JsonlStore, files: Any, disk: P
     blind = dataclasses.replace(files.put_file.__rollcage_contract__, observe=None)
     run = session.run_id
     for tools, said in [
-        ([], "no tool called 'put_file' is here"),
-        ([files.put_file], "no tool called 'restore_file' is here"),
-        ([files.put_file, restore], "restore_file' is here as version '2', not ''"),
+        ([], "no tool named 'put_file' is declared"),
+        ([files.put_file], "no tool named 'restore_file' is declared"),
+        ([files.put_file, restore], "restore_file' is declared as version '2', not ''"),
         ([blind, files.restore_file], "declares no observe any more"),
     ]:
         with pytest.raises(ToolMissing, match=said):
@@ -278,7 +278,7 @@ def test_the_process_declares_two_of_that_name(store: JsonlStore, disk: Path) ->
 
     with Session("job", store=store) as session:
         give()
-    with pytest.raises(ToolMissing, match="2 tools of this process"):
+    with pytest.raises(ToolMissing, match="this process has 2 tools named"):
         undo_run(store, session.run_id)
     assert asyncio.run(aundo_run(store, session.run_id, tools=[one])).complete
 

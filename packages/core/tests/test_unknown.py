@@ -273,7 +273,7 @@ def test_an_undo_asks_too(store: JsonlStore, service: Service, lose: Callable[..
     order = declared(service, undo=undo)
     run = lose(order, "before")
     (step,) = undo_run(store, run, tools=[order, cancel]).steps
-    assert (step.status, step.reason) == ("compensated", "its probe reports that it never happened")
+    assert (step.status, step.reason) == ("compensated", "its probe reports that it did not happen")
     run = lose(order, "after")
     (step,) = undo_run(store, run, tools=[order, cancel]).steps
     assert step.status == "compensated"
@@ -333,4 +333,4 @@ def test_without_its_tool_nobody_can_be_asked(
     run = lose(declared(service), "after")
     (step,) = undo_run(store, run, tools=[]).steps
     assert step.status == "unknown"
-    assert "no tool called 'order' is here" in step.reason
+    assert "no tool named 'order' is declared" in step.reason

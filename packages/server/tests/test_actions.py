@@ -373,7 +373,7 @@ async def test_what_changes_when_the_worker_begins_is_seen_and_what_was_cut_off_
 
         said = await undone_as(cut_off)
         assert SHELF == {"a": "somebody else's", "b": "b", "c": None}
-        assert "An earlier undo of steps 3, 2 had begun, and what it did stays" in said["message"]
+        assert "An earlier undo of steps 3, 2 had begun, and its effects stay" in said["message"]
         assert "othing was" not in said["message"]
 
 

@@ -1,6 +1,6 @@
 """The decision before a call: rules look at a step and say allow, ask or deny (DESIGN §5).
 
-What only policies and tools need (addresses) is imported when it is first asked for.
+Names that only policies and tools need (addresses) are imported on first access.
 """
 
 from importlib import import_module

@@ -1,8 +1,8 @@
-"""What a URL names as its host, and whether that is a place on the public internet.
+"""The host of a URL, and whether it is on the public internet.
 
-What two parsers read differently (userinfo, backslashes, numbers that some take for addresses,
-look-alike letters) is refused, never interpreted: whichever client gets the URL afterwards can
-only go where it was decided that it may.
+Anything that two parsers may read differently (userinfo, backslashes, numbers that some take for
+addresses, look-alike letters) is refused, never interpreted: whichever client gets the URL, it can
+only reach the host that was decided on.
 
 Sources: the IANA special-purpose address registries (RFC 6890), RFC 6761 (names), RFC 6052 and 8215
 (NAT64), RFC 3056 (6to4), RFC 5214 (ISATAP), UTS #46 (IDNA), the metadata addresses that the cloud
@@ -37,17 +37,17 @@ __all__ = [
 ]
 
 Resolver = Callable[[str, int], Sequence[str]]
-"""Gives all addresses of a name, for a port; raises OSError where there is none."""
+"""Returns all addresses of a name, for a port; raises OSError if there is none."""
 
 DEFAULT_PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443, "ws": 80, "wss": 443}
-"""The schemes that are understood."""
+"""The supported schemes."""
 
 _MAX_URL: Final = 8_000
 _MAX_ANSWERS: Final = 32
 
 
 class AddressInvalid(ValueError):
-    """No URL or host that everybody reads the same; the message holds no more of it than a host."""
+    """A URL or host that clients may read differently; the message quotes at most the host."""
 
 
 # --- addresses -----------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ _IPV4: Final = {
         "240.0.0.0/4": "reserved, and broadcast",
     }.items()
 }
-_GLOBAL_IPV6: Final = IPv6Network("2000::/3")  # nothing else is handed out
+_GLOBAL_IPV6: Final = IPv6Network("2000::/3")  # nothing else is allocated
 _IPV6: Final = {
     IPv6Network(network): why
     for network, why in {
@@ -89,7 +89,7 @@ _ISATAP: Final = (0x0000_5EFE, 0x0200_5EFE)
 
 
 def why_not_public(address: str) -> str | None:
-    """Why an address in its canonical form is none of the public internet; None where it is one."""
+    """Why an address, in canonical form, is not on the public internet; None if it is."""
     try:
         ip = ip_address(address)
     except ValueError:
@@ -133,14 +133,14 @@ def host_name(written: str) -> str:
     An IPv6 address is written in brackets, and comes back without them.
 
     Raises:
-        AddressInvalid: it is none, or is spelled in a way that not all read the same.
+        AddressInvalid: it is not a host, or clients may read its spelling differently.
     """
     if written.startswith("[") and written.endswith("]"):
         return _ipv6(written[1:-1])
     name = written.lower() if written.isascii() else _to_ascii(written)
     name = name.removesuffix(".")
     labels = name.split(".")
-    if _NUMBER.fullmatch(labels[-1]):  # some parser takes it for an address: only if all do
+    if _NUMBER.fullmatch(labels[-1]):  # some parsers take it for an address: refused unless all do
         return _ipv4(name)
     if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
         raise AddressInvalid(f"{_shown(written)} is no name of a host")
@@ -151,13 +151,13 @@ def host_name(written: str) -> str:
 
 
 def _shown(written: str) -> str:
-    """A host as an error tells it: in ASCII, and cut where it is too long to be one."""
+    """A host for an error message: in ASCII, and cut to a host's maximal length."""
     return ascii(written if len(written) <= 80 else written[:80] + "…")
 
 
 def _ipv4(written: str) -> str:
     try:
-        return str(IPv4Address(written))  # refuses leading zeros, and all but four decimal parts
+        return str(IPv4Address(written))  # accepts only four decimal parts without leading zeros
     except ValueError:
         raise AddressInvalid(
             f"{_shown(written)} is a number that only some read as an address; "
@@ -175,7 +175,7 @@ def _ipv6(written: str) -> str:
 
 
 def _idna(written: str) -> Any:
-    """The library that knows the letters of names; only names with other letters need it."""
+    """The library for international names; only names that are not ASCII need it."""
     try:
         import idna
     except ImportError:
@@ -186,7 +186,7 @@ def _idna(written: str) -> Any:
 
 
 def _to_ascii(written: str) -> str:
-    """IDNA 2008, without the mappings of UTS #46: what they change looks like something else."""
+    """IDNA 2008, without the mappings of UTS #46: a mapped name looks different from the result."""
     idna = _idna(written)
     try:
         as_meant = unicodedata.normalize("NFC", written) == written
@@ -206,20 +206,20 @@ def _decoded(written: str, label: str) -> str:
 
 
 def _check_letters(written: str, label: str) -> None:
-    """A label of Latin letters and of others that look like them is made to be mistaken."""
+    """Refuse a label that mixes Latin letters with others that look like them."""
     scripts = {unicodedata.name(c, "?").split()[0] for c in label if c.isalpha()}
     if "LATIN" in scripts and scripts & _MIXED:
         raise AddressInvalid(f"{_shown(written)} mixes letters of several scripts")
 
 
 def is_local_name(host: str) -> bool:
-    """Whether a name (in its one spelling) is one of the machine or of a local network."""
+    """Whether a name (in its one spelling) is of this machine or a local network."""
     labels = host.split(".")
     return len(labels) == 1 or labels[-1] in _LOCAL_NAMES or ".".join(labels[-2:]) in _LOCAL_NAMES
 
 
 def is_address(host: str) -> bool:
-    """Whether a host (in its one spelling) is an address, and no name."""
+    """Whether a host (in its one spelling) is an address, not a name."""
     return ":" in host or host.rsplit(".", 1)[-1].isdigit()
 
 
@@ -240,7 +240,7 @@ class SplitUrl(NamedTuple):
         scheme: in lower case.
         host: in lower case and ASCII; an IPv6 address without its brackets.
         port: always a number.
-        rest: path and query, as they are written; without a fragment.
+        rest: path and query, as written; without a fragment.
     """
 
     scheme: str
@@ -250,15 +250,15 @@ class SplitUrl(NamedTuple):
 
 
 def split_url(url: str, *, respelled: bool = False) -> SplitUrl:
-    """Take a URL apart, where all clients would take it apart the same way.
+    """Split a URL, if all clients would split it the same way.
 
     Args:
-        url: as it is written.
-        respelled: what is asked is built of these parts, not the URL as it is written: then there
-            is no other reading of where its authority ends.
+        url: the URL, as written.
+        respelled: whether the request is built from these parts instead of the URL as written: then
+            nobody can read the end of its authority differently.
 
     Raises:
-        AddressInvalid: says which part is not written plainly.
+        AddressInvalid: names the ambiguous part.
     """
     if len(url) > _MAX_URL:
         raise AddressInvalid(f"a URL of {len(url)} characters; at most {_MAX_URL}")
@@ -271,11 +271,11 @@ def split_url(url: str, *, respelled: bool = False) -> SplitUrl:
     authority = _AUTHORITY.fullmatch(written)
     if authority is None or "%" in written:
         raise AddressInvalid(
-            "names, passwords and escapes are not taken before a URL's path; only host and port"
+            "names, passwords and escapes are not accepted before a URL's path; only host and port"
         )
-    behind = (found["query"] or "") + (found["fragment"] or "")
-    if not respelled and not found["path"] and "@" in behind.partition("/")[0]:
-        raise AddressInvalid("an @ before the first slash: some take the rest for a host")
+    after = (found["query"] or "") + (found["fragment"] or "")
+    if not respelled and not found["path"] and "@" in after.partition("/")[0]:
+        raise AddressInvalid("an @ before the first slash: some clients read a host after it")
     port = int(authority["port"] or DEFAULT_PORTS[scheme])
     if port > 65535:
         raise AddressInvalid(f"{port} is no port")
@@ -284,7 +284,7 @@ def split_url(url: str, *, respelled: bool = False) -> SplitUrl:
 
 
 def check_characters(url: str) -> None:
-    """Refuse what some parsers drop or take for something else: blanks, controls, backslashes.
+    """Refuse characters that some parsers drop or reinterpret: blanks, controls, backslashes.
 
     Raises:
         AddressInvalid: names the character.
@@ -294,10 +294,10 @@ def check_characters(url: str) -> None:
 
 
 def split_authority(written: str) -> tuple[str, int | None]:
-    """A host (in its one spelling) and its port, where one is written: `[::1]:80`, `a.example`.
+    """A host (in its one spelling) and its port, if one is given: `[::1]:80`, `a.example`.
 
     Raises:
-        AddressInvalid: it is none.
+        AddressInvalid: it is not a host with an optional port.
     """
     found = _AUTHORITY.fullmatch(written)
     if found is None or int(found["port"] or 0) > 65535:
@@ -317,19 +317,19 @@ def system_resolver(host: str, port: int) -> Sequence[str]:
 
 
 def bounded(resolver: Resolver, *, seconds: float = 2.0, at_once: int = 16) -> Resolver:
-    """The same resolver, with an end to how long it is waited for.
+    """A resolver with a time limit.
 
-    It is asked in a thread of its own, which ends when it answers: no name holds up a decision, or
-    the end of the process. It gives up at once where `at_once` are being waited for.
+    It runs in a thread of its own, which ends when it answers: a slow name blocks neither a
+    decision nor the exit of the process. It fails at once if `at_once` lookups are running already.
 
     Args:
-        resolver: the one that is asked.
-        seconds: after which there is no answer (TimeoutError, an OSError).
-        at_once: how many may be under way in the process.
+        resolver: the resolver to call.
+        seconds: the time limit (then TimeoutError, an OSError).
+        at_once: how many lookups may run at the same time in the process.
     """
 
     def resolve(host: str, port: int) -> Sequence[str]:
-        # Counted by what lives: no count or lock of ours can be wrong after a fork.
+        # Live threads are counted: a counter or lock could be wrong after a fork.
         if sum(each.name == _THREAD for each in threading.enumerate()) >= at_once:
             raise OSError(f"{at_once} names are being resolved already")
         answers: list[Sequence[str]] = []
@@ -338,7 +338,7 @@ def bounded(resolver: Resolver, *, seconds: float = 2.0, at_once: int = 16) -> R
         def ask() -> None:
             try:
                 answers.append(resolver(host, port))
-            except Exception as error:  # noqa: BLE001 - it is raised where it was asked
+            except Exception as error:  # noqa: BLE001 - raised again in the calling thread
                 errors.append(error)
 
         thread = threading.Thread(target=ask, name=_THREAD, daemon=True)
@@ -354,12 +354,12 @@ def bounded(resolver: Resolver, *, seconds: float = 2.0, at_once: int = 16) -> R
 
 
 def why_not_public_host(host: str, port: int, resolver: Resolver) -> str | None:
-    """Why a host (in its one spelling) is none of the public internet; None where it is one.
+    """Why a host (in its one spelling) is not on the public internet; None if it is.
 
-    A name is one where all its addresses are.
+    A name is if all its addresses are.
 
     Raises:
-        OSError: nobody can tell: it has no address, or no answer came in time.
+        OSError: unknown: it has no address, or no answer came in time.
         AddressInvalid: it has more addresses than anybody needs.
     """
     if is_address(host):

@@ -1,4 +1,4 @@
-"""Who is asked where a rule asks, with what, what they may answer, and which answers count."""
+"""Requests for approval: who is asked, what they may answer, and which answers count."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ _UNNAMED: Final = Verdict("ask", "", "approval_required")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ApprovalRequest:
-    """A call that a rule wants to be approved, before anything of it happens.
+    """A call that requires approval before anything of it happens.
 
     Attributes:
         kind: `tool` or `model`.
         name: the tool's name.
-        args: the canonical arguments, as the trace shows them: secrets are no part.
-        agent: the agent's name, where the framework tells; else empty.
-        call_id: the framework's id of the call; empty where it has none.
+        args: the canonical arguments, as the trace shows them: without secrets.
+        agent: the agent's name; empty if the framework does not provide it.
+        call_id: the framework's id of the call; empty if it has none.
         key: the call's content identity (64 hex digits).
-        verdict: what the rule said.
+        verdict: the rule's verdict.
         id: a short name of the request: the beginning of its idempotency key.
-        idempotency_key: which call of which run it is, over all resumes of that run: its key, in
-            the world that its turn started in (64 hex digits).
+        idempotency_key: identifies the call over all resumes of its run: its key, in the world that
+            its turn started in (64 hex digits).
         policy: the digest of the policy that asks; empty without one.
-        run: the run in which it is asked.
+        run: the run that asks.
         root: the first run of its lineage.
         branch: the branch of the run; empty for the main one.
-        turn: where in the run, with `slot`.
+        turn: the turn of the call in the run.
         slot: the call's place in its turn.
-        requested_by: who the run acts for; an approval of theirs does not count.
-        at: when it is asked (Unix, µs).
-        expires: from when on no approval of it counts (Unix, µs).
+        requested_by: who the run acts for; their own approval does not count.
+        at: when it was requested (Unix, µs).
+        expires: when approvals stop counting (Unix, µs).
     """
 
     kind: str
@@ -80,25 +80,25 @@ class ApprovalRequest:
 
 
 class Response(NamedTuple):
-    """What an approver answers in place of the tool, which then does not run."""
+    """An approver's answer in place of the tool, which then does not run."""
 
     value: Any
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Approval:
-    """What an approver says of one call.
+    """An approver's decision on one call.
 
     Attributes:
         approved: whether it may run, this once.
-        by: who says so, by name: without one it lets nothing run (`Approval(True, by="ann")`).
-        reason: why; on a rejection, a model reads it to go on.
-        args: all the arguments with which it is to run instead, as values or in the form of the
-            request. Left out are only those that hold a secret: they stay, and can't be edited.
-            The tool's own schema checks them, and the rules decide on them anew. None: as asked.
+        by: the approver's name; an approval without one does not count. `Approval(True, by="ann")`.
+        reason: why; a model reads that of a rejection to continue.
+        args: all the arguments to run it with instead, as values or in the form of the request.
+            Leave out only those that hold a secret: they stay, and can't be edited. The tool's own
+            schema checks them, and the rules decide on them anew. None: as requested.
         response: answers the call in place of the tool; such a call is not `approved` to run.
-        of: the id, or the idempotency key, of the request that this answers. Where it is said, any
-            other request is refused.
+        of: the id, or the idempotency key, of the request that this answers. If given, any other
+            request is refused.
     """
 
     approved: bool
@@ -132,13 +132,13 @@ class Approval:
 
 
 class Pending(NamedTuple):
-    """Nobody has decided yet: the session halts, and a later one asks again."""
+    """There is no decision yet: the session halts, and a later one asks again."""
 
     message: str
 
 
 class Refusal(NamedTuple):
-    """Why nothing that was said lets the call run: a machine-readable code, and words."""
+    """Why the call must not run: a machine-readable code, and a reason."""
 
     code: str
     reason: str
@@ -146,14 +146,14 @@ class Refusal(NamedTuple):
 
 Reply = Approval | Pending | Refusal
 Approver = Callable[[ApprovalRequest], Reply | Awaitable[Reply]]
-"""Decides on a call that a rule asks about. An async one serves async calls only.
+"""Decides on a call that requires approval. An async approver serves async calls only.
 
-One that raises, or gives back something else, denies.
+One that raises, or returns anything else, denies.
 """
 
 
 class Ask(NamedTuple):
-    """Who is asked; `pauses` are the exceptions by which a framework goes away to ask elsewhere."""
+    """The approver; `pauses` are the exceptions a framework raises to ask outside the process."""
 
     approver: Approver
     pauses: tuple[type[BaseException], ...] = ()
@@ -161,13 +161,13 @@ class Ask(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Instead:
-    """What else than its body as it is a guarded call can come to, where an approver says so.
+    """How a guarded call runs with an approver's edited arguments or response.
 
     Attributes:
-        edited: the body that runs with the arguments that it is called with, by name; None where
-            they can't reach the tool.
-        answered: makes of an approver's response what the body would have given back; None where
-            that can't be done.
+        edited: the body to call with the edited arguments, by name; None if they can't reach the
+            tool.
+        answered: turns an approver's response into what the body would have returned; None if that
+            can't be done.
     """
 
     edited: Callable[..., Any] | None = None
@@ -179,14 +179,14 @@ class Instead:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Terms:
-    """Under which approvals count in a session.
+    """The terms under which approvals count in a session.
 
     Attributes:
         requested_by: who the run acts for: they can't approve its calls.
         policy: the digest of the policy; empty without one.
-        expires: how long after it was asked for an approval counts (seconds).
-        approvers: who may approve; None: anybody else than `requested_by`.
-        around: those of the session around, which have to hold as well.
+        expires: how long after its request an approval counts (seconds).
+        approvers: who may approve; None: anybody but `requested_by`.
+        around: the terms of the enclosing session, which have to hold as well.
     """
 
     requested_by: str = ""
@@ -196,7 +196,7 @@ class Terms:
     around: Terms | None = None
 
     def within(self, around: Terms) -> Terms:
-        """These, inside of a session with others: the stricter ones count."""
+        """These terms, inside a session with others: the stricter ones count."""
         policy = self.policy or around.policy
         if self.policy and around.policy:
             policy = sha256(f"{around.policy}{self.policy}".encode()).hexdigest()
@@ -205,7 +205,7 @@ class Terms:
 
 
 class AskContext(NamedTuple):
-    """A call as it stood when it was asked about: where, and when (Unix, µs)."""
+    """A call at the time of its request: its place, and the time (Unix, µs)."""
 
     fingerprint: str  # in the world that its turn started in
     run: str
@@ -216,10 +216,10 @@ class AskContext(NamedTuple):
 
 
 def judged(answer: object, request: ApprovalRequest, terms: Terms) -> Reply:
-    """What an approver's answer comes to, whatever it gave back.
+    """The decision that an approver's answer amounts to, whatever it returned.
 
-    Anybody may say no, in whatever name. A yes, and an answer in place of the tool, count in the
-    name of a person, and not of who asked.
+    Anybody may reject, under any name. An approval, or an answer in place of the tool, counts only
+    under the name of a person other than the requester.
     """
     if isinstance(answer, (Pending, Refusal)):
         return answer
@@ -237,28 +237,28 @@ def judged(answer: object, request: ApprovalRequest, terms: Terms) -> Reply:
     if answer.decision == "rejected":
         return answer
     if terms.policy != request.policy:
-        said = "the policy has changed since approval was requested"
-        return Refusal("approval_other_policy", said)
+        reason = "the policy has changed since approval was requested"
+        return Refusal("approval_other_policy", reason)
     return not_entitled(by, terms) or answer
 
 
 def not_entitled(by: str, terms: Terms) -> Refusal | None:
-    """Why a yes of this person does not count, if so."""
+    """Why this person's approval does not count; None if it does."""
     if looks_like(by, terms.requested_by):
-        said = f"{by} requested the call and can't approve it; another person has to"
+        reason = f"{by} requested the call and can't approve it; another person has to"
         if not same_person(by, terms.requested_by):
-            said = (
-                f"the name {by!a} can be taken for that of who requested the call, who can't "
+            reason = (
+                f"the name {by!a} looks like that of the person who requested the call, who can't "
                 f"approve it; another person has to"
             )
-        return Refusal("approval_by_proposer", said)
+        return Refusal("approval_by_proposer", reason)
     if terms.approvers is not None and not any(same_person(by, a) for a in terms.approvers):
         return Refusal("approval_not_entitled", f"{by} is not one of the approvers")
     return None if terms.around is None else not_entitled(by, terms.around)
 
 
 def untimely(asked_at: int, expires: int, now: int) -> Refusal | None:
-    """Why an approval does not count at this time (all Unix, µs), if so."""
+    """Why an approval does not count at this time (all Unix, µs); None if it does."""
     if now < asked_at:
         return Refusal("approval_clock", "the clock went backwards while the call was waiting")
     if now >= expires:
@@ -267,7 +267,7 @@ def untimely(asked_at: int, expires: int, now: int) -> Refusal | None:
 
 
 def _is_whole(approval: Approval) -> bool:
-    """Whether each part of it is what it should be, and none contradicts another."""
+    """Whether its parts have the right types and none contradicts another."""
     texts: tuple[object, ...] = (approval.by, approval.reason, approval.of)
     args: object = approval.args
     response: object = approval.response
@@ -280,7 +280,7 @@ def _is_whole(approval: Approval) -> bool:
 
 
 def _is_writable(text: str) -> bool:
-    """Whether UTF-8 can hold it."""
+    """Whether UTF-8 can encode it."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Somebody at a terminal decides, while the call waits."""
+"""Asks for approval at the terminal, while the call waits."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _ONE_AT_A_TIME: Final = threading.Lock()  # whichever approver asks: there is on
 
 
 def os_user() -> str:
-    """The name of the user whose process this is; empty where nobody can tell."""
-    import getpass  # a terminal's, which few sessions ask for
+    """The name of the operating system's user; empty if it can't be found out."""
+    import getpass  # imported late: it loads terminal modules, and few sessions need it
 
     try:
         return getpass.getuser()
@@ -28,17 +28,17 @@ def os_user() -> str:
 
 
 class ConsoleApprover:
-    """An approver that shows the call and asks who sits there.
+    """An approver that shows the call at the terminal and asks there.
 
-    Whatever is no clear yes is a no, the end of the input included.
+    Anything but a clear yes is a no, the end of the input included.
 
     Args:
-        by: who sits there, by name; by default the user of the operating system.
-        given: where answers are read from; by default the standard input.
-        shown: where the call is shown; by default the standard error output.
+        by: the name of the person at the terminal; by default the operating system's user.
+        given: the stream that answers are read from; by default standard input.
+        shown: the stream that the call is written to; by default standard error.
 
     Raises:
-        ApprovalInvalid: nobody is named, or by no name that could be distinguished from another.
+        ApprovalInvalid: no name, or one that can't be told apart from others.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ConsoleApprover:
         self._shown = shown
 
     def __call__(self, request: ApprovalRequest) -> Approval:
-        """What they say of this call."""
+        """Their decision on this call."""
         with _ONE_AT_A_TIME:
             self._show(request)
             match self._ask(_CHOICES).lower():
@@ -106,6 +106,6 @@ _NOTHING: Final = object()
 
 
 def _plain(value: Any) -> str:
-    """Text that can't act on a terminal: the arguments come from a model."""
+    """Text without control characters for a terminal: the arguments come from a model."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

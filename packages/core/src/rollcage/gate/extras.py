@@ -1,6 +1,6 @@
-"""What is given by the words that name it: a policy's file, a facade's name, what a trace holds.
+"""Loads policies and facades that are given by file, by name, or by a trace.
 
-Policies and facades come with packages of their own; the error without one names it.
+They come with packages of their own; if one is missing, the error names it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def all_given(
     facade: str | None,
     rules: Iterable[Rule],
 ) -> tuple[Given, ...]:
-    """All that a session was given to decide by, in order; what is named is read.
+    """All guards of a session, in order; policies given by file and facades by name are loaded.
 
     Raises:
         PolicyInvalid: the policy's file can't be used.
@@ -40,11 +40,11 @@ def all_given(
 
 
 def policy_of(given: PolicyGuard | str | os.PathLike[str]) -> PolicyGuard:
-    """A policy, or the one in a file.
+    """A policy, loaded if it is given by its file.
 
     Raises:
         PolicyInvalid: the file can't be used.
-        PackageMissing: what reads it is not installed.
+        PackageMissing: the package that reads it is not installed.
     """
     if isinstance(given, PolicyGuard):
         return given
@@ -64,10 +64,10 @@ def _facade(name: str) -> NamedFacade:
 
 
 def recorded_facade(store: Store, data: Mapping[str, Any]) -> FacadeGuard:
-    """The facade that a run was given, by its trace.
+    """The facade of a run, from its trace.
 
     Raises:
-        PackageMissing: nothing says here what was approved, so nothing can be undone.
+        PackageMissing: without the package nothing is known to be approved, so nothing is undone.
     """
     try:
         from rollcage_governance import Registry
@@ -78,7 +78,7 @@ def recorded_facade(store: Store, data: Mapping[str, Any]) -> FacadeGuard:
 
 def _missing(extra: str, what: str, error: ImportError) -> PackageMissing:
     package = f"rollcage_{extra}"
-    if error.name != package:  # it is there; something that it needs is not
+    if error.name != package:  # it is installed; something that it needs is not
         raise error
     return PackageMissing(
         f"{what} needs rollcage-{extra}, which is not installed: pip install 'rollcage[{extra}]'",

@@ -1,8 +1,8 @@
-"""What stands before and after a call: guards, and what a session asks of a policy and a facade.
+"""Guards, which run before and after a call, and the interfaces of policies and facades.
 
-A guard is a rule, or an object with one or more of three methods: `screen` looks at what is to be
-called before its arguments are bound, `decide` at the call, `settled` when it has ended. What
-they say is combined in `verdict`: deny over ask over allow. One that fails denies.
+A guard is a rule, or an object with one or more of three methods: `screen` checks the tool before
+its arguments are bound, `decide` the call, and `settled` is notified when it has ended. Their
+verdicts are combined in `verdict`: deny over ask over allow. A guard that fails denies.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settled:
-    """How a call ended that was decided on; what a guard's `settled` receives.
+    """How a call ended; what a guard's `settled` receives.
 
     Attributes:
-        view: the call, as `decide` was shown it.
-        verdict: what was said of it by all that decide.
+        view: the call, as `decide` saw it.
+        verdict: the combined verdict of all that decide.
         status: `ok`, `error`, `unknown` or `not_started`, as the trace has it; `blocked`: it was
             denied, or cut off before anything of it happened.
-        replayed: whether a recorded step stands for it.
-        outcome: as the trace holds it; empty where it is `blocked`.
-        usage: the tokens that a model call used, where it says so.
+        replayed: whether a recorded step was replayed for it.
+        outcome: as the trace holds it; empty if the call was `blocked`.
+        usage: the tokens that a model call used, if it reports them.
     """
 
     view: StepView
@@ -50,28 +50,28 @@ class Settled:
 
 @runtime_checkable
 class Screens(Protocol):
-    """Looks at what is to be called, before its arguments are bound."""
+    """Checks a tool before the arguments of a call of it are bound."""
 
     def screen(self, contract: Contract) -> Verdict | None:
-        """Why nothing of it may be called, its validators included; None where it may."""
+        """A denial if nothing of the tool may run, its validators included; None if it may."""
         ...
 
 
 @runtime_checkable
 class Decides(Protocol):
-    """Looks at a call, before anything of it happens."""
+    """Decides on a call before anything of it happens."""
 
     def decide(self, view: StepView) -> Verdict | None:
-        """As a rule: it may be asked more than once of one call."""
+        """As a rule does; it may be called more than once for one call."""
         ...
 
 
 @runtime_checkable
 class Settles(Protocol):
-    """Is notified how each call ended that was decided on."""
+    """Is notified how each call that was decided on ended."""
 
     def settled(self, details: Settled) -> None:
-        """Where this raises, the guard has lost count: every later call is denied."""
+        """If this raises, the guard has lost count: every later call is denied."""
         ...
 
 
@@ -79,11 +79,11 @@ Guard = Rule | Screens | Decides | Settles
 """What `Session(gate=[…])` takes: a rule, or an object with `screen`, `decide` or `settled`."""
 
 
-# --- what a policy is to a session ---------------------------------------------------------------
+# --- a policy's interface ------------------------------------------------------------------------
 
 
 class Spent(NamedTuple):
-    """What a run has used up so far, what it replayed included; `cost` by the policy's prices."""
+    """What a run has used so far, replayed steps included; `cost` is by the policy's prices."""
 
     calls: int
     tokens: int
@@ -91,30 +91,30 @@ class Spent(NamedTuple):
 
 
 class TakenOfLimits(Protocol):
-    """What a call has taken of the limits."""
+    """What a call has reserved of the limits."""
 
     @property
     def verdict(self) -> Verdict | None:
-        """What the limits say of the call; None: there is room for it."""
+        """The limits' verdict on the call; None: it is within all of them."""
         ...
 
     @property
     def paced(self) -> bool:
-        """Whether `pace` has to be asked: a limit says how many calls may begin."""
+        """Whether `pace` has to be called: a limit bounds how many calls may begin."""
         ...
 
     def over(self, verdict: Verdict) -> Verdict:
-        """What a policy and the limits say together."""
+        """The combined verdict of a policy and the limits."""
         ...
 
     def pace(self) -> Verdict | None:
-        """Asked where the call will run: what the rates say of it; None: it may."""
+        """Called right before the call runs: the rate limits' verdict; None: it may run."""
         ...
 
     def end(
         self, *, made: bool, failed: bool = False, usage: Mapping[str, int] | None = None
     ) -> None:
-        """The call is over; what it did not use up is given back."""
+        """The call has ended; what it did not use is released."""
         ...
 
 
@@ -123,31 +123,31 @@ class WithLimits(Protocol):
 
     @property
     def spent(self) -> Spent:
-        """What was used up so far."""
+        """What was used so far."""
         ...
 
     @property
     def limits_nothing(self) -> bool:
-        """Whether there is neither a limit nor a price: then calls need only be tallied."""
+        """Whether there is neither a limit nor a price: then calls only need to be tallied."""
         ...
 
     def tally(self, calls: int, usage: Mapping[str, int] | None = None) -> None:
-        """Count calls where nothing is limited, and what models used; -1: it was not made."""
+        """Count calls, and the usage of models, if nothing is limited; -1: it was not made."""
         ...
 
     def take(self, view: StepView, place: Hashable = None) -> TakenOfLimits:
-        """Take what a call needs of each limit: all of it, or nothing where that denies."""
+        """Reserve what a call needs of each limit: all of it, or nothing if a limit denies."""
         ...
 
 
 class PolicyGuard(ABC):
-    """A policy, as a session knows it: `rollcage_policy.Policy` is one. It never changes.
+    """A policy, as a session uses it: `rollcage_policy.Policy` is one. It never changes.
 
     Attributes:
-        name: what its file calls it.
-        digest: the identity of all that it says (64 hex digits).
-        mode: `shadow` decides and records, and holds nothing up.
-        strict: arguments that would have to be coerced are refused.
+        name: its name, from its file.
+        digest: the identity of its content (64 hex digits).
+        mode: `shadow` decides and records, and blocks nothing.
+        strict: whether arguments that would have to be coerced are refused.
     """
 
     __slots__ = ()
@@ -159,46 +159,46 @@ class PolicyGuard(ABC):
 
     @abstractmethod
     def decide(self, view: StepView) -> Verdict:
-        """What a call gets."""
+        """The verdict on a call."""
 
     def foregone(self, contract: Contract, kind: str, agent: str) -> Verdict | None:
-        """What each such call gets, whatever its arguments are; None: `decide` has to look at it.
+        """The verdict on each such call, whatever its arguments; None: `decide` has to be called.
 
         Args:
-            contract: of the tool or model.
+            contract: the tool's or model's contract.
             kind: `tool` or `model`.
-            agent: the agent's name; empty where the framework does not tell.
+            agent: the agent's name; empty if the framework does not provide it.
         """
         del contract, kind, agent
         return None
 
     @abstractmethod
     def metered(self, clock: Callable[[], int]) -> WithLimits:
-        """Its limits, for one session; `clock` is monotonic, in ns."""
+        """A meter of its limits, for one session; `clock` is monotonic, in ns."""
 
     @abstractmethod
     def labelling(self) -> Labels | None:
-        """How labels follow in one session; None where they don't."""
+        """The tracker of labels for one session; None if labels are not tracked."""
 
     @property
     @abstractmethod
     def approval_terms(self) -> tuple[float, frozenset[str] | None]:
-        """For how many seconds an approval counts, and who may approve; None: anybody else."""
+        """How many seconds an approval counts, and who may approve; None: all but the requester."""
 
     @abstractmethod
     def differs(self, other: PolicyGuard) -> str:
-        """What of the other one can't take effect in a session that has begun; else empty."""
+        """What of the other policy can't take effect in an open session; empty if all can."""
 
 
-# --- what a facade is to a session ---------------------------------------------------------------
+# --- a facade's interface ------------------------------------------------------------------------
 
 
 class FacadeGuard(ABC):
-    """Which tools an agent gets, as it stood when its session was opened.
+    """The tools that an agent is granted, as of the opening of its session.
 
     Attributes:
         name: its name.
-        digest: the identity of what it gives (64 hex digits).
+        digest: the identity of what it grants (64 hex digits).
     """
 
     name: str
@@ -213,18 +213,18 @@ class FacadeGuard(ABC):
         kind: str = "tool",
         undo: bool = False,
     ) -> Verdict | None:
-        """Why a call must not be made; None where it may.
+        """A denial if a call must not be made; None if it may.
 
         Args:
-            contract: the tool's.
-            body: the function that would be called, where the caller knows it.
+            contract: the tool's contract.
+            body: the function that would be called, if the caller knows it.
             kind: `tool` or `model`.
-            undo: it undoes something: whatever was approved once may do that.
+            undo: whether the call undoes something: any tool that was ever approved may do that.
         """
 
     @abstractmethod
     def refusal(self, contract: Contract, verdict: Verdict, *, kind: str = "tool") -> ToolRefused:
-        """The error that says so to whoever wants to give an agent this tool, and what to do."""
+        """The error for a caller that tries to give an agent this tool, with what to do."""
 
     @abstractmethod
     def as_data(self) -> dict[str, Any]:
@@ -232,20 +232,20 @@ class FacadeGuard(ABC):
 
     @abstractmethod
     def within(self, outer: FacadeGuard) -> FacadeGuard:
-        """What a session inside another one gets: what both give."""
+        """The facade of a session inside another one: the tools that both grant."""
 
 
 class NamedFacade(ABC):
-    """A facade by its name: `rollcage_governance.Facade` is one."""
+    """A facade given by its name: `rollcage_governance.Facade` is one."""
 
     name: str
 
     @abstractmethod
     def taken(self, store: Store) -> FacadeGuard:
-        """As it stands in a store's registry now.
+        """The facade as a store's registry has it now.
 
         Raises:
-            FacadeMissing: there is none of this name.
+            FacadeMissing: the registry has none of this name.
         """
 
 
@@ -254,23 +254,23 @@ class NamedFacade(ABC):
 _FAILED: Final = "rule_error"
 
 said_here: Final[ContextVar[tuple[str, ...] | None]] = ContextVar("rollcage.said", default=None)
-"""The user's own words while guards decide, as `Session(said=…)` got them; else None."""
+"""The user input, as given to `Session(said=…)`, while guards decide; else None."""
 
 
 Given = Guard | PolicyGuard | NamedFacade
-"""What a session is given: its guards, its policy and its facade among them."""
+"""An entry of a session's `gate=`: a guard, a policy or a facade."""
 
 
 class Guards(NamedTuple):
     """A session's guards by what they do, each in the order in which they were given.
 
     Attributes:
-        policy: the one among them.
-        facade: the one among them.
+        policy: the policy among them, if any.
+        facade: the facade among them, if any.
         screens: those that screen.
         decides: those that decide, as rules; None stands for the policy.
         settles: those that are notified how calls ended.
-        names: those of all but policy and facade, for the trace.
+        names: the names of all but policy and facade, for the trace.
     """
 
     policy: PolicyGuard | None
@@ -282,10 +282,10 @@ class Guards(NamedTuple):
 
 
 def guards_of(given: Iterable[Given]) -> Guards:
-    """Sort what a session was given.
+    """Sort a session's guards by what they do.
 
     Raises:
-        SessionError: there are two policies or facades among them, or something that is no guard.
+        SessionError: two policies or two facades, or something that is not a guard.
     """
     everything = tuple(given)
     policies = [each for each in everything if isinstance(each, PolicyGuard)]
@@ -306,7 +306,7 @@ def guards_of(given: Iterable[Given]) -> Guards:
     for each in others:
         if isinstance(each, type) or not (callable(each) or _is_guard(each)):
             raise SessionError(
-                f"{each!r} is no guard: gate= takes policies, facades, functions of a StepView, "
+                f"{each!r} is not a guard: gate= takes policies, facades, functions of a StepView, "
                 f"and objects with one or more of screen, decide and settled"
             )
     return Guards(
@@ -334,20 +334,22 @@ def _rules(given: Iterable[Given]) -> Iterable[Rule | None]:
 
 
 def screened(contract: Contract, screens: Iterable[Screens]) -> Verdict | None:
-    """Why a tool must not be called at all, by the first that says so; None where it may be."""
+    """The first denial of a tool by a screen; None if it may be called."""
     for each in screens:
         try:
-            said = cast("object", each.screen(contract))  # what it says, whatever its type says
-            denied = isinstance(said, Verdict) and said.is_whole and said.decision == "deny"
+            verdict = cast("object", each.screen(contract))  # not trusted to have its declared type
+            denied = (
+                isinstance(verdict, Verdict) and verdict.is_whole and verdict.decision == "deny"
+            )
         except Exception as error:  # noqa: BLE001 - whatever it raises, the call must not run
-            said, denied = (
+            verdict, denied = (
                 Verdict("deny", f"a screen failed: {type(error).__name__}", _FAILED),
                 True,
             )
-        if said is None or (isinstance(said, Verdict) and said.decision == "allow"):
+        if verdict is None or (isinstance(verdict, Verdict) and verdict.decision == "allow"):
             continue
-        if not isinstance(said, Verdict) or not denied:
-            said = Verdict("deny", "a screen gave back neither a denial nor None", "rule_invalid")
+        if not isinstance(verdict, Verdict) or not denied:
+            verdict = Verdict("deny", "a screen returned neither a denial nor None", "rule_invalid")
         name = rule_name(cast("Rule", each))
-        return said if said.rule else dataclasses.replace(said, rule=name)
+        return verdict if verdict.rule else dataclasses.replace(verdict, rule=name)
     return None

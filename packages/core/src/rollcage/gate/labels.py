@@ -1,9 +1,9 @@
 """Information flow: which labels the arguments of a call carry, and from which step (DESIGN §5).
 
-A tool's contract, or the policy, says which labels its results carry (`untrusted`, `secret`, a
-user's own). They follow a value into the arguments of later calls; the results of such a call carry
-them on. It is found by what the values are, so it finds copies: what a model has put in other words
-it can't find. Where it can't tell, everything later carries the labels.
+A tool's contract, or the policy, declares the labels of its results (`untrusted`, `secret`, a
+user's own). They follow a value into the arguments of later calls, and on into the results of
+those. Values are compared by content: copies are found, what a model has rephrased is not. If a
+value can't be tracked, everything later carries its labels.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ FlowMode = Literal["value", "run"]
 """`value`: labels follow the values of a result; `run`: all later calls of the run carry them."""
 
 MOST_KEPT: Final = 8_000_000
-"""Characters and sixteenfold entries that are kept of labelled results in one run."""
+"""The size limit of what one run indexes: characters, plus sixteen for each entry."""
 
 _NONE: Final[frozenset[str]] = frozenset()
-_MOST_SETS: Final = 64  # of labels that come together
+_MOST_SETS: Final = 64  # different combinations of labels
 
 
 class LabelOrigin(NamedTuple):
-    """Where an argument has a label from.
+    """The origin of an argument's label.
 
     Attributes:
-        label: which.
-        argument: the argument's name; empty where all of the call has it.
-        source: the step.
+        label: the label.
+        argument: the argument's name; empty if the whole call has the label.
+        source: the step that it comes from.
     """
 
     label: str
@@ -57,8 +57,8 @@ class FoundLabels:
 
     Attributes:
         labels: all of them.
-        origins: for each argument and label, where it is from: the step that was found first.
-        arguments: the labels by argument, of those that have any.
+        origins: for each argument and label, its origin: the step that was found first.
+        arguments: the labels by argument, for arguments that have any.
     """
 
     labels: frozenset[str] = frozenset()
@@ -69,12 +69,12 @@ class FoundLabels:
 
     @property
     def because(self) -> str:
-        """The steps that the labels are from, in words; empty where there is none."""
-        told = dict.fromkeys(map(str, self.origins))
-        return "; ".join(list(told)[:_TOLD])
+        """The steps that the labels come from, in words; empty if there are none."""
+        origins = dict.fromkeys(map(str, self.origins))
+        return "; ".join(list(origins)[:_MOST_NAMED])
 
     def and_those_of(self, other: FoundLabels) -> FoundLabels:
-        """Both together."""
+        """The labels of both."""
         if not other.labels or not self.labels:
             return self if self.labels else other
         names = {*self.arguments, *other.arguments}
@@ -86,25 +86,25 @@ class FoundLabels:
         )
 
     def explain(self, verdict: Verdict) -> Verdict:
-        """A refusal, or a question, that tells which earlier step taints the call."""
+        """The verdict, with the earlier steps that taint the call added to its reason."""
         if verdict.decision == "allow" or not self.origins:
             return verdict
         reason = f"{verdict.reason.rstrip('.')} ({self.because})"
         return dataclasses.replace(verdict, reason=reason)
 
 
-_TOLD: Final = 3
+_MOST_NAMED: Final = 3
 NO_LABELS: Final = FoundLabels()
 
 
 class Labels:
-    """What a run knows of labelled values; it may be asked from any thread.
+    """The labelled values of a run. Thread-safe.
 
     Args:
         mode: see `FlowMode`.
-        declared: labels that a policy gives to results, by globs over the names of tools and
-            models, beside what their contracts say.
-        most: how much is kept; beyond that everything later carries the labels.
+        declared: the labels that a policy adds to results, by globs over the names of tools and
+            models, besides those of their contracts.
+        most: how much is indexed; beyond that everything later carries the labels.
     """
 
     def __init__(
@@ -121,19 +121,19 @@ class Labels:
         self._lock = threading.Lock()
         self._seen: dict[frozenset[str], Sightings] = {}
         self._first: dict[str, LabelSource] = {}  # by label, the first step whose result had it
-        self._everywhere: dict[str, LabelSource] = {}  # labels that all calls have
+        self._everywhere: dict[str, LabelSource] = {}  # labels that all calls carry
         # The streams that are being read.
         self._open: dict[object, tuple[frozenset[str], LabelSource]] = {}
-        self._around: Labels | None = None  # of the session around
-        self._opener = 0  # the step there whose body has opened this one
-        self._inside: dict[int, dict[str, LabelSource]] = {}  # by step, what calls of its body had
+        self._around: Labels | None = None  # those of the enclosing session
+        self._opener = 0  # the step there whose body opened this session
+        self._inside: dict[int, dict[str, LabelSource]] = {}  # by step, the labels in its body
 
     def within(self, around: Labels, step: int) -> Labels:
-        """Know what the session around knows, and tell it what is learnt here.
+        """Share labelled values with the enclosing session, both ways.
 
         Args:
-            around: its labels.
-            step: the number of the step there whose body has opened this session; 0: of none.
+            around: the labels of the enclosing session.
+            step: the number of the step there whose body opened this session; 0: none.
         """
         self._around, self._opener = around, step
         return self
@@ -160,8 +160,8 @@ class Labels:
     ) -> frozenset[str]:
         """The labels of a call's result: declared, recorded, and those of its arguments.
 
-        A model's answer has those that are declared of the model: all that it was shown is in its
-        arguments, so it would carry everything.
+        A model's answer carries only those declared of the model: its arguments are the whole
+        conversation, so it would carry every label.
         """
         carried = self.declared(contract)
         if recorded:
@@ -169,7 +169,7 @@ class Labels:
         return carried | found.labels if found.labels and kind != "model" else carried
 
     def inside(self, number: int) -> frozenset[str]:
-        """The labels that results had which the body of step `number` got from its own calls."""
+        """The labels of the results that the body of step `number` got from its own calls."""
         if not self._inside:
             return _NONE
         with self._lock:
@@ -188,15 +188,15 @@ class Labels:
         streamed: bool = False,
         parent: int = 0,
     ) -> None:
-        """A call has ended with a labelled value, live or recorded; an error is one, too.
+        """Index the labelled value of a call that has ended, live or replayed; or its error.
 
         Args:
-            number: of its step.
-            name: of its tool or model.
-            labels: those of the value; see `carried`.
-            value: what it gave, or the exception that it raised.
+            number: the number of its step.
+            name: the name of its tool or model.
+            labels: the labels of the value; see `carried`.
+            value: its result, or the exception that it raised.
             found: the labels of its arguments.
-            streamed: the value is the list of a stream's chunks.
+            streamed: whether the value is the list of a stream's chunks.
             parent: the step whose body made the call; its result carries the labels as well.
         """
         inner: dict[str, LabelSource] = {}
@@ -217,7 +217,7 @@ class Labels:
         call: object,
         parent: int,
     ) -> None:
-        """Keep what a call gave; so does the session around."""
+        """Index the value of a call, here and in the enclosing session."""
         found = seen() if self.mode == "value" else None
         with self._lock:
             self._open.pop(call, None)
@@ -248,12 +248,12 @@ class Labels:
         known.add(seen, source)
 
     def begin(self, number: int, name: str, labels: frozenset[str]) -> None:
-        """A labelled stream is being read: until it is noted, all calls carry its labels."""
+        """Start reading a labelled stream: until it is noted, all calls carry its labels."""
         if labels:
             self.open_stream(number, labels, LabelSource(number, name))
 
     def open_stream(self, call: object, labels: frozenset[str], source: LabelSource) -> None:
-        """See `begin`; `call` names the stream, in this session or in one inside of it."""
+        """See `begin`; `call` identifies the stream, in this session or in one inside it."""
         with self._lock:
             self._open[call] = labels, source
             for label in labels:
@@ -264,11 +264,11 @@ class Labels:
     # --- asking ----------------------------------------------------------------------------------
 
     def of(self, arguments: Mapping[str, Any], *, encoded: bool = False) -> FoundLabels:
-        """The labels of a call's arguments, as its body will get them, or as they are recorded.
+        """The labels of a call's arguments, as its body will receive them or as recorded.
 
         Args:
-            arguments: by name.
-            encoded: they are in the trace's own encoding.
+            arguments: the arguments by name.
+            encoded: whether they are in the trace's encoding.
         """
         own = self._of(arguments, encoded=encoded) if self._first else NO_LABELS
         if self._around is None:
@@ -293,7 +293,7 @@ class Labels:
         return FoundLabels(labels, tuple(origins), by_argument) if labels else NO_LABELS
 
     def _of_value(self, name: str, value: Any, *, encoded: bool) -> list[LabelOrigin]:
-        """Where one argument has its labels from; all labels where it can't be inspected."""
+        """The origins of one argument's labels; all labels if it can't be inspected."""
         if value is None or isinstance(value, bool):
             return []
         wanted = leaves(value, encoded=encoded)
@@ -311,6 +311,6 @@ class Labels:
 def _source(
     number: int, name: str, labels: frozenset[str], earlier: Mapping[str, LabelSource]
 ) -> LabelSource:
-    """A step as a source; where a label of it comes from an earlier one, with that."""
+    """A step as a source, with the earlier step that its label comes from, if any."""
     inherited = next((earlier[label] for label in sorted(labels) if label in earlier), None)
     return LabelSource(number, name, inherited and (inherited.earlier or inherited))

@@ -1,8 +1,8 @@
-"""What a value holds, as texts and numbers that can be compared: the leaves of information flow.
+"""The leaves of a value: its texts and numbers, in a form that can be compared.
 
 A model copies what it has read into other forms: a number becomes text, blanks and case change, a
-JSON text becomes an object. So values are taken apart, and each leaf is brought into one form. That
-form is for finding only; it is more alike than the values are.
+JSON text becomes an object. So values are taken apart, and each leaf is normalised. The normal form
+is for finding only: different values may share one.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
 __all__ = ["MOST_NODES", "MOST_TEXT", "Leaves", "leaves", "normal", "numbers_in"]
 
 MOST_NODES: Final = 100_000
-"""How many parts of one value are looked at."""
+"""How many parts of one value are visited."""
 
 MOST_TEXT: Final = 1_000_000
-"""How many characters of one value are looked at."""
+"""How many characters of one value are read."""
 
 FEWEST_DIGITS: Final = 4
-"""A number of fewer digits is no leaf: it is anywhere."""
+"""A number of fewer digits is not a leaf: it occurs anywhere."""
 
 _INVISIBLE: Final = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
     "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e0fff]"
 )
 _NUMBER: Final = re.compile(r"\d(?:[\d.,]*\d)?")
-_UNSEEN: Final = ("opaque", "blob")  # tags of what is not there to be looked into
-_FIELD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,39}")  # what names a part, rather than is one
+_UNSEEN: Final = ("opaque", "blob")  # tags of values whose content is not in the encoding
+_FIELD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,39}")  # the name of a field, not a value
 
 
 class Leaves(NamedTuple):
@@ -55,8 +55,8 @@ class Leaves(NamedTuple):
 
     Attributes:
         texts: each in its normal form, none empty.
-        numbers: each as its digits, without sign, grouping and zeros at its ends.
-        whole: whether the value could be looked into to its end.
+        numbers: each as its digits, without sign, grouping, leading and trailing zeros.
+        whole: whether the whole value could be inspected.
     """
 
     texts: list[str]
@@ -70,7 +70,7 @@ class Leaves(NamedTuple):
 def normal(text: str) -> str:
     """The form in which texts are compared: NFKC, case folded, blanks as one space, no invisibles.
 
-    What is alike in that form need not be the same: it is for telling where a value may be from.
+    Different texts may share a form: it only shows where a value may come from.
     """
     if text.isascii():
         text = text.lower()
@@ -80,9 +80,9 @@ def normal(text: str) -> str:
 
 
 def number(value: float | Decimal) -> str:
-    """A number's digits; empty where it has too few to be distinguished from any other."""
+    """A number's digits; empty if it has too few to be told apart from others."""
     if isinstance(value, int):
-        # Python bounds how long a decimal text may be.
+        # Python limits the length of decimal texts.
         return _digits(str(abs(value)) if value.bit_length() < 4096 else hex(abs(value)))
     if not math.isfinite(value):
         return ""
@@ -115,10 +115,10 @@ def _digits(written: str) -> str:
 
 
 class _Walk:
-    """One value on its way into leaves.
+    """The traversal of one value into leaves.
 
-    `_encoded` says whether what is looked at is in the trace's own encoding: anywhere else, a
-    mapping that looks like it is somebody's data, and hides nothing.
+    `_encoded` says whether the value is in the trace's encoding: anywhere else, a mapping that
+    looks like an encoding is just data.
     """
 
     def __init__(self, *, encoded: bool) -> None:
@@ -133,7 +133,7 @@ class _Walk:
         return Leaves(list(self.texts), list(self.numbers), self.whole)
 
     def into(self, value: Any) -> None:
-        """Take a value apart, however deep it is nested; one that holds itself ends somewhere."""
+        """Visit a value, however deep it is nested; one that contains itself ends at a limit."""
         left: list[tuple[Iterator[Any], bool]] = [(iter((value,)), self._encoded)]
         while left:
             within, self._encoded = left[-1]
@@ -150,7 +150,7 @@ class _Walk:
                 left.append((iter(inner), self._encoded))
 
     def _one(self, value: Any) -> Iterable[Any] | None:
-        """Take in a leaf; what is in anything else."""
+        """Add a leaf, or return the parts of anything else."""
         if value is None or isinstance(value, bool):
             return None
         if isinstance(value, enum.Enum):
@@ -189,7 +189,7 @@ class _Walk:
             return _entries(_held(value))
         if isinstance(value, BaseException):
             return (*value.args, str(value))
-        encoded = encode_result(value, str, typed=True).value  # a framework's own, or a subclass
+        encoded = encode_result(value, str, typed=True).value  # a framework's value, or a subclass
         self._encoded = True
         return (encoded,)
 
@@ -201,7 +201,7 @@ class _Walk:
             return
 
     def text(self, value: str) -> Iterable[Any] | None:
-        """Take in a text, without percent-encoding too; what is in it where it is JSON."""
+        """Add a text, also without percent-encoding; if it is JSON, return its content."""
         self._room -= len(value)
         if self._room < 0:
             self.whole = False
@@ -223,13 +223,13 @@ class _Walk:
 
 
 def _held(value: DataclassInstance) -> dict[str, Any]:
-    """What a dataclass holds, undeclared extras included."""
+    """The fields of a dataclass, undeclared extras included."""
     fields = {each.name: getattr(value, each.name, None) for each in dataclasses.fields(value)}
     return {**getattr(value, "__dict__", {}), **fields}
 
 
 def _entries(value: Mapping[Any, Any]) -> Iterator[Any]:
-    """The values of a mapping; and its keys, where they are more than the names of fields."""
+    """The values of a mapping, and those keys that are more than names of fields."""
     for key, each in value.items():
         if not (isinstance(key, str) and _FIELD.fullmatch(key)):
             yield key
@@ -237,7 +237,7 @@ def _entries(value: Mapping[Any, Any]) -> Iterator[Any]:
 
 
 def _tagged(encoded: Mapping[str, Any]) -> Iterable[Any]:
-    """What is in a value in the trace's own encoding."""
+    """The parts of a value in the trace's encoding."""
     tag, value = encoded[TAG], encoded.get("value")
     if tag in ("secret", "redacted", "timedelta", "complex"):
         return ()
@@ -256,24 +256,24 @@ def _tagged(encoded: Mapping[str, Any]) -> Iterable[Any]:
 
 
 def leaves(value: Any, *, streamed: bool = False, encoded: bool = False) -> Leaves:
-    """Take a value apart.
+    """The leaves of a value.
 
     Args:
         value: data, a model, a dataclass, an exception, or a framework's own value.
-        streamed: it is the list of a stream's chunks: what stands at the same place of each is one
-            text, cut into pieces.
-        encoded: it is in the trace's own encoding.
+        streamed: whether it is the list of a stream's chunks: the texts at the same path of each
+            chunk are joined.
+        encoded: whether it is in the trace's encoding.
     """
     walk = _Walk(encoded=encoded)
     try:
         walk.into(_joined(value) if streamed else value)
-    except Exception:  # noqa: BLE001 - a value's own code: what it holds is not known
+    except Exception:  # noqa: BLE001 - a value's own code: its content is unknown
         walk.whole = False
     return walk.leaves()
 
 
 def _joined(chunks: Any) -> Any:
-    """The texts of a stream, put together from the places where their pieces stand."""
+    """The texts of a stream, joined from the pieces at the same path of each chunk."""
     if not isinstance(chunks, list):
         return chunks
     texts: dict[tuple[Any, ...], list[str]] = {}
@@ -297,7 +297,7 @@ def _joined(chunks: Any) -> Any:
 
 
 def _parts(value: Any) -> list[tuple[Any, Any]] | None:
-    """The parts of a chunk by their names; None where it has none."""
+    """The parts of a chunk by name; None if it has none."""
     if isinstance(value, pydantic.BaseModel):
         return [*value.__dict__.items(), *(value.__pydantic_extra__ or {}).items()]
     if isinstance(value, Mapping):

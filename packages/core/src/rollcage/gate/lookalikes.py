@@ -1,7 +1,7 @@
-"""Letters of other scripts, and digits, that are drawn as Latin letters are (UTS #39, in part).
+"""Letters of other scripts, and digits, that look like Latin letters (UTS #39, in part).
 
-It has those in which a name of Latin letters can be written so that nobody sees the difference:
-Cyrillic, Greek, Armenian, Cherokee, Lisu, and the phonetic extensions of Latin itself.
+It covers the scripts in which a Latin name can be spelled without a visible difference: Cyrillic,
+Greek, Armenian, Cherokee, Lisu, and the phonetic extensions of Latin itself.
 """
 
 from __future__ import annotations
@@ -44,5 +44,5 @@ _SHAPES: Final = str.maketrans(
 
 
 def drawn(text: str) -> str:
-    """How a text looks, in small letters: the same for two that can be taken for one another."""
+    """How a text looks, in lower case: the same for two texts that look alike."""
     return text.translate(_LATIN).casefold().translate(_LATIN).translate(_SHAPES)

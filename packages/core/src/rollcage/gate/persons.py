@@ -1,4 +1,4 @@
-"""Names of people: who asks, who approves, who proposes. Two that look alike are the same one."""
+"""Names of requesters, approvers and proposers. Two that look alike count as the same person."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from rollcage.gate.lookalikes import drawn
 __all__ = ["looks_like", "person", "same_person"]
 
 _LONGEST: Final = 256  # characters
-# What is drawn as nothing, though Unicode counts it as a letter, a mark or a symbol.
+# Invisible characters that Unicode classifies as letters, marks or symbols.
 _BLANK: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 
 
 def person(name: object) -> str:
-    """The name of a person as it is recorded and compared: NFKC, blanks as one space each.
+    """The name of a person as it is recorded and compared: NFKC, runs of blanks as one space.
 
     Raises:
-        ValueError: it is no name. It says nothing, is too long, or holds a character that can't be
-            seen: a control or format character (zero width, direction), one that UTF-8 can't hold
-            or that Unicode does not know, or one that is drawn as nothing.
+        ValueError: it is not a usable name. It is empty, too long, or holds an invisible character:
+            a control or format character (zero width, direction), one that UTF-8 can't encode or
+            that is unassigned in Unicode, or one that is drawn as nothing.
     """
     if not isinstance(name, str):
         raise ValueError(f"a {type(name).__name__} is no name")
@@ -43,15 +43,15 @@ def person(name: object) -> str:
 
 
 def same_person(one: str, other: str) -> bool:
-    """Whether two names are one, however they are written."""
+    """Whether two spellings are the same name."""
     return _folded(one) == _folded(other) != ""
 
 
 def looks_like(one: str, other: str) -> bool:
-    """Whether two names may be one person's: they are one, or can be taken for one another.
+    """Whether two names may be one person's: they are the same, or look alike.
 
-    It is for what must not be the same person, as who asks and who approves. Whether somebody is
-    on a list is for `same_person`: who only looks like them is not.
+    Use it where two people must differ, as requester and approver. To check whether somebody is on
+    a list, use `same_person`: a name that only looks like an entry is not on it.
     """
     if same_person(one, other):
         return True
@@ -62,7 +62,7 @@ def looks_like(one: str, other: str) -> bool:
 
 
 def _folded(name: str) -> str:
-    """A name as it is compared, also where it is none: what can't be seen tells nobody apart."""
+    """A name in the form that is compared, invalid names too: without invisible characters."""
     seen = "".join(c for c in name if unicodedata.category(c)[0] != "C" and not _BLANK.match(c))
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", seen).casefold())
     return " ".join(folded.split())

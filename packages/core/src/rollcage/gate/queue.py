@@ -1,8 +1,8 @@
-"""The durable queue of approvals: asked in one process, decided in another, used in a third.
+"""The durable approval queue: requested in one process, decided in another, used in a third.
 
-A request, its decision and its use are three documents in the store, each written once and sealed
-with the store's key. Nothing of them is believed without that: a document that was changed, cut
-short or moved there from elsewhere denies, with a code that says which.
+A request, its decision and its use are three documents in the store, each written once and
+authenticated with the store's key. A document that was changed, truncated or moved there from
+elsewhere fails closed: it denies, with a code that says why.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from rollcage.store.url import open_store
 __all__ = ["ApprovalQueue", "QueueApprover", "QueueState", "Queued"]
 
 QueueState = Literal["waiting", "decided", "expired", "used"]
-"""`waiting` for a decision; `decided`, and not used yet; `expired` before it was; `used` up."""
+"""`waiting` for a decision; `decided`, but not used yet; `expired` undecided; `used`."""
 
 _FORMAT: Final = "rollcage/approval/1"
 _KIND: Final = "approvals"  # of documents
@@ -47,20 +47,20 @@ _PARTS: Final = ("request", "decision", "use")
 _ID: Final = re.compile(r"[0-9a-f]{16}(-[1-9][0-9]{0,5})?")
 _DOCUMENT: Final = re.compile(rf"({_ID.pattern})\.({'|'.join(_PARTS)})")
 _SKEW: Final = 300 * 1_000_000  # µs by which the clocks of two machines may differ
-_LOOK: Final = 0.2  # seconds between two looks for a decision
+_LOOK: Final = 0.2  # seconds between two polls for a decision
 _BOUND: Final = ("idempotency_key", "key", "policy", "root")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Queued:
-    """A request in the queue, with what became of it.
+    """A request in the queue, with its decision and its use.
 
     Attributes:
-        id: its name in the queue: the request's own, with a number where it was asked again.
-        request: what is asked.
-        decision: what somebody said, if anybody did.
-        decided_at: when (Unix, µs).
-        use: what became of the decision: `used`, or the code with which it was refused.
+        id: its id in the queue: the request's own, with a number if it was asked again.
+        request: the call to decide on.
+        decision: the decision, if there is one.
+        decided_at: when it was decided (Unix, µs).
+        use: `used`, or the code with which the decision was refused; empty if neither.
     """
 
     id: str
@@ -70,7 +70,7 @@ class Queued:
     use: str = ""
 
     def state(self, now: int) -> QueueState:
-        """How it stands at a time (Unix, µs)."""
+        """Its state at a time (Unix, µs)."""
         if self.use:
             return "used"
         if now >= self.request.expires:
@@ -79,7 +79,7 @@ class Queued:
 
 
 class ApprovalQueue:
-    """The requests for approval in a store, for whoever decides on them.
+    """The requests for approval in a store, for the people who decide on them.
 
     Args:
         store: a folder, a URL, or a `Store` (see `rollcage.open_store`).
@@ -98,31 +98,31 @@ class ApprovalQueue:
         return sorted({match[1] for match in matches if match is not None})
 
     def get(self, approval: str) -> Queued | None:
-        """One request, by its id in the queue; None where there is none.
+        """One request, by its id in the queue; None if there is none.
 
         Raises:
-            ApprovalCorrupt: something of it was changed or is incomplete.
+            ApprovalCorrupt: one of its documents was changed or is incomplete.
             StoreError: the store can't be read.
         """
         parts = self._parts(approval)
         if "request" not in parts:
             if parts:
-                raise ApprovalCorrupt(approval, "its request is gone")
+                raise ApprovalCorrupt(approval, "its request is missing")
             return None
         request = _request_from(self._open(approval, "request", parts["request"]), approval)
         decision, decided_at, use = None, 0, ""
         if "decision" in parts:
-            said = self._open(approval, "decision", parts["decision"])
-            _same_call(said, request)
-            if said["of"] != sha256(parts["request"]).hexdigest():
+            document = self._open(approval, "decision", parts["decision"])
+            _same_call(document, request)
+            if document["of"] != sha256(parts["request"]).hexdigest():
                 raise ApprovalCorrupt(approval, "its decision is for another request")
-            decision, decided_at = _decision_from(said, approval), said["at"]
+            decision, decided_at = _decision_from(document, approval), document["at"]
         if "use" in parts:
             use = str(self._open(approval, "use", parts["use"])["use"])
         return Queued(approval, request, decision, decided_at, use)
 
     def ask(self, approval: str, request: ApprovalRequest) -> bool:
-        """Put a request into the queue under this id; False where there is one already."""
+        """Put a request into the queue under this id; False if the id is taken."""
         fields = {
             field.name: getattr(request, field.name)
             for field in dataclasses.fields(request)
@@ -131,17 +131,17 @@ class ApprovalQueue:
         fields |= {"args": dict(request.args), "verdict": request.verdict.as_data()}
         return self._put(approval, "request", fields)
 
-    def decide(self, approval: str, said: Approval, *, now: int | None = None) -> Queued:
-        """Write down what somebody says of a request; only the first word counts.
+    def decide(self, approval: str, answer: Approval, *, now: int | None = None) -> Queued:
+        """Record the decision on a request; only the first one counts.
 
         Args:
             approval: the request's id in the queue.
-            said: approval, rejection, edited arguments in the form of the request, or a response.
+            answer: approval, rejection, edited arguments in the form of the request, or a response.
             now: Unix time (µs); by default that of the clock.
 
         Raises:
-            ApprovalInvalid: there is no such request, it was decided or is expired, or who says so
-                must not; the message says which.
+            ApprovalInvalid: there is no such request, it is decided or expired, or this person may
+                not decide on it; the message says which.
             ApprovalCorrupt: the request was changed or is incomplete.
             StoreError: the store can't be written.
         """
@@ -154,27 +154,26 @@ class ApprovalQueue:
             raise ApprovalInvalid(f"request {approval} is decided{f' by {by}' if by else ''}")
         request = queued.request
         refusal = untimely(request.at - _SKEW, request.expires, now)
-        answer = refusal or judged(said, request, Terms(request.requested_by, request.policy))
-        if isinstance(answer, Refusal):
-            raise ApprovalInvalid(f"request {approval}: {answer.reason}")
-        assert isinstance(answer, Approval)
-        said = answer
+        decision = refusal or judged(answer, request, Terms(request.requested_by, request.policy))
+        if isinstance(decision, Refusal):
+            raise ApprovalInvalid(f"request {approval}: {decision.reason}")
+        assert isinstance(decision, Approval)
         fields = {
             "of": sha256(self._parts(approval)["request"]).hexdigest(),
             **{name: getattr(request, name) for name in _BOUND},
-            "decision": said.decision,
-            "by": said.by,
-            "reason": said.reason,
-            "args": None if said.args is None else dict(said.args),
-            "value": None if said.response is None else said.response.value,
+            "decision": decision.decision,
+            "by": decision.by,
+            "reason": decision.reason,
+            "args": None if decision.args is None else dict(decision.args),
+            "value": None if decision.response is None else decision.response.value,
             "at": now,
         }
         if not self._put(approval, "decision", fields):
             raise ApprovalInvalid(f"request {approval} was decided just now, by somebody else")
-        return dataclasses.replace(queued, decision=said, decided_at=now)
+        return dataclasses.replace(queued, decision=decision, decided_at=now)
 
     def use(self, approval: str, run: str, *, use: str = "used", now: int) -> bool:
-        """Use a request up, or say why not; True once, for one process."""
+        """Mark a request as used, or as refused with a code; True once, for one process."""
         return self._put(approval, "use", {"run": run, "use": use, "at": now})
 
     # --- documents -------------------------------------------------------------------------------
@@ -188,14 +187,14 @@ class ApprovalQueue:
         return self.store.put_once(_KIND, f"{approval}.{part}", orjson.dumps(document) + b"\n")
 
     def _parts(self, approval: str) -> dict[str, bytes]:
-        """The documents of a request, by their parts; none where there is none."""
+        """The documents of a request, by part; empty if there is no such request."""
         if _ID.fullmatch(approval) is None:
             raise StoreError(f"{approval!r} is not an approval's id")
         found = {part: self.store.get(_KIND, f"{approval}.{part}") for part in _PARTS}
         return {part: data for part, data in found.items() if data is not None}
 
     def _open(self, approval: str, part: str, data: bytes) -> dict[str, Any]:
-        """A document, found to be what was written under this name."""
+        """The content of a document, verified to be what was written under this name."""
         try:
             document = orjson.loads(data)
             mac = bytes.fromhex(document.pop("mac"))
@@ -215,16 +214,16 @@ class ApprovalQueue:
 
 
 class _Elsewhere(ApprovalCorrupt):
-    """A whole document, under the name of another request."""
+    """An authentic document, under the name of another request."""
 
     def __init__(self, approval: str, part: str, document: dict[str, Any]) -> None:
         super().__init__(approval, f"its {part} is for another request")
         self.document = document
 
 
-def _same_call(said: Mapping[str, Any], request: ApprovalRequest) -> None:
-    """Refuse a decision on another call than the request's; the store's owner alone can make it."""
-    if any(said.get(name) != getattr(request, name) for name in _BOUND):
+def _same_call(document: Mapping[str, Any], request: ApprovalRequest) -> None:
+    """Refuse a decision on another call than the request's; only the store's owner can forge it."""
+    if any(document.get(name) != getattr(request, name) for name in _BOUND):
         raise ApprovalCorrupt(request.id, "its decision is for another call")
 
 
@@ -235,41 +234,40 @@ def _request_from(fields: dict[str, Any], approval: str) -> ApprovalRequest:
         given["verdict"] = Verdict(**fields["verdict"])
         return ApprovalRequest(**given)
     except (KeyError, TypeError) as error:
-        raise ApprovalCorrupt(approval, f"its request is of another form: {error}") from None
+        raise ApprovalCorrupt(approval, f"its request has another form: {error}") from None
 
 
-def _decision_from(said: dict[str, Any], approval: str) -> Approval:
+def _decision_from(document: dict[str, Any], approval: str) -> Approval:
     try:
-        by, reason, args = said["by"], said["reason"], said["args"]
-        match said["decision"]:
+        by, reason, args = document["by"], document["reason"], document["args"]
+        match document["decision"]:
             case "approved":
                 return Approval(True, by, reason)
             case "edited":
                 return Approval.edit(args, by=by, reason=reason)
             case "responded":
-                return Approval(False, by, reason, response=Response(said["value"]))
+                return Approval(False, by, reason, response=Response(document["value"]))
             case "rejected":
                 return Approval.reject(reason, by=by)
             case other:
                 raise KeyError(other)
     except KeyError as error:
-        raise ApprovalCorrupt(approval, f"its decision is of another form: {error}") from None
+        raise ApprovalCorrupt(approval, f"its decision has another form: {error}") from None
 
 
 # --- asking --------------------------------------------------------------------------------------
 
 
 class QueueApprover:
-    """An approver that puts the request into the queue and looks for a decision there.
+    """An approver that puts the request into the queue and looks there for a decision.
 
-    Without one, the session halts with `ApprovalRequired`, and the process may end. Whoever resumes
-    the run, whenever and wherever, comes to the same call, and finds the decision by then.
+    Until there is one, the session halts with `ApprovalRequired`, and the process may end. A later
+    resume of the run, in any process, reaches the same call and finds the decision.
 
     Args:
-        store: a directory, or a `Store`: that of the session.
+        store: the session's store: a directory, or a `Store`.
         wait: how long to wait for a decision before the session halts (seconds).
-        expires: for how long a request can be approved (seconds); by default as long as the session
-            says.
+        expires: for how long a request can be approved (seconds); by default the session's setting.
     """
 
     def __init__(
@@ -284,7 +282,7 @@ class QueueApprover:
         self._expires = expires
 
     def __call__(self, request: ApprovalRequest) -> Reply:
-        """The decision on this request, once there is one; else it is pending."""
+        """The decision on this request; pending if there is none yet."""
         if self._expires is not None:
             limit = request.at + int(self._expires * 1_000_000)
             request = dataclasses.replace(request, expires=min(request.expires, limit))
@@ -299,7 +297,7 @@ class QueueApprover:
             tick.wait(min(left, _LOOK))
 
     def _look(self, request: ApprovalRequest, now: int) -> Reply:
-        """What the queue says of a request; one that it does not know is put into it."""
+        """The queue's answer to a request; a new request is put into the queue."""
         number = 1
         while True:
             name = request.id if number == 1 else f"{request.id}-{number}"
@@ -320,12 +318,12 @@ class QueueApprover:
             number += 1
 
     def _answer(self, queued: Queued, request: ApprovalRequest, now: int) -> Reply | None:
-        """What a queued request comes to; None where it can't be decided on any more."""
-        asked, said = queued.request, queued.decision
+        """The answer to a queued request; None if it can't be decided on any more."""
+        asked, decision = queued.request, queued.decision
         other = _other({name: getattr(asked, name) for name in _BOUND}, request)
-        if other is not None and said is None and other.code == "approval_other_policy":
+        if other is not None and decision is None and other.code == "approval_other_policy":
             self.queue.use(queued.id, request.run, use=other.code, now=now)
-            return None  # nobody has decided by the old policy: ask by the new one
+            return None  # not decided under the old policy: ask again under the new one
         if other is not None:
             return self._refused(queued, request, other)
         late = untimely(asked.at - _SKEW, asked.expires, now)
@@ -333,26 +331,26 @@ class QueueApprover:
             return late
         if late is not None:
             return self._refused(queued, request, late)
-        if said is None:
+        if decision is None:
             at = store_option(self.queue.store)
             return Pending(f"waiting for approval as {queued.id}: rollcage approve {queued.id}{at}")
         if not asked.at - _SKEW <= queued.decided_at <= now + _SKEW:
-            return Refusal("approval_clock", "the clock of who approved it is wrong, or ours")
+            return Refusal("approval_clock", "the approver's clock and this one differ too much")
         if queued.decided_at >= asked.expires:
             expired = Refusal("approval_expired", "it was approved after it had expired")
             return self._refused(queued, request, expired)
         if not self.queue.use(queued.id, request.run, now=now):
             return Refusal("approval_used", "another session has just used the approval")
-        return said
+        return decision
 
     def _refused(self, queued: Queued, request: ApprovalRequest, refusal: Refusal) -> Refusal:
-        """A refusal that uses the request up: asked again, it is a new one."""
+        """A refusal that marks the request as used: if it is asked again, that is a new request."""
         self.queue.use(queued.id, request.run, use=refusal.code, now=request.at)
         return refusal
 
 
 def _other(fields: Mapping[str, Any], request: ApprovalRequest) -> Refusal | None:
-    """In what a document is not one of this request, if in anything."""
+    """How a document does not belong to this request; None if it does."""
     if fields.get("root") != request.root:
         return Refusal("approval_other_run", "the approval is for another run")
     if fields.get("idempotency_key") != request.idempotency_key or fields["key"] != request.key:

@@ -1,4 +1,4 @@
-"""Secrets that a session knows, and where a text quotes one, as it is or in another spelling."""
+"""A session's known secrets, and where a text quotes one, verbatim or in another encoding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import orjson
 __all__ = ["DECLARED", "Quotes", "texts_of"]
 
 DECLARED: Final = "a declared secret"
-"""The kind of what was not found, but declared."""
+"""The kind of a secret that was declared, not detected."""
 
 _START: Final = 4  # characters by which a quote is looked up, and the fewest of a secret
 _ANYWHERE: Final = 8  # characters from which a declared one is found inside of a word
@@ -26,7 +26,7 @@ _FEW: Final = 64  # beginnings that are looked for one by one before a text is w
 _LONGEST_NUMBER: Final = 200  # bits: 60 digits
 _WORDS: Final = frozenset({
     "default", "false", "none", "null", "optional", "required", "string", "true", "undefined",
-    # what a trace says itself
+    # the trace format's own words
     "allow", "answer", "args", "arguments", "code", "decision", "deny", "denied", "error",
     "finish_reason", "message", "name", "notes", "not_started", "path", "reason", "reasoning",
     "remedy", "response_id", "rule", "shadow", "state", "status", "text", "tool_calls", "type",
@@ -40,20 +40,20 @@ class _Quote(NamedTuple):
     text: str
     kind: str
     secret: str
-    whole: bool  # only where no letter or digit stands beside it
+    whole: bool  # whether it counts only as a whole word, with no letter or digit next to it
 
 
 class Quotes:
-    """The secrets that were sealed so far; it may be asked from any thread.
+    """The secrets that were sealed so far. Thread-safe.
 
-    A declared secret of eight characters and more is found anywhere, one of four to seven where it
-    stands as a word of its own. One that is shorter, or a word like `none` or `status`, is not
-    looked for: it would be found in every text. Of those that were only detected, one of less than
-    six characters, or of less than eight letters, could be any word and is not looked for either.
+    A declared secret of eight or more characters is found anywhere, one of four to seven only as a
+    whole word. A shorter one, or a word like `none` or `status`, is not looked for: it would be
+    found in every text. A secret that was only detected is not looked for if it has fewer than six
+    characters, or fewer than eight and only letters: it could be any word.
     """
 
     def __init__(self) -> None:
-        self.any = False  # whether there is one at all
+        self.any = False  # whether there are any secrets
         self._known: OrderedDict[str, tuple[_Quote, ...]] = OrderedDict()
         self._lengths: dict[str, tuple[int, ...]] = {}  # of the anchors that begin like this
         self._anchors: dict[str, tuple[_Quote, ...]] = {}
@@ -88,12 +88,12 @@ class Quotes:
                 self._anchors.pop(anchor, None)
 
     def of(self, number: int) -> _Quote | None:
-        """The secret that a number is, if it is one."""
+        """The secret that a number equals; None if it equals none."""
         text = str(number) if number.bit_length() < _LONGEST_NUMBER else ""
         return next((each for each in self._anchors.get(text, ()) if each.text == text), None)
 
     def replace(self, text: str, stand_in: Callable[[str, str], str]) -> str:
-        """The text with what `stand_in(kind, secret)` gives in the place of each quoted secret."""
+        """The text with each quoted secret replaced by `stand_in(kind, secret)`."""
         lengths = self._lengths
         if len(lengths) <= _FEW and not any(start in text for start in [*lengths]):
             return text
@@ -110,7 +110,7 @@ class Quotes:
         return "".join([*kept, text[begun:]]) if kept else text
 
     def _standing(self, lengths: tuple[int, ...], text: str, at: int) -> _Quote | None:
-        """The longest quote that stands at a place of a text."""
+        """The longest quote at a position of a text."""
         for length in lengths:
             for each in self._anchors.get(text[at : at + length], ()):
                 if len(each.text) > length and not text.startswith(each.text, at):
@@ -138,7 +138,7 @@ def _is_any_word(secret: str, kind: str) -> bool:
 
 
 def _written(secret: str) -> list[str]:
-    """The ways in which a text may quote a secret."""
+    """The encodings in which a text may quote a secret."""
     data = secret.encode("utf-8", "surrogatepass")
     ways = [
         secret,
@@ -155,7 +155,7 @@ def _written(secret: str) -> list[str]:
 
 
 def texts_of(sealed: str) -> list[str]:
-    """The texts in which a declared secret may be quoted, out of what is sealed of it."""
+    """The texts in which a declared secret may be quoted, from its sealed form."""
     form, _, inner = sealed.partition(":")
     if form == "value":  # a declared parameter, as JSON
         return [*_leaves(orjson.loads(inner))]
@@ -166,7 +166,7 @@ def texts_of(sealed: str) -> list[str]:
 
 
 def _leaves(value: Any) -> Iterator[str]:
-    """The texts and integers in a JSON value; no name of a member is one."""
+    """The texts and integers in a JSON value, without the names of members."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, int) and not isinstance(value, bool):

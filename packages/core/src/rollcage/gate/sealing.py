@@ -1,4 +1,4 @@
-"""The seal of a session: what stands for a secret, and where else than in its place it stands."""
+"""A session's seal: what replaces a secret, in its own place and wherever else it is quoted."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _TEXTS: Final = ("verdict", "reason", "drift", "error", "undeclared", "differs")
 
 
 class Sealing(Hiding):
-    """A seal that finds again what it has sealed, wherever that is quoted.
+    """A seal that remembers what it has sealed and replaces it wherever it is quoted.
 
-    A declared secret that an error, an answer, another call's argument or a rule's reason quotes is
-    replaced, in its place, by `<secret HMAC>`: the same secret by the same words. Words that stand
-    for one already are left as they are. See `Quotes` for what is found.
+    A declared secret that is quoted by an error, an answer, another call's argument or a rule's
+    reason is replaced by `<secret HMAC>`: the same secret by the same placeholder. Placeholders
+    are left unchanged. See `Quotes` for what is found.
 
     Args:
-        seal: makes the HMAC that stands for a secret.
+        seal: computes the HMAC that replaces a secret.
     """
 
     def __init__(self, seal: Seal) -> None:
@@ -44,7 +44,7 @@ class Sealing(Hiding):
         return self._seal(secret)
 
     def share(self, other: Sealing) -> None:
-        """Know what another session's seal knows, and it what this one will."""
+        """Share the remembered secrets with another session's seal, both ways."""
         self._quotes = other._quotes
 
     @property
@@ -55,17 +55,17 @@ class Sealing(Hiding):
     def is_quoted_by(self, name: str) -> bool:
         """Whether a name or an id quotes a declared secret.
 
-        Names are identities and stand in the trace as they are. What was only detected is not
-        looked for in them: ids are random, as credentials are.
+        Names are identities and are recorded unchanged. Secrets that were only detected are not
+        looked for in them: ids look random, as credentials do.
         """
         return DECLARED in self._kinds(name)
 
     def hide_in_name(self, name: str) -> str:
-        """A name of what never became a step, without the secrets that it quotes."""
+        """The name of something that never became a step, without the secrets that it quotes."""
         return self._quotes.replace(name, functools.partial(self._stand_in, "", []))
 
     def _kinds(self, text: str) -> list[str]:
-        """Of what kinds the secrets are that a text quotes."""
+        """The kinds of the secrets that a text quotes."""
         found: list[str] = []
 
         def note(kind: str, _secret: str) -> str:
@@ -77,7 +77,7 @@ class Sealing(Hiding):
         return found
 
     def hide(self, encoded: Any, names: Collection[str] = ()) -> Hidden:
-        """An encoded value without the secrets in it, and where which were."""
+        """An encoded value without the secrets in it, and where they were."""
         found: list[str] = []
         if self.idle:
             return Hidden(encoded, found)
@@ -87,7 +87,7 @@ class Sealing(Hiding):
         return Hidden(self._value(encoded, "$", found), found)
 
     def event(self, event: dict[str, Any]) -> dict[str, Any]:
-        """An event without the secrets in its own words: reasons, verdicts, errors."""
+        """An event without the secrets in its texts: reasons, verdicts, errors."""
         if self.idle:
             return event
         return {
@@ -95,7 +95,7 @@ class Sealing(Hiding):
         }
 
     def _words(self, value: Any) -> Any:
-        """What the trace says itself; the names in it are ours."""
+        """The texts of an event itself, in which the names of fields are Rollcage's own."""
         if isinstance(value, str):
             return self._text(value, "", [])
         if isinstance(value, list):
@@ -156,7 +156,7 @@ class Sealing(Hiding):
                 return encoded
             found += inside
             return tagged("secret", self._seal(f"{tag}:{value}"))
-        fields = ("value", "private", "state")  # what else there is names types
+        fields = ("value", "private", "state")  # the other fields name types
         return {k: self._value(v, path, found) if k in fields else v for k, v in encoded.items()}
 
     def _pairs(self, pairs: Any, path: str, found: list[str]) -> dict[str, Any]:
@@ -171,28 +171,28 @@ class Sealing(Hiding):
 
     def _named(self, name: Any, value: Any, path: str, found: list[str]) -> Any:
         """A value under a name."""
-        del name  # says nothing here
+        del name  # not used by this seal
         return self._value(value, path, found)
 
     def _stand_in(self, path: str, found: list[str], kind: str, credential: str) -> str:
-        said = kind if kind == DECLARED else f"a credential ({kind})"
-        flaw = f"{path}: {said} is never recorded"
+        what = kind if kind == DECLARED else f"a credential ({kind})"
+        flaw = f"{path}: {what} is never recorded"
         if found[-1:] != [flaw]:
             found.append(flaw)
         return stand_in(self._seal(f"detected:{credential}"))
 
 
 class Detecting(Sealing):
-    """A seal that also looks for credentials that nobody declared.
+    """A seal that also looks for undeclared credentials.
 
-    What it has found once is found again wherever it is quoted.
+    A credential that was found once is then replaced wherever it is quoted.
 
     Raises:
-        DetectorMissing: what finds credentials is not installed.
+        DetectorMissing: the credential detector is not installed.
     """
 
     def __init__(self, seal: Seal) -> None:
-        detect("")  # now, and not in the middle of a run
+        detect("")  # fails now rather than in the middle of a run
         super().__init__(seal)
 
     @property
@@ -205,7 +205,7 @@ class Detecting(Sealing):
         return hide_secrets(text, functools.partial(self._found, path, found))
 
     def _named(self, name: Any, value: Any, path: str, found: list[str]) -> Any:
-        """A value under a name which may say that it is a credential."""
+        """A value whose name may mark it as a credential."""
         if type(value) is str and value and type(name) is str and names_secret(name):
             if STAND_IN.fullmatch(value):
                 return value

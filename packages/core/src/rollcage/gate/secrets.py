@@ -1,12 +1,12 @@
-"""Finds credentials in texts: API keys, tokens, private keys, passwords beside their name.
+"""Finds credentials in texts: API keys, tokens, private keys, passwords next to their name.
 
 The patterns are those of `detect-secrets` (extra `rollcage[secrets]`), of which only the compiled
 expressions are used: nothing is verified over the network, nothing is configured, no file is read.
-Around them stands what a scanner of source code does not need and a recorder does: the whole
-credential counts, not its beginning; the place of each is reported; a hostile text can't make an
-expression run away; kinds that came up since its last release are added.
+This module adds what a recorder needs and a scanner of source code does not: the whole credential
+is found, not only its beginning; each one's position is reported; a hostile text can't make an
+expression run away; kinds that are newer than its last release are added.
 
-What looks merely random (hashes, ids, compressed data) is no finding: a trace is full of those.
+Text that merely looks random (hashes, ids, compressed data) is not reported: traces are full of it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Credential(NamedTuple):
     """A credential in a text.
 
     Attributes:
-        kind: what it is, in words: "AWS Access Key".
+        kind: a readable name: "AWS Access Key".
         start: the index of its first character.
         end: the index after its last one.
     """
@@ -42,20 +42,20 @@ class Credential(NamedTuple):
 class _Pattern(NamedTuple):
     kind: str
     expression: re.Pattern[str]
-    grouped: bool  # its groups hold the credential; else the whole match does
-    needs: tuple[str, ...] = ()  # one of these, in small letters, is in each text that it matches
+    grouped: bool  # whether its groups hold the credential, rather than the whole match
+    needs: tuple[str, ...] = ()  # one of these, in lower case, is in each text that it matches
 
 
 _SHORTEST: Final = 7  # characters: "pwd=abc"
-_WINDOW: Final = 8192  # characters that an expression which may run away is given at once,
-_OVERLAP: Final = 2048  # and how many of them again, so that nothing hides on an edge
-_LONG: Final = 256  # characters of a value that are distinguished by an expression
+_WINDOW: Final = 8192  # characters given at once to an expression that may run away,
+_OVERLAP: Final = 2048  # and how many of them are repeated, so that nothing hides at an edge
+_LONG: Final = 256  # characters of a value that an expression looks at
 _GAP: Final = re.compile(r"\s{16,}")  # several of their expressions are cubic in blanks
 _RIGHT: Final = re.compile(r"[A-Za-z0-9_\-+/=]*")
 _VALUE: Final = re.compile(r"[^\s\"'`,;&(){}\[\]<>]*")
 _TOKEN: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 
-# Of detect-secrets: what is of no use here, or done below on the whole text.
+# Plugins of detect-secrets that are of no use here, or replaced below.
 _LEFT_OUT: Final = frozenset({
     "Base64HighEntropyString", "HexHighEntropyString", "IPPublicDetector", "JwtTokenDetector",
     "KeywordDetector", "NpmDetector", "OpenAIDetector", "PrivateKeyDetector",
@@ -66,7 +66,7 @@ _GROUPED: Final = frozenset({
     "IbmCosHmacDetector", "SoftlayerDetector",
 })  # fmt: skip
 
-# What spares most texts the slow ones among them.
+# Required words, which spare most texts the slow expressions.
 _NEEDS: Final = {
     "ArtifactoryDetector": ("akc", "ap"),
     "CloudantDetector": ("key", "pw", "pass", "token", "cloudant"),
@@ -114,11 +114,11 @@ _PARTS: Final = r"\.eyJ[A-Za-z0-9_-]{4,}+(?:\.[A-Za-z0-9_-]*+)?"
 _OPENAI: Final = re.compile(r"[A-Za-z0-9]{20}T3BlbkFJ[A-Za-z0-9]{20}")  # in each of its older keys
 _TOKENS: Final = re.compile(r"[A-Za-z0-9_-]{51,}+")
 
-# What is called like a credential: the words of detect-secrets, and those of tokens.
+# Names of credentials: the words of detect-secrets, and those of tokens.
 _MORE_WORDS: Final = (
     "access_?token", "auth_?token", "refresh_?token", "bearer_?token", "id_?token", "passphrase",
 )  # fmt: skip
-_HINTS: Final = ("key", "pass", "pwd", "secret", "contrase", "token")  # one is in each of those
+_HINTS: Final = ("key", "pass", "pwd", "secret", "contrase", "token")  # each name has one of these
 _ASSIGNED: Final = (
     r"(?i:({words})(?!ar))\w{{0,40}}[\"'\]]{{0,2}}(\s{{0,8}}(?:=>|:=|={{1,3}}|:)\s{{0,8}})"
     r"(?:\"([^\"\r\n]{{3,}}+)(?:\"|\Z)|'([^'\r\n]{{3,}}+)(?:'|\Z)"
@@ -132,8 +132,8 @@ _PLACEHOLDER: Final = re.compile(
 _lock: Final = threading.Lock()
 
 
-_ALL_ALIKE: Final = re.compile(r"\*+|[xX]{3,}")  # what stands there where nothing is to be shown
-_CLOSING: Final = re.compile(r"[.:!?]*")  # what ends a word of prose
+_ALL_ALIKE: Final = re.compile(r"\*+|[xX]{3,}")  # masked values
+_CLOSING: Final = re.compile(r"[.:!?]*")  # punctuation after a word of prose
 
 
 class _Detector(NamedTuple):
@@ -146,13 +146,13 @@ class _Detector(NamedTuple):
 
 
 def _load() -> _Detector:
-    with _lock:  # two threads at once must not import half a package
+    with _lock:  # two threads must not import it at the same time
         return _loaded()
 
 
 @contextlib.contextmanager
 def _warnings_stay() -> Iterator[None]:
-    """The log of detect-secrets turns the warnings of the whole program into records of its own."""
+    """Undo the logging of warnings that detect-secrets turns on for the whole program."""
     shown = warnings.showwarning
     try:
         yield
@@ -169,7 +169,7 @@ def _loaded() -> _Detector:
         from detect_secrets.plugins.keyword import DENYLIST
     except ImportError as error:
         raise DetectorMissing(
-            "credentials are found by detect-secrets, which is not installed: "
+            "finding credentials needs detect-secrets, which is not installed: "
             "pip install 'rollcage[secrets]'"
         ) from error
     classes: dict[str, Any] = get_mapping_from_secret_type_to_class()
@@ -191,7 +191,7 @@ def _loaded() -> _Detector:
 
 
 def detect(text: str) -> list[Credential]:
-    """The credentials in a text, in their order; none overlaps another. Safe in any thread.
+    """The credentials in a text, in order and without overlaps. Thread-safe.
 
     Raises:
         DetectorMissing: detect-secrets is not installed.
@@ -222,7 +222,7 @@ def names_secret(name: str) -> bool:
 
 
 def hide_secrets(text: str, stand_in: Callable[[str, str], str]) -> str:
-    """The text with what `stand_in(kind, credential)` gives in the place of each credential.
+    """The text with each credential replaced by `stand_in(kind, credential)`.
 
     Raises:
         DetectorMissing: detect-secrets is not installed.
@@ -236,12 +236,12 @@ def hide_secrets(text: str, stand_in: Callable[[str, str], str]) -> str:
 
 
 def _needed(patterns: tuple[_Pattern, ...], small: str) -> tuple[_Pattern, ...]:
-    """Those that may match a text, told it in small letters."""
+    """The patterns that may match a text, given in lower case."""
     return tuple(p for p in patterns if not p.needs or any(need in small for need in p.needs))
 
 
 def _theirs(patterns: tuple[_Pattern, ...], text: str) -> Iterator[Credential]:
-    """What expressions that are not ours find, a bounded piece of the text at a time."""
+    """The findings of third-party expressions, run on a bounded piece of the text at a time."""
     start = 0
     for end in (*(gap.start() for gap in _GAP.finditer(text)), len(text)):
         for at in range(start, end, _WINDOW - _OVERLAP):
@@ -262,7 +262,7 @@ def _matches(patterns: tuple[_Pattern, ...], piece: str, at: int) -> Iterator[Cr
 
 
 def _web_tokens(parts: re.Pattern[str], text: str) -> Iterator[Credential]:
-    """JSON Web Tokens, from their second part backwards: each character is looked at once."""
+    """JSON Web Tokens, from their second part backwards: each character is read once."""
     at = text.find(_SECOND_PART)
     while at >= 0:
         start = at
@@ -275,7 +275,7 @@ def _web_tokens(parts: re.Pattern[str], text: str) -> Iterator[Credential]:
 
 
 def _openai(text: str) -> Iterator[Credential]:
-    """Keys of OpenAI that have its mark in them: each run of their characters is looked at once."""
+    """OpenAI keys, by the marker in them: each run of their characters is read once."""
     if "T3BlbkFJ" not in text:
         return
     for run in _TOKENS.finditer(text):
@@ -286,7 +286,7 @@ def _openai(text: str) -> Iterator[Credential]:
 
 
 class _Runs:
-    """Where runs of one kind of characters end. Each is looked at once, wherever one asks in it."""
+    """Finds where runs of one kind of characters end; each run is read only once."""
 
     __slots__ = ("_end", "_run", "_start", "_text")
 
@@ -296,7 +296,7 @@ class _Runs:
         self._start = self._end = -1
 
     def end(self, at: int) -> int:
-        """The end of the run that the character `at` is in; `at` itself, where it is in none."""
+        """The end of the run that the character `at` is in; `at` itself if it is in none."""
         if not self._start <= at <= self._end:
             match = self._run.match(self._text, at)
             assert match is not None  # it may be empty
@@ -309,7 +309,7 @@ def _length(span: tuple[int, int]) -> int:
 
 
 def _whole(found: Credential, text: str, ends: _Runs) -> Credential:
-    """The token that a finding is part of: many patterns know its first characters only."""
+    """The whole token of a finding: many patterns match its first characters only."""
     start, end = found.start, found.end
     while (
         start and text[start - 1] in _TOKEN and text[start] in _TOKEN and found.start - start < 64
@@ -321,7 +321,7 @@ def _whole(found: Credential, text: str, ends: _Runs) -> Credential:
 
 
 def _assigned(expression: re.Pattern[str], text: str) -> Iterator[Credential]:
-    """Values that follow a name which is called like a credential."""
+    """Values that follow the name of a credential."""
     at = 0
     values = _Runs(_VALUE, text)
     while (match := expression.search(text, at)) is not None:
@@ -330,7 +330,7 @@ def _assigned(expression: re.Pattern[str], text: str) -> Iterator[Credential]:
         at = match.start() + 1
         if group == 5:
             end = values.end(end)
-            if text[end : end + 1] in ("(", "["):  # a call, or a place in a list
+            if text[end : end + 1] in ("(", "["):  # a call, or an index
                 continue
         if _is_placeholder(text, start, end, quoted=group != 5):
             continue
@@ -343,9 +343,9 @@ def _assigned(expression: re.Pattern[str], text: str) -> Iterator[Credential]:
 
 
 def _is_placeholder(text: str, start: int, end: int, *, quoted: bool) -> bool:
-    """Whether a value only stands where one is to come.
+    """Whether a value is only a placeholder.
 
-    Quoted ones do not overlap. Of others that do, a long one is not looked through each time.
+    Quoted values do not overlap. Others do, so a long one is not read through each time.
     """
     if quoted or end - start <= _LONG:
         return _PLACEHOLDER.fullmatch(text, start, end) is not None
@@ -355,7 +355,7 @@ def _is_placeholder(text: str, start: int, end: int, *, quoted: bool) -> bool:
 
 
 def _like_a_value(text: str, start: int, end: int, sign: str) -> bool:
-    """Whether an unquoted word is a value: `password=open` is, the prose `password: none` not."""
+    """Whether an unquoted word is a value: `password=open` is, the prose `password: none` isn't."""
     if sign == "=":
         return True
     odd = next((at for at in range(start, end) if not text[at].isalpha()), end)
@@ -364,7 +364,7 @@ def _like_a_value(text: str, start: int, end: int, sign: str) -> bool:
 
 
 def _merged(found: list[Credential]) -> list[Credential]:
-    """Each place once, under the name of the finding that began first."""
+    """Findings without overlaps, each under the kind of the one that begins first."""
     merged: list[Credential] = []
     for each in sorted(found, key=lambda f: (f.start, -f.end)):
         if merged and each.start < merged[-1].end:

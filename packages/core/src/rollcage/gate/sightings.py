@@ -1,8 +1,8 @@
-"""Where a text or number was seen before: an index of the leaves of labelled results.
+"""An index of the leaves of labelled results: which step returned a text or number first.
 
-A leaf of an argument is found where it holds a leaf that was seen, is held by one, or shares a long
-run of characters with one. What is looked for costs by its own length, and a search in the texts
-themselves; not by how many leaves there are.
+A leaf of an argument is found if it contains an indexed leaf, is contained in one, or shares a long
+run of characters with one. A lookup costs time by the leaf's own length, plus a search through the
+indexed texts; it does not depend on how many leaves there are.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from rollcage.gate.leaves import Leaves, numbers_in
 __all__ = ["SHORTEST", "LabelSource", "Sightings"]
 
 SHORTEST: Final = 4
-"""Texts of fewer characters are compared as a whole only: they are in anything."""
+"""Texts of fewer characters are compared as a whole only: as parts they occur anywhere."""
 
 _RUN: Final = 32  # characters of a long leaf that are looked for together
 _STRIDE: Final = 16  # from one such run to the next: any _RUN + _STRIDE - 1 in a row hold one
 _SEGMENT: Final = 1 << 16  # characters that are searched through at once
 _END: Final = "\0"  # between the texts of a segment; no normal form has it
 
-# What is worth finding by itself in a longer text: addresses, names of hosts and files, long ids.
+# Tokens that are indexed by themselves: addresses, names of hosts and files, long ids.
 _WORD: Final = re.compile(r"[^\s<>\"'`(){}\[\],;|]+")
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _HOST: Final = re.compile(r"//(?:[^/?#@]*@)?([^/?#:]+)")
@@ -37,7 +37,7 @@ class LabelSource(NamedTuple):
     Attributes:
         number: the step's number in its run.
         name: the tool's name.
-        earlier: the first step of those that it had its label from, where it did.
+        earlier: the first step that its label came from, if it came from an earlier step.
     """
 
     number: int
@@ -46,12 +46,12 @@ class LabelSource(NamedTuple):
 
     def __str__(self) -> str:
         """`step 7 (summarise), which has it from step 3 (fetch_page)`."""
-        said = f"step {self.number} ({self.name})"
-        return said if self.earlier is None else f"{said}, which has it from {self.earlier}"
+        step = f"step {self.number} ({self.name})"
+        return step if self.earlier is None else f"{step}, which has it from {self.earlier}"
 
 
 class _Segment:
-    """Some texts in one, and where each source's begin."""
+    """Texts joined into one, with the offset at which each source's begin."""
 
     def __init__(self) -> None:
         self.text = _END
@@ -69,7 +69,7 @@ class _Segment:
 
 
 class Sightings:
-    """The leaves of results, and which step's each was first.
+    """The leaves of results, each with the first step that returned it.
 
     Attributes:
         size: how many characters and entries are kept, as one number.
@@ -124,7 +124,7 @@ class Sightings:
     # --- finding ---------------------------------------------------------------------------------
 
     def find(self, wanted: Leaves) -> LabelSource | None:
-        """The step whose result the first leaf that is known is from."""
+        """The source of the first wanted leaf that is indexed; None if none is."""
         for digits in wanted.numbers:
             found = self._numbers.get(digits) or self._in_texts.get(digits)
             if found is not None:
@@ -146,7 +146,7 @@ class Sightings:
         return self._held_by(text) or self._named_in(text)
 
     def _held_by(self, text: str) -> LabelSource | None:
-        """A leaf, or a run of one, that is in a text."""
+        """The source of an indexed leaf, or of a run of one, that a text contains."""
         lengths, small = self._lengths, self._small
         if lengths:
             for at in range(len(text) - SHORTEST + 1):
@@ -164,7 +164,7 @@ class Sightings:
         return None
 
     def _named_in(self, text: str) -> LabelSource | None:
-        """A number that was a result's, and that a text names."""
+        """The source of an indexed number that a text names."""
         if self._numbers:
             for digits in numbers_in(text):
                 if digits in self._numbers:
@@ -177,7 +177,7 @@ def _has_digit(text: str) -> bool:
 
 
 def _tokens(text: str) -> set[str]:
-    """What of a text is worth finding by itself."""
+    """The tokens of a text that are indexed by themselves."""
     found: set[str] = set()
     for word in set(_WORD.findall(text)):
         token = word.strip(".:!?*_")

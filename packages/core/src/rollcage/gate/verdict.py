@@ -1,4 +1,4 @@
-"""What a rule is shown of a call, what it may say, and what all of them together say."""
+"""What a rule sees of a call, its verdict, and the combined verdict of all rules."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ Decision = Literal["allow", "ask", "deny"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a rule says of a step.
+    """A rule's decision on a step.
 
     Attributes:
         decision: `deny` overrides `ask`, which overrides `allow`.
-        reason: short and factual; a model reads it to go on.
+        reason: short and factual; a model reads it to continue.
         code: machine-readable.
-        rule: the id of the rule; the rule's own name where it is left empty.
-        remedy: what may be done instead; it is said after the reason.
-        shadow: what a policy says that is only tried out; it decides nothing.
+        rule: the id of the rule; if left empty, the rule's own name.
+        remedy: what may be done instead; it follows the reason.
+        shadow: the verdict of a policy in shadow mode; it has no effect.
     """
 
     decision: Decision
@@ -48,7 +48,7 @@ class Verdict:
 
     @classmethod
     def allow(cls, reason: str = "", *, code: str = "allowed") -> Verdict:
-        """The call may go on."""
+        """The call may run."""
         return cls("allow", reason, code)
 
     @classmethod
@@ -68,12 +68,12 @@ class Verdict:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the trace can hold it: it may come from anybody's code."""
+        """Whether the trace can hold it: rules are anybody's code."""
         texts = (self.reason, self.code, self.rule, self.remedy)
         return self.decision in _WEIGHT and all(type(each) is str for each in texts)
 
     def beside(self, shadow: Verdict) -> Verdict:
-        """This one, with what is only tried out written beside it, where that says anything."""
+        """This verdict, with the shadow policy's verdict beside it unless that allows."""
         return self if shadow.decision == "allow" else dataclasses.replace(self, shadow=shadow)
 
     def as_data(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Verdict:
 
 
 class RunView(Protocol):
-    """What a rule sees of the run so far; read when it is looked at."""
+    """What a rule sees of the run so far; each value is computed when it is read."""
 
     @property
     def id(self) -> str:
@@ -106,7 +106,7 @@ class RunView(Protocol):
 
     @property
     def calls(self) -> int:
-        """How many calls it has placed, those answered from the recording included."""
+        """How many calls it has made, replayed ones included."""
         ...
 
     @property
@@ -132,14 +132,14 @@ class StepView:
     Attributes:
         kind: `tool` or `model`.
         contract: what is declared of it.
-        args: the validated arguments, as the body will get them: a copy.
-        agent: the agent's name, where the framework tells; else empty.
+        args: a copy of the validated arguments, as the body will receive them.
+        agent: the agent's name; empty if the framework does not provide it.
         branch: the branch of the run; empty for the main one.
-        calls: how many calls the run has placed so far.
+        calls: how many calls the run has made so far.
         data: the canonical arguments, as the trace shows them: JSON, secrets sealed.
         key: the call's content identity (64 hex digits).
-        run: the run so far; None where there is none (a policy that is tried out).
-        labels: those of the values in the arguments (`untrusted`, `secret`, a user's own).
+        run: the run so far; None if there is none (a policy being tested).
+        labels: the labels of the values in the arguments (`untrusted`, `secret`, a user's own).
     """
 
     kind: str
@@ -173,14 +173,14 @@ _WEIGHT: Final = {"allow": 0, "ask": 1, "deny": 2}
 
 
 def rule_name(rule: Rule) -> str:
-    """The name under which a rule's verdicts are recorded."""
+    """The name that a rule's verdicts are recorded under."""
     return str(getattr(rule, "__qualname__", None) or type(rule).__qualname__)
 
 
 def decide(view: StepView, rules: Iterable[Rule]) -> Verdict:
-    """The verdict of all the rules: deny over ask over allow, the first of equals.
+    """The combined verdict of all rules: deny over ask over allow, the first of equals.
 
-    A rule that raises, or gives back something else than a verdict, denies.
+    A rule that raises, or returns anything but a verdict or None, denies.
     """
     verdict = ALLOWED
     for rule in rules:
@@ -193,7 +193,7 @@ def decide(view: StepView, rules: Iterable[Rule]) -> Verdict:
 
 
 def stronger(one: Verdict, other: Verdict) -> Verdict:
-    """What two say together: deny over ask over allow, the first of equals."""
+    """The combined verdict of two: deny over ask over allow, the first of equals."""
     if _WEIGHT[other.decision] > _WEIGHT[one.decision] or one is ALLOWED:
         return dataclasses.replace(other, shadow=one.shadow) if one.shadow else other
     return dataclasses.replace(one, shadow=other.shadow) if other.shadow and not one.shadow else one
@@ -201,7 +201,7 @@ def stronger(one: Verdict, other: Verdict) -> Verdict:
 
 def _ask(rule: Rule, view: StepView) -> Verdict | None:
     try:
-        found = cast("object", rule(_shown(view)))  # what it says, whatever its type says
+        found = cast("object", rule(_shown(view)))  # not trusted to have its declared type
         if found is None:
             return None
         if isinstance(found, Verdict) and found.is_whole:
@@ -215,7 +215,7 @@ def _ask(rule: Rule, view: StepView) -> Verdict | None:
 
 
 def _shown(view: StepView) -> StepView:
-    """The call for one rule: what it does to that changes neither the call nor what others see."""
+    """A copy of the view for one rule: changes to it affect neither the call nor other rules."""
     return dataclasses.replace(
         view,
         args=MappingProxyType({name: own_copy(each) for name, each in view.args.items()}),

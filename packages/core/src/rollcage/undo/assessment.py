@@ -19,11 +19,11 @@ _NOTHING: Final = digests_of({"": None})[""]
 
 
 def assess(tasks: Sequence[Task], in_doubt: InDoubt) -> None:
-    """Say of each task, the newest first, what can be done, by what was observed.
+    """Decide for each task, the newest first, what can be done, from the observed states.
 
-    A state is followed down from what it is now: once a later step is undone, it is what it
-    was before that one. Where it is neither what a step left nor what was before that step,
-    somebody else has changed it.
+    Each state is followed back from the current one: once a later step is undone, the state is the
+    one before that step. If it is neither what a step left nor what was before the step, somebody
+    else has changed it.
     """
     _follow_down(tasks, in_doubt, set())
     clean = _put_back(tasks)
@@ -32,8 +32,8 @@ def assess(tasks: Sequence[Task], in_doubt: InDoubt) -> None:
 
 
 def _follow_down(tasks: Sequence[Task], in_doubt: InDoubt, clean: set[Task]) -> None:
-    coming: Digests = {}  # what a resource will be when the steps after it are undone
-    stays: dict[str, Task] = {}  # by resource, the step on it that can't be
+    coming: Digests = {}  # the state of a resource once the later steps on it are undone
+    stays: dict[str, Task] = {}  # by resource, the step on it that can't be undone
     for task in tasks:
         here = {r: coming.get(r, state) for r, state in (task.now or {}).items()}
         task.differs = {}
@@ -44,18 +44,18 @@ def _follow_down(tasks: Sequence[Task], in_doubt: InDoubt, clean: set[Task]) -> 
             _blame(task, stays)
         if task.state in ("irreversible", "unknown"):
             stays |= dict.fromkeys(task.was or {}, task)
-        elif task.state == "reversible":  # where there is nothing to do, it stays as it is
+        elif task.state == "reversible":  # if there is nothing to do, the state does not change
             was = task.was or {}
             # What a step made and could not name before it (a row's new key) was not there then.
             coming |= dict.fromkeys((task.after or {}).keys() - was.keys(), _NOTHING) | was
 
 
 def _blame(task: Task, stays: Mapping[str, Task]) -> None:
-    """Where it was not somebody else who changed a state, but a step of ours that stays."""
-    behind = [stays[resource] for resource in task.differs if resource in stays]
-    if len(behind) < len(task.differs):
+    """Name the run's own later step that stays, if that is what changed the state."""
+    later = [stays[resource] for resource in task.differs if resource in stays]
+    if len(later) < len(task.differs):
         return
-    last = behind[0]
+    last = later[0]
     task.state, task.differs = last.state, {}
     task.reason = (
         f"step {last.entry.step} ({last.entry.name}) changed the same state later, and was not "
@@ -65,9 +65,9 @@ def _blame(task: Task, stays: Mapping[str, Task]) -> None:
 
 
 def _put_back(tasks: Sequence[Task]) -> set[Task]:
-    """The steps that can't be undone in turn, and need not be: all is as it was before them.
+    """The steps that can't be undone and need not be: the state is the one before them.
 
-    That holds for steps that share resources together, or for none of them.
+    That is decided for all steps that share resources together.
     """
     first: Digests = {}
     for task in tasks:
@@ -84,7 +84,7 @@ def _put_back(tasks: Sequence[Task]) -> set[Task]:
 
 
 def _sharing(tasks: Sequence[Task]) -> Iterator[list[Task]]:
-    """The steps that share resources with one another, or with others that do; each is in one."""
+    """Groups of steps that share resources, directly or through others; each step is in one."""
     on: dict[str, list[Task]] = {}
     for task in tasks:
         for resource in _resources(task):
@@ -95,7 +95,7 @@ def _sharing(tasks: Sequence[Task]) -> Iterator[list[Task]]:
             continue
         seen.add(task)
         group = [task]
-        for member in group:  # grows meanwhile
+        for member in group:  # the group grows during the loop
             for resource in _resources(member):
                 near = [each for each in on.pop(resource, ()) if each not in seen]
                 seen.update(near)
@@ -104,16 +104,16 @@ def _sharing(tasks: Sequence[Task]) -> Iterator[list[Task]]:
 
 
 def _resources(task: Task) -> set[str]:
-    """All that a step changed, what it made and could not name before it included."""
+    """All resources that a step changed, including those that it created."""
     return {*(task.was or ()), *(task.after or ())}
 
 
 def _state(task: Task, here: Digests, coming: Digests, in_doubt: InDoubt) -> tuple[TaskState, str]:
     entry = task.entry
     if task.happened is False:
-        return "nothing", "its probe reports that it never happened"
+        return "nothing", "its probe reports that it did not happen"
     after = task.after or {}
-    # What it made (a row with a new key) a later step took away, and is there again by its turn.
+    # A later step removed what this one created (a row with a new key); undoing that restores it.
     made = after.keys() - (task.was or {}).keys()
     returns = bool(made) and all(coming.get(resource) == after[resource] for resource in made)
     if task.was is not None and (task.put_back or not (returns or differing(task.was, here))):
@@ -140,7 +140,7 @@ def _state(task: Task, here: Digests, coming: Digests, in_doubt: InDoubt) -> tup
 
 
 def _doubt(task: Task) -> str:
-    """Why nobody can tell what a step has changed; empty where it is known."""
+    """Why it is not known what a step has changed; empty if it is known."""
     if task.entry.status == "unknown" and not task.happened:
         return task.reason or "it may have happened or not"
     if task.entry.status == "error" and task.after is None:

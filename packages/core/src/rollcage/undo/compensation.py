@@ -1,7 +1,7 @@
-"""What a tool declares of its undoing, as data: compensating calls, states, and what a probe says.
+"""A tool's undo as data: compensating calls, observed states, and the results of probes.
 
-A plan names tools that were declared with `@rollcage.tool`, never closures: whoever has the same
-tools can carry it out, in another process or on another machine (DESIGN §6).
+A plan names tools that were declared with `@rollcage.tool`, never closures: any process with the
+same tools can carry it out, on another machine too (DESIGN §6).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 ]  # fmt: skip
 
 _FIELDS: Final = (
-    64  # of a state whose fields are distinguished; of a larger one, only that it differs
+    64  # fields of a state that are compared one by one; a larger state is compared as a whole
 )
 
 
@@ -52,7 +52,7 @@ class Compensation:
     Attributes:
         tool: the name of a declared tool.
         arguments: its arguments.
-        function: the tool itself, where that was given.
+        function: the tool itself, if it was given instead of a name.
     """
 
     tool: str
@@ -61,14 +61,14 @@ class Compensation:
 
 
 def compensate(tool: Callable[..., Any] | str, /, **arguments: Any) -> Compensation:
-    """A call that undoes an effect: for what a tool declares as its `undo`.
+    """A call that undoes an effect; to be returned by a tool's `undo` function.
 
     Args:
         tool: a function declared with `@rollcage.tool`, or the name of one.
         **arguments: its arguments. They are kept in the trace, so none of them can be a secret.
 
     Raises:
-        ContractError: it is no declared tool.
+        ContractError: `tool` is not a declared tool.
     """
     if isinstance(tool, str):
         return Compensation(tool, arguments)
@@ -81,21 +81,21 @@ def compensate(tool: Callable[..., Any] | str, /, **arguments: Any) -> Compensat
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Happened:
-    """What a probe says of a call that was performed, with the result that it gave."""
+    """A probe's answer about a call that was performed, with its result."""
 
     result: Any = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DidNotHappen:
-    """What a probe says of a call that was not performed."""
+    """A probe's answer about a call that was not performed."""
 
 
 # --- tools by name -------------------------------------------------------------------------------
 
 
 class Tool(NamedTuple):
-    """A declared tool; `body` is None where only its contract is known."""
+    """A declared tool; `body` is None if only its contract is known."""
 
     contract: Contract
     body: Callable[..., Any] | None
@@ -106,18 +106,18 @@ ToolSource = Callable[..., Any] | Contract
 
 declared_tools: Final[dict[str, dict[str, weakref.ref[Callable[..., Any]]]]] = {}
 """Every function of this process that was declared with `@rollcage.tool`: by its tool's name, then
-by where it was written, so that one that is declared anew takes its own place."""
+by its place in the source, so that declaring it again replaces it."""
 
 
 class KnownTools:
-    """The tools that plans can name: those that are given, else those that this process declared.
+    """The tools that plans can name: those given, or else all that this process declared.
 
     Args:
-        tools: functions declared with `@rollcage.tool`, or contracts; a mapping's own keys are
-            further names of them.
+        tools: functions declared with `@rollcage.tool`, or contracts; the keys of a mapping are
+            additional names of them.
 
     Raises:
-        ContractError: something else is among them.
+        ContractError: one of them is neither.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class KnownTools:
                 self.add(each)
 
     def add(self, source: ToolSource, name: str | None = None) -> None:
-        """Take a tool in; the latest of a name and version counts."""
+        """Add a tool; it replaces an earlier one of the same name and version."""
         tool = _tool_of(source)
         for called in {tool.contract.name, name or tool.contract.name}:
             known = self._own.setdefault(called, [])
@@ -145,7 +145,7 @@ class KnownTools:
             known.append(tool)
 
     def find(self, name: str, version: str | None = None, *, callable_: bool = False) -> Tool:
-        """The tool of a name, and of a version where that is given.
+        """The tool of a name, and of a version if one is given.
 
         Raises:
             ToolMissing: there is none, or another version, or more than one.
@@ -159,17 +159,17 @@ class KnownTools:
             return fitting[0]
         if fitting:
             raise ToolMissing(
-                f"{len(fitting)} tools of this process are called {name!r}: say which with tools=",
+                f"this process has {len(fitting)} tools named {name!r}: choose one with tools=[…]",
                 name,
             )
         versions = sorted({repr(each.contract.version) for each in found})
         if version is not None and versions:
-            said = f"tool {name!r} is here as version {', '.join(versions)}, not {version!r}"
+            message = f"tool {name!r} is declared as version {', '.join(versions)}, not {version!r}"
         elif found:
-            said = f"of tool {name!r} only the contract is here, not its function"
+            message = f"only the contract of tool {name!r} is known: pass its function in tools="
         else:
-            said = f"no tool called {name!r} is here: pass the function in tools="
-        raise ToolMissing(said, name)
+            message = f"no tool named {name!r} is declared: pass its function in tools="
+        raise ToolMissing(message, name)
 
 
 def _fits(tool: Tool, version: str | None, callable_: bool) -> bool:  # noqa: FBT001 - private
@@ -183,7 +183,7 @@ def _tool_of(source: object) -> Tool:
         return Tool(source, None)
     contract = getattr(source, "__rollcage_contract__", None)
     if not isinstance(contract, Contract) or not callable(source):
-        raise ContractError(f"{source!r} is no tool: declare it with @rollcage.tool")
+        raise ContractError(f"{source!r} is not a tool: declare it with @rollcage.tool")
     return Tool(contract, getattr(source, "__wrapped__", source))
 
 
@@ -203,11 +203,11 @@ class PlannedCall(NamedTuple):
 
 
 class Captured:
-    """What is kept of a call before it runs, for its undo.
+    """What is captured before a call runs, for its undo.
 
     Attributes:
         before: the states that it will change, as plain values, for its plan.
-        marks: what `step.started` says of it.
+        marks: the fields of its `step.started` event.
     """
 
     __slots__ = ("before", "marks")
@@ -220,18 +220,18 @@ class Captured:
 def plan_from(
     made: object, tools: KnownTools, seal: Seal, allow: Callable[[Tool], None] = lambda _: None
 ) -> list[PlannedCall] | None:
-    """What a tool's `undo` gave, as data; None where it says that this call can't be undone.
+    """The result of a tool's `undo` as data; None if it returned that the call can't be undone.
 
     `allow` refuses a tool by raising.
 
     Raises:
-        ContractError: it is no list of compensations, or one that could not be carried out later.
-        RollcageError: the arguments of one do not pass its tool's schema.
+        ContractError: it is not a list of compensations, or one of them can't be carried out later.
+        RollcageError: the arguments of one do not match its tool's schema.
     """
     if made is None:
         return None
     if not isinstance(made, list | tuple):
-        raise ContractError(f"undo gave a {type(made).__name__}, not a list of compensations")
+        raise ContractError(f"undo returned a {type(made).__name__}, not a list of compensations")
     return [_planned(each, tools, seal, allow) for each in cast("list[object]", made)]
 
 
@@ -239,7 +239,9 @@ def _planned(
     each: object, tools: KnownTools, seal: Seal, allow: Callable[[Tool], None]
 ) -> PlannedCall:
     if not isinstance(each, Compensation):
-        raise ContractError(f"undo gave {each!r} for a compensation: make it by compensate(...)")
+        raise ContractError(
+            f"undo returned {each!r}, not a compensation: create it with compensate()"
+        )
     if each.function is not None:
         tools.add(each.function)
         tool = _tool_of(each.function)
@@ -249,7 +251,8 @@ def _planned(
     contract = tool.contract
     if contract.streams:
         raise ContractError(
-            f"{contract.name} can't compensate: it is a generator, and nobody reads its chunks"
+            f"{contract.name} can't compensate: it is a generator, and nothing would read its "
+            f"chunks"
         )
     bound = contract.bind(each.arguments, seal)
     if contract.secret & bound.canonical.keys() or holds_secret(bound.canonical):
@@ -260,7 +263,7 @@ def _planned(
     again = contract.bind(arguments_of(bound.canonical), seal)
     if again.digest_input != bound.digest_input:
         raise ContractError(
-            f"the arguments of the compensation {contract.name} do not come back from the trace "
+            f"the arguments of the compensation {contract.name} can't be restored from the trace "
             f"as they are"
         )
     copied: dict[str, Any] = orjson.loads(bound.digest_input)
@@ -273,7 +276,7 @@ def arguments_of(canonical: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def holds_secret(encoded: object) -> bool:
-    """Whether something in an encoded value stands for a secret."""
+    """Whether an encoded value contains a sealed secret."""
     if isinstance(encoded, dict):
         mapping = cast("dict[str, object]", encoded)
         return mapping.get(TAG) == "secret" or any(map(holds_secret, mapping.values()))
@@ -289,27 +292,29 @@ Digests = dict[str, str | dict[str, str]]
 
 
 def states_of(observed: object, seal: Seal) -> dict[str, Any]:
-    """What a tool's `observe` gave, encoded and copied: by resource, its state.
+    """The result of a tool's `observe`, encoded and copied: the states by resource.
 
     Raises:
-        ContractError: it is no mapping by text, or holds what the trace can't.
+        ContractError: it is not a mapping with text keys, or a state has no encoding.
     """
     if not isinstance(observed, Mapping):
-        raise ContractError(f"observe gave a {type(observed).__name__}, not a mapping by resource")
+        raise ContractError(
+            f"observe returned a {type(observed).__name__}, not a mapping by resource"
+        )
     states: dict[str, Any] = {}
     for resource, state in cast("Mapping[object, object]", observed).items():
         if not isinstance(resource, str):
-            raise ContractError(f"observe names a resource by {resource!r}, which is no text")
+            raise ContractError(f"observe names a resource by {resource!r}, which is not a text")
         try:
             encoded = hidden(encode(state, seal, path=resource), seal).value
             states[resource] = orjson.loads(jcs(encoded))
         except (Unencodable, ValueError) as error:
-            raise ContractError(f"observe gave a state that has no encoding: {error}") from None
+            raise ContractError(f"observe returned a state that has no encoding: {error}") from None
     return states
 
 
 def digests_of(states: Mapping[str, Any]) -> Digests:
-    """The digests of encoded states; of each field, where a state has few enough."""
+    """The digests of encoded states; of each field if a state has few enough."""
     return {resource: _digest(state) for resource, state in states.items()}
 
 
@@ -321,7 +326,7 @@ def _digest(state: Any) -> str | dict[str, str]:
 
 
 def differing(one: Digests, other: Digests) -> dict[str, list[str]]:
-    """The resources whose states differ, each with the fields in which they do, where told."""
+    """The resources whose states differ, each with the differing fields if these are known."""
     found: dict[str, list[str]] = {}
     for resource in sorted({*one, *other}):
         was, now = one.get(resource), other.get(resource)

@@ -1,4 +1,4 @@
-"""Whether an undo would do what somebody has seen of it: its plan, or all the rest of that."""
+"""Whether an undo would do what its reviewed plan says, or the rest of that plan."""
 
 from __future__ import annotations
 
@@ -14,59 +14,59 @@ Origin = tuple[str, int]
 
 
 def changes(expected: UndoPlan | str, now: UndoPlan) -> list[str]:
-    """What an undo would do now and was not expected, in words; empty where it is what was.
+    """How an undo would now differ from the expected plan, as messages; empty if it does not.
 
-    Of a plan, the rest may be left: an undo that was cut off goes on. Nothing is ever done that
-    nobody has seen.
+    A part of the plan may already be done, if an earlier undo was cut off. Nothing outside the
+    reviewed plan is ever done.
 
     Args:
-        expected: the plan that was seen; or its digest, by which nothing can be told of it.
-        now: the plan as it is now.
+        expected: the plan that was reviewed; or its digest, which can only match or not.
+        now: the current plan.
     """
     if isinstance(expected, str):
-        return [] if expected == now.digest else ["it is another plan than that of the digest"]
+        return [] if expected == now.digest else ["the plan does not have the expected digest"]
     known = {_origin(each): each for each in expected.steps}
     found = [_change(known.get(_origin(each)), each, now.run) for each in now.steps]
-    said = [each for each in found if each]
+    changed = [each for each in found if each]
     if expected.run != now.run or expected.to != now.to:
-        said.append("it was the plan of another undo")
-    if said:
-        return said
+        changed.append("the expected plan is of another undo")
+    if changed:
+        return changed
     left = iter(expected.steps)
     in_order = all(any(_origin(each) == _origin(one) for one in left) for each in now.steps)
     return [] if in_order else ["the steps would be undone in another order"]
 
 
 def stays_undone(expected: UndoPlan | str, undone: Collection[Origin]) -> str:
-    """What became of an undo that is refused, in words: nothing, or what one before it did.
+    """What is undone after a refused undo, in words: nothing, or what an earlier undo did.
 
     Args:
-        expected: the plan that was seen, or its digest.
-        undone: the steps whose undo was begun, or is done.
+        expected: the plan that was reviewed, or its digest.
+        undone: the steps whose undo has begun or is complete.
     """
     if isinstance(expected, str):
-        return "nothing was undone but what was before" if undone else "nothing was undone"
+        return "nothing more was undone than before" if undone else "nothing was undone"
     before = [each.step for each in expected.steps if _origin(each) in undone]
     if not before:
         return "nothing was undone"
     named = f"step{'s' * (len(before) > 1)} {', '.join(map(str, before))}"
-    return f"an earlier undo of {named} had begun, and what it did stays; nothing more was undone"
+    return f"an earlier undo of {named} had begun, and its effects stay; nothing more was undone"
 
 
 def _change(seen: PlannedStep | None, now: PlannedStep, run: str) -> str:
-    """How what would be done with a step differs from what was seen."""
+    """How the plan for one step differs from the reviewed one; empty if it does not."""
     where = "" if now.run == run else f" of run {now.run}"
     named = f"step {now.step}{where} ({now.name})"
     if seen is None:
-        return f"{named} is to be undone now, too"
+        return f"{named} would be undone now, too"
     if _plain(seen) == _plain(now):
         return ""
     if seen.state != now.state:
-        said = f"{named} was {seen.state} and is {now.state} now"
-        return said + (f" ({', '.join(sorted(now.differs))} differs)" if now.differs else "")
+        change = f"{named} was {seen.state} and is {now.state} now"
+        return change + (f" ({', '.join(sorted(now.differs))} differs)" if now.differs else "")
     if _calls(seen) != _calls(now):
         return f"{named} would be undone by other calls"
-    return f"{named}: there is something else to say of it now"
+    return f"{named}: its entry in the plan differs"
 
 
 def _origin(each: PlannedStep) -> Origin:
@@ -74,7 +74,7 @@ def _origin(each: PlannedStep) -> Origin:
 
 
 def _plain(each: PlannedStep) -> bytes:
-    """A step in a form that is the same after it was JSON."""
+    """A step in a form that survives a round trip through JSON."""
     return orjson.dumps(each.as_data(), option=orjson.OPT_SORT_KEYS)
 
 

@@ -1,4 +1,4 @@
-"""What an undo would do, and what it has done, in the words that a caller reads (DESIGN §6)."""
+"""The plan and the report of an undo, as callers read them (DESIGN §6)."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ __all__ = [
 ]  # fmt: skip
 
 UndoStatus = Literal["verified", "compensated", "conflict", "irreversible", "unknown", "failed"]
-"""What became of the undo of a step.
+"""The result of undoing a step.
 
-`verified`: the state now is the state before, as observed; `compensated`: the compensating calls
-were made, and nothing observes what they did; `conflict`: somebody else changed the state since, so
-nothing was changed; `irreversible`: its tool declares no undo; `unknown`: nobody can tell whether
-it had happened; `failed`: a compensating call failed, or did not bring back the state before.
+`verified`: the observed state is the one before the step again; `compensated`: the compensating
+calls were made, but their effect is not observed; `conflict`: somebody else has changed the state
+since, so nothing was undone; `irreversible`: its tool declares no undo; `unknown`: its own outcome
+is unknown; `failed`: a compensating call failed, or did not restore the state.
 """
 
 TaskState = Literal["reversible", "nothing", "conflict", "irreversible", "unknown"]
-"""What an undo would do with a step: `nothing` where the state is as it was before."""
+"""What an undo would do with a step: `nothing` if the state is already the one before it."""
 
 InDoubt = Literal["list", "restore"]
 """What an undo does with a step whose outcome is unknown."""
@@ -41,7 +41,7 @@ _DONE: Final = ("verified", "compensated")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UndoneStep:
-    """What became of the undo of one step.
+    """The result of undoing one step.
 
     Attributes:
         run: the run in which it was performed.
@@ -50,7 +50,8 @@ class UndoneStep:
         status: see `UndoStatus`.
         reason: why, in words.
         calls: the compensating calls of its plan.
-        differs: by resource, the fields that are not as they should be (empty: all of it).
+        differs: the fields that do not have the expected value, by resource (empty: the whole
+            resource).
     """
 
     run: str
@@ -68,13 +69,13 @@ class UndoneStep:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UndoReport:
-    """What an undo has done. It never claims more than was looked at.
+    """The result of an undo. It never claims more than was observed.
 
     Attributes:
         run: the run whose effects were undone.
-        to: the step after which everything was; None: everything.
-        steps: in the order in which they were dealt with, the newest effect first.
-        left: steps (run, step, tool) that were not dealt with any more.
+        to: the step after which everything was undone; None: the whole run.
+        steps: the steps in the order of their undo, the newest effect first.
+        left: steps (run, step, tool) that the undo did not get to.
     """
 
     run: str
@@ -88,7 +89,7 @@ class UndoReport:
         return not self.left and all(each.status in _DONE for each in self.steps)
 
     def __str__(self) -> str:
-        """A line for each step that is not undone; else how many were."""
+        """A line for each step that is not undone; if all are, their number."""
         lines = [_line(each) for each in self.steps if each.status not in _DONE]
         lines += [f"step {step} ({name}) of run {run}: not tried" for run, step, name in self.left]
         return "\n".join(lines) or f"{len(self.steps)} effects undone"
@@ -103,13 +104,13 @@ class UndoReport:
 
 
 def _line(each: UndoneStep) -> str:
-    said = f"step {each.step} ({each.name}) of run {each.run}: {each.status}"
+    line = f"step {each.step} ({each.name}) of run {each.run}: {each.status}"
     if each.reason:
-        said += f": {each.reason}"
+        line += f": {each.reason}"
     if each.differs:
         named = [f"{r} ({', '.join(f)})" if f else r for r, f in each.differs.items()]
-        said += f"; what differs: {', '.join(named)}"
-    return said
+        line += f"; what differs: {', '.join(named)}"
+    return line
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +125,8 @@ class PlannedStep:
         state: see `TaskState`.
         reason: why, in words.
         calls: the compensating calls that would be made, in order.
-        differs: by resource, the fields that are not as they should be (empty: all of it).
+        differs: the fields that do not have the expected value, by resource (empty: the whole
+            resource).
     """
 
     run: str
@@ -143,11 +145,11 @@ class PlannedStep:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UndoPlan:
-    """What an undo would do, the newest effect first; nothing was done.
+    """What an undo would do, the newest effect first; nothing has been done.
 
     Attributes:
         run: the run whose effects would be undone.
-        to: the step after which everything would be; None: everything.
+        to: the step after which everything would be undone; None: the whole run.
         steps: see `PlannedStep`.
     """
 
@@ -157,7 +159,7 @@ class UndoPlan:
 
     @property
     def conflicts(self) -> bool:
-        """Whether somebody else has changed a state since: then nothing would be done."""
+        """Whether somebody else has changed a state since: then nothing would be undone."""
         return any(each.state == "conflict" for each in self.steps)
 
     @property
@@ -167,7 +169,7 @@ class UndoPlan:
 
     @property
     def digest(self) -> str:
-        """The identity of the plan: two that would do the same have one (64 hex digits)."""
+        """The identity of the plan (64 hex digits): equal for plans that would do the same."""
         return sha256(orjson.dumps(self.as_data(), option=orjson.OPT_SORT_KEYS)).hexdigest()
 
     def as_data(self) -> dict[str, Any]:
@@ -179,10 +181,10 @@ class UndoPlan:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> UndoPlan:
-        """A plan that `as_data` gave, as it comes back from JSON.
+        """A plan from the data of `as_data`, as parsed from JSON.
 
         Raises:
-            KeyError, TypeError: it is none.
+            KeyError, TypeError: the data are not a plan.
         """
         steps = tuple(
             PlannedStep(**each | {"calls": tuple(PlannedCall(**call) for call in each["calls"])})

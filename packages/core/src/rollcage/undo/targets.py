@@ -1,4 +1,4 @@
-"""Which recorded steps an undo is about, and in which order: decisions (DESIGN §6)."""
+"""Which recorded steps an undo covers, and in which order (DESIGN §6)."""
 
 from __future__ import annotations
 
@@ -18,24 +18,23 @@ def targets(
     """The effects to undo, the newest first: by world, a batch by its slots, in reverse.
 
     Args:
-        lineage: what the traces tell.
-        to: the newest run's step after which they are; 0: all. What the body of a step that stays
-            had called stays with it, once that step has ended; and so does what it was let leave
-            behind.
-        branch: only those in it, and below.
-        only: these, and what is below them.
+        lineage: the run and the runs that it resumes, from their traces.
+        to: undo the effects after this step of the newest run; 0: all. Calls from the body of a
+            step that stays, and has ended, stay with it; so do the orphans that it accepted.
+        branch: only effects in this branch, and below.
+        only: only these steps, and those below them.
     """
     names = branches_below(branch, lineage.entries)
     newest = len(lineage.runs) - 1
     by_origin = {(entry.run, entry.step): entry for entry in lineage.entries}
     wanted = None if only is None else _origins_below(only, lineage.entries)
-    forked = lineage.settings.get("mode") == "fork"  # what it was given is not its own
+    forked = lineage.settings.get("mode") == "fork"  # the recorded effects are not its own
     found = [
         entry
         for entry in lineage.entries
         if entry.undoes is None and not entry.undone and _may_have_changed(entry)
         if not forked or entry.run == lineage.runs[-1]
-        if _is_behind(entry, newest, to, by_origin)
+        if _is_after(entry, newest, to, by_origin)
         if names is None or entry.branch in names
         if wanted is None or (entry.run, entry.step) in wanted
     ]
@@ -51,7 +50,7 @@ def targets(
             or ((outer.undone or outer.fingerprint in chosen) and _stands_for_its_calls(outer))
             for outer in around(entry, bodies)
         )
-        # What a scope did is in its branch; it stands for it only where that branch is gone.
+        # A scope's effects are in its branch; the scope stands for them only if that is gone.
         if entry.effect != "scope"
         or (entry.run not in lineage.runs and f"#{entry.fingerprint}" not in inside)
     ]
@@ -68,15 +67,15 @@ def targets(
     return sorted(found, key=order, reverse=True)
 
 
-def _is_behind(entry: Entry, newest: int, to: int, by_origin: Mapping[Origin, Entry]) -> bool:
-    """Whether a step, or the write that left it behind, is after step `to` of the newest run."""
+def _is_after(entry: Entry, newest: int, to: int, by_origin: Mapping[Origin, Entry]) -> bool:
+    """Whether a step, or the write that orphaned it, is after step `to` of the newest run."""
     if entry.accepted is not None:
         entry = by_origin.get(entry.accepted, entry)
     return entry.generation < newest or entry.number > to
 
 
 def _may_have_changed(entry: Entry) -> bool:
-    """Whether a step has anything to undo; one that failed where it says what it changed."""
+    """Whether a step has anything to undo; a failed one does if it recorded what it changed."""
     if entry.kind != "tool" or entry.effect not in ("write", "scope"):
         return False
     if entry.status == "error":
@@ -85,7 +84,7 @@ def _may_have_changed(entry: Entry) -> bool:
 
 
 def _origins_below(only: Iterable[Entry], entries: Sequence[Entry]) -> set[Origin]:
-    """These steps, and all in the branches that came back in them or that their bodies made."""
+    """These steps, with all steps in the branches that ended in them or that their bodies made."""
     chosen = list(only)
     found = {(entry.run, entry.step) for entry in chosen}
     names: set[str] = set()
@@ -96,13 +95,16 @@ def _origins_below(only: Iterable[Entry], entries: Sequence[Entry]) -> set[Origi
 
 
 def _stands_for_its_calls(entry: Entry) -> bool:
-    """Whether the plan of a step undoes what its body has called, too."""
-    known = entry.status != "unknown"  # else that is only known of it by its probe
+    """Whether the plan of a step also undoes the calls from its body."""
+    known = entry.status != "unknown"  # otherwise only its probe can find that out
     return known and entry.effect == "write" and bool((entry.undo or {}).get("reversible"))
 
 
 def without_calls(tasks: Sequence[Task], entries: Iterable[Entry]) -> list[Task]:
-    """Leave out what was called by a step whose probe says that it happened: its plan has that."""
+    """Leave out calls from the body of a step that a probe found to have happened.
+
+    The plan of that step covers them.
+    """
     happened = {t.entry.fingerprint for t in tasks if t.happened and t.plan is not None}
     if not happened:
         return list(tasks)

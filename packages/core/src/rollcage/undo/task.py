@@ -1,4 +1,4 @@
-"""A step that is to be undone, and what becomes known of it on the way."""
+"""A step to undo, with what is found out about it on the way."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ class Task:
     """A step to undo, and what is known of it.
 
     Attributes:
-        contract: of its tool, where that is here.
-        values: its arguments, validated.
+        contract: its tool's contract, if the tool is declared.
+        values: its validated arguments.
         calls: the compensating calls, each with its tool and arguments; None: it has no plan.
         was: the states before it; `after`: after it; `now`: at present. None: not known.
-        happened: what its probe says, where its outcome is unknown.
-        begun: an earlier undo of it has begun, and may have done a part.
-        attempt: how many earlier ones did not bring back what was before.
-        put_back: all is as it was before the first step on its resources; none is undone in turn.
+        happened: the result of its probe, if its outcome is unknown.
+        begun: whether an earlier undo of it has begun, and may have done a part.
+        attempt: how many earlier undos of it did not restore the state.
+        put_back: whether the state is the one before the first step on its resources, so that none
+            of these steps has to be undone.
     """
 
     entry: Entry
@@ -53,7 +54,7 @@ class Task:
         return self.entry.run, self.entry.step
 
     def ended(self, status: UndoStatus, reason: str = "", differs: Any = None) -> UndoneStep:
-        """What became of it."""
+        """The result of its undo."""
         return UndoneStep(
             run=self.entry.run,
             step=self.entry.step,
@@ -65,7 +66,7 @@ class Task:
         )
 
     def planned(self) -> PlannedStep:
-        """What would become of it."""
+        """Its entry in a plan."""
         calls = (self.plan or ()) if self.state == "reversible" else ()
         entry = self.entry
         return PlannedStep(

@@ -35,7 +35,7 @@ class Types:
         around: where types that are not among `types` are looked up.
 
     Raises:
-        ContractError: something that is no class, or one whose values have no form as data.
+        ContractError: something that is not a class, or one whose values have no form as data.
     """
 
     def __init__(self, types: Iterable[type] = (), *around: Types) -> None:
