@@ -254,7 +254,7 @@ class Path:
             return first
         lowest_slot = first  # who started first does not count
         for entry in islice(queue, index, None):
-            if entry.group != first.group or entry.since > self.position:
+            if entry.era != first.era or entry.since > self.position:
                 break
             if entry in self._used or entry in past:
                 continue
@@ -322,7 +322,7 @@ class Path:
 
     def later(self, entry: Entry) -> list[Entry]:
         """What was recorded in later turns than this step, and not taken yet."""
-        return [e for e in self.entries if e not in self._used and e.group > entry.group]
+        return [e for e in self.entries if e not in self._used and e.era > entry.era]
 
     def acknowledge(self, orphan: Entry) -> None:
         """Stop listing an effect that is left behind; it holds no longer."""
