@@ -108,6 +108,41 @@ async def test_a_team_goes_on_from_its_saved_state(lab: Any, within: Any) -> Non
     assert lab.events(session)[-1]["status"] == "ok"
 
 
+async def test_what_a_team_did_after_its_state_was_saved_is_done_once(
+    lab: Any, within: Any
+) -> None:
+    """It is cut off in the middle of a turn: what the state holds is seen, the rest replayed."""
+
+    def team_of(session: Session, messages: int, third: Any) -> RoundRobinGroupChat:
+        script = calls("a"), "a is done", calls("c", "c2"), third
+        one = agent_of(lab, session, *script, name="one")
+        two = agent_of(lab, session, calls("b"), "b is done", calls("d"), "d is done", name="two")
+        return RoundRobinGroupChat(
+            [one, two], termination_condition=MaxMessageTermination(messages)
+        )
+
+    async with lab.session() as session:
+        team = team_of(session, 3, "c is done")
+        await within(team.run(task="Go."))
+        state = await team.save_state()
+        session.pause("until tomorrow")
+    with pytest.raises(RuntimeError, match="PowerCutError"):
+        async with lab.session() as session:
+            team = team_of(session, 2, PowerCutError())
+            follow_state(session, state)
+            await team.load_state(state)
+            await within(team.run())
+    assert WRITTEN == ["a", "b", "c", "c2"]
+    async with lab.session() as session:
+        team = team_of(session, 2, "c is done")
+        follow_state(session, state)
+        await team.load_state(state)
+        await within(team.run())
+    assert WRITTEN == ["a", "b", "c", "c2", "d"]
+    assert (session.stats.seen, session.stats.hits) == (4, 3)
+    assert lab.events(session)[-1]["status"] == "ok"
+
+
 async def test_a_halt_in_a_saved_state_is_no_answer(
     lab: Any, within: Any, results: Callable[[TaskResult], Any]
 ) -> None:

@@ -82,38 +82,59 @@ class Scripted(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=message)])
 
 
-class DyingSaver(SqliteSaver):
+class Dying:
     """A checkpointer whose process may die around each thing that it stores."""
 
     def put(self, *args: Any, **kwargs: Any) -> RunnableConfig:
         """Store a checkpoint."""
+        saver: Any = super()
         tick()
-        stored = super().put(*args, **kwargs)
+        stored: RunnableConfig = saver.put(*args, **kwargs)
         tick()
         return stored
 
     def put_writes(self, *args: Any, **kwargs: Any) -> None:
         """Store what a task wrote."""
+        saver: Any = super()
         tick()
-        super().put_writes(*args, **kwargs)
+        saver.put_writes(*args, **kwargs)
         tick()
 
 
-class AsyncDyingSaver(AsyncSqliteSaver):
+class AsyncDying:
     """The same in asyncio."""
 
     async def aput(self, *args: Any, **kwargs: Any) -> RunnableConfig:
         """Store a checkpoint."""
+        saver: Any = super()
         tick()
-        stored = await super().aput(*args, **kwargs)
+        stored: RunnableConfig = await saver.aput(*args, **kwargs)
         tick()
         return stored
 
     async def aput_writes(self, *args: Any, **kwargs: Any) -> None:
         """Store what a task wrote."""
+        saver: Any = super()
         tick()
-        await super().aput_writes(*args, **kwargs)
+        await saver.aput_writes(*args, **kwargs)
         tick()
+
+
+class DyingSaver(Dying, SqliteSaver):
+    """One in SQLite."""
+
+
+class AsyncDyingSaver(AsyncDying, AsyncSqliteSaver):
+    """The same in asyncio."""
+
+
+def in_postgres() -> tuple[Any, Any]:
+    """Both in PostgreSQL, for the jobs that have one."""
+    from langgraph.checkpoint.postgres import PostgresSaver
+    from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+
+    both = (Dying, PostgresSaver), (AsyncDying, AsyncPostgresSaver)
+    return type("DyingPostgresSaver", both[0], {}), type("AsyncDyingPostgresSaver", both[1], {})
 
 
 class Shop:
@@ -312,18 +333,26 @@ GRAPHS: dict[str, tuple[Callable[[Shop, Session, Any], Any], Any]] = {
 
 def _play(root: Path, job: dict[str, Any]) -> Any:
     build, question = GRAPHS[job["graph"]]
-    shop, store, durability = Shop(root), str(root / "store"), job["durability"]
+    shop, store, durability = Shop(root), job.get("store") or str(root / "store"), job["durability"]
+    where: str = job.get("memory") or str(root / "memory")
+    is_served = "memory" in job
+    savers: tuple[Any, Any] = in_postgres() if is_served else (DyingSaver, AsyncDyingSaver)
     if not job["asynchronous"]:
-        memory = DyingSaver.from_conn_string(str(root / "memory"))
-        with memory as saver, Session("job", store=store) as session:
+        with savers[0].from_conn_string(where) as saver, Session("job", store=store) as session:
+            if is_served:
+                saver.setup()
             graph = build(shop, session, saver)
             state = graph.get_state(CONFIG)
             given = _next(state, question)
             return graph.invoke(given, CONFIG, durability=durability)
 
     async def play() -> Any:
-        memory = AsyncDyingSaver.from_conn_string(str(root / "memory"))
-        async with memory as saver, Session("job", store=store) as session:
+        async with (
+            savers[1].from_conn_string(where) as saver,
+            Session("job", store=store) as session,
+        ):
+            if is_served:
+                await saver.setup()
             graph = build(shop, session, saver)
             state = await graph.aget_state(CONFIG)
             given = _next(state, question)

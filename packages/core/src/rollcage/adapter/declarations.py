@@ -157,9 +157,11 @@ def declare(
     Raises:
         ContractError: the declaration can't be used.
     """
-    whole = isinstance(declared, Contract)
+    # All at once: each copy of a contract is checked, and makes its validators anew.
+    changes: dict[str, Any] = {"framework_raises": raises, "framework": framework}
     if isinstance(declared, Contract):
-        contract = declared
+        contract, whole = declared, True
+        annotated, on_drift = contract.annotated, contract.on_drift
     else:
         contract = said()
         fields = dict(declared or {})
@@ -169,21 +171,18 @@ def declare(
             raise ContractError(
                 f"{contract.name}: {sorted(unknown)} are not options of a tool; those are: {known}"
             )
-        fields = {name: _LISTS.get(name, lambda v: v)(each) for name, each in fields.items()}
+        changes |= {name: _LISTS.get(name, lambda v: v)(each) for name, each in fields.items()}
         # The output contract of a tool of ours counts; annotations of the framework's own do not.
         ours, stated = contract.function is not None, "returns" in fields
-        contract = dataclasses.replace(
-            contract,
-            **fields,
-            function=contract.function or body,
-            annotated=ours and contract.annotated and not stated,
-        )
+        annotated = ours and contract.annotated and not stated
+        on_drift = fields.get("on_drift", contract.on_drift)
+        changes |= {"function": contract.function or body, "annotated": annotated}
         whole = ours or stated
-    if whole and contract.on_drift is None and not contract.annotated:  # a declared type
-        contract = dataclasses.replace(contract, on_drift="error")
+    if whole and on_drift is None and not annotated:  # a declared type
+        changes["on_drift"] = "error"
     if effect is not None:
-        contract = dataclasses.replace(contract, effect=effect)
-    return dataclasses.replace(contract, framework_raises=raises, framework=framework)
+        changes["effect"] = effect
+    return dataclasses.replace(contract, **changes)
 
 
 def guard_each(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import copy
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -16,14 +17,22 @@ T = TypeVar("T")
 def subclass(cls: Any, members: Mapping[str, Any]) -> Any:
     """A subclass that has these `members`, and is called as the class itself.
 
-    Of a Pydantic model, it builds no schema before one is asked for: a service makes one of these
-    for each request, and its objects are copies of valid ones.
+    Of a Pydantic model, it has the fields, the schema and the validator of that: none is built
+    anew, for a service makes one of these for each request.
     """
-    make: Callable[..., Any] = cls.__class__
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     if issubclass(cls, pydantic.BaseModel):
-        members = {"model_config": pydantic.ConfigDict(defer_build=True), **members}
+        return _like_model(cls, {**names, **members})
+    make: Callable[..., Any] = cls.__class__
     return make(cls.__name__, (cls,), {**names, **members})
+
+
+def _like_model(cls: Any, namespace: dict[str, Any]) -> Any:
+    """A subclass that Pydantic's metaclass has not gone through: it adds no field."""
+    if not cls.__pydantic_complete__:
+        cls.model_rebuild(raise_errors=False)
+    meta: Any = cls.__class__
+    return abc.ABCMeta.__new__(meta, cls.__name__, (cls,), {"__slots__": (), **namespace})
 
 
 def swapped(

@@ -68,7 +68,7 @@ class Answer:
         }
         if self.tool_calls:
             data["tool_calls"] = [
-                {field: _writable(value) for field, value in dataclasses.asdict(each).items()}
+                {field: _writable(getattr(each, field)) for field in _OF_REQUEST}
                 for each in self.tool_calls
             ]
         return data
@@ -87,13 +87,13 @@ class Answer:
             raise ValueError("the tool calls of a recorded answer are a list")
         texts = {field: _text(data, field) for field in _TEXTS}
         requests = tuple(
-            ToolRequest(*(_text(call, field) for field in ("name", "arguments", "id")))
-            for call in calls
+            ToolRequest(*(_text(call, field) for field in _OF_REQUEST)) for call in calls
         )
         return cls(**texts, tool_calls=requests, usage=usage)
 
 
 _TEXTS: Final = ("text", "reasoning", "finish_reason", "response_id")
+_OF_REQUEST: Final = ("name", "arguments", "id")
 
 
 def _writable(text: str) -> str:
