@@ -95,6 +95,7 @@ class ServerWriter:
     def __init__(self, link: Link, run: str, lock: ServerLock, number: int, data: bytes) -> None:
         self.run = run
         self.buffered = link.server.buffered
+        self.waits = True
         self._link = link
         self._lock = lock
         self._number = number  # of the next row

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from rollcage import (
     Contract,
+    ControlLost,
     Forked,
     RunNotFound,
     RunStopped,
@@ -184,6 +185,53 @@ async def test_a_call_that_waits_for_a_thread_does_not_begin(
     assert ran == []
     ends = [e["outcome"]["status"] for e in events(session.run_id) if e["event"] == "step.finished"]
     assert sorted(ends) == ["not_started", "ok"]
+
+
+def test_a_write_that_waits_for_the_disk_does_not_begin(
+    store: JsonlStore, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fdatasync = os.fdatasync
+    with (
+        pytest.raises(RunStopped),
+        Session("job", store=store, replay="off", durability="disk") as session,
+    ):
+
+        def stop_meanwhile(descriptor: int) -> None:
+            fdatasync(descriptor)
+            store.stop(order(session.run_id))
+
+        monkeypatch.setattr(os, "fdatasync", stop_meanwhile)
+        with pytest.raises(SessionHalted):
+            write(1)
+    assert ran == []
+    (ended,) = [e for e in events(session.run_id) if e["event"] == "step.finished"]
+    assert ended["outcome"] == {"status": "not_started"}
+
+
+def test_a_call_does_not_begin_that_is_stopped_while_an_observer_is_told(
+    store: JsonlStore,
+) -> None:
+    class Slow:
+        def __call__(self, event: object) -> None:
+            store.stop(order(session.run_id))
+
+    session = Session("job", store=store, replay="off", observers=[Slow()])
+    with pytest.raises(RunStopped), session, pytest.raises(SessionHalted):
+        write(1)
+    assert ran == []
+
+
+def test_a_page_that_is_lost_is_seen_before_a_call_is_recorded(
+    store: JsonlStore, tmp_path: Path
+) -> None:
+    with pytest.raises(ControlLost), Session("job", store=store, replay="off") as session:
+        write(1)
+        (page,) = store.root.glob("runs/*.control")
+        page.unlink()
+        with pytest.raises(SessionHalted):
+            write(2)
+    assert ran == [1]
+    assert session.stats.misses == 1
 
 
 def test_nothing_recorded_is_given_back_either(store: JsonlStore) -> None:

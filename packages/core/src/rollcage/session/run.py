@@ -181,7 +181,7 @@ class OpenRun:
         with driver.lock:
             driver.closed = True  # first: nothing comes after this line, from whichever thread
             if event is not None:
-                driver.writer.append(driver.hidden(event))
+                driver.writer.append(event if driver.seal is None else driver.seal.event(event))
             driver.writer.sync()
             if status:
                 driver.writer.attest(status)

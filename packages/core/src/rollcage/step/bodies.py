@@ -91,6 +91,7 @@ class Bodies:
             self._leave(token)
 
     async def _in_thread(self, effect: Execute) -> Returned | Raised:
+        effect.step.cleared = False
         context = contextvars.copy_context()
         loop = asyncio.get_running_loop()
         ticket = threading.Lock()  # taken once: by the body to begin, or so that it never does

@@ -363,8 +363,8 @@ class OpenStep:
     """A call that runs, between its step.started and its step.finished."""
 
     __slots__ = (
-        "advances", "began", "branch", "call", "captured", "ended", "fingerprint", "link_at",
-        "number", "run", "watch", "withdrawn", "world_effect",
+        "advances", "began", "branch", "call", "captured", "cleared", "ended", "fingerprint",
+        "link_at", "number", "run", "watch", "withdrawn", "world_effect",
     )  # fmt: skip
 
     def __init__(self, run: str, arrival: Arrival, place: Place) -> None:
@@ -378,6 +378,7 @@ class OpenStep:
         self.fingerprint = place.fingerprint
         self.world_effect = call.kind == "tool" and call.contract.effect == "write"
         self.advances = False
+        self.cleared = False  # no order to stop, looked at closely; and nothing has waited since
         self.withdrawn = False  # its session was left before its body began, and says so
         self.began = self.ended = 0  # monotonic, ns; the driver's
         self.watch: Watch | None = None  # where its body is held to what it declares
@@ -409,7 +410,8 @@ class Precondition(NamedTuple):
     args: Mapping[str, Any] | None = None
 
 
-class Admission(NamedTuple):
+@dataclasses.dataclass(slots=True, eq=False)  # a NamedTuple would take twice as long to make
+class Admission:
     """The ledger's answer to a call: one of step, entry, error and first, and what is written.
 
     With both a step and an entry, the tool runs only to be compared (`verify`), and the event is

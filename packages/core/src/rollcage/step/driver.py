@@ -117,6 +117,8 @@ class Driver:
         observing = Observing(writer.run, observers)
         self.observing = observing if observing.observers else None
         self.lock = self.observing or threading.Lock()
+        # Where nothing waits between the look for an order and the body, that is looked for once.
+        self._looks_once = not writer.waits and self.observing is None
         self.closed = False
         self.around: Driver | None = None  # that of the session around: its orders hold here
         self.seal: Sealing | None = None  # hides secrets in what the trace says itself
@@ -220,14 +222,10 @@ class Driver:
 
     def refusal(self, step: OpenStep) -> Raised | None:
         """Why a body must not begin any more: it may have waited for the disk, or for a thread."""
-        try:
-            told = self.around is not None or self.writer.stop_order(closely=True) is not None
-        except Halt:  # nobody could stop it any more
-            told = True
-        if told:
-            with self.lock:
-                if not self.closed:
-                    self._look_for_stop(step.call, closely=True)
+        if step.cleared:
+            step.cleared = False  # for this once
+        else:
+            self._look_again(step.call)
         halted = self.ledger.halted
         if halted is not None and self.ledger.stops(step.call):
             error: Exception = SessionHalted(f"the session was halted: {halted}")
@@ -236,6 +234,17 @@ class Driver:
         if self.closed:
             return Raised(SessionError("the session was left before this call began"), began=False)
         return None
+
+    def _look_again(self, call: Call) -> None:
+        """Halt the session where the run was told to stop since a call was admitted."""
+        try:
+            told = self.around is not None or self.writer.stop_order(closely=True) is not None
+        except Halt:  # nobody could stop it any more
+            told = True
+        if told:
+            with self.lock:
+                if not self.closed:
+                    self._look_for_stop(call, closely=True)
 
     def holds_back(self, call: Call) -> SessionHalted | Future[None] | None:
         """Why a call of the session around must not be made from inside of this one, or not yet."""
@@ -323,7 +332,8 @@ class Driver:
             if self.closed:
                 raise SessionError("the session was left already; open another one")
             call = effect.progress.call
-            order = self._look_for_stop(call)
+            closely = self._looks_once and not self.ledger.has_recording  # it may run at once
+            order = self._look_for_stop(call, closely=closely)
             if order is not None and (pause := self._waits_for(call)) is not None:
                 return Admission(None, first=pause)
             admission = self.ledger.admit(
@@ -333,6 +343,7 @@ class Driver:
             if event is not None and (step is None or admission.entry is None):
                 self.append(event, event.get("outcome", _NOTHING))
         if step is not None:
+            step.cleared = closely
             step.began = self._monotonic()
         return admission
 
@@ -466,7 +477,9 @@ class Driver:
             outcome: the step's, where the event has one, for observers.
             name: the step's, where the event has none, for observers.
         """
-        event = self.hidden(event)
+        seal = self.seal
+        if seal is not None and not seal.idle:
+            event = seal.event(event)
         try:
             if event.get("kind") == "model":
                 self.writer.append(self._messages.shortened(event))
@@ -479,10 +492,6 @@ class Driver:
             raise
         if self.observing is not None:
             self.observing.note(event, outcome, name)
-
-    def hidden(self, event: dict[str, Any]) -> dict[str, Any]:
-        """An event as the trace may hold it."""
-        return event if self.seal is None or self.seal.idle else self.seal.event(event)
 
     def _halting(self, action: Callable[..., None], *arguments: Any) -> None:
         try:

@@ -97,6 +97,11 @@ class Ledger:
         self._seeing = Seeing(recording, self.branches, self.ahead, self.stats, self._number)
 
     @property
+    def has_recording(self) -> bool:
+        """Whether anything is recorded that may stand for a call."""
+        return self._recording is not None
+
+    @property
     def is_dry(self) -> bool:
         """Whether it is a fork that performs no writes."""
         return self.forked is not None and not self.forked.live

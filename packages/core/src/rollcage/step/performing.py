@@ -92,6 +92,7 @@ class Performing:
     def _at_barrier(self, step: OpenStep | None) -> Generator[None]:
         """A step whose body begins as soon as the store says so."""
         if step is not None:
+            step.cleared = False
             self._waiting[step.number] = step
         try:
             yield

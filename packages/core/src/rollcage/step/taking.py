@@ -291,9 +291,10 @@ class Taking:
                 marks["ahead"] = True
             if changed:
                 marks["changed"] = True
-        place = arrival.place()
+        key = arrival.call.key
+        place = branch.place(arrival.turn, arrival.slot, key)
         if path is not None:
-            branch.set_apart(place, arrival.call.key)
+            branch.set_apart(place, key)
         return self._start(arrival, place, advances=arrival.advances, marks=marks)
 
     def _check_verdict(self, arrival: Arrival) -> None:

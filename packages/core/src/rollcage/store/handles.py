@@ -27,6 +27,7 @@ class Writer(Protocol):
 
     run: str
     buffered: bool  # whether `append` may return before the line is in the store
+    waits: bool  # whether `append` may wait for somebody else: for a lock, or for a server
 
     @property
     def forked(self) -> bool:

@@ -39,6 +39,7 @@ class PostgresWriter:
     """Adds lines to one run, whose lock its process has; the committer writes them."""
 
     buffered = True
+    waits = True
 
     def __init__(
         self,

@@ -53,6 +53,7 @@ class SqliteWriter:
         self.run = run
         self.forked = False
         self.buffered = False
+        self.waits = True
         self._durable = durable
         self._reopened = reopened
         self._held: Held | None = None  # where its lines queue

@@ -46,6 +46,7 @@ class JsonlWriter:
     """
 
     buffered = False
+    waits = False
 
     def __init__(
         self, path: Path, index: Index, descriptor: int, data: bytes, *, reopened: bool = False
