@@ -279,6 +279,16 @@ def test_11_of_what_a_search_has_found(program: Program, seed: int) -> None:
     goes_on_by_itself(program, seed)
 
 
+def test_11_a_failed_call_stands_beside_one_that_was_replayed_before_it() -> None:
+    """By a search: the framework had saved one of the two, and made the other one again."""
+    program: Program = (
+        Op("outer", inner=(W(), W("fail"), READ)),
+        Turn((W("fail"), W("lose after"))),
+        Branches(((READ,), ())),
+    )
+    goes_on_by_itself(program, 4_294_967_294)
+
+
 @FEWER
 @given(programs, seeds)
 def test_12_clocks_jump_within_and_between_runs(program: Program, seed: int) -> None:
