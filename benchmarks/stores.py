@@ -92,7 +92,7 @@ def fill(store: Store, runs: int) -> None:
                     policy=None,
                     facade=None,
                     actor="",
-                    said=None,
+                    user_input=None,
                     within="",
                     enforce="off",
                     secrets="declared",

@@ -38,7 +38,7 @@ class Category:
         benign: each of these must.
         policy: what decides.
         answers: what names resolve to; any other has no address.
-        said: the user's own words; None where nobody told them.
+        user_input: the user input; None if there is none.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Category:
     benign: Sequence[Case]
     policy: str = ""
     answers: dict[str, list[str]] = dataclasses.field(default_factory=dict)
-    said: tuple[str, ...] | None = None
+    user_input: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

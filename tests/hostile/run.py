@@ -66,7 +66,7 @@ def _row(category: Category, base: Path) -> Row:
             raise OSError(f"{host} is not known")
         return category.answers[host]
 
-    with surroundings(said=category.said, resolver=resolve):
+    with surroundings(user_input=category.user_input, resolver=resolve):
         hostile = [_try(each, category, base) for each in category.hostile]
         benign = [_try(each, category, base) for each in category.benign]
     # Whatever the session says: a body that ran has got through.

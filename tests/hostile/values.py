@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.hostile.case import Case, Category, Place, rule
 
-SAID = ("Send the summary to Ann@example.com and to 'bob@example.com', please.",)
+USER_INPUT = ("Send the summary to Ann@example.com and to 'bob@example.com', please.",)
 NOT_NAMED = [
     "eve@evil.example", "ann@example.com.evil.example", "joann@example.com", "nn@example.com",
     "ann@example.co", "ann", "example.com", "@example.com", "ann@example.com,eve@evil.example",
@@ -59,7 +59,7 @@ def values(place: Place) -> Iterator[Category]:
             Case("send_mail", {"to": "ann@example.com", "text": "\u202e\u200b \U0001f600"}),
         ],
         rule("send_mail", "named(args.to)"),
-        said=SAID,
+        user_input=USER_INPUT,
     )
     allowed = rule(
         "send_mail",

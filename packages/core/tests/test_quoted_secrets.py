@@ -426,7 +426,7 @@ def test_a_branch_and_a_session_are_not_named_by_one(tmp_path: Path, clean: Any)
             inner(tmp_path, SECRET),
         ):
             pytest.fail("it was opened")
-        with inner(tmp_path, "inner", input={"with": SECRET}, said=f"use {PIN}"):
+        with inner(tmp_path, "inner", input={"with": SECRET}, user_input=f"use {PIN}"):
             post("hello")
         with session.branch("next"):
             post("hello")

@@ -72,7 +72,7 @@ def why(when: str, **data: Any) -> str:
         ("int(args.text) == 1", "it failed (RuntimeError)"),
         ("within(args.number, const.root)", "within takes a path, not a number"),
         ("host(args.text) == 'a'", "host: "),
-        ("named(args.text)", "named: the session does not know the user's words; pass said="),
+        ("named(args.text)", "named: the session has no user input; pass user_input="),
         ("args.number.matches('a')", "matches takes a text"),
         ("within(args.text)", "within: it failed (TypeError)"),
     ],

@@ -442,7 +442,7 @@ def test_statements_need_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
         call("sql_reads_only", "select 1", "sqlite")
 
 
-# --- what the user said --------------------------------------------------------------------------
+# --- user input ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -452,26 +452,26 @@ def test_statements_need_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
      ([], False), ("ann@example.com\n", False), ("a\u200bnn@example.com", False)],
 )  # fmt: skip
 def test_what_the_user_named(value: Any, named: bool) -> None:
-    with surroundings(said=["Send it to Ann@Example.com, 5 times.", "And to kim."]):
+    with surroundings(user_input=["Send it to Ann@Example.com, 5 times.", "And to kim."]):
         assert call("named", value) is named
 
 
 @pytest.mark.parametrize("value", [True, None, {"x": 1}, "\u212aim", ["\u212aim"], [None]])
 def test_what_nobody_could_name(value: Any) -> None:
-    with surroundings(said=Named("to kim")), pytest.raises(ValueError, match="named"):
+    with surroundings(user_input=Named("to kim")), pytest.raises(ValueError, match="named"):
         call("named", value)
 
 
 def test_nobody_is_named_where_nobody_told() -> None:
-    with pytest.raises(ValueError, match="said="):
+    with pytest.raises(ValueError, match="user_input="):
         call("named", "ann@example.com")
-    with surroundings(said=[]):
+    with surroundings(user_input=[]):
         assert call("named", "ann@example.com") is False
 
 
 def test_surroundings_are_those_of_the_innermost() -> None:
-    with surroundings(said=["ann"], resolver=lambda host, port: [PUBLIC]):
-        with surroundings(said=["bob"]):
+    with surroundings(user_input=["ann"], resolver=lambda host, port: [PUBLIC]):
+        with surroundings(user_input=["bob"]):
             assert call("named", "bob") is True
             assert call("named", "ann") is False
             assert call("public_host", "a.example") is True

@@ -107,11 +107,12 @@ GOOD = {
     "a rule that fails": "tool = 'pay'\nexpect = {decision = 'deny', code = 'rule_error'}",
     "a tool of its own": "tool = {name='rm', risk='high'}\nexpect = {decision='ask', rule='risky'}",
     "a reversible one": "tool = {name = 'rm', risk = 'high', reversible = true}\nexpect = 'deny'",
-    "labels": "tool = 'mail'\nargs = {to = 'ann'}\nlabels = ['untrusted']\nsaid = 'mail bob'\n"
+    "labels": "tool = 'mail'\nargs = {to = 'ann'}\nlabels = ['untrusted']\n"
+    "user_input = 'mail bob'\n"
     "expect = {decision = 'deny', rule = 'stranger', message = 'nobody named them. Ask'}",
-    "what was said": "tool = 'mail'\nargs = {to = 'ann'}\nlabels = ['untrusted']\n"
-    "said = ['hello', 'mail ann']\nexpect = {decision = 'allow', rule = 'mail'}",
-    "nothing was said": "tool = 'mail'\nargs = {to = 'ann'}\nlabels = ['untrusted']\n"
+    "user input": "tool = 'mail'\nargs = {to = 'ann'}\nlabels = ['untrusted']\n"
+    "user_input = ['hello', 'mail ann']\nexpect = {decision = 'allow', rule = 'mail'}",
+    "no user input": "tool = 'mail'\nargs = {to = 'ann'}\nlabels = ['untrusted']\n"
     "expect = {decision = 'deny', code = 'rule_error'}",
     "a public host": "tool = 'fetch'\nargs = {url = 'https://a.example.com/'}\n"
     "resolves = {'a.example.com' = ['93.184.216.34']}\nexpect = 'allow'",

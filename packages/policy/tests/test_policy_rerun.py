@@ -404,10 +404,10 @@ def test_what_the_user_said_is_in_no_trace(store: JsonlStore, again: Again) -> N
     made = policy(rule("stranger", "deny", when="!named(args.to)"), ANY)
     (only,) = again(made, session.run_id)
     assert (only.now, only.unknown) == (None, ("named()",))
-    assert said(again(made, session.run_id, said="Mail to ann@example.com")) == [
+    assert said(again(made, session.run_id, user_input="Mail to ann@example.com")) == [
         ("allow", "allow", "any")
     ]
-    assert said(again(made, session.run_id, said=["Mail to bob"])) == [
+    assert said(again(made, session.run_id, user_input=["Mail to bob"])) == [
         ("allow", "deny", "stranger")
     ]
 

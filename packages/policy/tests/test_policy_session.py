@@ -201,7 +201,9 @@ def test_limits_and_labels_of_the_policy(store: JsonlStore) -> None:
         return f"{name}@example.com"
 
     policy = Policy.parse(text)
-    with Session("letters", store=store, policy=policy, said="Mail ann@example.com") as session:
+    with Session(
+        "letters", store=store, policy=policy, user_input="Mail ann@example.com"
+    ) as session:
         write_letter(session.call(look_up, name="ann"))
         with pytest.raises(Blocked, match=r"named.*derived from step 1 \(look_up\)"):
             write_letter("eve: ann@example.com")

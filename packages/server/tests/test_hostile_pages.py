@@ -48,7 +48,10 @@ def hostile(tmp_path: Path) -> World:
     for number, text in enumerate(HOSTILE):
         given: dict[str, Any] = {"store": world.url, "rules": [_rule], "approver": queue}
         given["actor"] = text if text.isprintable() else "carl"  # none other names a person
-        with Session(f"{text} job", **given, said=[text]) as session, session.place(agent=text):
+        with (
+            Session(f"{text} job", **given, user_input=[text]) as session,
+            session.place(agent=text),
+        ):
             hostile_keep("yes", text, {text: [text, f"{text}\n{text}"]})
             for key in ("fails", "no"):
                 with pytest.raises(Exception, match=r"[\s\S]*"):

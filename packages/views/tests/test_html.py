@@ -68,7 +68,7 @@ def hostile(store: Path) -> str:
         store=store,
         rules=[rule],
         actor=HOSTILE[2],
-        said=list(HOSTILE),
+        user_input=list(HOSTILE),
         input=HOSTILE[0],
     ) as session:
         for text in HOSTILE:

@@ -74,8 +74,8 @@ class Redaction:
             event = event | {"args": self._arguments(event["args"])}
         if event.get("input"):
             event = event | {"input": self._input(event["input"])}
-        if event.get("said"):
-            event = event | {"said": self._said(event["said"])}
+        if event.get("user_input"):
+            event = event | {"user_input": self._user_input(event["user_input"])}
         if "outcome" in event:
             event = event | {"outcome": self._outcome(event["outcome"])}
         if event.get("verdict"):
@@ -115,11 +115,11 @@ class Redaction:
             return given
         return given | {"value": _REDACTED if self._all else self._value(given["value"])}
 
-    def _said(self, said: Any) -> Any:
-        """What the user said: texts, or a blob of them."""
+    def _user_input(self, given: Any) -> Any:
+        """The user input: texts, or a blob of them."""
         if self._all:
             return [_TEXT]
-        kept: Any = self._value(said)
+        kept: Any = self._value(given)
         return [_TEXT] if tag_of(kept) == "redacted" else kept
 
     def _arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:

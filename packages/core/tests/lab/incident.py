@@ -137,7 +137,7 @@ def incident(store: Path, tmp_path: Path) -> Incident:
 def _job(store: Path, disk: Path) -> str:
     (disk / "old.txt").write_text(f"one\ntwo {SEEN}\nthree\n")
     with Session(
-        "job", store=store, rules=[_rules], said=[SEEN], input={"of": SEEN}, actor="carl"
+        "job", store=store, rules=[_rules], user_input=[SEEN], input={"of": SEEN}, actor="carl"
     ) as session:
         view_look(SEEN)
         view_put(str(disk / "old.txt"), f"one\n2 {SEEN}\nthree\n")

@@ -157,7 +157,7 @@ class CaseData(CallData):
     Attributes:
         name: what it shows.
         labels: those of the values in the arguments.
-        said: the user's own words, one text or several.
+        user_input: the user input, one text or several.
         run: the run's figures.
         resolves: addresses by name of host; no other is known, and none is looked up.
         after: the calls before it, in their order.
@@ -166,7 +166,7 @@ class CaseData(CallData):
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=200)]
     labels: list[Name] = []
-    said: Annotated[list[str] | None, BeforeValidator(_as_several)] = None
+    user_input: Annotated[list[str] | None, BeforeValidator(_as_several)] = None
     run: RunData = RunData()
     resolves: dict[str, list[str]] = {}
     after: list[EarlierData] = []

@@ -254,7 +254,7 @@ def _decided(case: Case, policy: Policy) -> Verdict:
         run=figures,
         labels=frozenset(data.labels),
     )
-    with surroundings(said=data.said, resolver=fixed_resolver(data.resolves)):
+    with surroundings(user_input=data.user_input, resolver=fixed_resolver(data.resolves)):
         verdict = policy.decide(view)
     if verdict.decision == "deny":
         return verdict

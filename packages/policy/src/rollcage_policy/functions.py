@@ -28,9 +28,9 @@ from rollcage.gate import (
     bounded,
     host_name,
     is_address,
-    said_here,
     split_url,
     system_resolver,
+    user_input_here,
     why_not_public_host,
 )
 from rollcage.trace import STAND_IN
@@ -52,11 +52,11 @@ class FunctionContext(NamedTuple):
     """What functions know besides their arguments.
 
     Attributes:
-        said: the user's own words, in this session; None where nobody has told them.
+        user_input: the user input of this session; None if it was given none.
         resolver: gives the addresses of a name.
     """
 
-    said: Named | None = None
+    user_input: Named | None = None
     resolver: Resolver = bounded(system_resolver)
 
 
@@ -68,21 +68,20 @@ _around: ContextVar[FunctionContext] = ContextVar(
 
 @contextlib.contextmanager
 def surroundings(
-    *, said: Named | Iterable[str] | None = None, resolver: Resolver | None = None
+    *, user_input: Named | Iterable[str] | None = None, resolver: Resolver | None = None
 ) -> Generator[None]:
     """What is decided inside knows this; what is left out stays as it is around.
 
     Args:
-        said: the user's own words, for `named`.
+        user_input: one text or several, for `named`.
         resolver: gives the addresses of a name, for `public_host`; it should give up in time.
     """
     before = _around.get()
-    token = _around.set(
-        FunctionContext(
-            said if isinstance(said, Named) else before.said if said is None else Named(said),
-            before.resolver if resolver is None else resolver,
-        )
-    )
+    if user_input is None:
+        named = before.user_input
+    else:
+        named = user_input if isinstance(user_input, Named) else Named(user_input)
+    token = _around.set(FunctionContext(named, before.resolver if resolver is None else resolver))
     try:
         yield
     finally:
@@ -225,20 +224,20 @@ def _command(text: object) -> list[str]:
     return words
 
 
-# --- what the user said --------------------------------------------------------------------------
+# --- user input ---------------------------------------------------------------------------------
 
 
 def _named(value: object) -> bool:
-    """Whether the user's own words hold a value (each of a list), as a whole word: see `Named`."""
-    words = said_here.get()
-    said = _around.get().said if words is None else _named_in(words)
-    if said is None:
-        raise ValueError("named: the session does not know the user's words; pass said=")
+    """Whether the user input holds a value (each of a list), as a whole word: see `Named`."""
+    texts = user_input_here.get()
+    found = _around.get().user_input if texts is None else _named_in(texts)
+    if found is None:
+        raise ValueError("named: the session has no user input; pass user_input=")
     for each in value if isinstance(value, list) else [value]:
         # What is made alike to find it must not be what the tool then takes for something else.
         if isinstance(each, str) and not unicodedata.is_normalized("NFC", each):
             raise ValueError("named: letters that stand for others")
-    return said(value)
+    return found(value)
 
 
 @functools.lru_cache(maxsize=8)

@@ -1,4 +1,4 @@
-"""What the user named: whether a value stands in the user's own words.
+"""What the user named: whether a value stands in the user input.
 
 A value that does is allowed more, so nothing is made alike here that may be something else: other
 than in `leaves`, only case, width of blanks and the composition of letters are left aside.
@@ -21,7 +21,7 @@ _HOST: Final = re.compile(r"\b(?:https?|ftp|wss?)://([\w.-]*\w)(?::\d+)?(?=[/?#\
 
 
 class Named:
-    """The user's own words; called with a value, it says whether they hold it.
+    """The user input; called with a value, it says whether it holds it.
 
     ::
 
@@ -31,7 +31,7 @@ class Named:
         assert not named("ann@example.co")
 
     Args:
-        texts: what the user said, one text or several.
+        texts: the user input, one text or several.
     """
 
     def __init__(self, texts: str | Iterable[str]) -> None:

@@ -13,7 +13,7 @@ from rollcage.errors import Halt, StoreError
 from rollcage.gate import ALLOWED, Decision, Verdict
 from rollcage.trace import TAG, Step
 
-__all__ = ["Contracts", "Figures", "Unknown", "arguments_of", "is_whole", "said_in",
+__all__ = ["Contracts", "Figures", "Unknown", "arguments_of", "is_whole", "user_input_in",
            "verdict_of"]  # fmt: skip
 
 Unknown = Mapping[str, frozenset[str]]
@@ -181,15 +181,15 @@ def verdict_of(step: Step) -> Verdict:
     return Verdict(decision, said.get("reason", ""), code, said.get("rule", ""))
 
 
-def said_in(started: Mapping[str, Any], get_blob: Callable[[str], bytes]) -> list[str] | None:
-    """What the user said, as `run.started` tells; None where that is not known."""
-    said = started.get("said")
-    if isinstance(said, dict):
+def user_input_in(started: Mapping[str, Any], get_blob: Callable[[str], bytes]) -> list[str] | None:
+    """The user input, as `run.started` has it; None where that is not known."""
+    recorded = started.get("user_input")
+    if isinstance(recorded, dict):
         try:
-            said = orjson.loads(get_blob(str(cast("dict[str, Any]", said).get("sha256"))))
+            recorded = orjson.loads(get_blob(str(cast("dict[str, Any]", recorded).get("sha256"))))
         except (StoreError, ValueError):
             return None
-    if not isinstance(said, list):
+    if not isinstance(recorded, list):
         return None
-    words = cast("list[object]", said)
+    words = cast("list[object]", recorded)
     return [each for each in words if isinstance(each, str)] if is_whole(words) else None

@@ -34,7 +34,7 @@ from rollcage_policy.recorded import (
     Unknown,
     arguments_of,
     is_whole,
-    said_in,
+    user_input_in,
     verdict_of,
 )
 from rollcage_policy.trial import Explained, Trial
@@ -86,7 +86,7 @@ class Rerun:
         policy: the policy.
         tools: the contracts of today's tools, for what the trace does not hold (risk, permissions,
             …). One stands for the recorded tool if its name, version and effect are the same.
-        said: the user's own words, in place of those that are recorded with each run.
+        user_input: used in place of the user input that is recorded with each run.
         resolver: see `Trial`.
     """
 
@@ -95,13 +95,13 @@ class Rerun:
         policy: Policy,
         *,
         tools: Iterable[Contract] = (),
-        said: str | Iterable[str] | None = None,
+        user_input: str | Iterable[str] | None = None,
         resolver: Resolver | bool = False,
     ) -> None:
         self.policy = policy
-        self._said = said
+        self._user_input = user_input
         self._resolver = resolver
-        self._trial = Trial(policy, said=said, resolver=resolver)
+        self._trial = Trial(policy, user_input=user_input, resolver=resolver)
         self._contracts = Contracts(tools)
         self.spent: Spent | None = None  # in the run that was looked at last, by its end
 
@@ -126,9 +126,9 @@ class Rerun:
             ContractError: a call of a tool with a name that no tool can have.
         """
         trial = self._trial
-        words = said_in(run.started, get_blob) if self._said is None else None
-        if words is not None:
-            trial = Trial(self.policy, said=words, resolver=self._resolver)
+        texts = user_input_in(run.started, get_blob) if self._user_input is None else None
+        if texts is not None:
+            trial = Trial(self.policy, user_input=texts, resolver=self._resolver)
         replayed = _Replayed(self.policy, trial, self._contracts, run, get_blob)
         calls = {step.line: step for step in run.steps if step.kind != "branch"}
         ends = {step.ended_line: step for step in calls.values() if step.ended_line is not None}

@@ -86,7 +86,7 @@ class Trial:
 
     Args:
         policy: the policy.
-        said: the user's own words; without them, what was `named` is not known.
+        user_input: one text or several; without it, `named(…)` is not known.
         resolver: gives the addresses of names; without it nothing is looked up, and which hosts
             are public is not known. `True` asks the system.
     """
@@ -95,11 +95,11 @@ class Trial:
         self,
         policy: Policy,
         *,
-        said: str | Iterable[str] | None = None,
+        user_input: str | Iterable[str] | None = None,
         resolver: Resolver | bool = False,
     ) -> None:
         self.policy = policy
-        self._said = None if said is None else Named(said)
+        self._user_input = None if user_input is None else Named(user_input)
         self._resolver = system_resolver if resolver is True else resolver or None
         self._quiet = _Quiet()
         self._plans: dict[
@@ -133,7 +133,7 @@ class Trial:
     @contextlib.contextmanager
     def _around(self) -> Generator[_Quiet]:
         self._quiet.asked = False
-        with surroundings(said=self._said, resolver=self._resolver or self._quiet):
+        with surroundings(user_input=self._user_input, resolver=self._resolver or self._quiet):
             yield self._quiet
 
     def _asked_of(self, view: StepView) -> Mapping[str, frozenset[str] | None]:
@@ -167,7 +167,7 @@ class Trial:
             names = fields if wanted is None else fields & wanted
             found += (f"{root}.{name}" if name else root for name in sorted(names))
         functions = asked.get("()") or frozenset()
-        if "named" in functions and self._said is None:
+        if "named" in functions and self._user_input is None:
             found.append("named()")
         if looked_up and "public_host" in functions:
             found.append("public_host()")

@@ -131,12 +131,12 @@ def test_how_an_output_drifted(store: Path, audit: Cli, form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_what_the_user_said(store: Path, audit: Cli, form: str) -> None:
-    with Session("job", store=store, said=["Write to ann", "and to bob"]):
+    with Session("job", store=store, user_input=["Write to ann", "and to bob"]):
         send("ann")
     told = audit(form)
     if form == "jsonl":
         assert [(e["kind"], e["args"]) for e in told] == [
-            ("said", "Write to ann / and to bob"),
+            ("user_input", "Write to ann / and to bob"),
             ("call", 'to="ann"'),
         ]
     else:
@@ -183,23 +183,25 @@ def decisions(store: Path, run: str, **options: Any) -> list[str | None]:
 
 
 @pytest.mark.parametrize("long", ["", " and so on" * 10_000], ids=["short", "long"])
-def test_a_decision_by_what_the_user_said_can_be_checked_again(store: Path, long: str) -> None:
-    with Session("job", store=store, policy=Policy.parse(NAMED), said=f"to ann{long}") as session:
+def test_a_decision_by_the_user_input_can_be_checked_again(store: Path, long: str) -> None:
+    with Session(
+        "job", store=store, policy=Policy.parse(NAMED), user_input=f"to ann{long}"
+    ) as session:
         send("ann")
         with pytest.raises(Blocked):
             send("mallory")
     assert decisions(store, session.run_id) == ["allow", "deny"]
-    assert decisions(store, session.run_id, said="to mallory") == ["deny", "allow"]
+    assert decisions(store, session.run_id, user_input="to mallory") == ["deny", "allow"]
     assert len(JsonlStore(store).read(session.run_id).data) < 60_000  # what is long is a blob
     with Session("other", store=store) as session:
         send("ann")
-    assert decisions(store, session.run_id) == [None]  # nobody told what the user said
+    assert decisions(store, session.run_id) == [None]  # the session was given no user input
 
 
 def test_the_workbench_takes_what_is_recorded(store: Path, cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
     path.write_text(NAMED)
-    with Session("job", store=store, said="to ann") as session:
+    with Session("job", store=store, user_input="to ann") as session:
         send("ann")
         send("mallory")
     result = cli("policy", "replay", path, session.run_id, "--json")
@@ -210,7 +212,9 @@ def test_the_workbench_takes_what_is_recorded(store: Path, cli: Cli, tmp_path: P
 def test_a_credential_in_what_the_user_said_never_reaches_the_disk(store: Path) -> None:
     pytest.importorskip("detect_secrets")
     key = "AKIA" + "IOSFODNN7EXAMPLE"
-    with Session("job", store=store, said=f"use {key} for ann", secrets="detected") as session:
+    with Session(
+        "job", store=store, user_input=f"use {key} for ann", secrets="detected"
+    ) as session:
         send("ann")
     assert key.encode() not in JsonlStore(store).read(session.run_id).data
     assert decisions(store, session.run_id) == ["allow"]
@@ -227,7 +231,7 @@ def test_an_export_tells_it_no_more_than_the_rest(
         'version = 1\ndefault = "allow"\nmode = "shadow"\n[[rules]]\nid = "a"\ndecision = "deny"\n'
         'reason = "not mallory"\nremedy = "somebody but mallory"\n'
     )
-    with Session("job", store=store, said="write to mallory", policy=shadow) as session:
+    with Session("job", store=store, user_input="write to mallory", policy=shadow) as session:
         send("mallory")
     exported = cli("export", session.run_id, *arguments)
     assert exported.code == 0, exported.err

@@ -31,7 +31,17 @@ _OURS: Final = ("store", "replay", "source", "clock")
 _BEGINNING: Final = 1_767_225_600_000_000_000  # 2026-01-01, in ns
 _TICK: Final = 1_000_000
 _BLOB: Final = re.compile(rb'"sha256":"([0-9a-f]{64})"')
-_VALUES: Final = ("args", "outcome", "before", "plan", "said", "input", "reason", "error", "value")
+_VALUES: Final = (
+    "args",
+    "outcome",
+    "before",
+    "plan",
+    "user_input",
+    "input",
+    "reason",
+    "error",
+    "value",
+)
 
 
 def cassette_path(test: Path, name: str) -> Path:

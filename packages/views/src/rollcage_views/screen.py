@@ -55,7 +55,7 @@ class Screen:
         return _cut(arguments_text(shown))
 
     def words(self, said: Any) -> str:
-        """What the user said as one line."""
+        """The user input as one line."""
         texts = items_of(said)
         if texts is None:
             return _cut(value_text(said))

@@ -104,6 +104,6 @@ def _event(event: Event) -> Event:
     for name in ("args", "input"):
         if isinstance(told.get(name), dict):
             told[name] = Screen().fields(told[name])
-    if told.get("said"):
-        told["said"] = Screen().value(told["said"])
+    if told.get("user_input"):
+        told["user_input"] = Screen().value(told["user_input"])
     return told

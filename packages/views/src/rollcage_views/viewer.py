@@ -185,7 +185,9 @@ def _error(error: Any) -> Event:
 
 
 def _started(event: Event) -> Event:
-    kept = {name: value for name, value in event.items() if name not in ("input", "said", "hash")}
+    kept = {
+        name: value for name, value in event.items() if name not in ("input", "user_input", "hash")
+    }
     if event.get("input"):
         kept["input"] = {"digest": "", "value": HIDDEN}
     return kept

@@ -50,7 +50,7 @@ class FlowSuite(Suite):
         self, stage: Stage, mode: Mode
     ) -> None:
         script: list[Message] = [READ, [("mail", EVIL)], [("mail", ANN)], "all done"]
-        how: dict[str, Any] = {"policy": ruling(STRANGERS), "said": ASKED}
+        how: dict[str, Any] = {"policy": ruling(STRANGERS), "user_input": ASKED}
         played = stage.play(Scenario([FETCH, MAIL], script), mode, **how)
         assert played.error is None
         assert played.ran == ("fetch", "mail")
@@ -64,12 +64,12 @@ class FlowSuite(Suite):
 
     def test_the_same_mail_goes_out_where_no_page_was_read(self, stage: Stage, mode: Mode) -> None:
         script: list[Message] = [[("mail", EVIL)], "all done"]
-        how: dict[str, Any] = {"policy": ruling(STRANGERS), "said": ASKED}
+        how: dict[str, Any] = {"policy": ruling(STRANGERS), "user_input": ASKED}
         played = stage.play(Scenario([FETCH, MAIL], script), mode, **how)
         assert (played.error, played.ran) == (None, ("mail",))
 
     def test_what_is_replayed_is_labelled_as_well(self, stage: Stage, mode: Mode) -> None:
-        how: dict[str, Any] = {"policy": ruling(DECLARED), "said": ASKED}
+        how: dict[str, Any] = {"policy": ruling(DECLARED), "user_input": ASKED}
         tools = [ToolSpec(fetch, effect="read"), MAIL]
         stage.play(Scenario(tools, [READ, Crash("power cut")]), mode, **how)
         script: list[Message] = [READ, [("mail", EVIL)], "all done"]
@@ -85,7 +85,7 @@ class FlowSuite(Suite):
 
         script: list[Message] = [READ, [("address", {"text": PAGE})], [("mail", EVIL)], "all done"]
         scenario = Scenario([FETCH, ToolSpec(address, effect="pure"), MAIL], script)
-        played = stage.play(scenario, mode, policy=ruling(STRANGERS), said=ASKED)
+        played = stage.play(scenario, mode, policy=ruling(STRANGERS), user_input=ASKED)
         assert (played.error, played.ran) == (None, ("fetch", "address"))
         assert played.seen[1] == ("evil@example.net",)
         assert played.how == ["ran", "ran", "blocked"]
@@ -95,7 +95,7 @@ class FlowSuite(Suite):
         reads = [("fetch", {"url": f"https://{name}.example"}) for name in "abc"]
         calls = [("mail", EVIL), ("send", {"text": "a"}), ("mail", ANN)]
         scenario = Scenario([FETCH, MAIL, SEND], [reads, calls, "all done"])
-        played = stage.play(scenario, mode, policy=ruling(STRANGERS), said=ASKED)
+        played = stage.play(scenario, mode, policy=ruling(STRANGERS), user_input=ASKED)
         assert played.error is None
         assert sorted(played.ran) == ["fetch", "fetch", "fetch", "mail", "send"]
         assert played.how == ["ran", "ran", "ran", "blocked", "ran", "ran"]

@@ -91,7 +91,7 @@ def _governed(stage: Stage, mode: Mode) -> list[Played]:
     script: list[Message] = [[("send", {"text": "LOUD"})], READ, [("mail", EVIL)], [("mail", ANN)]]
     script += [[("order", {"count": "3"})], [("order", {"count": "4"})]]
     scenario = Scenario([SEND, FETCH, MAIL, ORDER], [*script, *[script[3]] * 3, "all done"])
-    how: dict[str, Any] = {"policy": Policy.parse(GOVERNED), "said": ASKED}
+    how: dict[str, Any] = {"policy": Policy.parse(GOVERNED), "user_input": ASKED}
     recorded = stage.play(scenario, mode, **how)
     return [recorded, stage.play(scenario, mode, replay="resume", source=recorded.run, **how)]
 

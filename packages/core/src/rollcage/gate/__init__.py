@@ -38,8 +38,8 @@ from rollcage.gate.guard import (
     TakenOfLimits,
     WithLimits,
     guards_of,
-    said_here,
     screened,
+    user_input_here,
 )
 from rollcage.gate.labels import NO_LABELS, FlowMode, FoundLabels, LabelOrigin, Labels
 from rollcage.gate.persons import looks_like, person, same_person
@@ -143,13 +143,13 @@ __all__ = [
     "policy_of",
     "recorded_facade",
     "rule_name",
-    "said_here",
     "same_person",
     "screened",
     "split_authority",
     "split_url",
     "system_resolver",
     "untimely",
+    "user_input_here",
     "why_not_public",
     "why_not_public_host",
 ]

@@ -21,8 +21,8 @@ from rollcage.store.protocol import Store
 
 __all__ = [
     "Decides", "FacadeGuard", "Given", "Guard", "Guards", "NamedFacade", "PolicyGuard", "Screens",
-    "Settled", "Settles", "Spent", "TakenOfLimits", "WithLimits", "guards_of", "said_here",
-    "screened",
+    "Settled", "Settles", "Spent", "TakenOfLimits", "WithLimits", "guards_of", "screened",
+    "user_input_here",
 ]  # fmt: skip
 
 
@@ -253,8 +253,10 @@ class NamedFacade(ABC):
 
 _FAILED: Final = "rule_error"
 
-said_here: Final[ContextVar[tuple[str, ...] | None]] = ContextVar("rollcage.said", default=None)
-"""The user input, as given to `Session(said=…)`, while guards decide; else None."""
+user_input_here: Final[ContextVar[tuple[str, ...] | None]] = ContextVar(
+    "rollcage.user_input", default=None
+)
+"""The user input while guards decide, as `Session(user_input=…)` got it; else None."""
 
 
 Given = Guard | PolicyGuard | NamedFacade

@@ -170,7 +170,7 @@ def _reopened(store: Where, run: str, options: UndoOptions) -> Generator[Calls]:
     with own.opening():
         opened, writer, lineage = OpenRun.reopen(own, run)
     name, clock, approver = lineage.settings["name"], Clock(), options.get("approver")
-    gate = Gate(name, guards, said=None, strict=False, clock=clock.monotonic)
+    gate = Gate(name, guards, user_input=None, strict=False, clock=clock.monotonic)
     try:
         if lent is not None:
             gate.nest(lent.above)

@@ -189,7 +189,7 @@ class Opening:
     def _started(self, run: OpenRun, mode: Mode, given: Any, means: Means) -> dict[str, Any]:
         options, seal = self.options, means.seal
         assert run.source is not None
-        policy, words = self.gate.policy, self.gate.words
+        policy, texts = self.gate.policy, self.gate.user_input
         return make.run_started(
             time=self.clock.wall() // 1000,
             format_=FORMAT,
@@ -207,7 +207,7 @@ class Opening:
             policy=None if policy is None else policy_data(policy),
             facade=None if self.facade is None else self.facade.as_data(),
             actor=options.actor,
-            said=self._sealed_words(words, seal) if words else None,
+            user_input=self._sealed_input(texts, seal) if texts else None,
             within="" if self.lent is None else self.lent.driver.writer.run,
             enforce=means.enforce,
             secrets="detected" if isinstance(seal, Detecting) else "declared",
@@ -221,12 +221,12 @@ class Opening:
             return None
         return fork.as_data(run, "" if policy is None else policy.name)
 
-    def _sealed_words(self, words: tuple[str, ...], seal: Sealing) -> Any:
-        """What the user said, as the trace may hold it; kept as a blob where it is long."""
-        said = [writable(str(each)) for each in seal.hide(list(words)).value]
-        data = orjson.dumps(said)
+    def _sealed_input(self, texts: tuple[str, ...], seal: Sealing) -> Any:
+        """The user input as the trace may hold it; a blob if it is long."""
+        sealed = [writable(str(each)) for each in seal.hide(list(texts)).value]
+        data = orjson.dumps(sealed)
         if len(data) < LARGE:
-            return said
+            return sealed
         digest = sha256(data).hexdigest()
         self.store.put_blob(digest, data)
         return {**tagged("blob", None), "sha256": digest, "size": len(data)}

@@ -116,8 +116,8 @@ class Session:
         rules: rules, as the last of `gate`.
         observers: each is notified of what becomes of each step, after it was written: see
             `rollcage.StepEvent`. Those of a session around this one are notified as well.
-        said: what the user said, for conditions that ask whether they `named` something; it is
-            recorded, so that such a decision can be checked again.
+        user_input: one text or several, for conditions with `named(…)`; recorded, so that such a
+            decision can be checked again.
         approver: see `rollcage.Approver`; decides where a rule asks. Without one, the session
             halts there.
         actor: who the run acts for, who can't approve its calls; by default the job's name.
@@ -178,7 +178,7 @@ class Session:
         policy: PolicyGuard | str | os.PathLike[str] | None = None,
         rules: Sequence[Rule] = (),
         observers: Iterable[Observer] = (),
-        said: str | Sequence[str] | None = None,
+        user_input: str | Sequence[str] | None = None,
         approver: Approver | None = None,
         actor: str = "",
         chain: Literal["effects", "all"] = "effects",
@@ -231,7 +231,7 @@ class Session:
         self._gate = Gate(
             name,
             all_given(gate, policy=policy, facade=facade, rules=rules),
-            said=said,
+            user_input=user_input,
             strict=strict,
             clock=clock.monotonic,
         )

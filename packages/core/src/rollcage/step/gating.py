@@ -36,8 +36,8 @@ from rollcage.gate import (
     decide,
     guards_of,
     policy_of,
-    said_here,
     screened,
+    user_input_here,
 )
 from rollcage.gate.verdict import stronger
 from rollcage.replay.path import Entry
@@ -105,7 +105,7 @@ class Gate:
     Args:
         job: the session's name.
         given: its guards, its policy and its facade among them.
-        said: the user's own words, for conditions that ask what was `named`.
+        user_input: one text or several, for conditions with `named(…)`; None where none is given.
         strict: refuse arguments that would have to be coerced.
         clock: monotonic time in ns.
 
@@ -118,7 +118,7 @@ class Gate:
         job: str,
         given: Iterable[Given],
         *,
-        said: str | Sequence[str] | None,
+        user_input: str | Sequence[str] | None,
         strict: bool,
         clock: Callable[[], int],
     ) -> None:
@@ -140,8 +140,9 @@ class Gate:
             self.labels = policy.labelling()
         elif self.guards.decides:
             self.labels = Labels()
-        self._told = said is not None  # the user's words, though there may be none
-        self.words = () if said is None else (said,) if isinstance(said, str) else tuple(said)
+        self._has_user_input = user_input is not None  # though it may be empty
+        texts = (user_input,) if isinstance(user_input, str) else user_input
+        self.user_input = () if texts is None else tuple(texts)
         self._run = _Run(self)
         self._stats: Stats | None = None
         self._refuses: Verdict | None = None  # all calls: there is no policy that can be read
@@ -319,7 +320,7 @@ class Gate:
             return refused
         if not self.guards.decides:
             return ALLOWED
-        if not self._told:
+        if not self._has_user_input:
             return self._said_to(progress)
         with self._saying():
             return self._said_to(progress)
@@ -336,11 +337,11 @@ class Gate:
 
     @contextlib.contextmanager
     def _saying(self) -> Generator[None]:
-        token = said_here.set(self.words)
+        token = user_input_here.set(self.user_input)
         try:
             yield
         finally:
-            said_here.reset(token)
+            user_input_here.reset(token)
 
     def _by_policy(self, progress: Progress) -> Verdict:
         policy, call = self.policy, progress.call

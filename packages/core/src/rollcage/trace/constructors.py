@@ -58,7 +58,7 @@ def run_started(
     policy: _Data | None = None,
     facade: _Data | None = None,
     actor: str = "",
-    said: Any = None,
+    user_input: Any = None,
     within: str = "",
     enforce: str = "off",
     secrets: str = "declared",
@@ -89,7 +89,7 @@ def run_started(
         event["secrets"] = secrets
     return event | _given(
         policy=policy,
-        said=said,
+        user_input=user_input,
         within=within,
         facade=facade,
         actor=actor,

@@ -80,8 +80,8 @@ class RunStarted(_Event):
     policy: PolicyData | None = Field(None, description="where the session was given one")
     facade: FacadeData | None = Field(None, description="where the session was given one")
     actor: str = Field("", description="who the run acts for; empty: the job")
-    said: list[str] | dict[str, Any] | None = Field(
-        None, description="what the user said, where the session was told; a blob where it is long"
+    user_input: list[str] | dict[str, Any] | None = Field(
+        None, description="the user input, if the session was given any; a blob if it is long"
     )
     within: str = Field("", description="the run of the session around, whose policy decided too")
     enforce: Literal["off", "report", "strict"] = Field(

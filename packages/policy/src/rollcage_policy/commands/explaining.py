@@ -22,8 +22,8 @@ from rollcage_policy.commands.options import (
     AgentOption,
     PolicyArgument,
     ResolveOption,
-    SaidOption,
     ToolsOption,
+    UserInputOption,
     decision_text,
     place_of,
     plain_table,
@@ -56,7 +56,7 @@ def explain(
         list[str] | None, typer.Option(metavar="LABEL", help="What its arguments carry.")
     ] = None,
     agent: AgentOption = "",
-    said: SaidOption = None,
+    user_input: UserInputOption = None,
     resolve: ResolveOption = OFF,
     tools: ToolsOption = None,
     store: StoreOption = DEFAULT_STORE,
@@ -73,7 +73,7 @@ def explain(
         made_up = (args, effect, risk) != (None, None, None) or label or model or agent
         if run is None or step is None or made_up:
             raise UsageError("name a call: RUN STEP of a recorded one, or --tool NAME")
-        rerun = Rerun(loaded, tools=contracts, said=said, resolver=resolve)
+        rerun = Rerun(loaded, tools=contracts, user_input=user_input, resolver=resolve)
         judged = _recorded(rerun, store, run, step)
     elif run is not None:
         raise UsageError("RUN STEP or --tool NAME, not both")
@@ -87,7 +87,7 @@ def explain(
             labels=frozenset(label or ()),
             run=Figures(),
         )
-        tried = Trial(loaded, said=said, resolver=resolve).explain(view)
+        tried = Trial(loaded, user_input=user_input, resolver=resolve).explain(view)
         judged = Judged(
             0, 0, view, Verdict("allow"), False, tried.verdict, tried.unknown, rules=tried.rules
         )

@@ -18,8 +18,8 @@ __all__ = [
     "AgentOption",
     "PolicyArgument",
     "ResolveOption",
-    "SaidOption",
     "ToolsOption",
+    "UserInputOption",
     "decision_text",
     "place_of",
     "plain_table",
@@ -37,8 +37,8 @@ ToolsOption = Annotated[
         help="The module with the tools; by default tool.rollcage.tools in pyproject.toml.",
     ),
 ]
-SaidOption = Annotated[
-    list[str] | None, typer.Option(metavar="TEXT", help="The user's own words, for named().")
+UserInputOption = Annotated[
+    list[str] | None, typer.Option(metavar="TEXT", help="The user input, for named().")
 ]
 AgentOption = Annotated[str, typer.Option(metavar="NAME", help="Who makes the call.")]
 ResolveOption = Annotated[

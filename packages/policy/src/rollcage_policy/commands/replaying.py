@@ -27,8 +27,8 @@ from rollcage_policy import Judged, Policy, Rerun
 from rollcage_policy.commands.options import (
     PolicyArgument,
     ResolveOption,
-    SaidOption,
     ToolsOption,
+    UserInputOption,
     decision_text,
     plain_table,
     shown_arguments,
@@ -94,7 +94,7 @@ def replay(
     every: Annotated[
         bool, typer.Option("--all", help="List each call, not only those that would change.")
     ] = OFF,
-    said: SaidOption = None,
+    user_input: UserInputOption = None,
     resolve: ResolveOption = OFF,
     tools: ToolsOption = None,
     store: StoreOption = DEFAULT_STORE,
@@ -110,7 +110,7 @@ def replay(
     """
     contracts = contracts_of(load_tools(tools))
     loaded = Policy.load(policy)
-    rerun = Rerun(loaded, tools=contracts, said=said, resolver=resolve)
+    rerun = Rerun(loaded, tools=contracts, user_input=user_input, resolver=resolve)
     meant, _ = runs_meant(store, runs or (), name or (), None)
     if not runs:  # what a fork was given is no evidence
         meant = [each for each in meant if each.info is None or each.info.mode != "fork"]
@@ -229,7 +229,7 @@ def _why(missing: str) -> str:
         "tool": "not in the trace; --tools provides it, for tools that are the same",
         "args": "it was redacted, or is gone",
         "labels": "the labels of the tool's results were not recorded; --tools may provide them",
-        "named()": "the session was opened without said=; --said provides it",
+        "named()": "the session was opened without user_input=; --user-input provides it",
         "public_host()": "hosts are not resolved; --resolve does that",
     }.get(root, "not in the trace")
 

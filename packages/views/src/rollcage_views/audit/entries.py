@@ -73,7 +73,7 @@ def entries_of(
     told = _Telling(run, elsewhere, screen)
     found = [told.call(row) for row in run.steps if row.kind != "branch"]
     found += map(told.approval, run.approvals)
-    found += told.said()
+    found += told.user_input()
     found += map(told.loaded, run.policies)
     found += map(told.undo, run.undos)
     found += map(told.stop, run.stops)
@@ -132,17 +132,17 @@ class _Telling:
                 found = policy
         return found
 
-    def said(self) -> Iterator[AuditEntry]:
-        """What the user said, where the session was told."""
-        said: Any = self._started.get("said")
-        if said:
+    def user_input(self) -> Iterator[AuditEntry]:
+        """The user input, if the session was given any."""
+        texts: Any = self._started.get("user_input")
+        if texts:
             yield AuditEntry(
-                kind="said",
+                kind="user_input",
                 time=self._started["time"],
                 **self._of_run,
                 **self._first,
-                args=self._screen.words(said),
-                state="said",
+                args=self._screen.words(texts),
+                state="user_input",
             )
 
     def loaded(self, event: Mapping[str, Any]) -> AuditEntry:

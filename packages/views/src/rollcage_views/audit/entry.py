@@ -18,7 +18,7 @@ class AuditEntry:
 
     Attributes:
         kind: `call`, `refused` (asked for, and never made), `approval`, `undo`, `stop`, `policy`
-            (another was loaded), `said` (what the user said, in `args`) or `orphan` (a recorded
+            (another was loaded), `user_input` (in `args`) or `orphan` (a recorded
             effect that a run which ended `partial` never asked for).
         time: when (Unix, µs): of a call when it began, of the others when it was told.
         run: the id of the run.

@@ -20,7 +20,7 @@ def subject(entry: AuditEntry) -> str:
         return f"↺ {entry.tool}" if entry.undoes else entry.tool
     words = {
         "approval": "approval of", "undo": "undo of", "stop": "stop", "refused": "refused",
-        "policy": "policy", "said": "the user said", "orphan": "orphaned",
+        "policy": "policy", "user_input": "user input", "orphan": "orphaned",
     }  # fmt: skip
     return f"{words[entry.kind]} {entry.tool}".rstrip()
 

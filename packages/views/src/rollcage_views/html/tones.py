@@ -29,7 +29,7 @@ _TONES: Final = {
     "reversible": "ok", "nothing": "dim", "conflict": "bad", "irreversible": "unknown",
     "verified": "undone", "compensated": "undone", "planned": "waiting", "done": "ok",
     # of an audit, and of a difference
-    "stopped": "bad", "not_asked_for": "unknown", "said": "dim", "enforce": "dim",
+    "stopped": "bad", "not_asked_for": "unknown", "user_input": "dim", "enforce": "dim",
     "shadow": "waiting", "same": "dim", "changed": "unknown", "only_a": "bad", "only_b": "ok",
 }  # fmt: skip
 

@@ -31,7 +31,7 @@ from rollcage_policy.commands.backtest.rows import (
     worth_testing,
 )
 from rollcage_policy.commands.backtest.telling import as_data, print_table, totals, write_page
-from rollcage_policy.commands.options import ResolveOption, SaidOption
+from rollcage_policy.commands.options import ResolveOption, UserInputOption
 
 __all__ = ["backtest"]
 
@@ -83,7 +83,7 @@ def backtest(
             "--run", metavar="MODULE:FUNCTION", help="A function in place of the program."
         ),
     ] = None,
-    said: SaidOption = None,
+    user_input: UserInputOption = None,
     resolve: ResolveOption = OFF,
     max_blocked: Annotated[
         int | None, typer.Option(min=0, help="Fail above so many newly blocked calls.")
@@ -138,7 +138,9 @@ def backtest(
             if program or function or model or answer:
                 raise UsageError("--policy runs nothing: leave the program and --model out")
             contracts = contracts_of(load_tools(tools))
-            rerun = Rerun(Policy.load(policy), tools=contracts, said=said, resolver=resolve)
+            rerun = Rerun(
+                Policy.load(policy), tools=contracts, user_input=user_input, resolver=resolve
+            )
             rows = over(
                 own, chosen, functools.partial(judged_row, rerun=rerun, get_blob=own.get_blob)
             )
