@@ -2,13 +2,17 @@
 
 import asyncio
 import json
+import os
+import signal
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rollcage import open_store, tool
+from rollcage import DidNotHappen, Happened, compensate, current_step, open_store, tool
 from rollcage.adapter import session_here
 from rollcage_workflow import execution, run
 from rollcage_workflow.signals import Signals
@@ -206,3 +210,98 @@ def test_an_agent_is_a_step(framework: Callable[[], Any], tmp_path: Path) -> Non
     assert (found.status, found.output) == ("completed", "done")
     assert (put_down, asked) == (["first", "second"], [1, 2])
     assert execution(open_store(how["store"]), "one").steps[0].path == "agent"
+
+
+def in_a_file(world: Path, kills: str = "") -> list[Any]:
+    """The same tool with effects in a file; its process dies behind the effect that `kills` it."""
+
+    def standing() -> list[str]:
+        return world.read_text().split() if world.exists() else []
+
+    def key() -> str:
+        step = current_step()
+        assert step is not None
+        return step.idempotency_key
+
+    @tool(effect="write", idempotent=True, name="workflow_agents_take")
+    def take(line: str) -> None:
+        world.write_text("".join(f"{each}\n" for each in standing() if each != line))
+
+    def probe(key: str, args: Any) -> Any:
+        line = f"{key}:{args['what']}"
+        return Happened(f"put {line}") if line in standing() else DidNotHappen()
+
+    @tool(
+        effect="write",
+        name="workflow_agents_put",
+        probe=probe,
+        observe=lambda args: {args["what"]: [e for e in standing() if e.endswith(args["what"])]},
+        undo=lambda result: [compensate(take, line=result.removeprefix("put "))],
+    )
+    def put(what: str) -> str:
+        """Put something down."""
+        line = f"{key()}:{what}"
+        with world.open("a") as file:
+            file.write(f"{line}\n")
+        with world.with_name("all").open("a") as file:
+            file.write(f"{what}\n")
+        if what == kills:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return f"put {line}"
+
+    @tool(effect="read", name="workflow_agents_fail")
+    def fail() -> None:
+        raise ValueError("it fails")
+
+    return [put, take, fail]
+
+
+KILLED = {
+    "name": "killed",
+    "on_failure": "rollback",
+    "steps": {
+        "agent": {"agent": "workflow_agent", "args": {"task": "Put two things down."}},
+        "go": {"wait": {"signal": "go"}, "after": ["agent"]},
+        "end": {"call": "workflow_agents_fail", "after": ["go"]},
+    },
+}
+
+
+def attempt(framework: str, folder: str, kills: str) -> str:
+    """An attempt at it, and how it then stands."""
+    tools = in_a_file(Path(folder) / "world", kills)
+    globals()["workflow_agents_put"] = tools[0]  # what the agents are built with
+    agent = globals()[framework]()
+    found = asyncio.run(run(KILLED, id="one", store=f"{folder}/store", tools=[agent, *tools]))
+    return found.status
+
+
+@pytest.mark.parametrize("framework", ["langchain_agent", "autogen_agent", "crewai_agent"])
+@pytest.mark.filterwarnings("ignore")  # of the frameworks, on import
+def test_an_agent_is_killed_in_its_tool(
+    framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is done twice, nothing lost, and all that it did is taken back, as observed."""
+    monkeypatch.setattr(sys.modules[__name__], "workflow_agents_put", workflow_agents_put)
+    given = (framework, str(tmp_path), "first")
+    said = f"from test_workflow_agents import attempt; attempt(*{given!r})"
+    at = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    killed = subprocess.run([sys.executable, "-c", said], env=at, check=False, timeout=300)
+    assert killed.returncode == -signal.SIGKILL
+    assert (tmp_path / "all").read_text().split() == ["first"]
+    assert attempt(framework, str(tmp_path), "") == "waiting"
+    assert (tmp_path / "all").read_text().split() == ["first", "second"]
+    store = open_store(tmp_path / "store")
+    Signals(store, "one").send("go", True, by="a test")
+    with pytest.raises(ValueError, match="it fails"):
+        attempt(framework, str(tmp_path), "")
+    assert execution(store, "one").status == "rolled_back"
+    assert (tmp_path / "world").read_text() == ""
+    assert (tmp_path / "all").read_text().split() == ["first", "second"]
+    undone = [
+        json.loads(line)
+        for trace in (tmp_path / "store" / "runs").glob("*.jsonl")
+        for line in trace.read_bytes().splitlines()
+        if b'"undo.finished"' in line
+    ]
+    assert [each["status"] for each in undone] == ["verified", "verified"]

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from rollcage import open_store
 from rollcage_workflow import execution, inputs
+from rollcage_workflow.engine.reconcile import reconcile
 from rollcage_workflow.holds import Holds
 from workers import Crew
 from worlds import World
@@ -86,3 +87,41 @@ async def test_a_cancellation_takes_back_what_the_one_before_did(world: World) -
     await crew.work()
     assert crew.job().status == "rolled_back"
     assert not world.standing
+
+
+@pytest.mark.parametrize("lines", [1, 2])
+async def test_a_first_attempt_that_was_cut_off_goes_on(world: World, lines: int) -> None:
+    """Behind its first line its inputs are not on record yet: only who gave them has them."""
+    plan = {**PLAN, "inputs": {"n": {"type": "integer"}}}
+    run = (await world.attempt(plan, {"n": 1})).run
+    cut_behind(world, run, lines)
+    crew = Crew(world, plan)
+    assert reconcile(crew.store) == (["job"] if lines == 2 else [])
+    await crew.work()
+    assert crew.job().status == ("waiting" if lines == 2 else "pending")
+    world.signal("go", 1)
+    assert (await world.attempt(plan, {"n": 1})).status == "completed"
+    assert world.standing == {"a": 1, "end": 1}
+
+
+async def test_one_that_a_command_started_and_was_cut_off_at_once_goes_on(world: World) -> None:
+    plan = {**PLAN, "inputs": {"n": {"type": "integer"}}}
+    crew = Crew(world, plan)
+    crew.start(inputs={"n": 1})
+    command = crew.commands.get(crew.due()[0])
+    assert command is not None
+    world.signal("go", 1)
+    cut_behind(world, (await world.attempt(plan, {"n": 1})).run, 1)
+    crew = Crew(world, plan)
+    assert crew.commands.get(command.key) == command, "it is open until its attempt has ended"
+    await crew.work()
+    assert (crew.job().status, world.standing) == ("completed", {"a": 1, "end": 1})
+
+
+def cut_behind(world: World, run: str, lines: int) -> None:
+    """As if the process of an execution's first attempt had died before it did anything."""
+    trace = world.store / "runs" / f"{run}.jsonl"
+    trace.write_bytes(b"".join(trace.read_bytes().splitlines(keepends=True)[:lines]))
+    for each in world.store.glob("index*"):
+        each.unlink()
+    world.deeds.clear()
