@@ -379,9 +379,9 @@ def test_the_time_of_a_tool_begins_with_its_first_call(clock: Clock) -> None:
     [
         (OSError("away"), "the clock raised OSError"),
         (9 * SECOND, "the clock went backwards"),
-        (10.5 * SECOND, "the clock gave no time"),
-        (None, "the clock gave no time"),
-        (True, "the clock gave no time"),
+        (10.5 * SECOND, "the clock returned no time"),
+        (None, "the clock returned no time"),
+        (True, "the clock returned no time"),
     ],
 )
 @pytest.mark.parametrize("limit", [{"rate": "9/s"}, {"seconds": 60}])
@@ -491,7 +491,7 @@ def test_a_model_that_does_not_say_what_it_used_is_asked_once(limit: dict[str, A
     assert passes(counted, asked())
     said = denial(counted.take(asked()))
     assert said.code == "usage_unknown"
-    assert said.reason.startswith("m1 does not say how many tokens it used")
+    assert said.reason.startswith("m1 does not report how many tokens it used")
     assert passes(counted, call())
 
 

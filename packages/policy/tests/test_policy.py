@@ -199,7 +199,7 @@ def test_explain_tells_what_became_of_each_rule() -> None:
         ("always", "", True, ""),
         ("not", "", False, ""),
         ("fails", "", None, "there is no 'gone'; ask `has(…)` first"),
-        ("number", "", None, "it gives no bool"),
+        ("number", "", None, "it returns no bool"),
         ("deny", "", True, ""),
     ]
     assert [e.rule.id for e in found if e.decides] == ["fails"] == [made.decide(view()).rule]

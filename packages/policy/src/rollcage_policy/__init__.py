@@ -8,7 +8,7 @@
     with Session("weekly report", gate=[Policy.load("policy.toml")]):
         ...
 
-Each part is imported when it is first asked for.
+Each name is imported on first access.
 """
 
 from importlib import import_module

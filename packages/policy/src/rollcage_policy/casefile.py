@@ -1,4 +1,4 @@
-"""What may stand in a file of a policy's tests: models that refuse everything else."""
+"""The models of a file of policy tests; anything else is refused."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class _Data(BaseModel):
 
 
 class ToolData(_Data):
-    """A tool, by what a policy may ask of it; see `rollcage.Contract`.
+    """A tool, with the fields that a policy can use; see `rollcage.Contract`.
 
     Attributes:
-        reversible: whether a tool that writes declares an undo. What changes nothing is reversible.
+        reversible: whether a tool that writes declares an undo; one that doesn't is reversible.
     """
 
     version: str = ""
@@ -54,7 +54,7 @@ class ToolData(_Data):
         """Its contract: it takes any arguments.
 
         Raises:
-            ContractError: it can't be declared so.
+            ContractError: its declaration is invalid.
         """
         return Contract(
             name=name,
@@ -66,7 +66,7 @@ class ToolData(_Data):
 
 
 class NamedToolData(ToolData):
-    """A tool that stands where it is called."""
+    """A tool that is declared in the call itself."""
 
     name: Name
 
@@ -91,11 +91,11 @@ class CallData(_Data):
     """A call.
 
     Attributes:
-        tool: the name of a tool of this file's `[tools]`, or of those that the tests are run with;
+        tool: the name of a tool of this file's `[tools]`, or of the tools that the tests run with;
             or the tool itself, as a table.
         kind: whether it is a call of a tool, or of a model.
         args: its arguments, as the trace shows them: JSON.
-        agent: who makes it.
+        agent: the name of the agent that makes it.
     """
 
     tool: Annotated[NamedToolData, BeforeValidator(_as_tool)]
@@ -105,15 +105,15 @@ class CallData(_Data):
 
 
 class EarlierData(CallData):
-    """A call that was made before the one that is decided on; for limits, and loops.
+    """A call made before the one that is decided on; for limits, and loops.
 
     Attributes:
-        times: how often.
-        at: when: seconds after the session was opened.
+        times: how often it was made.
+        at: when it was made: seconds after the session was opened.
         failed: whether it raised.
         running: whether it has not ended.
-        input_tokens: what a model's call used, each time.
-        output_tokens: what a model's call gave, each time.
+        input_tokens: the input tokens of each model call.
+        output_tokens: the output tokens of each model call.
     """
 
     times: Annotated[int, Field(ge=1, le=10_000)] = 1
@@ -125,7 +125,7 @@ class EarlierData(CallData):
 
 
 class RunData(_Data):
-    """The run's figures; where one is left out, that of the earlier calls."""
+    """The run's figures; by default those of the earlier calls."""
 
     id: str = ""
     name: str = ""
@@ -136,13 +136,13 @@ class RunData(_Data):
 
 
 class ExpectData(_Data):
-    """What the call gets.
+    """The expected verdict.
 
     Attributes:
         decision: `allow`, `ask` or `deny`.
-        rule: by which rule or limit; `default` where none is about it.
+        rule: the rule or limit that decides; `default` if none matches.
         code: the verdict's code.
-        message: a part of what the model reads.
+        message: a part of the message to the model.
     """
 
     decision: Decision
@@ -152,14 +152,14 @@ class ExpectData(_Data):
 
 
 class CaseData(CallData):
-    """A test: a call, and what it gets.
+    """A test: a call and its expected verdict.
 
     Attributes:
         name: what it shows.
         labels: those of the values in the arguments.
         user_input: the user input, one text or several.
         run: the run's figures.
-        resolves: addresses by name of host; no other is known, and none is looked up.
+        resolves: addresses by host name; other names are unknown, and nothing is looked up.
         after: the calls before it, in their order.
         expect: what it gets: a decision, or a table.
     """
@@ -206,4 +206,4 @@ NAMES: Final[dict[Path, Any]] = {
     ("cases", "after"): EarlierData.model_fields,
     ("cases", "after", "tool"): NamedToolData.model_fields,
 }
-"""The names at each place, so that a mistyped one can be told which it is next to."""
+"""The allowed names at each place, to suggest the nearest one for a mistyped name."""

@@ -1,4 +1,4 @@
-"""Tests of a policy, in a file of their own: calls, and what each gets. Nothing is called."""
+"""Policy tests, in a file of their own: calls with their expected verdicts. No tool runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Case:
 
     Attributes:
         name: what it shows.
-        line: where it stands in its file.
+        line: its line in the file.
     """
 
     name: str
@@ -54,10 +54,10 @@ class CaseResult:
     """How a test ended.
 
     Attributes:
-        case: which.
-        verdict: what the call got; None where it can't be made.
-        error: why not.
-        differences: where it is not what was expected, as `rule: 'a' is expected, not 'b'`.
+        case: the test.
+        verdict: the verdict on the call; None if the call can't be made.
+        error: why it can't.
+        differences: the differences from the expectation, as `rule: 'a' is expected, not 'b'`.
     """
 
     case: Case
@@ -76,7 +76,7 @@ class Cases:
 
     Attributes:
         where: the file.
-        policy: the file of the policy that they test; None where they do not say.
+        policy: the file of the policy that they test; None if they name none.
         cases: the tests, in order.
     """
 
@@ -93,8 +93,7 @@ class Cases:
 
         Args:
             path: the file.
-            tools: today's tools: their own contracts take the arguments of those that the file
-                does not declare itself.
+            tools: the current tools, for calls of tools that the file does not declare itself.
 
         Raises:
             PolicyInvalid: they can't be used; the message names file and line of all that is wrong.
@@ -107,12 +106,12 @@ class Cases:
         return cls(document, file, tools)
 
     def run(self, policy: Policy) -> list[CaseResult]:
-        """Hold each against a policy."""
+        """Run each test against a policy."""
         return [_run(each, policy) for each in self.cases]
 
 
 def deciders(policy: Policy) -> tuple[str, ...]:
-    """The ids of all that can decide in a policy: its rules, its limits, what looks for loops."""
+    """The ids of everything that decides in a policy: its rules, its limits, its loop detection."""
     loops = (policy.limits.loops,) if policy.limits.loops else ()
     return tuple(each.id for each in (*policy.rules, *policy.limits.rules, *loops))
 
@@ -121,8 +120,8 @@ def view_of(contract: Contract, data: Mapping[str, Any], kind: str, **more: Any)
     """A call of a tool, as a policy is shown it.
 
     Args:
-        contract: of the tool; it checks the arguments by its schema.
-        data: the arguments: JSON, tagged as in the trace where that can't hold them.
+        contract: the tool's contract; it checks the arguments by its schema.
+        data: the arguments: JSON, with values that JSON can't hold tagged as in the trace.
         kind: `tool` or `model`.
         more: further fields of `StepView`.
 
@@ -141,7 +140,7 @@ def view_of(contract: Contract, data: Mapping[str, Any], kind: str, **more: Any)
 
 
 def _sealed(_: str) -> str:
-    return "0" * 64  # a secret that nobody keeps
+    return "0" * 64  # nothing is recorded, so no secret needs a real seal
 
 
 class _Contracts:
@@ -159,10 +158,10 @@ class _Contracts:
                 self._problems.append(document.problem(("tools", name), str(error)))
 
     def cases(self) -> list[Case]:
-        """All of them.
+        """All tests.
 
         Raises:
-            PolicyInvalid: a tool can't be declared so, or one that is called is not declared.
+            PolicyInvalid: a tool's declaration is invalid, or a tool that is called has none.
         """
         found: list[Case] = []
         self._check()
@@ -187,11 +186,11 @@ class _Contracts:
             return known
         if not declared and call.kind == "tool":
             near = difflib.get_close_matches(tool.name, list(self._tools), 1)
-            said = (
+            hint = (
                 f"; did you mean {near[0]!r}?" if near else f": declare it in [tools.{tool.name}]"
             )
             self._problems.append(
-                self._document.problem((*at, "tool"), f"no tool {tool.name!r} is declared{said}")
+                self._document.problem((*at, "tool"), f"no tool {tool.name!r} is declared{hint}")
             )
             return None
         effect = {} if declared else {"effect": "read"}  # as each adapter declares a model
@@ -209,8 +208,8 @@ def _run(case: Case, policy: Policy) -> CaseResult:
     try:
         verdict = _decided(case, policy)
     except ArgumentsInvalid as error:
-        said = f"the tool does not take these arguments: {error}"
-        return CaseResult(case, None, said, (said,))
+        message = f"the tool does not take these arguments: {error}"
+        return CaseResult(case, None, message, (message,))
     expected, differences = case.data.expect, list[str]()
     for field in ("decision", "rule", "code"):
         wanted, got = getattr(expected, field), getattr(verdict, field)
@@ -222,7 +221,7 @@ def _run(case: Case, policy: Policy) -> CaseResult:
 
 
 def _decided(case: Case, policy: Policy) -> Verdict:
-    """What the policy, its limits included, says of the call after those before it.
+    """The policy's verdict, its limits included, on the call after the earlier calls.
 
     Raises:
         ArgumentsInvalid: a tool does not take the arguments.
@@ -265,19 +264,19 @@ def _decided(case: Case, policy: Policy) -> Verdict:
 
 
 def _made(meter: Meter, call: EarlierData, contract: Contract) -> None:
-    """An earlier call is made."""
+    """Make an earlier call."""
     ticket = meter.take(view_of(contract, call.args, call.kind, agent=call.agent))
     denied = ticket.verdict is not None and ticket.verdict.decision == "deny"
     if denied or ticket.pace() is not None:
         meter.end(ticket, made=False)
     elif not call.running:
-        told = {"input_tokens": call.input_tokens, "output_tokens": call.output_tokens}
-        usage = {name: count for name, count in told.items() if count is not None}
+        counts = {"input_tokens": call.input_tokens, "output_tokens": call.output_tokens}
+        usage = {name: count for name, count in counts.items() if count is not None}
         meter.end(ticket, made=True, failed=call.failed, usage=usage or None)
 
 
 class _Clock:
-    """The time of a case: it stands until it is set."""
+    """The time of a test: constant until it is set."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

@@ -1,4 +1,4 @@
-"""Notices an agent that goes round in circles: the same call again and again, or two in turns."""
+"""Loop detection: an agent that repeats the same call, or alternates between two."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LINES: Final = 4096  # agents and branches whose calls are remembered
 
 
 class Seen:
-    """A call that was made: its key, and what names this very call, where something does."""
+    """A call that was made: its key, and its place if the framework has one."""
 
     __slots__ = ("key", "name", "place")
 
@@ -29,18 +29,18 @@ class Seen:
 
 
 class _Line:
-    """The last calls of one agent in one branch, and the circle that it is in, if any."""
+    """The last calls of one agent in one branch, and the loop that it is in, if any."""
 
-    __slots__ = ("calls", "circle", "said")
+    __slots__ = ("calls", "circle", "verdict")
 
     def __init__(self, window: int) -> None:
         self.calls: deque[Seen] = deque(maxlen=window)
-        self.circle: frozenset[str] = frozenset()  # keys: until another call is made
-        self.said: Verdict | None = None
+        self.circle: frozenset[str] = frozenset()  # the loop's keys, until another call is made
+        self.verdict: Verdict | None = None
 
 
 class Circles:
-    """The last calls of each agent, in each branch. Whoever asks has the meter's lock."""
+    """The last calls of each agent, in each branch. The caller holds the meter's lock."""
 
     def __init__(self, loops: Loops) -> None:
         self._loops = loops
@@ -48,7 +48,7 @@ class Circles:
         self._lines: OrderedDict[tuple[str, str, str], _Line] = OrderedDict()
 
     def look(self, view: StepView, place: Hashable) -> tuple[Verdict | None, Seen | None]:
-        """What is said of the next call, and what is to be noted of it if it is made."""
+        """The verdict on the next call, and what to note if it is made."""
         if any(fnmatchcase(view.name, glob) for glob in self._loops.ignore):
             return None, None
         if not view.key:
@@ -60,16 +60,16 @@ class Circles:
         if place is not None and any(
             each.place == place and each.key == view.key for each in line.calls
         ):
-            return None, None  # a framework makes the same call again: it is noted already
+            return None, None  # the framework repeats the same call: it is noted already
         if view.key not in line.circle:
             found = self._row(line.calls, seen) or self._turns(line.calls, seen)
             if found is None:
                 return None, seen
-            line.circle, line.said = found
-        return line.said, seen
+            line.circle, line.verdict = found
+        return line.verdict, seen
 
     def note(self, view: StepView, seen: Seen) -> None:
-        """A call is made."""
+        """Note a call that is made."""
         at = view.kind, view.agent, view.branch
         line = self._lines.get(at)
         if line is None:
@@ -83,13 +83,13 @@ class Circles:
             line.circle = frozenset()
 
     def forget(self, view: StepView, seen: Seen) -> None:
-        """It was not made after all."""
+        """Forget a call that was not made after all."""
         line = self._lines.get((view.kind, view.agent, view.branch))
         if line is not None and seen in line.calls:
             line.calls.remove(seen)
 
     def _row(self, past: deque[Seen], seen: Seen) -> tuple[frozenset[str], Verdict] | None:
-        """The circle of a call that is made again and again."""
+        """The loop of a call that is repeated."""
         same, within = self._loops.same, self._loops.within
         if same is None:
             return None
@@ -98,11 +98,11 @@ class Circles:
             return None
         how = "in a row" if within is None else f"within the last {within - 1} calls"
         times = "once" if same == 1 else f"{same} times"
-        said = f"{seen.name} was called with these very arguments {times} {how}"
-        return frozenset({seen.key}), self._verdict("loop_same", said)
+        reason = f"{seen.name} was called with these very arguments {times} {how}"
+        return frozenset({seen.key}), self._verdict("loop_same", reason)
 
     def _turns(self, past: deque[Seen], seen: Seen) -> tuple[frozenset[str], Verdict] | None:
-        """The circle of two calls that take turns: A-B-A-B, and A is to come."""
+        """The loop of two alternating calls: A-B-A-B, and A is next."""
         rounds = self._loops.alternating
         if rounds is None or len(past) < 2 * rounds or past[-1].key == seen.key:
             return None
@@ -111,10 +111,10 @@ class Circles:
         if any(each.key != keys[number % 2] for number, each in enumerate(last)):
             return None
         times = "once" if rounds == 1 else f"{rounds} times"
-        said = f"{seen.name} and {past[-1].name} have taken turns {times} with the same arguments"
-        return frozenset(keys), self._verdict("loop_alternating", said)
+        reason = f"{seen.name} and {past[-1].name} have taken turns {times} with the same arguments"
+        return frozenset(keys), self._verdict("loop_alternating", reason)
 
-    def _verdict(self, code: str, said: str) -> Verdict:
+    def _verdict(self, code: str, reason: str) -> Verdict:
         loops = self._loops
         remedy = loops.remedy or "Do something else, or finish and say what is missing."
-        return Verdict(loops.decision, loops.reason or said, code, loops.id, remedy)
+        return Verdict(loops.decision, loops.reason or reason, code, loops.id, remedy)

@@ -1,9 +1,9 @@
-"""Conditions in CEL: compiled once, evaluated on what a step shows of itself, within bounds.
+"""Conditions in CEL: compiled once, evaluated on a view of the step, within bounds.
 
-What a condition costs is mostly what it takes to hand it the arguments: four microseconds for a map
-of two, against a third of one for the evaluation. So only what the conditions about a tool ask for
-is handed over, once for all of them, in a context that is kept (`Sight`); and where each is asked
-for by its name and is there, as a variable of its own: 1.3 microseconds for the same two.
+Most of a condition's cost is passing it the arguments: four microseconds for a map of two, against
+a third of one for the evaluation. So only the arguments that the conditions on a tool use are
+passed, once for all of them, in a context that is kept (`Sight`). If all of these are used by name
+and present, each is passed as a variable of its own: 1.3 microseconds for the same two.
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ __all__ = ["MOST_CHARACTERS", "MOST_ELEMENTS", "MOST_NANOSECONDS", "NO_BOOL", "C
            "ConditionFailed", "Sight", "failed", "plain"]  # fmt: skip
 
 MOST_ELEMENTS: Final = 10_000
-"""How many values the arguments may hold, at all depths, that conditions ask for."""
+"""How many values the arguments that conditions use may hold, at all depths."""
 
 MOST_CHARACTERS: Final = 4_000_000
 """How long all their texts may be together."""
 
 MOST_NANOSECONDS: Final = 300_000_000
-"""What one evaluation may take at the most, by `Expression.cost`."""
+"""The maximal cost of one evaluation, by `Expression.cost`."""
 
 Program: TypeAlias = "Callable[[cel.Context], object]"
 """Evaluates a condition in a context of `Sight`. Only True and False are answers."""
 
 _MOST_DEEP: Final = 64
-_FREE_ELEMENTS: Final = 64  # so few are never too costly, whatever the condition
+_FREE_ELEMENTS: Final = 64  # up to so many elements, no condition is too costly
 _FREE_CHARACTERS: Final = 4096
 _SCALARS: Final = frozenset({bool, int, float, type(None)})
 
 
 class ConditionFailed(Exception):
-    """A condition gave no answer; the message says why and holds no value of an argument."""
+    """A condition could not be evaluated; the message says why and quotes no argument's value."""
 
 
-NO_BOOL: Final = ConditionFailed("it gives no bool")
-"""What is told of a condition that gave something else; it is never raised."""
+NO_BOOL: Final = ConditionFailed("it returns no bool")
+"""The failure of a condition that returned something else; it is never raised."""
 
 
 class Condition:
     """One condition, ready to be evaluated.
 
     Attributes:
-        expression: its text, and what it refers to.
-        execute: evaluates it, with the arguments as a map. What it raises goes to `failed`.
+        expression: its text, with the names that it uses.
+        execute: evaluates it, with the arguments as a map. Pass what it raises to `failed`.
 
     Raises:
-        ExpressionInvalid: it is not CEL, or refers to something that is not there.
+        ConditionInvalid: it is not CEL, or uses a name that does not exist.
     """
 
     __slots__ = ("_named", "execute", "expression")
@@ -75,15 +75,15 @@ class Condition:
             _regex(pattern)
         try:
             program = cel.compile(self.expression.inner)
-        except Exception as error:  # noqa: BLE001 - whatever the parser says of it
+        except Exception as error:  # noqa: BLE001 - whatever the parser raises
             raise ConditionInvalid(_syntax(str(error))) from None
         self.execute: Program = program.execute
         self._named: Program | None = None
 
     def named(self) -> Program | None:
-        """What evaluates it with a variable for each argument, if anything can.
+        """Evaluates it with a variable for each argument; None if it can't be.
 
-        It is compiled when a tool is first asked about, for that takes a millisecond.
+        It is compiled at the first call of a tool, since that takes a millisecond.
         """
         if self._named is None and self.expression.named is not None:
             import cel
@@ -93,12 +93,12 @@ class Condition:
 
 
 def failed(error: BaseException) -> ConditionFailed:
-    """What an evaluation raised, as a failure of the condition.
+    """The error of an evaluation, as a failure of the condition.
 
-    To be called with whatever was raised, for a panic of the library is no `Exception`.
+    Call it with whatever was raised: a panic of the library is not an `Exception`.
 
     Raises:
-        BaseException: what means the process, and not the condition, goes on.
+        BaseException: one that concerns the process, not the condition, is raised again.
     """
     if isinstance(error, ConditionFailed):
         return error
@@ -108,7 +108,7 @@ def failed(error: BaseException) -> ConditionFailed:
 
 
 class Sight:
-    """What some conditions see of the calls of one contract: of each call only what they ask for.
+    """What conditions see of the calls of one contract: of each call only what they use.
 
     It may be used by any number of threads: each has a context of its own while it decides. There
     are as many as there ever were decisions at once.
@@ -145,17 +145,17 @@ class Sight:
         self._kept: tuple[list[cel.Context], ...] = ([], [])  # as a map, by name
 
     def programs(self, condition: Condition) -> tuple[Program, Program]:
-        """What evaluates one of its conditions: with the arguments as a map, and by name."""
+        """The programs of one of its conditions: with the arguments as a map, and by name."""
         named = condition.named() if self._named else None
         return condition.execute, named or condition.execute
 
     def of(self, view: StepView) -> tuple[cel.Context, bool]:
         """The context for a call, and whether it has the arguments by name.
 
-        To be given back when the conditions were evaluated.
+        Return it with `give_back` after evaluating the conditions.
 
         Raises:
-            ConditionFailed: the arguments are more, or of another kind, than a condition can have.
+            ConditionFailed: the arguments are too large, or of kinds that CEL does not have.
         """
         data, names = view.data, self._named
         by_name = names is not None and names.keys() <= data.keys()
@@ -178,12 +178,12 @@ class Sight:
         return context, by_name
 
     def evaluate(self, condition: Condition, view: StepView) -> object:
-        """What one of its conditions gives for a call; `failed` says of what it raises why."""
+        """The result of one of its conditions for a call; pass what it raises to `failed`."""
         context, by_name = self.of(view)
         return self.programs(condition)[by_name](context)
 
     def give_back(self, context: cel.Context, *, by_name: bool) -> None:
-        """Keep a context of `of` for another call."""
+        """Return a context of `of`, to be used for another call."""
         self._kept[by_name].append(context)
 
     def _fresh(self) -> cel.Context:
@@ -196,7 +196,7 @@ class Sight:
     def _arguments(
         self, data: Mapping[str, Any], names: Mapping[str, str] | None
     ) -> dict[str, Any]:
-        """Those that are asked for, under these names, as CEL can have them."""
+        """The arguments that are used, under these names, as CEL values."""
         found: dict[str, Any] = {}
         elements = characters = 0
         for name in data if names is None else names:
@@ -248,7 +248,7 @@ _RUN: Final[Mapping[str, Callable[[StepView], Any]]] = {
 def _names(
     seen: Mapping[str, set[str] | None], root: str, every: Iterable[str] | None = None
 ) -> tuple[str, ...] | None:
-    """The fields of it that are asked for; all of `every` where it may be any."""
+    """The fields that are used; all of `every` if it may be any."""
     fields = seen.get(root, ())
     if fields is None:
         return None if every is None else tuple(every)
@@ -259,19 +259,19 @@ def _names(
 
 
 def plain(value: Any) -> Any:
-    """A canonical argument as conditions see it: without its tag, as the nearest kind that CEL has.
+    """A canonical argument as conditions see it: without its tag, as the nearest CEL type.
 
     A `datetime`, a `Decimal`, a path, a URL or bytes (base64) is text, a `timedelta` its seconds, a
     tuple or a set a list, a model or a dataclass a map, an enum its value, a secret `"[secret]"`.
 
     Raises:
-        ConditionFailed: CEL has nothing for it, or it is too large or too deep.
+        ConditionFailed: CEL has no type for it, or it is too large or too deep.
     """
     return _Room().plain(value, 0)
 
 
 class _Room:
-    """How much more may come."""
+    """How many more elements and characters are allowed."""
 
     __slots__ = ("characters", "elements")
 
@@ -304,7 +304,7 @@ class _Room:
             if number != number:  # noqa: PLR0124 - the one value that is not itself
                 raise ConditionFailed("an argument is not a number (NaN)")
             return number
-        if tag == "int":  # beyond 2^53; CEL has 64 bits
+        if tag == "int":  # larger than 2^53; CEL has 64 bits
             if len(inner) > 20 or not -(2**63) <= int(inner) < 2**63:
                 raise ConditionFailed("a number is beyond 64 bits")
             return int(inner)
@@ -320,7 +320,7 @@ class _Room:
             days, seconds, micros = inner
             return days * 86400 + seconds + micros / 1e6
         if tag in ("datetime", "time") and type(inner) is list:
-            return inner[0]  # its offset is in there, the name of its zone is not
+            return inner[0]  # it has the offset, not the name of the zone
         if tag == "secret":
             return "[secret]"
         if tag in ("str", "opaque", "blob", "redacted"):
@@ -330,7 +330,7 @@ class _Room:
 
 @functools.lru_cache(maxsize=1024)
 def _regex(pattern: str) -> Callable[[object], bool]:
-    """Tells whether a text holds a match; Rust's own engine, whose time is linear, as in CEL."""
+    """Matches a pattern in a text with Rust's regex engine, which is linear-time, as in CEL."""
     schema = pydantic_core.core_schema.str_schema(
         pattern=pattern, regex_engine="rust-regex", strict=True
     )
@@ -352,16 +352,16 @@ def _matches(text: object, pattern: str) -> bool:
 # --- errors --------------------------------------------------------------------------------------
 
 
-def _syntax(said: str) -> str:
-    """The first thing that the parser found."""
-    for line in said.splitlines():
+def _syntax(message: str) -> str:
+    """The parser's first error."""
+    for line in message.splitlines():
         _, found, rest = line.partition("ERROR: <input>:")
         if found:
-            row, _, behind = rest.partition(":")
-            column, _, reason = behind.partition(": ")
+            row, _, after = rest.partition(":")
+            column, _, reason = after.partition(": ")
             where = f"column {column}" if row == "1" else f"its line {row}, column {column}"
             return f"{where}: {reason.split(' expecting {')[0][:200]}"
-    return said[:200]
+    return message[:200]
 
 
 _FAILURES: Final[Mapping[type[BaseException], str]] = {
@@ -370,17 +370,17 @@ _FAILURES: Final[Mapping[type[BaseException], str]] = {
     OverflowError: "a number is beyond 64 bits",
     ZeroDivisionError: "a division by zero",
 }
-_NO_ANSWER: Final = object()  # nothing that CEL could take for a value
-_last: Final = threading.local()  # what a function of ours raised
+_NO_ANSWER: Final = object()  # not a value of CEL
+_last: Final = threading.local()  # the last error of one of Rollcage's functions
 
 
 def _called(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that fails without a word: the library would log the values that it was given."""
+    """A function that fails silently: the library would log the values that it was called with."""
 
     def call(*given: object) -> object:
         try:
             return function(*given)
-        except BaseException as error:  # noqa: BLE001 - it is told by `_why`, which denies
+        except BaseException as error:  # noqa: BLE001 - reported by `_why`, which denies
             _last.error = (name, error)
             return _NO_ANSWER
 
@@ -393,7 +393,7 @@ _CALLABLE: Final[Mapping[str, Callable[..., Any]]] = {
 
 
 def _why(error: BaseException) -> str:
-    """What went wrong, without the values that were there."""
+    """What went wrong, without any values."""
     if isinstance(error, KeyError):
         return f"there is no {str(error.args[0])[:80]!r}; ask `has(…)` first"
     if isinstance(error, RuntimeError):
@@ -401,8 +401,8 @@ def _why(error: BaseException) -> str:
         if failed is not None:
             if not isinstance(failed, Exception):
                 raise failed  # somebody pressed Ctrl-C
-            own = isinstance(failed, ValueError | RollcageError)  # whose words are ours
-            said = str(failed) if own else f"it failed ({type(failed).__name__})"
-            named = said.startswith((f"{name} ", f"{name}:")) or name == "Matches"
-            return said[:200] if named else f"{name}: {said[:200]}"
+            own = isinstance(failed, ValueError | RollcageError)  # whose message is Rollcage's
+            message = str(failed) if own else f"it failed ({type(failed).__name__})"
+            named = message.startswith((f"{name} ", f"{name}:")) or name == "Matches"
+            return message[:200] if named else f"{name}: {message[:200]}"
     return _FAILURES.get(type(error), f"it failed ({type(error).__name__})")

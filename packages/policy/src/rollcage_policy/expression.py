@@ -1,13 +1,13 @@
-"""What a condition refers to and what it may cost, read off its text before it is ever evaluated.
+"""The names that a condition uses and its maximal cost, read from its text before any evaluation.
 
-CEL always ends, but not always soon: loops over a call's arguments multiply, `map` and `filter`
-copy what they have gathered with each element, and a text that is added to itself grows. Nothing
-can interrupt an evaluation, so what it may cost is bounded here, once, as a function of the size of
-the arguments (`Expression.cost`), and held against that size before each evaluation. What would
-exhaust the stack (brackets, chains, sums without end) is refused when the policy is loaded; so is a
-name that nothing has, which would deny every call.
+CEL always terminates, but not always soon: nested loops over a call's arguments multiply, `map` and
+`filter` copy what they have gathered for each element, and a text that is added to itself grows. An
+evaluation can't be interrupted, so its cost is bounded here, once, as a function of the size of the
+arguments (`Expression.cost`), and checked against that size before each evaluation. Anything that
+would exhaust the stack (very long nestings, chains and sums) is refused when the policy is loaded;
+so is an unknown name, which would deny every call.
 
-This is no second parser: it reads tokens, and `cel` has the last word on the syntax.
+This is not a second parser: it reads tokens, and `cel` has the last word on the syntax.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MOST_RELATIONS: Final = 8
 _MOST_LOOPS: Final = 8
 _MOST_LOOPS_IN_LOOPS: Final = 2
 
-_OURS: Final = 100  # how many of CEL's own operations a function of ours may take
+_OURS: Final = 100  # the cost of one of Rollcage's functions, in CEL's own operations
 
 # `const` is a reserved word of CEL, and its `matches` compiles the pattern each time: both stand
 # under another name, of the same length, so that a column in an error is the column that was meant.
@@ -64,7 +64,7 @@ class _Bracket:
     variable: str = ""
     domain: tuple[str, ...] | None = None
     in_body: bool = False
-    looks_out: bool = False  # its body refers to something else than what it goes over
+    looks_out: bool = False  # its body uses something else than its loop variable
     before: int = 0  # operations when it was opened
     sums: int = 0
     chain: int = 0
@@ -73,25 +73,25 @@ class _Bracket:
 
 @dataclasses.dataclass(frozen=True)
 class Expression:
-    """A condition as it was written, with what it refers to.
+    """A condition as it was written, with the names that it uses.
 
     Attributes:
         source: its text.
         inner: the text that is compiled; see `_INNER_NAMES`.
-        named: the same with a variable for each argument, as `variable` calls it. It gives the same
-            wherever all arguments that it asks for are there. None where it looks at them in
-            another way than by their names.
-        fields: by name of what it sees (`args`, `tool`, …) the fields that it asks for; None where
-            it looks at all of it.
-        functions: the functions of ours that it calls.
+        named: the same with a variable for each argument, as `variable` names it. It gives the same
+            result if all arguments that it uses are present. None if it uses the arguments in
+            another way than by name.
+        fields: by name of what it sees (`args`, `tool`, …) the fields that it uses; None if it uses
+            all of it.
+        functions: the functions of Rollcage that it calls.
         patterns: the patterns of its `matches`.
-        degree: how the time for it grows with the number of elements of the arguments: 1 in
-            proportion, 2 with its square, and so on.
-        operations: how many operations it is made of, a function of ours counting as many.
+        degree: how its time grows with the number of elements of the arguments: 1 linearly, 2
+            quadratically, and so on.
+        operations: how many operations it has; a function of Rollcage counts as many.
         scanning: how many states the patterns of its `matches` have, about.
-        sums: how many of them are additions and their like.
-        growth: how many times as large as the arguments it can make what it looks at.
-        literals: how many elements it holds itself.
+        sums: how many of its operations are arithmetic.
+        growth: by what factor its intermediate values can be larger than the arguments.
+        literals: how many elements its own literals have.
     """
 
     source: str
@@ -108,7 +108,7 @@ class Expression:
     literals: int
 
     def cost(self, elements: int, characters: int) -> float:
-        """How long it may take with arguments of this size, at the most (ns, on a slow machine)."""
+        """Its maximal time with arguments of this size (ns, on a slow machine)."""
         elements = (elements + self.literals) * self.growth
         characters = characters * self.growth
         once = self.operations * (50 * elements + 0.25 * characters)
@@ -118,20 +118,20 @@ class Expression:
 
 
 def variable(argument: str) -> str:
-    """What `Expression.named` calls an argument."""
+    """The name of an argument's variable in `Expression.named`."""
     return f"args_{argument}"
 
 
 def read_expression(source: str, constants: Iterable[str], ours: Iterable[str]) -> Expression:
-    """What a condition refers to, with everything refused that can't be meant.
+    """Read a condition, and refuse it if it can't be right.
 
     Args:
         source: the condition.
         constants: the names below `const`.
-        ours: the names of functions that are there besides CEL's own.
+        ours: the names of the functions besides CEL's own.
 
     Raises:
-        ExpressionInvalid: too long, too deep, too costly, or a name that nothing has.
+        ConditionInvalid: it is too long, too deep or too costly, or uses an unknown name.
     """
     if len(source) > MOST_CHARACTERS:
         raise ConditionInvalid(f"longer than {MOST_CHARACTERS} characters")
@@ -139,7 +139,7 @@ def read_expression(source: str, constants: Iterable[str], ours: Iterable[str]) 
 
 
 class _Reading:
-    """One walk over the tokens of a condition, from left to right."""
+    """One pass over the tokens of a condition, from left to right."""
 
     def __init__(self, source: str, constants: frozenset[str], ours: frozenset[str]) -> None:
         self.source = source
@@ -187,19 +187,19 @@ class _Reading:
 
     def _named(self) -> str | None:
         text = self._inner()
-        for at in reversed(range(len(self.tokens))):  # from the end: what is before stays in place
+        for at in reversed(range(len(self.tokens))):  # from the end, so that positions stay valid
             token = self.tokens[at]
             if token.kind == "name" and token.text.startswith(variable("")):
                 return None  # a loop may call its own variable so
             if token != Token("name", "args", token.at) or self._at(at - 1).text == ".":
                 continue
-            dot, field, behind = (self._at(at + each) for each in (1, 2, 3))
-            if dot.text != "." or field.kind != "name" or behind.text == "(":
+            dot, field, after = (self._at(at + each) for each in (1, 2, 3))
+            if dot.text != "." or field.kind != "name" or after.text == "(":
                 return None
-            first, end, said = token.at, field.at + len(field.text), variable(field.text)
-            if (self._at(at - 2).text, self._at(at - 1).text, behind.text) == ("has", "(", ")"):
-                first, end, said = self._at(at - 2).at, behind.at + 1, "true"
-            text = text[:first] + said + text[end:]
+            first, end, replacement = token.at, field.at + len(field.text), variable(field.text)
+            if (self._at(at - 2).text, self._at(at - 1).text, after.text) == ("has", "(", ")"):
+                first, end, replacement = self._at(at - 2).at, after.at + 1, "true"
+            text = text[:first] + replacement + text[end:]
         return text
 
     def _at(self, at: int) -> Token:
@@ -271,7 +271,7 @@ class _Reading:
     def _enter_loop(self, at: int, bracket: _Bracket, name: str) -> None:
         variable, comma = self._at(at + 1), self._at(at + 2)
         if variable.kind != "name" or comma.text != ",":
-            return  # not what CEL takes: it says so itself
+            return  # not valid CEL: its parser reports that
         if variable.text in self.roots or variable.text in TYPES | WORDS:
             raise self._fail(variable, f"a loop can't call its variable {variable.text!r}")
         around = [each for each in self.open if each.loop]
@@ -361,7 +361,7 @@ class _Reading:
         self.operations += _OURS if own or name == "matches" else 1
 
     def _root(self, at: int, token: Token) -> None:
-        """Note which of its fields is asked for."""
+        """Note which of its fields is used."""
         if token.text == "args":
             for each in self.open:
                 each.looks_out = each.looks_out or (bool(each.loop) and each.in_body)
@@ -377,11 +377,11 @@ class _Reading:
             found.update(names)
 
     def _fields_at(self, at: int) -> tuple[str, ...] | None:
-        """The fields that are asked for here; None where that can't be told: it may be any."""
-        after, field, behind = self._at(at + 1), self._at(at + 2), self._at(at + 3)
-        if after.text == "." and field.kind == "name" and behind.text != "(":
+        """The fields that are used here; None if that is unknown: it may be any."""
+        after, field, closing = self._at(at + 1), self._at(at + 2), self._at(at + 3)
+        if after.text == "." and field.kind == "name" and closing.text != "(":
             return (field.text,)
-        if after.text == "[" and behind.text == "]":
+        if after.text == "[" and closing.text == "]":
             return self._texts_of(field)
         if self._at(at - 1).text == "in" and after.text not in ("[", "."):
             element = self._at(at - 2)
@@ -390,7 +390,7 @@ class _Reading:
         return None
 
     def _texts_of(self, token: Token) -> tuple[str, ...] | None:
-        """What a text in quotes says, or what the variable of a loop over such texts may be."""
+        """The value of a string literal, or those of a loop variable over such literals."""
         if (text := literal(token)) is not None:
             return (text,)
         if token.kind != "name":
@@ -403,7 +403,7 @@ _NO_PATTERN: Final = 'the pattern of matches has to stand here, as r"…"'
 
 
 def _states(pattern: str) -> int:
-    """How large the machine for a pattern may be: what is counted is there as often."""
+    """How many states a pattern's automaton may have: a repeated part counts as often."""
     states = len(pattern)
     for least, most in _COUNTED.findall(pattern):
         states *= max(1, int(least), int(most or 0))

@@ -1,12 +1,12 @@
-"""What conditions can call besides CEL's own: paths, URLs, commands, SQL, what the user named.
+"""Functions for conditions besides CEL's own: paths, URLs, commands, SQL, values the user named.
 
-Each gives an answer or raises. Whatever it does not understand raises, and a condition that raises
-denies: so no function guesses, and none takes a hostile value for a harmless one. Texts are bounded
-(`MOST_TEXT`), and none of them takes longer than in proportion to its length. What an error says
-holds no value of an argument but the host of a URL.
+Each returns an answer or raises. A value that it does not understand raises, and a condition that
+raises denies: no function guesses, and none mistakes a hostile value for a harmless one. Texts are
+bounded (`MOST_TEXT`), and each function takes at most linear time. Error messages quote no value of
+an argument except the host of a URL.
 
-CEL itself brings `matches` (`args.id.matches("^[a-z]+$")`): a linear-time regular expression that
-is searched for anywhere, unless it begins with `^` and ends with `$`.
+CEL itself has `matches` (`args.id.matches("^[a-z]+$")`): a linear-time regular expression that
+matches anywhere in the text, unless it begins with `^` and ends with `$`.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from rollcage_policy.sql import sql_reads_only
 __all__ = ["FUNCTIONS", "MOST_TEXT", "FunctionContext", "surroundings"]
 
 MOST_TEXT: Final = 1_000_000
-"""How many characters a function looks at, in all the texts of its arguments together."""
+"""How many characters a function reads, in all the texts of its arguments together."""
 
 _MOST_DEEP: Final = 64
 _UNSEEN: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
 
 
 class FunctionContext(NamedTuple):
-    """What functions know besides their arguments.
+    """The context of functions, besides their arguments.
 
     Attributes:
         user_input: the user input of this session; None if it was given none.
@@ -70,7 +70,7 @@ _around: ContextVar[FunctionContext] = ContextVar(
 def surroundings(
     *, user_input: Named | Iterable[str] | None = None, resolver: Resolver | None = None
 ) -> Generator[None]:
-    """What is decided inside knows this; what is left out stays as it is around.
+    """Set the context for decisions inside the block; what is left out is inherited.
 
     Args:
         user_input: one text or several, for `named`.
@@ -127,14 +127,14 @@ def _split(url: object, what: str) -> SplitUrl:
 def _host(url: object) -> str:
     """The host of a URL (http, https, ws, wss), in lower case and ASCII, IPv6 without brackets.
 
-    What clients read in different ways is refused: names and passwords, backslashes, blanks,
-    several `@`, numbers that are addresses for some, look-alike letters.
+    Anything that clients read in different ways is refused: names and passwords, backslashes,
+    blanks, several `@`, numbers that some read as addresses, look-alike letters.
     """
     return _split(url, "host").host
 
 
 def _port(url: object) -> int:
-    """The port of a URL, the scheme's own where none is written."""
+    """The port of a URL; the scheme's default if none is given."""
     return _split(url, "port").port
 
 
@@ -144,16 +144,16 @@ def _scheme(url: object) -> str:
 
 
 def _one_spelling(host: str) -> str:
-    """A host as `host` gives it; an IPv6 address may come without its brackets."""
+    """A host in the spelling of `host`; an IPv6 address may come without its brackets."""
     bare = host.count(":") > 1 and not host.startswith("[")
     return host_name(f"[{host}]" if bare else host)
 
 
 def _public_host(host: object) -> bool:
-    """Whether a host (of `host`, or as written) and all its addresses are of the public internet.
+    """Whether a host (from `host`, or as written) and all its addresses are on the public internet.
 
-    A name is resolved. Ask about the name first (`host_in(h, const.hosts) && public_host(h)`):
-    whoever makes up names could tell something by the query alone.
+    A name is resolved. Check the name first (`host_in(h, const.hosts) && public_host(h)`): a query
+    for a made-up name could leak data by itself.
     """
     name = _one_spelling(_text(host, "public_host"))
     port = DEFAULT_PORTS["https"]
@@ -184,11 +184,11 @@ def _glob(text: object, pattern: object) -> bool:
 
 
 def _lower(text: object) -> str:
-    """A text in lower case; letters that only stand for others (the sign for kelvin) stay."""
+    """A text in lower case; letters that only represent others (the kelvin sign) are kept."""
     written = _text(text, "lower")
     if written.isascii():
         return written.lower()
-    # One by one: so no letter turns into one that it only looks like.
+    # One by one, so that no letter turns into one that it only looks like.
     return "".join(c.lower() if unicodedata.is_normalized("NFC", c) else c for c in written)
 
 
@@ -207,17 +207,17 @@ _MOST_COMMAND: Final = 8_000
 def _command(text: object) -> list[str]:
     """The words of one simple command, the program first: `command(args.cmd)[0] in ["ls", "cat"]`.
 
-    Refused is whatever a shell would make more of: operators, redirections, variables,
+    Everything that a shell would interpret is refused: operators, redirections, variables,
     substitutions, patterns, `~`, escapes, comments, assignments, line ends. A program that runs
-    others (`env`, `sh`, `xargs`, `find`, `git`) is one word like any: name only those that don't.
+    others (`env`, `sh`, `xargs`, `find`, `git`) is not recognised: allow only programs that don't.
     """
     written = _text(text, "command")
     if len(written) > _MOST_COMMAND:
         raise ValueError(f"command takes at most {_MOST_COMMAND} characters")
     if any(unicodedata.category(each) in _UNSEEN for each in written.replace("\t", " ")):
-        raise ValueError("a command with characters that are not shown")
+        raise ValueError("a command with invisible characters")
     if not _SIMPLE.fullmatch(written):
-        raise ValueError("more than one simple command: a shell would make something else of it")
+        raise ValueError("not one simple command: a shell would interpret some of it")
     words = shlex.split(written)
     if "=" in words[0] or not words[0] or any(re.match(r"\s*=", each) for each in words):
         raise ValueError("a command that begins with an assignment, or with nothing")
@@ -234,7 +234,7 @@ def _named(value: object) -> bool:
     if found is None:
         raise ValueError("named: the session has no user input; pass user_input=")
     for each in value if isinstance(value, list) else [value]:
-        # What is made alike to find it must not be what the tool then takes for something else.
+        # A letter that is normalised for finding must not mean something else to the tool.
         if isinstance(each, str) and not unicodedata.is_normalized("NFC", each):
             raise ValueError("named: letters that stand for others")
     return found(value)
@@ -249,10 +249,10 @@ def _named_in(words: tuple[str, ...]) -> Named:
 
 
 def _secret(value: object) -> bool:
-    """Whether a value holds what a detector takes for a credential, anywhere inside of it.
+    """Whether a value holds a credential that the detector finds, anywhere inside it.
 
-    Words that stand for one that was found already count as well: conditions see no more of it in
-    a session with `secrets="detected"`. It needs `rollcage[secrets]`.
+    Placeholders of credentials count as well: conditions see only these in a session with
+    `secrets="detected"`. It needs `rollcage[secrets]`.
     """
     from rollcage.gate import detect
 
@@ -267,7 +267,7 @@ def _secret(value: object) -> bool:
 
 
 def _texts(value: object, deep: int) -> Iterator[str]:
-    """All texts inside of a value, names of members included."""
+    """All texts inside a value, names of members included."""
     if deep > _MOST_DEEP:
         raise ValueError(f"secret takes values of at most {_MOST_DEEP} levels")
     if isinstance(value, str):
@@ -296,4 +296,4 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "named": _named,
     "secret": _secret,
 }
-"""Each function by the name that conditions call it by."""
+"""The functions, by the names that conditions use."""

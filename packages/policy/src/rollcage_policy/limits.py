@@ -1,6 +1,6 @@
-"""What a run may use up, as data: calls, cost, tokens, time, rate, concurrency; and loops.
+"""Limits as data: calls, cost, tokens, time, rate, concurrency; and loop detection.
 
-`rollcage_policy.meter` keeps count of it.
+`rollcage_policy.meter` counts them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _UNITS: Final = {
 
 
 class Rate(NamedTuple):
-    """So many calls in any span of so many seconds."""
+    """A number of calls in any span of a number of seconds."""
 
     calls: int
     seconds: int
@@ -75,28 +75,27 @@ class _Model(BaseModel):
 
 
 class Limit(_Model):
-    """What calls of these tools, by these agents, may use up together.
+    """What calls of these tools, by these agents, may use together.
 
-    Each of the resources that is given is a limit of its own.
+    Each resource that is given is a limit of its own.
 
     Attributes:
         id: the name under which its verdicts are recorded.
         tools: globs over the names of tools and models.
         agents: globs over the names of agents; `""` is the name of one that has none.
         kinds: whether it counts tool calls, model calls, or both.
-        per: over what it counts: the whole run, or each tool or each agent on its own.
+        per: what it is counted for: the whole run, or each tool or each agent separately.
         calls: how many calls.
         cost: how much, by the policy's prices, in their currency.
         tokens: how many tokens, of input and output together.
         seconds: how long after the session was opened (`per="run"`), or after the first call of
             the tool or agent, calls may begin.
-        rate: how many calls within a span of time, as `10/min`. Calls that are answered from the
-            recording do not count.
-        concurrency: how many calls at once.
-        failed: whether a call that failed has used up its place among `calls` and `rate`, and its
-            price: it has (`count`), or it gives them back (`free`).
-        decision: what a call gets for which there is no room: `deny` or `ask`.
-        reason: what is said then; by default, which limit it is.
+        rate: how many calls within a span of time, as `10/min`. Replayed calls do not count.
+        concurrency: how many calls at the same time.
+        failed: whether a failed call counts for `calls`, `rate` and cost (`count`), or not
+            (`free`).
+        decision: the decision on a call beyond the limit: `deny` or `ask`.
+        reason: the reason that is given; by default, which limit was reached.
         remedy: what may be done instead.
     """
 
@@ -129,17 +128,17 @@ class Limit(_Model):
 
 
 class Loops(_Model):
-    """When an agent goes round in circles. Each agent is looked at on its own, in each branch.
+    """Loop detection. Each agent is checked separately, in each branch.
 
     Attributes:
         id: the name under which its verdicts are recorded.
-        same: how often the same call, arguments included, may come in a row.
-        within: where given, how many of the agent's last calls `same` is counted in, instead.
-        alternating: how often two calls may take turns: A-B is once, A-B-A-B twice.
-        ignore: globs over the names of tools that are called again and again by design; what they
-            do is not looked at.
-        decision: what the next call of the circle gets: `deny` or `ask`.
-        reason: what is said then; by default, what was noticed.
+        same: how often the same call, arguments included, may be made in a row.
+        within: if given, `same` is counted within this many of the agent's last calls instead.
+        alternating: how often two calls may alternate: A-B is once, A-B-A-B twice.
+        ignore: globs over the names of tools that are called repeatedly by design; their calls are
+            ignored.
+        decision: the decision on the next call of the loop: `deny` or `ask`.
+        reason: the reason that is given; by default, the loop that was detected.
         remedy: what may be done instead.
     """
 
@@ -176,14 +175,14 @@ class Limits(_Model):
         return self
 
     def __bool__(self) -> bool:
-        """Whether there is anything to keep count of."""
+        """Whether there is anything to count."""
         return bool(self.rules) or self.loops is not None
 
     @classmethod
     def of(cls, data: Any) -> Limits:
-        """The limits that these data, as of a policy file, say.
+        """The limits in data of a policy file.
 
         Raises:
-            pydantic.ValidationError: they are none.
+            pydantic.ValidationError: the data are not limits.
         """
         return cls.model_validate(data)

@@ -1,7 +1,7 @@
-"""Keeps count of what a run uses up, and says where a limit of the policy is reached.
+"""Counts what a run uses, and decides when a limit of the policy is reached.
 
-One lock stands around all of it: of any number of threads, exactly as many calls pass as a limit
-has room for. Whatever goes wrong in here denies.
+One lock guards all of it: with any number of threads, exactly as many calls pass as a limit allows.
+The meter fails closed: any error in here denies.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from rollcage_policy.prices import PICO, Price, Prices
 
 __all__ = ["Meter", "Ticket"]
 
-_CACHED: Final = 4096  # kinds of calls of which it is remembered what concerns them
+_CACHED: Final = 4096  # kinds of calls whose price and limits are cached
 _FREE: Final = Price(0, 0, 0)
 
 
 class _ClockFailed(Exception):
-    """The clock raised, went backwards, or gave no time."""
+    """The clock raised, went backwards, or returned no time."""
 
 
 class Ticket:
-    """What a call has taken of the limits; `Meter.end` gives back what it did not use up.
+    """What a call has reserved of the limits; `Meter.end` releases what it did not use.
 
     Attributes:
-        verdict: what the limits say of the call; None: there is room for it.
-        paced: a limit says how many calls may begin within a span of time.
+        verdict: the limits' verdict on the call; None: it is within all of them.
+        paced: whether a limit bounds how many calls may begin within a time span.
 
-    The rest is the meter's, under its lock.
+    The other attributes are the meter's, under its lock.
     """
 
     __slots__ = ("_meter", "ended", "paced", "price", "seen", "start", "taken", "verdict", "view")
@@ -53,16 +53,16 @@ class Ticket:
         self.ended = False
 
     def over(self, verdict: Verdict) -> Verdict:
-        """What the policy and the limits say together: deny over ask over allow."""
+        """The combined verdict of the policy and the limits: deny over ask over allow."""
         own = self.verdict
         if own is None or verdict.decision == "deny":
             return verdict
         return own if own.decision == "deny" or verdict.decision == "allow" else verdict
 
     def pace(self) -> Verdict | None:
-        """Ask for the call to begin now: what the rates say of it; None: it may.
+        """The rate limits' verdict on beginning the call now; None: it may begin.
 
-        To be asked where the call will run: one that is answered from the recording has no rate.
+        To be called only if the call will run: a replayed call does not count for rates.
         """
         return self._meter.pace(self)
 
@@ -76,13 +76,13 @@ class Ticket:
 class Meter:
     """Counts the calls of one session against the limits of its policy. Thread-safe.
 
-    A session that resumes a run counts what it replays: it is one job, with one budget.
+    A session that resumes a run counts replayed steps too: it is one job, with one budget.
 
     Args:
-        limits: what may be used up.
+        limits: the limits.
         prices: what calls cost.
-        clock: monotonic time in ns. Where it raises or goes backwards, calls that a limit of time
-            or rate concerns are denied.
+        clock: monotonic time in ns. If it raises or goes backwards, calls under a limit of time or
+            rate are denied.
     """
 
     def __init__(self, limits: Limits, prices: Prices, clock: Callable[[], int]) -> None:
@@ -102,12 +102,12 @@ class Meter:
         if any(each.nanoseconds is not None for each in self._bounds):
             try:
                 self._opened = self._now()
-            except _ClockFailed:  # each call that it concerns says so
+            except _ClockFailed:  # reported on each call that depends on the clock
                 self._opened = None
 
     @property
     def spent(self) -> Spent:
-        """What was used up so far."""
+        """What was used so far."""
         with self._lock:
             return Spent(self._calls, self._tokens, self._cost / PICO)
 
@@ -124,21 +124,21 @@ class Meter:
             self._tokens += tokens
 
     def take(self, view: StepView, place: Hashable = None) -> Ticket:
-        """Take what a call needs of each limit: all of it, or nothing where that denies.
+        """Reserve what a call needs of each limit: all of it, or nothing if a limit denies.
 
         Args:
             view: the call.
-            place: what names this very call, where a framework makes it again: a retry is no loop.
+            place: identifies the call if a framework makes it again: a retry is not a loop.
         """
         try:
             with self._lock:
                 return self._take(view, place)
         except _ClockFailed as failed:
-            said = f"the clock can't be read: {failed}"
-            return Ticket(self, view, Verdict("deny", said, "clock_error", "limits"))
+            reason = f"the clock can't be read: {failed}"
+            return Ticket(self, view, Verdict("deny", reason, "clock_error", "limits"))
         except Exception as error:  # noqa: BLE001 - whatever fails in here, the call must not run
-            said = f"the limits failed: {type(error).__name__}"
-            return Ticket(self, view, Verdict("deny", said, "limit_error", "limits"))
+            reason = f"the limits failed: {type(error).__name__}"
+            return Ticket(self, view, Verdict("deny", reason, "limit_error", "limits"))
 
     def pace(self, ticket: Ticket) -> Verdict | None:
         """See `Ticket.pace`."""
@@ -148,8 +148,8 @@ class Meter:
         except _ClockFailed as failed:
             return Verdict("deny", f"the clock can't be read: {failed}", "clock_error", "limits")
         except Exception as error:  # noqa: BLE001 - whatever fails in here, the call must not run
-            said = f"the limits failed: {type(error).__name__}"
-            return Verdict("deny", said, "limit_error", "limits")
+            reason = f"the limits failed: {type(error).__name__}"
+            return Verdict("deny", reason, "limit_error", "limits")
 
     def end(
         self,
@@ -159,14 +159,14 @@ class Meter:
         failed: bool = False,
         usage: Mapping[str, int] | None = None,
     ) -> None:
-        """A call is over. What it did not use up is given back; a second end says nothing.
+        """End a call and release what it did not use; ending it twice has no effect.
 
         Args:
-            ticket: what it took.
-            made: whether it ran, or was answered from the recording; one that was refused, or did
-                not begin, gives everything back.
+            ticket: what it has reserved.
+            made: whether it ran or was replayed; if it was refused or did not begin, everything is
+                released.
             failed: whether it raised.
-            usage: what a model used: `input_tokens` and `output_tokens`.
+            usage: a model's usage: `input_tokens` and `output_tokens`.
         """
         with self._lock:
             if ticket.ended:
@@ -181,10 +181,10 @@ class Meter:
     def _now(self) -> int:
         try:
             now = self._clock()
-        except Exception as error:  # noqa: BLE001 - a clock of the user's own
+        except Exception as error:  # noqa: BLE001 - the user's own clock
             raise _ClockFailed(f"the clock raised {type(error).__name__}") from None
         if type(now) is not int:
-            raise _ClockFailed("the clock gave no time")
+            raise _ClockFailed("the clock returned no time")
         if self._last is not None and now < self._last:
             raise _ClockFailed("the clock went backwards")
         self._last = now
@@ -225,8 +225,8 @@ class Meter:
             verdict = _stronger(verdict, bound.room(count, view, price, now))
         seen: Seen | None = None
         if self._circles is not None:
-            said, seen = self._circles.look(view, place)
-            verdict = _stronger(verdict, said)
+            loop, seen = self._circles.look(view, place)
+            verdict = _stronger(verdict, loop)
         ticket = Ticket(self, view, verdict)
         if verdict is not None and verdict.decision == "deny":
             return ticket
@@ -251,9 +251,9 @@ class Meter:
         now = self._now()
         asked = None if ticket.verdict is None else ticket.verdict.rule
         for bound, count in paced:
-            said = bound.pace(count, ticket.view, now)
-            if said is not None and asked != bound.limit.id:
-                return Verdict("deny", said.reason, said.code, said.rule, said.remedy)
+            refusal = bound.pace(count, ticket.view, now)
+            if refusal is not None and asked != bound.limit.id:
+                return Verdict("deny", refusal.reason, refusal.code, refusal.rule, refusal.remedy)
         for _, count in paced:
             count.starts.append(now)
         ticket.start = now
@@ -275,7 +275,7 @@ class Meter:
                     with contextlib.suppress(ValueError):  # by now, it may be out of the span
                         count.starts.remove(ticket.start)
             elif view.kind == "model" and usage is None and not failed:
-                count.untold = view.name
+                count.uncounted = view.name
         self._tokens += tokens
         self._cost += cost
         if not made:
@@ -286,11 +286,11 @@ class Meter:
 
 
 def _used(usage: Mapping[str, int] | None, price: Price) -> tuple[int, int]:
-    """The tokens that a model used, and what they cost."""
+    """The tokens that a model used, and their cost."""
     if not usage:
         return 0, 0
-    asked, said = (max(usage.get(name, 0), 0) for name in ("input_tokens", "output_tokens"))
-    return asked + said, asked * (price.input or 0) + said * (price.output or 0)
+    read, written = (max(usage.get(name, 0), 0) for name in ("input_tokens", "output_tokens"))
+    return read + written, read * (price.input or 0) + written * (price.output or 0)
 
 
 def _stronger(one: Verdict | None, other: Verdict | None) -> Verdict | None:

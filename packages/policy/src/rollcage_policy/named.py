@@ -1,7 +1,7 @@
 """What the user named: whether a value stands in the user input.
 
-A value that does is allowed more, so nothing is made alike here that may be something else: other
-than in `leaves`, only case, width of blanks and the composition of letters are left aside.
+A value that the user named may be allowed more, so different values must not be treated as equal:
+unlike in `leaves`, only case, width of blanks and the composition of letters are normalised.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ class Named:
     """
 
     def __init__(self, texts: str | Iterable[str]) -> None:
-        said = [texts] if isinstance(texts, str) else list(texts)
-        self._texts = tuple(_form(text) for text in said)
+        given = [texts] if isinstance(texts, str) else list(texts)
+        self._texts = tuple(_form(text) for text in given)
         self._hosts = frozenset(host for text in self._texts for host in _HOST.findall(text))
 
     def __call__(self, value: object) -> bool:
         """Whether the user named a value, or each of a list of them.
 
-        It must stand there as a whole: `ann@example.com` is not named by `joann@example.com`, nor
-        by `ann@example.com.evil.example`. The host of a web address that the user gave is named.
-        Nothing is in no list, so an empty one is not named.
+        It must be there as a whole: `ann@example.com` is not named by `joann@example.com`, nor by
+        `ann@example.com.evil.example`. The host of a web address that the user gave is named. An
+        empty list is not named.
 
         Raises:
-            ValueError: a value that nobody would write down: null, a truth value, a map.
+            ValueError: a value that nobody would write: null, a boolean, a map.
         """
         if isinstance(value, list | tuple):
             each = cast("list[object]", value)
@@ -60,7 +60,7 @@ class Named:
 
 
 def _written(value: object) -> str:
-    """A value as somebody would write it."""
+    """A value as a user would write it."""
     if isinstance(value, str) and len(value) <= _MOST_TEXT:
         return value
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):

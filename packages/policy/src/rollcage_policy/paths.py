@@ -1,13 +1,13 @@
-"""Whether a path lies in a folder, however it is written, and whatever links are on the way.
+"""Whether a path lies in a folder, however it is spelled, and whatever links it goes through.
 
-A path is resolved as the kernel would, link by link, and compared by what the directories *are*
-(device and inode), not by how they are spelled. Where two programs would read it differently, all
-readings are resolved; where these do not agree, nobody can tell, and it is refused. What some
-programs expand or decode first (`~`, `$NAME`, `%2e`, `file:`) is refused, never interpreted.
+A path is resolved as the kernel would, link by link, and directories are compared by identity
+(device and inode), not by spelling. If two programs could read it differently, all readings are
+resolved; if these disagree, it is refused. Spellings that some programs expand or decode first
+(`~`, `$NAME`, `%2e`, `file:`) are refused, never interpreted.
 
-It is a look at one moment. Whoever can swap a directory for a link between this look and the
-tool's own can still lead it elsewhere: against that only tools help that hold directories open, as
-those of `rollcage_toolbox.Workspace` do. Nor can a path tell that a file has a second name (a hard
+This is a check at one moment. Anyone who can replace a directory by a link between this check and
+the tool's access can still redirect it: only tools that hold directories open prevent that, as
+those of `rollcage_toolbox.Workspace` do. Nor does a path show that a file has a second name (a hard
 link).
 """
 
@@ -35,11 +35,11 @@ _UNSEEN: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
 
 
 class PathInvalid(ValueError):
-    """A path that not all programs read the same, or of which nobody can tell where it leads."""
+    """A path that programs may read differently, or whose target is unknown."""
 
 
 class _Node(NamedTuple):
-    """What a directory or file is, whatever its name."""
+    """The identity of a directory or file, whatever its name."""
 
     device: int
     inode: int
@@ -49,13 +49,13 @@ def within(path: str | Iterable[str], root: str, base: str | None = None) -> boo
     """Whether a path is a folder or lies below it; of several paths, whether all do.
 
     Args:
-        path: what is asked about. It need not exist; what it leads through must be readable.
+        path: the path to check. It need not exist; the directories on its way must be readable.
         root: the folder; an absolute path of a directory that exists.
-        base: what the tool takes a relative path from. Without it, one has to lead to the same
-            side from the root and from the working directory.
+        base: the directory that the tool resolves relative paths from. Without it, a relative path
+            has to give the same answer from the root and from the working directory.
 
     Raises:
-        PathInvalid: it can't be told: not plainly written, readings that differ, a loop of links,
+        PathInvalid: that is unknown: an ambiguous spelling, readings that differ, a loop of links,
             a directory that can't be inspected.
     """
     if not isinstance(path, str):
@@ -89,7 +89,7 @@ def _texts(paths: Iterable[str]) -> list[str]:
 
 
 def _readings(base: str, path: str) -> set[str]:
-    """The path as the kernel takes it, and as those do that drop `name/..` first."""
+    """The path as the kernel reads it, and as programs that drop `name/..` first do."""
     whole = base.rstrip("/") + "/" + path
     if ".." not in path.split("/"):
         return {whole}
@@ -97,20 +97,20 @@ def _readings(base: str, path: str) -> set[str]:
 
 
 def _directory(folder: str) -> _Node:
-    """What a folder is, that the policy names."""
+    """The identity of a folder that the policy names."""
     if not folder.startswith("/") or "\0" in folder:
         raise PathInvalid("the folder of a rule is an absolute path")
     try:
         found = os.stat(folder)  # noqa: PTH116 - one call, and a text at hand
     except OSError as error:
-        raise PathInvalid(f"the folder of a rule can't be looked at: {error.strerror}") from None
+        raise PathInvalid(f"the folder of a rule can't be read: {error.strerror}") from None
     if not stat.S_ISDIR(found.st_mode):
-        raise PathInvalid("the folder of a rule is no directory")
+        raise PathInvalid("the folder of a rule is not a directory")
     return _Node(found.st_dev, found.st_ino)
 
 
 def _trail(path: str) -> set[_Node]:
-    """All directories in which a path (absolute) lies in the end, and what it is itself."""
+    """All directories that an absolute path, once resolved, lies in, and the path itself."""
     todo = _names(path)
     at: list[str] = []
     nodes: list[_Node] = []
@@ -146,7 +146,7 @@ def _names(path: str) -> list[str]:
 
 
 def _look(at: list[str], name: str) -> _Node | str | None:
-    """What is there: a directory or file, the target of a link, or None where nothing is."""
+    """What exists there: a directory or file, the target of a link, or None."""
     path = "/" + "/".join([*at, name])
     try:
         found = os.lstat(path)
@@ -157,7 +157,7 @@ def _look(at: list[str], name: str) -> _Node | str | None:
         raise PathInvalid(f"the path can't be followed: {error.strerror}") from None
     if link is None:
         return _Node(found.st_dev, found.st_ino)
-    if at[:1] == ["proc"]:  # links that the kernel makes up lead elsewhere than they say
+    if at[:1] == ["proc"]:  # the kernel's magic links lead elsewhere than their text says
         raise PathInvalid("a link of /proc leads where its text does not say")
     return link
 
@@ -166,7 +166,7 @@ def _look(at: list[str], name: str) -> _Node | str | None:
 
 
 def _check_written(path: str) -> None:
-    """Refuse what not all programs take for the same path."""
+    """Refuse spellings that programs may read as different paths."""
     if not path or not path.strip():
         raise PathInvalid("an empty path")
     if len(path) > _LONGEST or len(path.encode("utf-8", "surrogatepass")) > _LONGEST:

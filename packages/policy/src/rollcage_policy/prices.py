@@ -1,4 +1,4 @@
-"""What calls cost: prices as data, and the sums in exact numbers."""
+"""Prices of calls as data, and exact sums."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Amount = Annotated[FiniteFloat, Field(ge=0, le=1e9)]
 
 
 class ModelPrice(BaseModel):
-    """What a million tokens cost."""
+    """The price of a million tokens."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
@@ -27,7 +27,7 @@ class ModelPrice(BaseModel):
 
 
 class Price(NamedTuple):
-    """What one call costs, in 1/PICO: by itself, and for each token; None where that is unknown."""
+    """The price of one call, in 1/PICO: by itself, and for each token; None if unknown."""
 
     call: int
     input: int | None
@@ -37,13 +37,13 @@ class Price(NamedTuple):
 class Prices(BaseModel):
     """The prices of a policy, in one currency: its `[prices]`.
 
-    In a file, the prices of tools stand beside `models`: `"send_sms" = 0.05`.
+    In a file, the prices of tools are written next to `models`: `"send_sms" = 0.05`.
 
     Attributes:
-        calls: by a tool's or model's name or glob, what each call costs.
-        models: by a model's name or glob, what a million tokens cost.
+        calls: the price of each call, by a tool's or model's name or glob.
+        models: the price of a million tokens, by a model's name or glob.
 
-    Of several globs that match a name, the longest counts; a name itself counts before all globs.
+    If several globs match a name, the longest one counts; an exact name counts before all globs.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
@@ -65,7 +65,7 @@ class Prices(BaseModel):
         return {"calls": {**calls, **beside}, "models": given.get("models", {})}
 
     def of(self, kind: str, name: str) -> Price:
-        """What a call of a tool or model costs. A tool that no price names is free."""
+        """The price of a call of a tool or model. A tool without a price is free."""
         call = round((_find(self.calls, name) or 0.0) * PICO)
         if kind != "model":
             return Price(call, 0, 0)
@@ -76,7 +76,7 @@ class Prices(BaseModel):
 
 
 def _find(named: Mapping[str, P], name: str) -> P | None:
-    """What stands at this name, or at the longest glob that matches it."""
+    """The entry of this name, or of the longest glob that matches it."""
     if name in named:
         return named[name]
     globs = [glob for glob in named if fnmatchcase(name, glob)]

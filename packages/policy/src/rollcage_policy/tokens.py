@@ -1,4 +1,4 @@
-"""The tokens of a condition, and what its texts in quotes say."""
+"""The tokens of a condition, and the values of its string literals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NEXT: Final = re.compile(
 
 
 class ConditionInvalid(ValueError):
-    """A condition that can't be used; the message says why, and where in it."""
+    """A condition that can't be used; the message says why, and at which position."""
 
 
 class Token(NamedTuple):
@@ -36,14 +36,14 @@ class Token(NamedTuple):
 
 
 END: Final = Token("end", "", -1)
-"""What stands before the first token, and after the last."""
+"""The token before the first one, and after the last."""
 
 
 def tokens(source: str) -> list[Token]:
     """All of a condition's tokens, without blanks and comments.
 
     Raises:
-        ExpressionInvalid: a character that begins none.
+        ConditionInvalid: a character that begins no token.
     """
     found: list[Token] = []
     at = 0
@@ -59,26 +59,26 @@ def tokens(source: str) -> list[Token]:
 
 
 def literal(token: Token) -> str | None:
-    """What a text in quotes says; None of anything else, and where that is not quite clear."""
+    """The value of a string literal; None for anything else, and if the value is ambiguous."""
     return _unquoted(token.text) if token.kind == "string" else None
 
 
 @functools.lru_cache(maxsize=256)
 def _unquoted(text: str) -> str | None:
-    """What a text in quotes says; None where CEL and Python might not agree on it."""
+    """The value of a string literal; None if CEL and Python might read it differently."""
     raw = text[0] in "rR"
     body = text[1:] if raw else text
     if body[0] not in "\"'" or (not raw and re.search(r"\\[^\\\"'nrtabfv]", body)):
         return None
     try:
-        said: object = ast.literal_eval(text)
+        value: object = ast.literal_eval(text)
     except (SyntaxError, ValueError):
         return None
-    return said if isinstance(said, str) else None
+    return value if isinstance(value, str) else None
 
 
 def place(source: str, at: int) -> str:
-    """Where in a condition something stands, counted from 1."""
+    """A position in a condition, counted from 1."""
     before = source[:at]
     line, column = before.count("\n") + 1, at - (before.rfind("\n") + 1) + 1
     return f"column {column}" if "\n" not in source else f"its line {line}, column {column}"
