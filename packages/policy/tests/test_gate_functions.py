@@ -151,8 +151,8 @@ def test_a_directory_that_cannot_be_looked_into_raises(root: Path) -> None:
 
 @pytest.mark.parametrize(
     ("folder", "says"),
-    [("relative", "absolute"), ("/a\0b", "absolute"), ("/not/there", "looked at"),
-     ("notes.txt", "no directory")],
+    [("relative", "absolute"), ("/a\0b", "absolute"), ("/not/there", "can't be read"),
+     ("notes.txt", "not a directory")],
 )  # fmt: skip
 def test_the_folder_of_a_rule_has_to_be_one(root: Path, folder: str, says: str) -> None:
     place = str(root / folder) if folder == "notes.txt" else folder

@@ -127,7 +127,7 @@ TOML = {
     ),
     "a constant's name": ("version = 1\n[constants]\n'a b' = 1\n", 3, "constants.a b", "pattern"),
     "a date": ("version = 1\n[constants]\nday = 2026-01-01\n", 3, "constants.day", "a date can't"),
-    "not a number": ("version = 1\n[constants]\nn = nan\n", 3, "constants.n", "no number to go by"),
+    "not a number": ("version = 1\n[constants]\nn = nan\n", 3, "constants.n", "not a usable number"),
     "a large number": (f"version = 1\n[constants]\nn = {2**53}\n", 3, "constants.n", "beyond 2^53"),
     "an unknown preset": (
         "version = 1\n[[presets]]\nuse = 'workspce'\n", 3, "presets[0].use",
@@ -391,7 +391,7 @@ def test_files_that_say_different_things_are_refused(tmp_path: Path) -> None:
     assert refused(path).splitlines() == [
         "policy.toml, line 6: limits.loops: another file says otherwise",
         "policy.toml, line 4: rules[0].id: a rule 'a' is there already (b.toml, line 3)",
-        "b.toml, line 2: default: included files disagree: say it in the file itself",
+        "b.toml, line 2: default: included files disagree: set it in the file itself",
         "b.toml, line 7: constants.root: another file says otherwise",
         "b.toml, line 9: prices.send: another file says otherwise",
     ]

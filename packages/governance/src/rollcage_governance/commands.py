@@ -79,7 +79,7 @@ def review(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Show what is proposed of a tool, and what that changes of what was approved."""
+    """Show the proposal of a tool, and what it changes of the approved one."""
     registry, kind = Registry(store), _kind(model)
     governed = registry.tool(name, kind=kind)
     differs = registry.diff(name, kind=kind)
@@ -347,11 +347,11 @@ def _contracts(found: Sequence[Source], named: Sequence[str] | None) -> list[Con
     return contracts_of(found)
 
 
-def _tell(governed: Governed, said: str, *, as_json: bool) -> None:
+def _tell(governed: Governed, status: str, *, as_json: bool) -> None:
     if as_json:
         print_json(governed_data(governed))
     else:
-        _print(Text(f"{visible(governed.name)} is {said}", style="green"))
+        _print(Text(f"{visible(governed.name)} is {status}", style="green"))
 
 
 def _print(text: Text) -> None:

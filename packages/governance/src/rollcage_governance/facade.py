@@ -1,4 +1,4 @@
-"""The tools that an agent gets, as they stand when its session opens, and whether a call is one."""
+"""The tools that an agent is granted when its session opens, and whether a call is of one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["FacadeSnapshot"]
 
 _log: Final = logging.getLogger("rollcage")
 
-_SEEN: Final = 4096  # contracts that are remembered; then all are looked at anew
+_SEEN: Final = 4096  # contracts that are cached; beyond that, all are checked anew
 _FORMAT: Final = "rollcage-facade/1"
 
 At = tuple[str, str]
@@ -30,18 +30,18 @@ At = tuple[str, str]
 
 
 class _Seen(NamedTuple):
-    """A contract that was looked at, and what it was then."""
+    """A contract that was checked, and its state at that time."""
 
     contract: Contract
     verdict: Verdict | None
     in_undo: Verdict | None
-    function: Callable[..., Any] | None  # the one body that it may have; None: an adapter's own
+    function: Callable[..., Any] | None  # the only body that it may have; None: an adapter's own
     parts: tuple[tuple[FunctionType, CodeType], ...]
     validator: Any  # of its model; None where it has a JSON Schema
     schema: Any  # a copy of that
 
     def holds(self) -> bool:
-        """Whether it still is that: for each call, so nothing is hashed here."""
+        """Whether it is unchanged; checked on each call, so nothing is hashed here."""
         for function, code in self.parts:
             if function.__code__ is not code:
                 return False
@@ -52,15 +52,15 @@ class _Seen(NamedTuple):
 
 
 class FacadeSnapshot(FacadeGuard):
-    """What an agent gets of a registry: a snapshot, which a session takes when it opens.
+    """A facade as of the opening of a session: the tools that its agent is granted.
 
     Attributes:
         name: its name.
-        tools: by name, the digest of each tool that it gives.
-        models: the same of models; None where it says nothing of models: none is in its packs.
-        digest: of both (SHA-256, hex).
-        known: all that the registry knows, by kind and name.
-        option: what a command needs to find its store: ` --store DIR`, or nothing.
+        tools: the digest of each tool that it grants, by name.
+        models: the same for models; None if no model is in its packs: then any model may be called.
+        digest: the digest of both (SHA-256, hex).
+        known: all tools and models of the registry, by kind and name.
+        option: the option of commands that names its store: ` --store DIR`, or nothing.
     """
 
     def __init__(
@@ -83,10 +83,10 @@ class FacadeSnapshot(FacadeGuard):
 
     @classmethod
     def of(cls, state: Lifecycle, name: str, where: str, option: str = "") -> FacadeSnapshot:
-        """The facade of this name, as things stand.
+        """The facade of this name, as it is now.
 
         Raises:
-            FacadeMissing: none is called so; says which there are, `where`.
+            FacadeMissing: there is none of this name; the message lists those in `where`.
         """
         packs = state.facades.get(name)
         if packs is None:
@@ -106,7 +106,7 @@ class FacadeSnapshot(FacadeGuard):
             pins[governed.kind][governed.name] = governed.pin.digest
             if governed.deprecated:
                 by, why = governed.said
-                _log.warning("%s %s is deprecated by %s: %s", *at, by, why or "no reason said")
+                _log.warning("%s %s is deprecated by %s: %s", *at, by, why or "no reason given")
         models = pins["model"] if about_models else None
         return cls(name, pins["tool"], models, state.tools, option)
 
@@ -114,7 +114,7 @@ class FacadeSnapshot(FacadeGuard):
     def recorded(
         cls, data: Mapping[str, Any], state: Lifecycle, option: str = ""
     ) -> FacadeSnapshot:
-        """The facade that a run was given, by its trace; `state` says what was approved else."""
+        """The facade of a run, from its trace; `state` is the registry's current state."""
         return cls(str(data["name"]), data["tools"], data["models"], state.tools, option)
 
     def as_data(self) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class FacadeSnapshot(FacadeGuard):
         }  # fmt: skip
 
     def within(self, outer: FacadeGuard) -> FacadeSnapshot:
-        """What a session inside another one gets: what both give."""
+        """The facade of a session inside another one: the tools that both grant."""
         if not isinstance(outer, FacadeSnapshot):
             raise TypeError(f"{outer!r} has nothing in common with a facade of a registry")
         tools = {n: pin for n, pin in self.tools.items() if outer.tools.get(n) == pin}
@@ -149,26 +149,26 @@ class FacadeSnapshot(FacadeGuard):
         kind: str = "tool",
         undo: bool = False,
     ) -> Verdict | None:
-        """Why a call must not be made; None where it may.
+        """A denial if a call must not be made; None if it may.
 
-        A contract is looked at when it is first seen. From then on it costs a look into a dict, and
-        whether its functions still have the code that they had.
+        A contract is checked when it is first seen. After that, a call costs a dict lookup and a
+        check that its functions still have the same code.
 
         Args:
-            contract: the tool's.
-            body: the function that would be called, where the caller knows it.
+            contract: the tool's contract.
+            body: the function that would be called, if the caller knows it.
             kind: `tool` or `model`.
-            undo: it undoes something: whatever was approved once may do that, for what it had
-                done has to be undone even where the tool was frozen or changed since.
+            undo: whether the call undoes something: any tool that was ever approved may do that,
+                since effects have to be undone even if the tool was frozen or changed since.
         """
         seen = self._seen.get((kind, id(contract)))
         try:
             if seen is None or seen.contract is not contract or not seen.holds():
                 seen = self._look(contract, kind)
-        except Exception as error:  # noqa: BLE001 - what can't be looked at was not approved
-            _log.warning("%s %s can't be looked at: %s", kind, contract.name, error)
-            said = f"The {kind} {contract.name} can't be compared with what was approved"
-            return self._denied("tool_changed", said)
+        except Exception as error:  # noqa: BLE001 - a tool that can't be checked is not approved
+            _log.warning("%s %s can't be checked: %s", kind, contract.name, error)
+            reason = f"The {kind} {contract.name} can't be compared with what was approved"
+            return self._denied("tool_changed", reason)
         verdict = seen.in_undo if undo else seen.verdict
         if verdict is None and body is not None and seen.function not in (None, body):
             return self._denied(
@@ -178,22 +178,22 @@ class FacadeSnapshot(FacadeGuard):
         return verdict
 
     def refusal(self, contract: Contract, verdict: Verdict, *, kind: str = "tool") -> ToolRefused:
-        """The error that says so to whoever wants to give an agent this tool, and what to do."""
+        """The error for a caller that tries to give an agent this tool, with what to do."""
         differs = self.diff(contract, kind=kind) if verdict.code == "tool_changed" else ""
-        said = f"{verdict.reason}, by the facade {self.name!r}."
-        said += f"\n{differs}\n" if differs else " "
-        said += f"Next: {self.next_step(contract.name, verdict.code, kind=kind)}"
-        return ToolRefused(said, contract, verdict.code, differs)
+        message = f"{verdict.reason}, by the facade {self.name!r}."
+        message += f"\n{differs}\n" if differs else " "
+        message += f"Next: {self.next_step(contract.name, verdict.code, kind=kind)}"
+        return ToolRefused(message, contract, verdict.code, differs)
 
     def diff(self, contract: Contract, *, kind: str = "tool") -> str:
-        """How a tool differs from what was approved, by field; empty where nothing is known."""
+        """How a tool differs from what was approved, by field; empty if none was approved."""
         governed = self.known.get((kind, contract.name))
         if governed is None or governed.pin is None:
             return ""
         return diff(governed.pin.contract, described(contract)[0])
 
     def next_step(self, name: str, code: str, *, kind: str = "tool") -> str:
-        """What somebody can do for a tool that was denied with this code."""
+        """The command that helps with a tool that was denied with this code."""
         model, at = " --model" if kind == "model" else "", self.option
         governed = self.known.get((kind, name))
         if code == "tool_frozen":
@@ -205,7 +205,7 @@ class FacadeSnapshot(FacadeGuard):
         given = f"{name}{model}" if model else "MODULE:FUNCTION"
         return f"rollcage tools propose {given}{at}; then let another person approve it"
 
-    # --- looking at a contract -------------------------------------------------------------------
+    # --- checking a contract ---------------------------------------------------------------------
 
     def _look(self, contract: Contract, kind: str) -> _Seen:
         verdict, in_undo, codes = self._compared(contract, kind)
@@ -223,29 +223,29 @@ class FacadeSnapshot(FacadeGuard):
     def _compared(
         self, contract: Contract, kind: str
     ) -> tuple[Verdict | None, Verdict | None, tuple[Code, ...]]:
-        """What is said of a contract, then in an undo; and the code that it has."""
+        """The verdicts on a contract, in a call and in an undo; and the code that it has."""
         name = contract.name
         if kind == "model" and self.models is None:
             return None, None, ()
         try:
             fields, codes = described(contract)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is not what was approved
-            said = f"The {kind} {name} can't be compared with what was approved"
+        except Exception as error:  # noqa: BLE001 - a tool that can't be described is not approved
+            reason = f"The {kind} {name} can't be compared with what was approved"
             _log.warning("%s %s can't be described: %s", kind, name, error)
-            denied = self._denied("tool_changed", said)
+            denied = self._denied("tool_changed", reason)
             return denied, denied, ()
         digest, governed = digest_of(fields), self.known.get((kind, name))
         if self._pin(kind, name) == digest:
             return None, None, codes
         denied = self._refusal(kind, name, fields)
         if denied.code == "tool_changed" and governed is not None and governed.pin is not None:
-            told = diff(governed.pin.contract, fields)
-            _log.warning("%s %s is not what was approved:\n%s", kind, name, told)
+            differs = diff(governed.pin.contract, fields)
+            _log.warning("%s %s is not what was approved:\n%s", kind, name, differs)
         then = governed is not None and digest in governed.approved
         return denied, None if then else denied, codes
 
     def _refusal(self, kind: str, name: str, fields: Mapping[str, Any]) -> Verdict:
-        """Why something is not given, whose digest is not among the pins."""
+        """The denial of a tool whose digest is not pinned."""
         governed = self.known.get((kind, name))
         pin = None if governed is None else governed.pin
         if governed is not None and governed.frozen:
@@ -253,15 +253,15 @@ class FacadeSnapshot(FacadeGuard):
         if self._pin(kind, name) is not None or (
             pin is not None and pin.digest != digest_of(fields)
         ):
-            said = f"The {kind} {name} is not what was approved"
+            reason = f"The {kind} {name} is not what was approved"
             differs = [] if pin is None else changed(pin.contract, fields)
             if differs:
-                said += f": other {', '.join(differs)}"
-            return self._denied("tool_changed", said)
+                reason += f": other {', '.join(differs)}"
+            return self._denied("tool_changed", reason)
         if pin is not None:
-            said = f"The {kind} {name} is not one of those that this agent has"
-            return self._denied("tool_outside_facade", said)
+            reason = f"The {kind} {name} is not one of those that this agent has"
+            return self._denied("tool_outside_facade", reason)
         return self._denied("tool_unapproved", f"The {kind} {name} is not approved")
 
-    def _denied(self, code: str, said: str) -> Verdict:
-        return Verdict("deny", said, code, f"facade {self.name}", "Go on without it.")
+    def _denied(self, code: str, reason: str) -> Verdict:
+        return Verdict("deny", reason, code, f"facade {self.name}", "Go on without it.")

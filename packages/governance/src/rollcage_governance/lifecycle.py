@@ -1,13 +1,13 @@
-"""Every transition of a governed tool, and the state that they lead to (DESIGN §5).
+"""Every transition of a governed tool, and the resulting state (DESIGN §5).
 
 ::
 
     proposed ──> approved ──> active in a pack ──> exposed by a facade of that pack
         └─────> rejected          frozen <──> unfrozen, deprecated
 
-A tool that is proposed anew keeps what is pinned of it until the new proposal is approved. The
-state is what all lines of the registry lead to; a line that could not be written is one that can't
-be read either.
+A tool that is proposed again keeps its pin until the new proposal is approved. The state results
+from all lines of the registry; a line that the registry would not have written is refused when it
+is read, too.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ BEGINS: Final = "registry.started"
 
 Kind = Literal["tool", "model"]
 Status = Literal["proposed", "rejected", "approved", "active", "frozen", "deprecated"]
-"""Where a tool stands: `approved` in no pack, or `active` in one; the last two override that."""
+"""The status of a tool: `approved` in no pack, or `active` in one; the last two override that."""
 
 
 class NotAllowed(ValueError):
-    """A transition that the state does not allow; the message says why, and what would."""
+    """A transition that the state does not allow; the message says why, and what is needed."""
 
 
 # --- the state -----------------------------------------------------------------------------------
@@ -49,11 +49,11 @@ class NotAllowed(ValueError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Proposal:
-    """What somebody proposed, and nobody decided on yet.
+    """A proposal that is not decided yet.
 
     Attributes:
-        digest: of what is described.
-        contract: what is described, by field.
+        digest: the digest of `contract`.
+        contract: the description of the tool, by field.
         by: who proposed it.
         why: their reason.
         time: when (Unix, µs).
@@ -68,11 +68,11 @@ class Proposal:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pin:
-    """What was approved of a tool.
+    """The approved description of a tool.
 
     Attributes:
-        digest: of what is pinned.
-        contract: what is pinned, by field.
+        digest: the digest of `contract`.
+        contract: the pinned description, by field.
         proposed_by: who proposed it.
         approved_by: who approved it.
         time: when that was (Unix, µs).
@@ -92,13 +92,13 @@ class Governed:
     Attributes:
         kind: `tool` or `model`.
         name: its name.
-        pin: what was approved of it; None where nothing ever was.
-        proposal: what is proposed and not decided on; None where nothing is.
-        packs: where it is active.
-        frozen: nobody gets it until it is unfrozen.
-        deprecated: it is in no further pack, and whoever has it is warned.
-        approved: the digests of all that was ever approved of it.
-        said: what was last said of it, and by whom.
+        pin: its approved description; None if none was ever approved.
+        proposal: its undecided proposal; None if there is none.
+        packs: the packs that it is active in.
+        frozen: whether no session gets it until it is unfrozen.
+        deprecated: whether it can't be added to packs, and sessions that have it warn.
+        approved: the digests of all its descriptions that were ever approved.
+        said: who made its last transition, and why.
     """
 
     kind: Kind
@@ -113,7 +113,7 @@ class Governed:
 
     @property
     def status(self) -> Status:
-        """Where it stands; see `Status`."""
+        """Its status; see `Status`."""
         if self.pin is None:
             return "rejected" if self.proposal is None else "proposed"
         if self.frozen:
@@ -127,9 +127,9 @@ class Lifecycle:
     """The state of a registry.
 
     Attributes:
-        tools: by kind and name.
-        facades: by name, their packs.
-        lines: how many lines led here.
+        tools: the tools, by kind and name.
+        facades: the packs of each facade, by name.
+        lines: how many lines were applied.
     """
 
     def __init__(self) -> None:
@@ -147,10 +147,10 @@ class Lifecycle:
         return dict(sorted(found.items()))
 
     def apply(self, line: Mapping[str, Any]) -> None:
-        """Go on with a line, which has passed its model.
+        """Apply a line that its model has validated.
 
         Raises:
-            NotAllowed: it is not allowed as things stand; nothing is changed.
+            NotAllowed: the state does not allow it; nothing is changed.
         """
         _TRANSITIONS[line["event"]](self, line)
         self.lines += 1
@@ -159,7 +159,7 @@ class Lifecycle:
         """A tool that the registry knows.
 
         Raises:
-            NotAllowed: it knows none of that name; says which there are.
+            NotAllowed: there is none of that name; the message lists those there are.
         """
         found = self.tools.get((kind, name))
         if found is None:
@@ -171,7 +171,7 @@ class Lifecycle:
     # --- transitions -----------------------------------------------------------------------------
 
     def _start(self, line: Mapping[str, Any]) -> None:
-        """The first line says nothing of tools."""
+        """The first line has no transition."""
 
     def _propose(self, line: Mapping[str, Any]) -> None:
         name, digest, contract = line["tool"], line["digest"], line["contract"]
@@ -264,8 +264,8 @@ class Lifecycle:
         return old
 
     def _set(self, old: Governed, line: Mapping[str, Any], **changes: Any) -> None:
-        said = line["by"], line["why"]
-        self.tools[line["kind"], old.name] = dataclasses.replace(old, said=said, **changes)
+        change = line["by"], line["why"]
+        self.tools[line["kind"], old.name] = dataclasses.replace(old, said=change, **changes)
 
 
 _TRANSITIONS: Final[dict[str, Callable[[Lifecycle, Mapping[str, Any]], None]]] = {

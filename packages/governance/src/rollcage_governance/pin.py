@@ -1,4 +1,4 @@
-"""What is pinned of a tool when it is approved, its digest, and what differs from it."""
+"""The description of a tool that an approval pins, its digest, and the differences from it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from rollcage_governance.source import Code, code_of
 
 __all__ = ["changed", "described", "diff", "digest_of"]
 
-_ABOUT: Final = ("undo", "observe", "probe")  # functions that a contract declares beside the body
+_ABOUT: Final = ("undo", "observe", "probe")  # functions that a contract declares besides the body
 _FORMAT: Final = "rollcage-tool/1"
 
 
 def described(contract: Contract) -> tuple[dict[str, Any], tuple[Code, ...]]:
-    """What makes a tool the one that was approved, as JSON data; and the code that it runs.
+    """The description of a tool that is compared with the approved one, as JSON; and its code.
 
-    What a framework adds when it takes a tool over (a title, the description once more) is left
-    out, so that a function declared once is the same tool in each of them.
+    What a framework adds to a tool (a title, the description again) is left out, so that a function
+    that is declared once is the same tool in each framework.
     """
     codes = {"code": code_of(contract.function)}
     codes |= {name: code_of(getattr(contract, name)) for name in _ABOUT}
@@ -60,7 +60,7 @@ def _no_secret(_secret: str) -> NoReturn:
 
 
 def digest_of(fields: Mapping[str, Any]) -> str:
-    """The digest that stands for a tool: SHA-256 (hex) over the JCS of what is pinned of it."""
+    """The digest that identifies a tool: SHA-256 (hex) of the JCS of its description."""
     return sha256(jcs([_FORMAT, dict(fields)])).hexdigest()
 
 
@@ -70,7 +70,7 @@ def _schema(contract: Contract) -> dict[str, Any]:
     schema = {name: each for name, each in whole.items() if name != "title"}
     if schema.get("description") == contract.description:
         del schema["description"]
-    if schema.get("additionalProperties") is True:  # as if it was not said
+    if schema.get("additionalProperties") is True:  # the default
         del schema["additionalProperties"]
     secret = contract.takes.secret
     if secret and isinstance(schema.get("properties"), Mapping):
@@ -83,13 +83,13 @@ def _schema(contract: Contract) -> dict[str, Any]:
 
 
 def _without_values(declared: Any) -> Any:
-    """A secret parameter's schema, without the values that it gives: one may be a real one."""
+    """A secret parameter's schema without default and example values: one may be a real secret."""
     if not isinstance(declared, Mapping):
         return declared
-    said: Mapping[str, Any] = declared
+    schema: Mapping[str, Any] = declared
     says_nothing = (None, "", False, True)
     return {
-        word: each for word, each in said.items() if word not in _VALUES or each in says_nothing
+        word: each for word, each in schema.items() if word not in _VALUES or each in says_nothing
     }
 
 
@@ -97,7 +97,7 @@ _VALUES: Final = frozenset({"const", "default", "enum", "example", "examples"})
 
 
 def _returns(returns: Any) -> Any:
-    """The schema of a return type; its name, where it has none."""
+    """The schema of a return type; its name, if it has none."""
     if returns is None or returns is Any:
         return None
     try:
@@ -116,7 +116,7 @@ def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """What differs, field by field, for people; empty where nothing does."""
+    """The differences, field by field, for people; empty if there are none."""
     parts: list[str] = []
     for name in changed(old, new):
         was, now = old.get(name), new.get(name)

@@ -1,4 +1,4 @@
-"""The registry of tools: who proposed, approved, froze what, and when; kept in the store."""
+"""The tool registry: who proposed, approved and froze which tools, and when; kept in the store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Tool = Contract | Callable[..., Any]
 
 
 class Facade(NamedFacade):
-    """The facade of this name, for `Session(gate=[…])`: what the registry of its store gives then.
+    """The facade of this name, for `Session(gate=[…])`; read from the registry of its store.
 
     ::
 
@@ -55,16 +55,16 @@ class Facade(NamedFacade):
 
 
 class Registry:
-    """The registry of a store: every transition of a tool is a line, who did it and why with it.
+    """The registry of a store: every transition of a tool is a line, with who made it and why.
 
-    Each call reads what stands there now, and any number of processes may write. A transition that
-    is not allowed raises, and nothing is written.
+    Each call reads the current lines, and any number of processes may write. A transition that is
+    not allowed raises, and nothing is written.
 
     Args:
         store: a folder, a URL, or a `Store` (see `rollcage.open_store`).
 
     Attributes:
-        option: what a command needs to find the store: ` --store URL`, or nothing.
+        option: the option of commands that names the store: ` --store URL`, or nothing.
     """
 
     def __init__(self, store: str | os.PathLike[str] | Store) -> None:
@@ -74,24 +74,24 @@ class Registry:
 
     @property
     def where(self) -> str:
-        """A name for it in messages."""
+        """Its name in messages."""
         return self._log.where
 
     # --- reading ---------------------------------------------------------------------------------
 
     def state(self) -> Lifecycle:
-        """Where every tool stands.
+        """The current state of every tool.
 
         Raises:
-            RegistryCorrupt: the first line that was changed, or that could not have been written.
+            RegistryCorrupt: names the first line that was changed or that is not allowed.
         """
         return self._followed(self._log.read())
 
     def tool(self, name: str, *, kind: Kind = "tool") -> Governed:
-        """Where a tool stands.
+        """The current state of a tool.
 
         Raises:
-            GovernanceError: nobody proposed one of that name.
+            GovernanceError: no tool of that name was proposed.
         """
         try:
             return self.state().known(kind, name)
@@ -108,7 +108,7 @@ class Registry:
         return [event for event in events if name in (event.get("tool"), event.get("facade"))]
 
     def facade(self, name: str) -> FacadeSnapshot:
-        """What a facade gives, as things stand.
+        """The tools that a facade grants now.
 
         Raises:
             FacadeMissing: there is none of that name.
@@ -116,13 +116,13 @@ class Registry:
         return FacadeSnapshot.of(self.state(), name, self.where, self.option)
 
     def recorded_facade(self, data: dict[str, Any]) -> FacadeSnapshot:
-        """The facade that a run had, by its `run.started`."""
+        """The facade of a run, from its `run.started`."""
         return FacadeSnapshot.recorded(data, self.state(), self.option)
 
     def diff(self, name: str, tool: Tool | None = None, *, kind: Kind = "tool") -> str:
-        """How a tool, or else what is proposed of it, differs from what was approved, by field.
+        """How a tool, or else its proposal, differs from the approved description, by field.
 
-        Where nothing was approved, everything is new. Empty where nothing differs.
+        If none was approved, everything is new. Empty if nothing differs.
         """
         governed = self.tool(name, kind=kind)
         pinned = {} if governed.pin is None else governed.pin.contract
@@ -131,7 +131,7 @@ class Registry:
         return diff(pinned, pinned if governed.proposal is None else governed.proposal.contract)
 
     def is_new(self, tool: Tool, *, kind: Kind = "tool") -> bool:
-        """Whether a tool, as it is now, is neither what was approved nor what is proposed."""
+        """Whether a tool, as it is now, is neither approved nor proposed."""
         data = _described(tool)
         governed = self.state().tools.get((kind, data["name"]))
         if governed is None:
@@ -144,7 +144,7 @@ class Registry:
     # --- transitions -----------------------------------------------------------------------------
 
     def propose(self, tool: Tool, *, by: str, why: str = "", kind: Kind = "tool") -> Governed:
-        """Propose a tool as it is now; a newer proposal takes the place of an older one.
+        """Propose a tool as it is now; a newer proposal replaces an older one.
 
         Args:
             tool: a function declared with `@rollcage.tool`, or a contract.
@@ -153,27 +153,27 @@ class Registry:
             kind: `tool` or `model`.
 
         Raises:
-            GovernanceError: it is what was approved, or proposed, already.
+            GovernanceError: it is approved or proposed already.
         """
         data = _described(tool)
-        said = {"digest": digest_of(data), "contract": data}
-        return self._moved("tool.proposed", data["name"], by, why, kind, said)
+        fields = {"digest": digest_of(data), "contract": data}
+        return self._moved("tool.proposed", data["name"], by, why, kind, fields)
 
     def approve(
         self, name: str, *, by: str, why: str = "", digest: str | None = None, kind: Kind = "tool"
     ) -> Governed:
-        """Approve what is proposed of a tool: from now on this, and nothing else, is the tool.
+        """Approve the proposal of a tool: from now on only this is the tool.
 
         Args:
             name: the tool's.
-            by: who approves; not who proposed it.
+            by: who approves; it must not be the proposer.
             why: their reason.
-            digest: of the proposal that was looked at (hex): another one is refused. None approves
-                whatever is proposed now.
+            digest: the digest of the reviewed proposal (hex): any other is refused. None approves
+                the current proposal, whatever it is.
             kind: `tool` or `model`.
 
         Raises:
-            GovernanceError: nothing is proposed, or something else, or by the same person.
+            GovernanceError: there is no proposal, or it has another digest or the same proposer.
         """
 
         def seen(state: Lifecycle) -> dict[str, Any]:
@@ -182,37 +182,37 @@ class Registry:
         return self._moved("tool.approved", name, by, why, kind, seen)
 
     def reject(self, name: str, *, by: str, why: str = "", kind: Kind = "tool") -> Governed:
-        """Turn down what is proposed of a tool; what was approved of it before stays."""
+        """Reject the proposal of a tool; what was approved before stays."""
         return self._moved("tool.rejected", name, by, why, kind)
 
     def activate(
         self, name: str, pack: str, *, by: str, why: str = "", kind: Kind = "tool"
     ) -> Governed:
-        """Put an approved tool into a pack; a pack is there once a tool is in it."""
+        """Add an approved tool to a pack; a pack exists once a tool is in it."""
         return self._moved("tool.activated", name, by, why, kind, {"pack": _said("pack", pack)})
 
     def deactivate(
         self, name: str, pack: str, *, by: str, why: str = "", kind: Kind = "tool"
     ) -> Governed:
-        """Take a tool out of a pack."""
+        """Remove a tool from a pack."""
         return self._moved("tool.deactivated", name, by, why, kind, {"pack": _said("pack", pack)})
 
     def freeze(self, name: str, *, by: str, why: str = "", kind: Kind = "tool") -> Governed:
-        """No session that opens from now on gets the tool, whichever its facade."""
+        """Withhold the tool from all sessions that open from now on, whatever their facade."""
         return self._moved("tool.frozen", name, by, why, kind)
 
     def unfreeze(self, name: str, *, by: str, why: str = "", kind: Kind = "tool") -> Governed:
-        """Give a frozen tool back to where it was active."""
+        """Make a frozen tool available again in its packs."""
         return self._moved("tool.unfrozen", name, by, why, kind)
 
     def deprecate(self, name: str, *, by: str, why: str = "", kind: Kind = "tool") -> Governed:
-        """Warn whoever gets the tool; it goes into no further pack."""
+        """Warn sessions that get the tool; it can't be added to further packs."""
         return self._moved("tool.deprecated", name, by, why, kind)
 
     def define_facade(
         self, name: str, packs: Sequence[str], *, by: str, why: str = ""
     ) -> FacadeSnapshot:
-        """Say which packs the agents of a facade get, from the next session on.
+        """Define the packs that a facade grants, from the next session on.
 
         Raises:
             GovernanceError: a pack in which no tool is active, or no pack at all.
@@ -230,10 +230,10 @@ class Registry:
         by: str,
         why: str,
         kind: Kind,
-        said: dict[str, Any] | Callable[[Lifecycle], dict[str, Any]] | None = None,
+        fields: dict[str, Any] | Callable[[Lifecycle], dict[str, Any]] | None = None,
     ) -> Governed:
         def make(state: Lifecycle) -> dict[str, Any]:
-            more = said(state) if callable(said) else said or {}
+            more = fields(state) if callable(fields) else fields or {}
             return {"kind": kind, "tool": name, **more}
 
         return self._write(event, by, why, make).tools[kind, name]
@@ -241,15 +241,15 @@ class Registry:
     def _write(
         self, event: str, by: str, why: str, make: Callable[[Lifecycle], dict[str, Any]]
     ) -> Lifecycle:
-        """Write one transition, where it is allowed as things stand; the state after it."""
-        said: dict[str, Any] = {"by": _person(by), "why": _text("why", why)}
+        """Write one transition, if the state allows it; returns the state after it."""
+        signed: dict[str, Any] = {"by": _person(by), "why": _text("why", why)}
         state = Lifecycle()
 
         def lines(before: list[Line]) -> list[dict[str, Any]]:
             nonlocal state
             state = self._followed(before)
             now = time_ns() // 1000
-            line = {"event": event, "time": now, **said, **make(state)}
+            line = {"event": event, "time": now, **signed, **make(state)}
             flaw = _flaw(line)
             if flaw:
                 raise GovernanceError(f"{event}: {flaw}")
@@ -272,8 +272,8 @@ class Registry:
             try:
                 state.apply(line)
             except NotAllowed as error:
-                said = f"a line that could not have been written: {error}"
-                raise RegistryCorrupt(self.where, number, said) from None
+                problem = f"a line that could not have been written: {error}"
+                raise RegistryCorrupt(self.where, number, problem) from None
         return state
 
 
@@ -314,7 +314,7 @@ def _text(what: str, text: object) -> str:
 
 
 def _flaw(line: dict[str, Any]) -> str:
-    """How a line differs from its model; empty where it does not."""
+    """How a line differs from its model; empty if it does not."""
     from rollcage_governance.lines import adapter  # building models takes its time
 
     try:

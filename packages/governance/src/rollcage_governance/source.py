@@ -1,4 +1,4 @@
-"""The code of a function as text that is shown to be what runs, for whoever approves it.
+"""The source code of a function, proven to be what runs, for the person who approves it.
 
 A file may have been edited since it was imported, and a function's code can be replaced while its
 name and file stay. So the text that a file has for a function counts only where compiling it gives
@@ -20,15 +20,15 @@ from typing import Any, Final, NamedTuple
 
 __all__ = ["Code", "code_of"]
 
-_DEEPEST: Final = 20  # wrappers that are looked behind
+_DEEPEST: Final = 20  # wrappers that are unwrapped
 
 
 class Code(NamedTuple):
-    """What a function runs.
+    """The code that a function runs.
 
     Attributes:
-        text: its source, and that of what it wraps (`__wrapped__`); empty for what is not written
-            in Python.
+        text: its source, and that of the functions that it wraps (`__wrapped__`); empty for
+            functions that are not written in Python.
         parts: the functions, each with the code that it had.
     """
 
@@ -65,7 +65,7 @@ def _text(function: types.FunctionType, code: types.CodeType) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _proven(code: types.CodeType, filename: str, file: str) -> str:
-    """The source of some code in its file; empty where compiling it gives other code."""
+    """The source of some code in its file; empty if compiling it gives other code."""
     if code not in _compiled(file, filename):
         return ""
     block = inspect.getblock(file.splitlines(keepends=True)[code.co_firstlineno - 1 :])
@@ -93,7 +93,7 @@ def _within(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _named(code: types.CodeType) -> str:
-    """A name for code whose source nobody has: other code, and other Pythons', have others."""
+    """A name for code without source: other code, and that of another Python, has another one."""
     digest = sha256(_described(code).encode("utf-8", "surrogatepass")).hexdigest()
     version = ".".join(map(str, sys.version_info[:2]))
     return f"# {code.co_qualname}: no source; its bytecode (Python {version}) is {digest}\n"

@@ -142,11 +142,11 @@ def history_table(events: Sequence[Mapping[str, Any]]) -> Table:
     for event in events:
         of = str(event.get("tool") or event.get("facade"))
         more = event.get("pack") or ", ".join(event.get("packs", ())) or event.get("digest", "")
-        said = str(more)[:_SHORT] if "digest" in event else str(more)
+        detail = str(more)[:_SHORT] if "digest" in event else str(more)
         table.add_row(
             time_text(event["time"]),
             Text(str(event["event"])),
-            Text(visible(f"{of} {said}".strip())),
+            Text(visible(f"{of} {detail}".strip())),
             Text(visible(str(event["by"]))),
             Text(visible(str(event["why"])), overflow="fold"),
         )

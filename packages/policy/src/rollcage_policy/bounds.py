@@ -19,7 +19,7 @@ _NANO: Final = 10**9
 class UsedUp:
     """What was used up of one limit, by the run, or by one tool or agent."""
 
-    __slots__ = ("began", "calls", "cost", "in_flight", "starts", "tokens", "untold")
+    __slots__ = ("began", "calls", "cost", "in_flight", "starts", "tokens", "uncounted")
 
     def __init__(self) -> None:
         self.calls = 0
@@ -28,13 +28,13 @@ class UsedUp:
         self.tokens = 0
         self.began: int | None = None  # monotonic, ns
         self.starts: deque[int] = deque()  # when calls began, within the rate's span
-        self.untold = ""  # a model that did not say what it used
+        self.uncounted = ""  # a model that did not report its usage
 
 
 class Bound:
     """A limit, made ready."""
 
-    __slots__ = ("cost", "limit", "nanoseconds", "rate", "timed", "told")
+    __slots__ = ("cost", "limit", "nanoseconds", "rate", "timed", "of_tools")
 
     def __init__(self, limit: Limit) -> None:
         self.limit = limit
@@ -42,7 +42,7 @@ class Bound:
         self.cost = None if limit.cost is None else round(limit.cost * PICO)
         self.nanoseconds = None if limit.seconds is None else round(limit.seconds * _NANO)
         self.timed = self.rate is not None or self.nanoseconds is not None
-        self.told = "" if limit.tools == ("*",) else f" of {', '.join(limit.tools)}"
+        self.of_tools = "" if limit.tools == ("*",) else f" of {', '.join(limit.tools)}"
 
     def concerns(self, kind: str, name: str, agent: str) -> bool:
         """Whether it counts the calls of this tool or model by this agent."""
@@ -66,28 +66,28 @@ class Bound:
             f"agent {view.agent}" if view.agent else "this agent"
         )
         if limit.calls is not None and count.calls >= limit.calls:
-            said = f"{whose} may make {limit.calls} calls{self.told}, and has made them"
-            return self.verdict("limit_calls", said)
+            reason = f"{whose} may make {limit.calls} calls{self.of_tools}, and has made them"
+            return self.verdict("limit_calls", reason)
         if limit.concurrency is not None and count.in_flight >= limit.concurrency:
-            said = f"{whose} may have {limit.concurrency} calls{self.told} at once, and has them"
-            return self.verdict("limit_concurrency", said, "Call it again when one has ended.")
+            reason = f"{whose} may have {limit.concurrency} calls{self.of_tools} at once, and has them"
+            return self.verdict("limit_concurrency", reason, "Call it again when one has ended.")
         if (limit.tokens is not None or self.cost is not None) and view.kind == "model":
             unknown = self._unknown(count, view, price)
             if unknown is not None:
                 return unknown
         if limit.tokens is not None and count.tokens >= limit.tokens:
-            said = f"{whose} may use {limit.tokens} tokens{self.told}; {count.tokens} are used"
-            return self.verdict("limit_tokens", said)
+            reason = f"{whose} may use {limit.tokens} tokens{self.of_tools}; {count.tokens} are used"
+            return self.verdict("limit_tokens", reason)
         if self.cost is not None and self._is_spent(count, price):
-            said = (
-                f"{whose} may spend {_amount(self.cost)}{self.told}; {_amount(count.cost)} is "
+            reason = (
+                f"{whose} may spend {_amount(self.cost)}{self.of_tools}; {_amount(count.cost)} is "
                 f"spent, and this call costs {_amount(price.call) if price.call else 'more'}"
             )
-            return self.verdict("limit_cost", said)
+            return self.verdict("limit_cost", reason)
         began = now if count.began is None else count.began
         if self.nanoseconds is not None and now - began >= self.nanoseconds:
-            said = f"{whose} had {limit.seconds:g} s{self.told}, and the time is up"
-            return self.verdict("limit_time", said)
+            reason = f"{whose} had {limit.seconds:g} s{self.of_tools}, and the time is up"
+            return self.verdict("limit_time", reason)
         if self.rate is not None and limit.decision == "ask":
             return self.pace(count, view, now)
         return None
@@ -101,9 +101,9 @@ class Bound:
         if len(count.starts) < self.rate.calls:
             return None
         wait = -(-(count.starts[0] + span - now) // _NANO)
-        of = f" of {view.name}" if self.limit.per == "tool" else self.told
-        said = f"no more than {self.rate.calls} calls{of} may begin within {self.rate.seconds} s"
-        return self.verdict("limit_rate", said, f"Call it again in {wait} s.")
+        of = f" of {view.name}" if self.limit.per == "tool" else self.of_tools
+        reason = f"no more than {self.rate.calls} calls{of} may begin within {self.rate.seconds} s"
+        return self.verdict("limit_rate", reason, f"Call it again in {wait} s.")
 
     def _is_spent(self, count: UsedUp, price: Price) -> bool:
         """Whether a call can't be paid for. What a model's tokens cost shows when it has ended."""
@@ -115,18 +115,18 @@ class Bound:
     def _unknown(self, count: UsedUp, view: StepView, price: Price) -> Verdict | None:
         """What can't be counted can't be limited."""
         if self.cost is not None and price.input is None:
-            said = f"what {view.name} costs is not known, and it may spend {_amount(self.cost)}"
+            reason = f"what {view.name} costs is not known, and it may spend {_amount(self.cost)}"
             remedy = f'The policy needs a price: [prices.models."{view.name}"].'
-            return Verdict("deny", said, "price_unknown", self.limit.id, remedy)
-        if count.untold and (self.limit.tokens is not None or price.input or price.output):
-            said = f"{count.untold} does not say how many tokens it used, so they can't be limited"
-            return Verdict("deny", said, "usage_unknown", self.limit.id)
+            return Verdict("deny", reason, "price_unknown", self.limit.id, remedy)
+        if count.uncounted and (self.limit.tokens is not None or price.input or price.output):
+            reason = f"{count.uncounted} does not report how many tokens it used: they can't be limited"
+            return Verdict("deny", reason, "usage_unknown", self.limit.id)
         return None
 
-    def verdict(self, code: str, said: str, remedy: str = "Finish with what you have.") -> Verdict:
+    def verdict(self, code: str, reason: str, remedy: str = "Finish with what you have.") -> Verdict:
         """What a call gets that it has no room for, in the policy's own words where it has any."""
         limit = self.limit
-        return Verdict(limit.decision, limit.reason or said, code, limit.id, limit.remedy or remedy)
+        return Verdict(limit.decision, limit.reason or reason, code, limit.id, limit.remedy or remedy)
 
 
 def _amount(pico: int) -> str:

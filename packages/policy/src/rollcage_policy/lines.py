@@ -98,13 +98,13 @@ def _check_plain(document: Document, value: object, path: Path) -> None:
         for index, each in enumerate(value):
             _check_plain(document, each, (*path, index))
     elif isinstance(value, float) and not math.isfinite(value):
-        raise PolicyInvalid([document.problem(path, f"{value} is no number to go by")])
+        raise PolicyInvalid([document.problem(path, f"{value} is not a usable number")])
     elif isinstance(value, int) and not -(2**53) < value < 2**53:
         raise PolicyInvalid([document.problem(path, "an integer beyond 2^53")])
     elif not isinstance(value, str | int | float):
         kind = "nothing" if value is None else f"a {type(value).__name__}"
-        said = f"{kind} can't stand here; a date or a time is written in quotes"
-        raise PolicyInvalid([document.problem(path, said)])
+        reason = f"{kind} can't stand here; a date or a time is written in quotes"
+        raise PolicyInvalid([document.problem(path, reason)])
 
 
 # --- TOML ----------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ _PLAIN: Final = re.compile(r"[^,\]}#\r\n]*")
 
 
 class _TomlLines:
-    """The lines of a text's values. The text is TOML: the parser has read it, and said so."""
+    """The lines of a text's values. The text is valid TOML: the parser has accepted it."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -238,8 +238,8 @@ def _match(pattern: re.Pattern[str], text: str, at: int) -> re.Match[str]:
 def _unquoted(key: str) -> str:
     if key[0] not in "\"'":
         return key
-    said: str = tomllib.loads(f"key = {key}")["key"]
-    return said
+    name: str = tomllib.loads(f"key = {key}")["key"]
+    return name
 
 
 # --- YAML ----------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """A policy's file, with all that it includes and every preset expanded.
 
-Whatever is wrong is told with its file and line, everything at once where that is possible, and
+Every problem is reported with its file and line, all of them at once where that is possible, and
 nothing of such a policy is used.
 """
 
@@ -174,7 +174,7 @@ class _Resolving:
     def _take(
         self, document: Document, path: FilePath | None, around: tuple[FilePath, ...]
     ) -> None:
-        """Take in a file, after all that it includes."""
+        """Add a file, after the files that it includes."""
         try:
             file = PolicyFile.model_validate(document.data)
         except pydantic.ValidationError as error:
@@ -214,31 +214,31 @@ class _Resolving:
                 found = read_file(target)
             except PolicyInvalid as error:
                 first = error.problems[0]
-                told = error.problems if first.line else [document.problem(at, str(first))]
-                self.problems += told
+                problems = error.problems if first.line else [document.problem(at, str(first))]
+                self.problems += problems
                 return
             self._take(found, target, around)
 
-    # --- what they say together ------------------------------------------------------------------
+    # --- settings of all files -------------------------------------------------------------------
 
     def _inherited(self, field: str) -> Any:
-        """What the file itself says; else what those that it includes say, if they agree."""
+        """The file's own setting; otherwise that of the files that it includes, if they agree."""
         own = getattr(self.parts[-1].file, field)
         if own is not None:
             return own
-        said = None
+        inherited = None
         for document, file in self.parts:
             value = getattr(file, field)
             if value is None:
                 continue
-            if said is not None and value != said:
-                reason = "included files disagree: say it in the file itself"
+            if inherited is not None and value != inherited:
+                reason = "included files disagree: set it in the file itself"
                 self.problems.append(document.problem((field,), reason))
-            said = value
-        return said
+            inherited = value
+        return inherited
 
     def _merged(self, field: str, of: Callable[[PolicyFile], Mapping[str, Any]]) -> dict[str, Any]:
-        """Tables of all files as one; no name may mean two things."""
+        """The tables of all files as one; a name may have only one value."""
         found: dict[str, Any] = {}
         for document, file in self.parts:
             for name, value in of(file).items():
@@ -249,7 +249,7 @@ class _Resolving:
         return found
 
     def _labels(self) -> dict[str, tuple[str, ...]]:
-        """Labels add up."""
+        """The labels of all files together."""
         found: dict[str, set[str]] = {}
         for _, file in self.parts:
             for glob, labels in file.labels.items():
@@ -257,7 +257,7 @@ class _Resolving:
         return {glob: tuple(sorted(labels)) for glob, labels in sorted(found.items())}
 
     def _limits(self) -> Limits:
-        """Limits add up; there is one way to look for loops."""
+        """The limits of all files together; loop detection may be set once."""
         rules: list[Any] = []
         loops = None
         for document, file in self.parts:
@@ -286,7 +286,7 @@ class _Resolving:
                 yield Placed(rule, document, ("rules", index))
 
     def _preset(self, document: Document, file: PolicyFile, index: int) -> _Expanded:
-        """What a preset expands to; nothing, and a problem told once, where it can't be used."""
+        """The rules of a preset; if it can't be used, none, and one problem is reported."""
         at: Path = ("presets", index)
         given = dict(file.presets[index])
         use = given.pop("use", None)
@@ -296,8 +296,8 @@ class _Resolving:
         if model is None:
             near = difflib.get_close_matches(str(use), list(PRESETS), 1)
             known = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(PRESETS)}"
-            said = "is missing" if use is None else f"no preset {str(use)[:60]!r}"
-            problems.append(document.problem((*at, "use"), f"{said}; {known}"))
+            problem = "is missing" if use is None else f"no preset {str(use)[:60]!r}"
+            problems.append(document.problem((*at, "use"), f"{problem}; {known}"))
         else:
             try:
                 preset = model.model_validate(given)
@@ -327,12 +327,12 @@ class _Resolving:
 
 
 class _Expanded(NamedTuple):
-    """What a preset stands for."""
+    """The rules that a preset expands to."""
 
     rules: list[RuleData]
     limits: list[dict[str, Any]]
 
 
 def _same(one: object, other: object) -> bool:
-    """Whether two values are one: 1, 1.0 and true are three."""
+    """Whether two values are the same; 1, 1.0 and true differ."""
     return one == other and repr(one) == repr(other)

@@ -1,4 +1,4 @@
-"""Policies as data: rules with conditions, and what they say of a call together (DESIGN §5)."""
+"""Policies as data: rules with conditions, and their combined verdict on a call (DESIGN §5)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rollcage.trace import encode, jcs
 from rollcage_policy.conditions import NO_BOOL, ConditionFailed, Sight, failed
 from rollcage_policy.rules import PolicyRule, rules_of
 
-if TYPE_CHECKING:  # models of what a file may say take 40 ms to build: only a policy needs them
+if TYPE_CHECKING:  # the models of a policy file take 40 ms to build: only loading one needs them
     from rollcage_policy.limits import Limits
     from rollcage_policy.loading import LoadedPolicy
     from rollcage_policy.meter import Meter
@@ -38,14 +38,14 @@ _DEFAULTS: Final[Mapping[Decision, Verdict]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What became of one rule on one call.
+    """The evaluation of one rule on one call.
 
     Attributes:
         rule: the rule.
-        passed_over: by which of `tools`, `agents`, `kinds`, `effects` it is not about the call;
-            empty where it is.
-        holds: whether its condition holds; None where it was not asked or failed.
-        error: why its condition failed, which denies; else empty.
+        passed_over: which of `tools`, `agents`, `kinds`, `effects` does not match the call; empty
+            if all do.
+        holds: whether its condition holds; None if it was not evaluated or failed.
+        error: why its condition failed, which denies; otherwise empty.
         decides: whether the verdict is this rule's.
     """
 
@@ -57,32 +57,32 @@ class Evaluation:
 
     @property
     def verdict(self) -> Verdict | None:
-        """What the rule says of the call by itself; None where it says nothing."""
+        """The rule's own verdict on the call; None if it has none."""
         if self.error:
             return _failed(self.rule.id, self.error)
         return self.rule.verdict if self.holds else None
 
 
 class Policy(PolicyGuard):
-    """Rules, limits and settings, out of one file and what it includes. It never changes.
+    """Rules, limits and settings, from one file and those that it includes. It never changes.
 
     It may be used by any number of sessions and threads at once. `Policy.load` and `Policy.parse`
     make one.
 
     Attributes:
-        name: what the file calls it.
-        default: what a call gets that no rule is about.
-        strict: arguments that would have to be coerced are refused (`"3"` for an int).
-        mode: `shadow` decides and records, and holds nothing up.
-        flow: how labels follow.
+        name: its name, from its file.
+        default: the decision on calls that no rule matches.
+        strict: whether arguments that would have to be coerced are refused (`"3"` for an int).
+        mode: `shadow` decides and records, but blocks nothing.
+        flow: how labels follow values.
         rules: all rules, in order: those of included files first, presets before a file's own.
         constants: what conditions see as `const`.
-        limits: budgets and loops.
+        limits: budgets and loop detection.
         labels: by globs over tools' names, the labels of their results.
         approval: who may approve, and for how long that counts.
         prices: what calls cost.
-        digest: the identity of all of this (64 hex digits). Comments, order of keys, and in which
-            file something stands do not change it.
+        digest: the identity of all of this (64 hex digits). Comments, the order of keys and the
+            distribution over files do not change it.
     """
 
     __slots__ = ("_default", "_plans", "approval", "constants", "default", "digest", "flow",
@@ -105,7 +105,7 @@ class Policy(PolicyGuard):
 
     def __init__(self, resolved: LoadedPolicy) -> None:
         problems: list[PolicyProblem] = []
-        said: dict[str, Any] = {
+        attributes: dict[str, Any] = {
             "name": resolved.name,
             "default": resolved.default,
             "mode": resolved.mode,
@@ -123,7 +123,7 @@ class Policy(PolicyGuard):
         }
         if problems:
             raise PolicyInvalid(problems)
-        for name, value in said.items():
+        for name, value in attributes.items():
             object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -137,7 +137,7 @@ class Policy(PolicyGuard):
         """The policy in a file: `.toml`, `.yaml` or `.yml`.
 
         Raises:
-            PolicyInvalid: it can't be used; the message names file and line of all that is wrong.
+            PolicyInvalid: it can't be used; the message names file and line of each problem.
         """
         from rollcage_policy.loading import read_policy
 
@@ -156,21 +156,21 @@ class Policy(PolicyGuard):
 
         Args:
             text: the policy.
-            form: how it is written.
-            where: what errors call it.
-            base: the folder from which it includes files; without it, it can't.
+            form: its format.
+            where: its name in error messages.
+            base: the folder that it includes files from; without it, includes are refused.
 
         Raises:
-            PolicyInvalid: it can't be used; the message names the line of all that is wrong.
+            PolicyInvalid: it can't be used; the message names the line of each problem.
         """
         from rollcage_policy.loading import resolve
 
         return cls(resolve(text, form, where, None if base is None else Path(base)))
 
     def decide(self, view: StepView) -> Verdict:
-        """What a call gets: deny over ask over allow, the first of equals; else the default.
+        """The verdict on a call: deny over ask over allow, the first of equals; or the default.
 
-        A rule whose condition fails denies (`rule_error`); it never counts as one that is not met.
+        A rule whose condition fails denies (`rule_error`); it is never treated as not met.
         """
         contract = view.contract
         plan = self._plans.get((id(contract), view.agent, view.kind))
@@ -179,22 +179,22 @@ class Policy(PolicyGuard):
         if plan.foregone is not None:
             return plan.foregone
         verdict, most, context, by_name = self._default, -1, None, False
-        for programs, weight, said in plan.steps:
+        for programs, weight, decision in plan.steps:
             if programs is not None:
                 try:
                     if context is None:
                         context, by_name = plan.sight.of(view)
                     holds = programs[by_name](context)
-                except BaseException as error:  # noqa: BLE001 - `failed` lets through what has to
-                    verdict = _failed(said.rule, failed(error))
+                except BaseException as error:  # noqa: BLE001 - `failed` raises what must not be caught
+                    verdict = _failed(decision.rule, failed(error))
                     break
                 if holds is False:
                     continue
                 if holds is not True:
-                    verdict = _failed(said.rule, NO_BOOL)
+                    verdict = _failed(decision.rule, NO_BOOL)
                     break
             if weight > most:
-                verdict, most = said, weight
+                verdict, most = decision, weight
                 if most == _DENY:
                     break
         if context is not None:
@@ -202,7 +202,7 @@ class Policy(PolicyGuard):
         return verdict
 
     def foregone(self, contract: Contract, kind: str, agent: str) -> Verdict | None:
-        """See `PolicyGuard`; it is known from the second such call on."""
+        """See `PolicyGuard`; it is known from the second call of a tool on."""
         plan = self._plans.get((id(contract), agent, kind))
         return None if plan is None or plan.contract is not contract else plan.foregone
 
@@ -228,7 +228,7 @@ class Policy(PolicyGuard):
         return next((f for f in fields if getattr(self, f) != getattr(other, f, None)), "")
 
     def explain(self, view: StepView) -> list[Evaluation]:
-        """What each rule says of a call, in order, those that are not about it included."""
+        """The evaluation of each rule on a call, in order, rules that do not match it included."""
         plan = self._select(view)
         tried = {id(rule): plan.try_out(rule, view) for rule in plan.rules}
         found = [
@@ -245,7 +245,7 @@ class Policy(PolicyGuard):
         return found
 
     def _select(self, view: StepView) -> _Plan:
-        """The rules about a contract, an agent and a kind; kept for the next call."""
+        """The rules for a contract, an agent and a kind; cached for the next call."""
         rules = [rule for rule in self.rules if not rule.passes_over(view)]
         plan = _Plan(view, rules, self.constants, self._default)
         if len(self._plans) >= _MOST_PLANS:
@@ -255,9 +255,9 @@ class Policy(PolicyGuard):
 
 
 class _Plan:
-    """The rules about the calls of one contract by one agent.
+    """The rules for the calls of one contract by one agent.
 
-    It holds on to the contract: no other one can have the same `id` meanwhile.
+    It keeps the contract alive, so that no other one can have the same `id`.
     """
 
     __slots__ = ("contract", "foregone", "rules", "sight", "steps")
@@ -281,14 +281,14 @@ class _Plan:
             )
             for rule in rules
         ]
-        # What all of these calls get, where no condition has a say.
+        # The verdict on all of these calls, if no rule has a condition.
         self.foregone: Verdict | None = None
         if not conditions:
-            said = [rule.verdict for rule in rules]
-            self.foregone = max(said, key=lambda each: _WEIGHTS[each.decision], default=default)
+            verdicts = [rule.verdict for rule in rules]
+            self.foregone = max(verdicts, key=lambda each: _WEIGHTS[each.decision], default=default)
 
     def try_out(self, rule: PolicyRule, view: StepView) -> Evaluation:
-        """What one rule says of a call."""
+        """Evaluate one rule on a call."""
         if rule.condition is None:
             return Evaluation(rule, holds=True)
         try:
@@ -310,8 +310,8 @@ def _failed(rule: str, error: ConditionFailed | str) -> Verdict:
 
 
 def _digest(resolved: LoadedPolicy) -> str:
-    """The identity of what was resolved: of what it says, not of how it is written."""
-    said = {
+    """The identity of a resolved policy: of its content, not its spelling."""
+    content = {
         "format": "rollcage-policy/1",
         "name": resolved.name,
         "default": resolved.default,
@@ -325,8 +325,8 @@ def _digest(resolved: LoadedPolicy) -> str:
         "prices": resolved.prices.model_dump(mode="json"),
         **({"strict": True} if resolved.strict else {}),
     }
-    # Tagged, for 1 and 1.0 are two values to a condition, and one to JCS.
-    return sha256(jcs(encode(said, _no_secrets))).hexdigest()
+    # Tagged, because 1 and 1.0 differ in conditions but not in JCS.
+    return sha256(jcs(encode(content, _no_secrets))).hexdigest()
 
 
 def _no_secrets(_: str) -> str:

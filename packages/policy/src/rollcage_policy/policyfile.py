@@ -1,4 +1,4 @@
-"""What may stand in a policy's file: models that refuse everything else."""
+"""The models of a policy file; anything else is refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rollcage_policy.prices import ModelPrice, Prices
 __all__ = ["ApprovalTerms", "Flow", "Mode", "PolicyFile", "RuleData", "problems_of"]
 
 Mode = Literal["enforce", "shadow"]
-"""`shadow` decides and records, and holds nothing up: to see what a policy would do."""
+"""`shadow` decides and records, but blocks nothing: to see what a policy would do."""
 
 Flow = Literal["value", "run", "off"]
 """How labels of results follow into later calls; see `rollcage.gate.FlowMode`."""
@@ -53,18 +53,18 @@ class _Data(BaseModel):
 
 
 class RuleData(_Data):
-    """A rule: which calls it is about, and what they get.
+    """A rule: which calls it matches, and its decision on them.
 
     Attributes:
         id: the name under which its verdicts are recorded.
         tools: globs over the names of tools and models.
         agents: globs over the names of agents; `""` is the name of one that has none.
-        kinds: whether it is about tool calls, model calls, or both.
-        effects: which effects of tools it is about; all where it is left out.
-        when: a condition in CEL; without one it holds always.
-        decision: what a call gets that it holds for.
+        kinds: whether it matches tool calls, model calls, or both.
+        effects: the effects of tools that it matches; by default all.
+        when: a condition in CEL; without one, it always holds.
+        decision: the decision on calls that it holds for.
         code: machine-readable; by default `allowed`, `approval_required` or `denied`.
-        reason: short and factual; a model reads it. Needed where it denies or asks.
+        reason: short and factual; a model reads it. Required if it denies or asks.
         remedy: what may be done instead.
     """
 
@@ -84,7 +84,7 @@ class RuleData(_Data):
     @pydantic.model_validator(mode="after")
     def _gives_a_reason(self) -> Self:
         if self.decision != "allow" and not self.reason.strip():
-            raise ValueError(f"a rule that says {self.decision!r} has to give a reason")
+            raise ValueError(f"a rule that decides {self.decision!r} has to give a reason")
         return self
 
 
@@ -99,8 +99,8 @@ class ApprovalTerms(_Data):
     """Who may approve, and for how long an approval counts.
 
     Attributes:
-        expires: how long after it was asked for, as `24h`.
-        approvers: who may approve; anybody else than who asked, where it is left out.
+        expires: how long after the request, as `24h`.
+        approvers: who may approve; by default anybody but the requester.
     """
 
     expires: Annotated[str, AfterValidator(_check_span)] = "24h"
@@ -120,7 +120,7 @@ def _check_version(value: object) -> int:
 
 
 class PolicyFile(_Data):
-    """One file. What it leaves out is what an included file says, and else the default."""
+    """One file. A setting that it leaves out is inherited from included files, or the default."""
 
     version: Annotated[int, BeforeValidator(_check_version)]
     name: Annotated[str, _Visible] | None = None
@@ -148,7 +148,7 @@ _KNOWN: Final[Mapping[Path, Iterable[str]]] = {
     ("prices", "models", "*"): ModelPrice.model_fields,
     **{("presets", name): preset.model_fields for name, preset in PRESETS.items()},
 }
-"""The names at each place, so that a mistyped one can be told which it is next to."""
+"""The allowed names at each place, to suggest the nearest one for a mistyped name."""
 
 
 def problems_of(
@@ -183,7 +183,9 @@ def _shown(found: Path) -> Path:
 
 
 def _reason(found: Any, place: Path, known: Mapping[Path, Iterable[str]]) -> str:
-    said = str(found["msg"]).removeprefix("Value error, ").replace("Input should be", "should be")
+    message = (
+        str(found["msg"]).removeprefix("Value error, ").replace("Input should be", "should be")
+    )
     if found["type"] == "missing":
         return "is missing"
     if found["type"] == "extra_forbidden":
@@ -191,6 +193,6 @@ def _reason(found: Any, place: Path, known: Mapping[Path, Iterable[str]]) -> str
         near = difflib.get_close_matches(str(place[-1]), list(known.get(around, ())), 1)
         return f"unknown key{f'; did you mean {near[0]!r}?' if near else ''}"
     value: object = found.get("input")
-    if isinstance(value, str | int | float) and not said.endswith(repr(value)):
-        return f"{said}, not {repr(value)[:60]}" if found["type"] != "value_error" else said
-    return said
+    if isinstance(value, str | int | float) and not message.endswith(repr(value)):
+        return f"{message}, not {repr(value)[:60]}" if found["type"] != "value_error" else message
+    return message

@@ -1,9 +1,9 @@
-"""Rules that most policies want, by name and parameters: `[[presets]] use = "workspace"`.
+"""Rules that most policies need, by name and parameters: `[[presets]] use = "workspace"`.
 
-A preset is data for rules, nothing else: what it expands to could be written by hand, and is what
-`rollcage policy explain` shows. Those that describe what may happen (`workspace`, `network`,
-`read-only`) allow it unless told `allow = false`, and deny what is outside of it. The others only
-take away. As everywhere, deny goes over ask, and ask over allow.
+A preset is only data for rules: you could write the rules that it expands to by hand, and
+`rollcage policy explain` shows them. Those that describe what may happen (`workspace`, `network`,
+`read-only`) allow it, unless `allow = false` is set, and deny everything else. The others only
+restrict. As everywhere, deny overrides ask, and ask overrides allow.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Words = Annotated[list[Word], Field(min_length=1)]
 
 
 class Preset(pydantic.BaseModel):
-    """What all of them have.
+    """The parameters that all presets have.
 
     Attributes:
-        name: tells two uses of one preset apart; it becomes part of the rules' ids.
-        tools: globs over the names of the tools that it is about.
-        agents: globs over the names of the agents that it is about.
+        name: distinguishes two uses of one preset; it becomes part of the rules' ids.
+        tools: globs over the names of the tools that it applies to.
+        agents: globs over the names of the agents that it applies to.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
@@ -40,18 +40,18 @@ class Preset(pydantic.BaseModel):
     agents: Words = ["*"]
 
     def rules(self) -> list[dict[str, Any]]:
-        """The rules, as a policy's file would hold them."""
+        """The rules, as in a policy file."""
         return []
 
     def limits(self) -> list[dict[str, Any]]:
-        """The limits, as a policy's file would hold them below `limits.rules`."""
+        """The limits, as in a policy file below `limits.rules`."""
         return []
 
     def _id(self, what: str) -> str:
         return "/".join(part for part in (self.use, self.name, what) if part)
 
     def _rule(self, what: str, decision: str, **more: Any) -> dict[str, Any]:
-        """A rule about this preset's tools and agents; members that are None are left out."""
+        """A rule for this preset's tools and agents; members that are None are left out."""
         kept = {name: value for name, value in more.items() if value is not None}
         rule = {"id": self._id(what), "tools": list(self.tools), "kinds": ["tool"]}
         if self.agents != ["*"]:
@@ -60,21 +60,21 @@ class Preset(pydantic.BaseModel):
 
 
 class _OfAnyTool(Preset):
-    """One that is about all tools, unless it is told which."""
+    """A preset for all tools by default."""
 
     tools: Words = ["*"]
 
 
 class Workspace(Preset):
-    """Tools stay in one folder: every path that they are given lies in it.
+    """Confines tools to one folder: every path argument must lie in it.
 
     Attributes:
         root: the folder; an absolute path.
-        arguments: the names of the arguments that are paths, or lists of paths. A call needs one
-            of them at least. What is not named here is not looked at.
-        base: what the tools take a relative path from; without it, relative paths pass only where
-            the working directory and the root agree.
-        allow: whether calls that stay inside are allowed by this; else it only denies others.
+        arguments: the names of the arguments that are paths, or lists of paths. A call needs at
+            least one of them. Other arguments are not checked.
+        base: the folder that the tools resolve relative paths from; without it, relative paths pass
+            only if the working directory and the root give the same answer.
+        allow: whether calls that stay inside are allowed; otherwise the preset only denies others.
     """
 
     use: ClassVar[str] = "workspace"
@@ -93,7 +93,7 @@ class Workspace(Preset):
         return value
 
     def rules(self) -> list[dict[str, Any]]:
-        """One that denies what leads outside, and one that allows the rest."""
+        """A rule that denies paths that lead outside, and one that allows the rest."""
         more = "" if self.base is None else f", {_quoted(self.base)}"
         found = [
             self._rule(
@@ -109,18 +109,17 @@ class Workspace(Preset):
 
 
 class Network(Preset):
-    """Tools reach a list of hosts, and nothing off the public internet.
+    """Confines tools to a list of hosts on the public internet.
 
     Attributes:
-        hosts: `api.example.com`, `*.example.com` (all names below), `*` (all); addresses as they
-            are.
-        arguments: the names of the arguments that are URLs, or lists of URLs. A call needs one of
-            them at least. What is not named here is not looked at.
+        hosts: `api.example.com`, `*.example.com` (all names below), `*` (all), or addresses.
+        arguments: the names of the arguments that are URLs, or lists of URLs. A call needs at least
+            one of them. Other arguments are not checked.
         ports: the ports that may be reached.
         schemes: of `http`, `https`, `ws` and `wss`.
-        public: whether a host has to be on the public internet, by all its addresses; false is for
-            hosts of one's own network.
-        allow: whether calls that go there are allowed by this; else it only denies others.
+        public: whether a host has to be on the public internet, with all its addresses; use false
+            for hosts of your own network.
+        allow: whether calls to these hosts are allowed; otherwise the preset only denies others.
     """
 
     use: ClassVar[str] = "network"
@@ -141,8 +140,8 @@ class Network(Preset):
         return [_plain_host(each) for each in hosts]
 
     def rules(self) -> list[dict[str, Any]]:
-        """One that denies what goes elsewhere, and one that allows the rest."""
-        # The name first: a host that is none of the list is never looked up.
+        """A rule that denies other URLs, and one that allows the rest."""
+        # The name first: a host that is not on the list is never looked up.
         tests = [
             f"scheme(url) in {_listed(list(self.schemes))}",
             f"port(url) in {self.ports}",
@@ -165,11 +164,11 @@ class Network(Preset):
 
 
 class ReadOnly(_OfAnyTool):
-    """Nothing is changed: tools that write are denied, those that read are allowed.
+    """Denies tools that write, and allows those that read.
 
     Attributes:
-        allow: whether tools that don't write are allowed by this; else it only denies those that
-            do.
+        allow: whether tools that don't write are allowed; otherwise the preset only denies those
+            that do.
     """
 
     use: ClassVar[str] = "read-only"
@@ -177,7 +176,7 @@ class ReadOnly(_OfAnyTool):
     allow: bool = True
 
     def rules(self) -> list[dict[str, Any]]:
-        """One that denies writes, and one that allows the rest."""
+        """A rule that denies writes, and one that allows the rest."""
         found = [
             self._rule(
                 "writes",
@@ -192,10 +191,10 @@ class ReadOnly(_OfAnyTool):
 
 
 class ReversibleOnly(_OfAnyTool):
-    """What can't be undone is asked about, or denied.
+    """Requires approval for tools that can't be undone, or denies them.
 
     Attributes:
-        otherwise: what is done with a tool that declares no undo: `ask` or `deny`.
+        otherwise: the decision on a tool that declares no undo: `ask` or `deny`.
     """
 
     use: ClassVar[str] = "reversible-only"
@@ -203,7 +202,7 @@ class ReversibleOnly(_OfAnyTool):
     otherwise: Literal["ask", "deny"] = "ask"
 
     def rules(self) -> list[dict[str, Any]]:
-        """One about tools that can't be undone."""
+        """A rule for tools that can't be undone."""
         return [
             self._rule(
                 "irreversible",
@@ -216,10 +215,10 @@ class ReversibleOnly(_OfAnyTool):
 
 
 class Secrets(_OfAnyTool):
-    """No credentials in arguments, where a detector knows them. It needs `rollcage[secrets]`.
+    """No credentials in arguments, as far as the detector finds them. Needs `rollcage[secrets]`.
 
     Attributes:
-        otherwise: what is done with a call that holds one: `ask` or `deny`.
+        otherwise: the decision on a call that holds one: `ask` or `deny`.
     """
 
     use: ClassVar[str] = "secrets"
@@ -227,7 +226,7 @@ class Secrets(_OfAnyTool):
     otherwise: Literal["ask", "deny"] = "deny"
 
     def rules(self) -> list[dict[str, Any]]:
-        """One about calls with credentials."""
+        """A rule for calls with credentials."""
         return [
             self._rule(
                 "found",
@@ -241,15 +240,15 @@ class Secrets(_OfAnyTool):
 
 
 class Budget(_OfAnyTool):
-    """What a run may use, all in all. At least one of the figures is given.
+    """A budget for a run. At least one of the amounts is given.
 
     Attributes:
         calls: how many calls.
         cost: how much, in the currency of the policy's prices.
-        tokens: of model calls.
-        seconds: of wall time.
-        per: what each has this budget for itself.
-        otherwise: what is done with a call beyond it: `ask` or `deny`.
+        tokens: how many tokens, of model calls.
+        seconds: how much wall time.
+        per: what each has this budget of its own.
+        otherwise: the decision on a call beyond it: `ask` or `deny`.
     """
 
     use: ClassVar[str] = "budget"
@@ -273,7 +272,7 @@ class Budget(_OfAnyTool):
         return {name: figure for name, figure in every.items() if figure is not None}
 
     def limits(self) -> list[dict[str, Any]]:
-        """One for each figure, so that a denial names the one that is used up."""
+        """A limit for each amount, so that a denial names the one that is used up."""
         return [
             {
                 "id": self._id(name),
@@ -294,14 +293,14 @@ PRESETS: Final[Mapping[str, type[Preset]]] = {
 
 
 def _quoted(text: str) -> str:
-    """A text as a condition writes it: CEL takes JSON's escapes, but no surrogates."""
+    """A text as a CEL literal: CEL accepts JSON's escapes, but no surrogates."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def _unless_each(arguments: list[str], test: str) -> str:
-    """A condition that is false where one argument is there at least, and each there passes.
+    """A condition that is false if at least one argument is present, and all present ones pass.
 
-    The test is about `args[a]`.
+    The test is on `args[a]`.
     """
     names = _listed(arguments)
     return f"!({names}.exists(a, a in args) && {names}.all(a, !(a in args) || {test}))"
@@ -312,7 +311,7 @@ def _listed(texts: list[str]) -> str:
 
 
 def _plain_host(written: str) -> str:
-    """A host of a list in the spelling that `host` gives, and with its star."""
+    """A host of a list in the spelling of `host`, with its star."""
     if written == "*":
         return written
     star, rest = ("*.", written[2:]) if written.startswith("*.") else ("", written)

@@ -1,4 +1,4 @@
-"""Calls out of a trace, as a policy is shown them. What the trace does not hold is named."""
+"""Recorded calls, as a policy sees them, with the names of what the trace does not hold."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ __all__ = ["Contracts", "Figures", "Unknown", "arguments_of", "is_whole", "user_
            "verdict_of"]  # fmt: skip
 
 Unknown = Mapping[str, frozenset[str]]
-"""What can't be known of a call: by name of what conditions see (`args`, `tool`, …) the fields."""
+"""The unknown fields of a call, by name of what conditions see (`args`, `tool`, …)."""
 
 _MOST_MADE: Final = 4096
 _MOST_DEEP: Final = 100
-_UNDECLARED: Final = ("risk", "permissions", "idempotent")  # what no trace says of a tool
+_UNDECLARED: Final = ("risk", "permissions", "idempotent")  # fields of a tool that no trace holds
 _NOT_THERE: Final = ("redacted", "blob", "opaque")
 _TEXT: Final = "<redacted>"  # what an export writes over a quoted value
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Figures:
-    """A `RunView` of figures that stand.
+    """A `RunView` of constant figures.
 
     Attributes:
         id: the run's id.
@@ -48,10 +48,11 @@ class Figures:
 
 
 class Contracts:
-    """The contracts of recorded calls: what the trace says, and what today's tools say beside it.
+    """The contracts of recorded calls, from the trace and the current tools.
 
     Args:
-        tools: today's. One stands for the recorded tool if name, version and effect are the same.
+        tools: the current tools. One is used for a recorded tool if name, version and effect are
+            the same.
     """
 
     def __init__(self, tools: Iterable[Contract] = ()) -> None:
@@ -62,7 +63,7 @@ class Contracts:
         """The contract of a call, and which of its fields are not known.
 
         Raises:
-            ContractError: no tool can be called so.
+            ContractError: the name is not a valid tool name.
         """
         kind, name, version = step.kind, step.name, step.version
         effect = cast("Effect", step.effect)
@@ -79,12 +80,12 @@ class Contracts:
         return made
 
     def effect_of(self, name: str, version: str) -> str:
-        """The effect of one of today's tools; empty where it is none of them."""
+        """The effect of one of the current tools; empty if there is no such tool."""
         tool = self._tools.get(name)
         return tool.effect if tool is not None and tool.version == version else ""
 
     def knows(self, contract: Contract) -> bool:
-        """Whether it is one of today's tools."""
+        """Whether it is one of the current tools."""
         return self._tools.get(contract.name) is contract
 
 
@@ -99,23 +100,23 @@ def _contract(
         return contract, frozenset()  # as each adapter declares a model: it has nothing else
     unknown = {*_UNDECLARED}
     if effect == "write" and not undone:
-        unknown.add("reversible")  # its undo may have had nothing to say of this very call
+        unknown.add("reversible")  # its undo may have returned None for this call
     return contract, frozenset(unknown)
 
 
 def _some_undo() -> None:
-    """Stands for an undo of which only that it was declared is known."""
+    """A placeholder for an undo of which only the declaration is known."""
 
 
 def arguments_of(
     step: Step, get_blob: Callable[[str], bytes], *, redacted: bool
 ) -> tuple[dict[str, Any], frozenset[str]]:
-    """The arguments of a call with their large values, and the names of those that are not whole.
+    """The arguments of a call, large values included, and the names of the incomplete ones.
 
     Args:
         step: the call.
-        get_blob: gives a large value; StoreError where it can't.
-        redacted: values were taken out of the trace by an export.
+        get_blob: returns a large value; raises StoreError if it can't.
+        redacted: whether an export has removed values from the trace.
     """
     arguments: dict[str, Any] = dict(step.args)
     missing: set[str] = set()
@@ -137,7 +138,7 @@ def arguments_of(
 
 
 def is_whole(encoded: Any, depth: int = 0) -> bool:
-    """Whether nothing was taken out of an encoded value."""
+    """Whether nothing was removed from an encoded value."""
     kind: type[Any] = type(encoded)
     if kind is str:
         return _TEXT not in encoded
@@ -150,7 +151,7 @@ def is_whole(encoded: Any, depth: int = 0) -> bool:
     return all(is_whole(each, depth + 1) for each in encoded.values())
 
 
-# --- what was decided ----------------------------------------------------------------------------
+# --- decisions -----------------------------------------------------------------------------------
 
 
 def _codes_of(kind: type[Halt]) -> set[str]:
@@ -158,19 +159,19 @@ def _codes_of(kind: type[Halt]) -> set[str]:
 
 
 _NO_RULE: Final = frozenset({"capture_failed"} | _codes_of(Halt)) - {"approval_required"}
-_ASKED: Final = ("approval_", "approver_")  # how the codes begin of what came of asking somebody
+_ASKED: Final = ("approval_", "approver_")  # prefixes of the codes that follow from an ask
 
 
 def verdict_of(step: Step) -> Verdict:
-    """What the gate said of a recorded call: for one that somebody rejected, that it asks.
+    """The gate's verdict on a recorded call; for a call that an approver rejected, `ask`.
 
-    What was refused for another reason than a rule was allowed.
+    A call that was refused for another reason than a rule was allowed.
     """
-    said: Mapping[str, Any] = step.verdict or {}
-    decision: Decision = said.get("decision", "allow")
+    recorded: Mapping[str, Any] = step.verdict or {}
+    decision: Decision = recorded.get("decision", "allow")
     if step.origin is not None and decision == "deny":
-        return ALLOWED  # today's verdict, beside a recorded outcome that was given back
-    code: str = said.get("code", "")
+        return ALLOWED  # the verdict is the resume's own, the outcome was replayed
+    code: str = recorded.get("code", "")
     if step.state == "blocked":
         if step.approval or code.startswith(_ASKED):
             decision = "ask"
@@ -178,7 +179,7 @@ def verdict_of(step: Step) -> Verdict:
             return ALLOWED
     elif step.approval:
         decision = "ask"
-    return Verdict(decision, said.get("reason", ""), code, said.get("rule", ""))
+    return Verdict(decision, recorded.get("reason", ""), code, recorded.get("rule", ""))
 
 
 def user_input_in(started: Mapping[str, Any], get_blob: Callable[[str], bytes]) -> list[str] | None:

@@ -1,8 +1,8 @@
-"""A policy over a recorded run: what it would have said of each call. No tool runs.
+"""The backtest of a policy on a recorded run: its verdict on each call. No tool runs.
 
-The calls come in the order in which they are recorded, each at its recorded time, with what it used
-and how it ended. The agent is taken to go on as it did. So calls count in the limits that were made
-in the run and that this policy lets through, and those that only it lets through.
+The calls come in their recorded order, each at its recorded time, with its usage and outcome. The
+agent is assumed to behave as it did. So the limits count the calls that were made in the run and
+that this policy allows, and those that only this policy allows.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ __all__ = ["Judged", "Rerun"]
 
 Event = Mapping[str, Any]
 _ASKED_FOR: Final = ("kind", "name", "version", "args", "key", "turn", "slot", "time", "verdict")
-_FACADE: Final = "facade "  # how the rule of what a facade refuses begins
-_NO_FRAMEWORK: Final = "-"  # values come back as neutral data: no adapter's code runs
+_FACADE: Final = "facade "  # the prefix of the rule of a facade's refusal
+_NO_FRAMEWORK: Final = "-"  # values are restored as neutral data: no adapter's code runs
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Judged:
-    """A recorded call, and what the policy says of it.
+    """A recorded call, with the policy's verdict on it.
 
     Attributes:
-        step: its number; 0 where it was asked about and never went on.
+        step: its number; 0 if it still waits for an approval.
         time: when it was recorded (Unix, µs).
-        view: the call, as the policy was shown it.
-        was: what was decided in the run.
-        made: whether it ran there, or was answered from a recording.
-        now: what the policy says; None where that depends on something unknown.
-        unknown: what rules ask for that is not known: `tool.risk`, `args.password`, ….
+        view: the call, as the policy sees it.
+        was: the recorded verdict.
+        made: whether it ran or was replayed in the run.
+        now: the policy's verdict; None if it depends on something unknown.
+        unknown: what rules use that is unknown: `tool.risk`, `args.password`, ….
         apart: why the policy has nothing to say in it, where it has not; `now` is as it `was`.
         rules: what became of each rule, where that was asked for.
     """
@@ -75,12 +75,12 @@ class Judged:
 
     @property
     def changes(self) -> bool | None:
-        """Whether the decision is another one; None where that is not known."""
+        """Whether the decision differs; None if that is unknown."""
         return None if self.now is None else self.now.decision != self.was.decision
 
 
 class Rerun:
-    """Runs a policy over recorded runs; over any number of them, one after the other.
+    """Runs a policy on recorded runs; on any number of them, one after the other.
 
     Args:
         policy: the policy.
@@ -103,7 +103,7 @@ class Rerun:
         self._resolver = resolver
         self._trial = Trial(policy, user_input=user_input, resolver=resolver)
         self._contracts = Contracts(tools)
-        self.spent: Spent | None = None  # in the run that was looked at last, by its end
+        self.spent: Spent | None = None  # what the last run that was read used
 
     def over(
         self,
@@ -113,17 +113,17 @@ class Rerun:
         explain: int = 0,
         decided: Collection[str] = (),
     ) -> Iterator[Judged]:
-        """What the policy says of each call of a run, in the order of the recording.
+        """The policy's verdict on each call of a run, in the recorded order.
 
         Args:
-            run: as its trace tells (`rollcage.trace.read_run`).
-            get_blob: gives a large value; StoreError where it can't.
-            explain: the number of a step for which it says what each rule came to.
-            decided: the ids of requests for approval that were decided in other runs, which are
-                looked at as well: their calls are counted there.
+            run: the run, from its trace (`rollcage.trace.read_run`).
+            get_blob: returns a large value; raises StoreError if it can't.
+            explain: the number of a step for which each rule's evaluation is included.
+            decided: the ids of requests for approval that were decided in other runs of the same
+                backtest: their calls are counted there.
 
         Raises:
-            ContractError: a call of a tool with a name that no tool can have.
+            ContractError: a call of a tool whose name is not a valid tool name.
         """
         trial = self._trial
         texts = user_input_in(run.started, get_blob) if self._user_input is None else None
@@ -144,16 +144,21 @@ class Rerun:
 
 
 def _pending(run: Run, decided: Collection[str]) -> Iterator[AskedApproval]:
-    """The requests for approval that nobody has decided anywhere, and whose call is not judged yet.
+    """The undecided requests for approval whose call is not judged elsewhere.
 
-    A session that halts for an approval writes the call down as blocked: it is judged there.
+    A session that halts for an approval records the call as blocked: it is judged there.
     """
     blocked = {(s.key, s.branch, s.turn, s.slot) for s in run.steps if s.state == "blocked"}
     for each in run.approvals:
-        said = each.request
-        if each.decision is not None or said["id"] in decided:
+        request = each.request
+        if each.decision is not None or request["id"] in decided:
             continue
-        if (said["key"], said.get("branch", ""), said["turn"], said["slot"]) not in blocked:
+        if (
+            request["key"],
+            request.get("branch", ""),
+            request["turn"],
+            request["slot"],
+        ) not in blocked:
             yield each
 
 
@@ -164,7 +169,7 @@ def _not_deciding(explained: Explained) -> Explained:
 
 @dataclasses.dataclass(slots=True)
 class _Open:
-    """A call that has begun, and what it takes until it ends."""
+    """A call that has begun, and what it reserves until it ends."""
 
     contract: Contract
     kind: str
@@ -174,7 +179,7 @@ class _Open:
 
 
 class _Replayed:
-    """One run, as far as it was followed."""
+    """One run, up to the call that was read last."""
 
     def __init__(
         self,
@@ -195,22 +200,22 @@ class _Replayed:
         self._meter = Meter(policy.limits, policy.prices, lambda: self._now)
         self._open: dict[int, _Open] = {}
         self._labels = None if policy.flow == "off" else Labels(policy.flow, policy.labels)
-        self._labelled = False  # whether any result carried one so far
-        self._lost_labels = False  # whether one may have that can't be followed
-        # Labels of results are recorded where something could ask for them.
+        self._labelled = False  # whether any result carried a label so far
+        self._lost_labels = False  # whether one may have carried a label that is not recorded
+        # Labels of results are recorded only if something in the run could use them.
         self._records_labels = bool(self._started.get("rules") or self._started.get("policy"))
         calls = [step for step in run.steps if step.kind != "branch"]
         self._effects = {(step.name, step.version): step.effect for step in calls}
 
     @property
     def spent(self) -> Spent:
-        """What the calls have used up by now."""
+        """What the calls have used so far."""
         return self._meter.spent
 
     # --- a call ----------------------------------------------------------------------------------
 
     def asked(self, request: Event) -> Judged:
-        """A call that somebody was asked about, when the run ended; its effect was not recorded."""
+        """Judge a call that waited for an approval when the run ended; its effect is unknown."""
         called = request["name"], request["version"]
         effect = self._effects.get(called) or self._contracts.effect_of(*called)
         shown = {field: request[field] for field in _ASKED_FOR}
@@ -229,7 +234,7 @@ class _Replayed:
         return judged if effect else dataclasses.replace(judged, now=None, unknown=("tool.effect",))
 
     def judge(self, step: Step, *, explain: int = 0) -> Judged:
-        """A call begins: what the policy says of it."""
+        """Judge a call that begins."""
         self._now = max(self._now, step.time * 1000)
         view, found, unknown = self._view(step)
         self._calls += 1
@@ -242,7 +247,7 @@ class _Replayed:
         tried = how(view, unknown)
         verdict = None if tried.verdict is None else found.explain(tried.verdict)
         ticket: Ticket | None = None
-        if step.undoes is None:  # what undoes a step is under no limit
+        if step.undoes is None:  # calls that undo a step are under no limit
             ticket, verdict = self._limited(step, view, verdict, made=made)
         if made:
             opened = _Open(view.contract, view.kind, found, ticket, step.parent or 0)
@@ -260,16 +265,16 @@ class _Replayed:
     def _limited(
         self, step: Step, view: StepView, verdict: Verdict | None, *, made: bool
     ) -> tuple[Ticket | None, Verdict | None]:
-        """What the limits say beside the policy, and what the call takes of them."""
+        """The combined verdict of policy and limits, and what the call reserves of them."""
         if verdict is not None and verdict.decision == "deny":
             return None, verdict
         place = step.branch, step.parent, step.turn, step.slot
         ticket = self._meter.take(view, place)
-        said = ticket.verdict
+        limited = ticket.verdict
         if verdict is not None:
             verdict = ticket.over(verdict)
-        elif said is not None and said.decision == "deny":
-            verdict = said
+        elif limited is not None and limited.decision == "deny":
+            verdict = limited
         denied = verdict is not None and verdict.decision == "deny"
         allowed = verdict is not None and verdict.decision == "allow"
         begins = step.origin is None and (made or allowed)
@@ -322,7 +327,7 @@ class _Replayed:
     # --- its end ---------------------------------------------------------------------------------
 
     def end(self, step: Step) -> None:
-        """A call that ran has ended, or a recorded outcome stands for it."""
+        """End a call that ran or was replayed."""
         outcome = step.outcome or {}
         if step.ended is not None:
             self._now = max(self._now, step.ended * 1000)
@@ -343,12 +348,12 @@ class _Replayed:
     def _note(
         self, labels: Labels, step: int, call: _Open, outcome: Event, recorded: Iterable[str]
     ) -> None:
-        """What a call's result carries into later ones."""
+        """Note the labels that a call's result carries into later calls."""
         known = self._records_labels or self._contracts.knows(call.contract) or call.kind == "model"
         carried = labels.carried(call.contract, call.kind, call.found, recorded)
         carried |= labels.inside(step)
         if not known:
-            self._lost_labels = True  # its contract may declare some, and nobody wrote them down
+            self._lost_labels = True  # its contract may declare labels that were not recorded
         if not carried:
             return
         self._labelled = True
@@ -369,11 +374,11 @@ class _Replayed:
         )
 
     def _value(self, outcome: Event) -> Any:
-        """What a call gave, as data.
+        """The result of a call, as data.
 
         Raises:
-            ValueError: some of it is not in the trace.
-            StoreError: it is large, and not there.
+            ValueError: a part of it is not in the trace.
+            StoreError: it is large, and its blob is missing.
         """
         if outcome["status"] == "error":
             if self._redacted and not is_whole(outcome["error"]):

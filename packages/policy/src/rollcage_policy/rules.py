@@ -1,4 +1,4 @@
-"""The rules of a policy: of which calls each one is, and what it says of them."""
+"""The rules of a policy: which calls each one matches, and its verdict on them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollcage.gate import Decision, StepView, Verdict
 from rollcage_policy.conditions import Condition
 from rollcage_policy.tokens import ConditionInvalid
 
-if TYPE_CHECKING:  # models of what a file may say take 40 ms to build: only a policy needs them
+if TYPE_CHECKING:  # the models of a policy file take 40 ms to build: only loading one needs them
     from rollcage_policy.loading import LoadedPolicy, Placed
 
 __all__ = ["PolicyRule", "rules_of"]
@@ -24,7 +24,7 @@ _CODES: Final = {"allow": "allowed", "ask": "approval_required", "deny": "denied
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PolicyRule:
-    """A rule, ready to be asked; see `RuleData` for what each part says.
+    """A rule, ready for use; see `RuleData` for its parts.
 
     Attributes:
         where: the file that it is in, or whose preset it is of.
@@ -52,7 +52,7 @@ class PolicyRule:
         return self.verdict.decision
 
     def passes_over(self, view: StepView) -> str:
-        """Why it is not about a call, whatever its arguments; empty where it is."""
+        """Why it does not match a call, whatever its arguments; empty if it does."""
         if not self._tools(view.contract.name):
             return "tools"
         if not self._agents(view.agent):
@@ -65,7 +65,7 @@ class PolicyRule:
 
 
 def rules_of(resolved: LoadedPolicy, problems: list[PolicyProblem]) -> Iterable[PolicyRule]:
-    """The rules that a policy's files hold, in order; what is wrong in one joins the problems."""
+    """The rules of a policy's files, in order; what is wrong with one is added to `problems`."""
     for placed in resolved.rules:
         data = placed.rule
         yield PolicyRule(
@@ -103,7 +103,7 @@ def _condition(
 
 
 def _matcher(globs: Iterable[str]) -> Callable[[str], bool]:
-    """Tells whether a name matches one of some globs."""
+    """A function that returns whether a name matches one of some globs."""
     names = frozenset(each for each in globs if not re.search(r"[*?\[]", each))
     patterns = [each for each in globs if each not in names]
     if "*" in patterns:

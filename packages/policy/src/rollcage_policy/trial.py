@@ -1,7 +1,7 @@
-"""What a policy says of a call of which not everything is known: nothing is guessed.
+"""A policy's verdict on a call of which not everything is known: nothing is guessed.
 
-A condition that asks for something unknown is not evaluated: it may hold, or not, or fail, which
-denies. So a policy's decision is known if no rule asks so, or if another one denies anyway.
+A condition that uses something unknown is not evaluated: it may hold, or not, or fail, which
+denies. So a policy's decision is known if no rule uses an unknown, or if another rule denies.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _MOST_KEPT: Final = 1024
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Explained:
-    """What became of one rule on a call.
+    """The evaluation of one rule on a call.
 
     Attributes:
-        evaluation: see `Evaluation`; where something is `unknown`, it says nothing.
-        unknown: what its condition asks for that is not known: `tool.risk`, `args.password`, ….
+        evaluation: see `Evaluation`; without result if something is `unknown`.
+        unknown: what its condition uses that is unknown: `tool.risk`, `args.password`, ….
     """
 
     evaluation: Evaluation
@@ -46,12 +46,12 @@ class Explained:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tried:
-    """What a policy says of a call.
+    """A policy's verdict on a call.
 
     Attributes:
-        verdict: None where that depends on something unknown.
-        unknown: what the rules ask for that is not known.
-        rules: what became of each rule; empty unless it was asked for.
+        verdict: the verdict; None if it depends on something unknown.
+        unknown: what the rules use that is unknown.
+        rules: the evaluation of each rule; empty unless requested.
     """
 
     verdict: Verdict | None
@@ -60,7 +60,7 @@ class Tried:
 
 
 def fixed_resolver(addresses: Mapping[str, Sequence[str]]) -> Resolver:
-    """A resolver that knows these names, and asks nobody."""
+    """A resolver that knows these names only, and queries nothing."""
 
     def resolve(host: str, port: int) -> Sequence[str]:
         if host not in addresses:
@@ -71,7 +71,7 @@ def fixed_resolver(addresses: Mapping[str, Sequence[str]]) -> Resolver:
 
 
 class _Quiet:
-    """Looks up no name, and notes that one was asked for."""
+    """A resolver that looks up nothing, and notes that a name was to be looked up."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -82,7 +82,7 @@ class _Quiet:
 
 
 class Trial:
-    """Tries a policy out: not for several threads at once.
+    """Tries a policy out. Not thread-safe.
 
     Args:
         policy: the policy.
@@ -107,7 +107,7 @@ class Trial:
         ] = {}
 
     def decide(self, view: StepView, unknown: Unknown = NOTHING_UNKNOWN) -> Tried:
-        """What the policy says of a call, of which some things are unknown."""
+        """The policy's verdict on a call, of which some things are unknown."""
         asked = self._asked_of(view)
         if not self._missing(asked, unknown):
             with self._around() as quiet:
@@ -117,14 +117,14 @@ class Trial:
         return dataclasses.replace(self.explain(view, unknown), rules=())
 
     def explain(self, view: StepView, unknown: Unknown = NOTHING_UNKNOWN) -> Tried:
-        """The same, with what becomes of each rule."""
+        """The same, with the evaluation of each rule."""
         found: list[Explained] = []
         with self._around() as quiet:
             for each in self.policy.explain(view):
                 missing: tuple[str, ...] = ()
                 if not each.passed_over and each.rule.condition is not None:
                     missing = self._missing(_asked(each.rule), unknown, looked_up=quiet.asked)
-                found.append(Explained(_unsaid(each) if missing else each, missing))
+                found.append(Explained(_without_result(each) if missing else each, missing))
             names = tuple(dict.fromkeys(name for each in found for name in each.unknown))
             if not names:
                 return Tried(self.policy.decide(view), (), tuple(found))
@@ -137,7 +137,7 @@ class Trial:
             yield self._quiet
 
     def _asked_of(self, view: StepView) -> Mapping[str, frozenset[str] | None]:
-        """All that the rules about a contract, an agent and a kind ask for."""
+        """All that the rules for a contract, an agent and a kind use."""
         at = id(view.contract), view.agent, view.kind
         plan = self._plans.get(at)
         if plan is None or plan[0] is not view.contract:
@@ -160,7 +160,7 @@ class Trial:
         *,
         looked_up: bool = False,
     ) -> tuple[str, ...]:
-        """What is asked for and not known."""
+        """What is used and unknown."""
         found: list[str] = []
         for root, fields in unknown.items():
             wanted = asked.get(root, frozenset())
@@ -175,25 +175,27 @@ class Trial:
 
 
 def _asked(rule: PolicyRule) -> dict[str, frozenset[str] | None]:
-    """What a rule's condition asks for; its functions under `()`."""
+    """What a rule's condition uses; its functions under `()`."""
     assert rule.condition is not None
     expression = rule.condition.expression
     return {**expression.fields, "()": expression.functions}
 
 
-def _unsaid(evaluation: Evaluation) -> Evaluation:
+def _without_result(evaluation: Evaluation) -> Evaluation:
     return Evaluation(evaluation.rule)
 
 
 def _in_part(found: list[Explained], names: tuple[str, ...]) -> Tried:
-    """What is certain whatever the unknown is: that one denies."""
+    """What is certain whatever the unknowns are: a rule that denies."""
     verdict: Verdict | None = None
     rules: list[Explained] = []
     for each in found:
-        said = each.evaluation.verdict
-        decides = verdict is None and said is not None and said.decision == "deny"
+        verdict_of_rule = each.evaluation.verdict
+        decides = (
+            verdict is None and verdict_of_rule is not None and verdict_of_rule.decision == "deny"
+        )
         if decides:
-            verdict = said
+            verdict = verdict_of_rule
         evaluation = dataclasses.replace(each.evaluation, decides=decides)
         rules.append(dataclasses.replace(each, evaluation=evaluation))
     return Tried(verdict, names, tuple(rules))

@@ -1,4 +1,4 @@
-"""What in a policy can do nothing: rules that never decide, globs that no tool answers to."""
+"""Lint for policies: rules that never decide, globs that match no tool."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _PROBE: Final = Contract(name="probe", parameters={"type": "object"})
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Doubt:
-    """Something in a policy that can hardly be meant. The policy can be used all the same.
+    """A finding: something in a policy that is probably a mistake. The policy stays usable.
 
     Attributes:
         code: `never_holds`, `shadowed`, `no_such_tool`, `no_such_argument` or `no_rule`.
-        id: of the rule or limit; of the tool, where no rule matches.
+        id: the id of the rule or limit; the name of the tool, if no rule matches it.
         where: the file.
-        line: in it; 0 where it is about no line.
-        reason: what is odd.
+        line: its line; 0 if the finding concerns no line.
+        reason: what is suspicious.
     """
 
     code: str
@@ -46,11 +46,11 @@ class Doubt:
 
 
 def doubts(policy: Policy, tools: Sequence[Contract] | None = None) -> list[Doubt]:
-    """What in a policy can do nothing.
+    """The findings in a policy.
 
     Args:
         policy: the policy.
-        tools: all tools that its agents have; None where that is not known.
+        tools: all tools that its agents have; None if unknown.
     """
     found = [each for rule in policy.rules for each in _of_rule(policy, rule)]
     if tools is not None:
@@ -78,8 +78,8 @@ def _of_rule(policy: Policy, rule: PolicyRule) -> Iterator[Doubt]:
         stronger = _WEIGHTS[other.decision] - _WEIGHTS[rule.decision]
         if stronger > 0 or (stronger == 0 and at < place):
             how = "comes first" if not stronger else f"goes over {rule.decision}"
-            said = f"it never decides: {other.id} ({other.decision}) matches the same calls, and "
-            yield _doubt(rule, "shadowed", f"{said}{how}")
+            reason = f"it never decides: {other.id} ({other.decision}) matches the same calls, and "
+            yield _doubt(rule, "shadowed", f"{reason}{how}")
             return
 
 
@@ -152,8 +152,8 @@ def _of_tools(rule: PolicyRule, tools: Sequence[Contract]) -> Iterator[Doubt]:
         return
     known = {name for each in about for name in each.parameter_names}
     for name in sorted(asked - known):
-        said = f"none of its tools has an argument {name!r}{_near(name, known)}"
-        yield _doubt(rule, "no_such_argument", said)
+        reason = f"none of its tools has an argument {name!r}{_near(name, known)}"
+        yield _doubt(rule, "no_such_argument", reason)
 
 
 def _unanswered(globs: Iterable[str], names: Sequence[str]) -> Iterator[str]:
@@ -186,5 +186,5 @@ def _without_rule(policy: Policy, tools: Sequence[Contract]) -> Iterator[Doubt]:
             for rule in policy.rules
         )
         if not any(concerned):
-            said = f"no rule matches this tool: it gets the default ({policy.default})"
-            yield Doubt("no_rule", tool.name, "", 0, said)
+            reason = f"no rule matches this tool: it gets the default ({policy.default})"
+            yield Doubt("no_rule", tool.name, "", 0, reason)

@@ -29,13 +29,13 @@ ROOTS: Final[Mapping[str, frozenset[str] | None]] = {
     "agent": frozenset({"name"}),
     "run": frozenset({"id", "name", "calls", "tokens", "cost", "elapsed"}),
 }
-"""What a condition sees, with the fields of each; None where they are not the same for all."""
+"""What a condition sees, with the fields of each; None if the fields vary."""
 
 TYPES: Final = frozenset(
     {"int", "uint", "double", "bool", "string", "bytes", "list", "map", "null_type", "type"}
 )
 WORDS: Final = frozenset({"true", "false", "null"})
-GATHERING: Final = frozenset({"map", "filter"})  # copy all that they have so far, each time
+GATHERING: Final = frozenset({"map", "filter"})  # they copy their result for each element
 LOOPS: Final = frozenset({"all", "exists", "exists_one", "existsOne"}) | GATHERING
 FUNCTIONS: Final = frozenset(
     {"size", "has", "type", "dyn", "int", "uint", "double", "string", "bytes", "timestamp"}
@@ -48,4 +48,4 @@ METHODS: Final = frozenset(
 CLOSED: Final = frozenset({")", "]", "}"})
 ARITHMETIC: Final = frozenset({"+", "-", "*", "/", "%"})
 RELATIONS: Final = frozenset({"==", "!=", "<", "<=", ">", ">=", "in"})
-CONTINUING: Final = ARITHMETIC | {"."}  # what stands before is more than a name
+CONTINUING: Final = ARITHMETIC | {"."}  # the operand before is more than a name

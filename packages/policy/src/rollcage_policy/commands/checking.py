@@ -1,4 +1,4 @@
-"""`rollcage policy check`: whether a policy can be used, and what in it can do nothing."""
+"""`rollcage policy check`: whether a policy can be used, and which parts have no effect."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check(
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings, too.")] = OFF,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Say whether a policy can be used, or all that is wrong with it, with file and line.
+    """Check whether a policy can be used, and list all its problems with file and line.
 
     Warns of rules that never decide and, where the tools are known, of names that no tool has, of
     arguments that none takes, and of tools that no rule is about. Exits with 1 if it is invalid.
@@ -60,8 +60,8 @@ def _refuse(error: PolicyInvalid, *, as_json: bool) -> None:
     out = console()
     for problem in error.problems:
         place = f"{problem.where}:{problem.line}" if problem.line else problem.where
-        said = ": ".join(part for part in (problem.path, problem.reason) if part)
-        out.print(Text(visible(f"{place}: {said}")), soft_wrap=True)
+        text = ": ".join(part for part in (problem.path, problem.reason) if part)
+        out.print(Text(visible(f"{place}: {text}")), soft_wrap=True)
     count = len(error.problems)
     out.print(Text(f"invalid: {count} problem{'s' * (count > 1)}", style="bold red"))
 
@@ -86,12 +86,12 @@ def _print(policy: Policy, odd: list[Doubt]) -> None:
         out.print(Text(f"loops: {visible(_limit(policy.limits.loops))}"), soft_wrap=True)
     for doubt in odd:
         place = f"{doubt.where}:{doubt.line}: " if doubt.line else ""
-        said = visible(f"{place}{doubt.id}: {doubt.reason}")
-        out.print(Text("warning: ", style="yellow").append(said, style="default"), soft_wrap=True)
+        text = visible(f"{place}{doubt.id}: {doubt.reason}")
+        out.print(Text("warning: ", style="yellow").append(text, style="default"), soft_wrap=True)
     named = f" {visible(policy.name)}" if policy.name else ""
     mode = ", shadow: decisions are recorded, not enforced" if policy.mode == "shadow" else ""
-    said = f"valid:{named} {counted(len(policy.rules), 'rule')}, else {policy.default}{mode}"
-    out.print(Text(said, style="green"), soft_wrap=True)
+    text = f"valid:{named} {counted(len(policy.rules), 'rule')}, else {policy.default}{mode}"
+    out.print(Text(text, style="green"), soft_wrap=True)
     out.print(f"digest {policy.digest}", soft_wrap=True)
 
 

@@ -65,7 +65,7 @@ def explain(
     """Show what becomes of each rule on a recorded step, or on a call: --tool NAME --args JSON.
 
     Which rules are not about it, and why; whose condition holds, does not, or fails; which rule
-    decides; and what the model would read. What is not known of the call is said, not guessed.
+    decides; and what the model would read. What is unknown about the call is listed, not guessed.
     """
     contracts = contracts_of(load_tools(tools))
     loaded = Policy.load(policy)
@@ -108,7 +108,7 @@ def _recorded(rerun: Rerun, store: str, run: str, step: int) -> Judged:
 def _contract(
     name: str, effect: str | None, risk: str | None, known: list[Contract], *, model: bool
 ) -> Contract:
-    """A tool of today, unless it is told what it declares."""
+    """One of the current tools, unless the options declare the tool."""
     if effect is None and risk is None and not model:
         for each in known:
             if each.name == name:

@@ -102,10 +102,10 @@ def replay(
         bool, typer.Option("--json", help="Write JSON Lines, for machines; a summary comes last.")
     ] = OFF,
 ) -> None:
-    """Tell what a policy would have said of recorded calls, where that is another decision.
+    """Show the recorded calls that a policy would decide differently.
 
     No tool runs, and no host is looked up unless --resolve says so. Limits count the recorded
-    calls, tokens and times. What the trace does not hold is said to be unknown, and not guessed.
+    calls, tokens and times. What the trace does not hold is unknown, and not guessed.
     Exits with 1 if something would change; a run that can't be read is reported, and exits with 3.
     """
     contracts = contracts_of(load_tools(tools))
@@ -187,8 +187,8 @@ def _line(run: str, judged: Judged) -> Text:
         return line.append(f"  {judged.apart}")
     if now is None:
         return line.append(f"  not known: {visible(', '.join(judged.unknown))}")
-    said = f": {visible(now.message)}" if now.message and now.decision != "allow" else ""
-    return line.append(f"  {visible(now.rule)}{said}")
+    message = f": {visible(now.message)}" if now.message and now.decision != "allow" else ""
+    return line.append(f"  {visible(now.rule)}{message}")
 
 
 def _print_summary(out: Console, policy: Policy, summary: _Summary) -> None:
@@ -205,22 +205,22 @@ def _print_summary(out: Console, policy: Policy, summary: _Summary) -> None:
             soft_wrap=True,
         )
     for missing, count in summary.missing.most_common():
-        said = f"    {visible(missing)} in {count}: {_why(missing)}"
-        out.print(Text(said, style="yellow"), soft_wrap=True)
+        line = f"    {visible(missing)} in {count}: {_why(missing)}"
+        out.print(Text(line, style="yellow"), soft_wrap=True)
     if summary.would_run:
-        said = f"{counted(summary.would_run, 'call')} would run that did not"
-        out.print(f"{said}: their usage is not counted", soft_wrap=True)
+        line = f"{counted(summary.would_run, 'call')} would run that did not"
+        out.print(f"{line}: their usage is not counted", soft_wrap=True)
     if _looks_at_files(policy):
         out.print("within() looked at the files of this machine, as they are now", soft_wrap=True)
     changes = ", ".join(f"{n} {a} → {b}" for (a, b), n in sorted(summary.changes.items()))
-    told = (
+    parts = (
         (1, f"{counted(summary.runs, 'run')}, {counted(summary.calls, 'call')}"),
         (1, changes or "nothing changes"),
         (summary.unknown, f"{summary.unknown} not known"),
         (summary.apart, f"{summary.apart} refused by a facade"),
         (len(summary.damaged), f"{counted(len(summary.damaged), 'run')} can't be read"),
     )
-    out.print(", ".join(said for count, said in told if count), soft_wrap=True)
+    out.print(", ".join(line for count, line in parts if count), soft_wrap=True)
 
 
 def _why(missing: str) -> str:

@@ -94,13 +94,13 @@ def _print(tested: _Tested) -> None:
         out.print(table)
         for result in results:
             for difference in result.differences:
-                said = f"{cases.where}:{result.case.line}: {result.case.name}: {difference}"
-                out.print(Text(visible(said)), soft_wrap=True)
+                text = f"{cases.where}:{result.case.line}: {result.case.name}: {difference}"
+                out.print(Text(visible(text)), soft_wrap=True)
             if not result.passed and result.verdict is not None and result.verdict.message:
                 out.print(Text(f"    it says: {visible(result.verdict.message)}"), soft_wrap=True)
     if tested.uncovered:
-        said = f"{tested.where}: decided no case: {', '.join(tested.uncovered)}"
-        out.print(Text(visible(said), style="yellow"), soft_wrap=True)
+        text = f"{tested.where}: decided no case: {', '.join(tested.uncovered)}"
+        out.print(Text(visible(text), style="yellow"), soft_wrap=True)
 
 
 def _data(tested: list[_Tested], total: int, failed: int) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class BacktestRow:
         blocked: that would be refused, and were not.
         asked: that would require approval, and did not.
         newly_allowed: that would be made, and were refused or required approval.
-        unknown: of which that can't be told: the trace does not hold what a rule asks for.
+        unknown: that can't be judged: the trace does not hold what a rule uses.
         writes: that would have been made, and were not, by tool and arguments.
         ran: calls that were made for the test, for they are not recorded.
         tokens: that the models used; of a fork, what they used for the test.
@@ -42,7 +42,7 @@ class BacktestRow:
         fork: the fork's id.
         status: how the run ended, or the fork.
         first: the first difference, in a few words.
-        error: why nothing can be said of the run.
+        error: why the run can't be tested.
     """
 
     run: str
@@ -108,8 +108,8 @@ def judged_row(row: BacktestRow, run: Run, rerun: Rerun, get_blob: Callable[[str
 
 def _count_change(row: BacktestRow, judged: Judged) -> None:
     was, now = judged.was.decision, "" if judged.now is None else judged.now.decision
-    said = f"{judged.view.name}: {was} → {now}"
-    row.first = row.first or (f"step {judged.step}, {said}" if judged.step else said)
+    change = f"{judged.view.name}: {was} → {now}"
+    row.first = row.first or (f"step {judged.step}, {change}" if judged.step else change)
     if now == "deny":
         row.blocked += 1
     elif now == "ask" and was == "allow":

@@ -1,4 +1,4 @@
-"""How a backtest is told: a table, JSON, or a page that needs nothing else."""
+"""The output of a backtest: a table, JSON, or a self-contained page."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def print_table(
         out.print()
     for row in rows:
         for write in row.writes:
-            said = f"…{row.run[-8:]} would write {visible(write['name'])}"
-            shown = Text(f"{said}({arguments_text(write['args'])})", style="magenta")
+            line = f"…{row.run[-8:]} would write {visible(write['name'])}"
+            shown = Text(f"{line}({arguments_text(write['args'])})", style="magenta")
             out.print(shown, soft_wrap=True)
     out.print(_sums(rows, change), soft_wrap=True)
-    for said in _over(rows, over):
-        out.print(Text(said, style="bold red"), soft_wrap=True)
+    for line in _over(rows, over):
+        out.print(Text(line, style="bold red"), soft_wrap=True)
 
 
 def _columns(rows: Sequence[BacktestRow]) -> Sequence[str]:
@@ -87,11 +87,11 @@ def _counted(count: int, what: str) -> str:
 
 def _sums(rows: Sequence[BacktestRow], change: str) -> str:
     sums = totals(rows)
-    told = [_counted(sums[what], what) for what in LIMITS if sums[what]]
+    parts = [_counted(sums[what], what) for what in LIMITS if sums[what]]
     unread = sum(bool(row.error) for row in rows)
-    told += [f"{counted(unread, 'run')} can't be tested"] if unread else []
+    parts += [f"{counted(unread, 'run')} can't be tested"] if unread else []
     head = f"{change}: {counted(len(rows), 'run')}, {counted(sums['calls'], 'call')}"
-    return f"{head}, {', '.join(told) or 'nothing changes'}"
+    return f"{head}, {', '.join(parts) or 'nothing changes'}"
 
 
 def as_data(rows: Sequence[BacktestRow], change: str, over: Mapping[str, int]) -> dict[str, Any]:
