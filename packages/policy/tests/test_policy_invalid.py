@@ -127,7 +127,7 @@ TOML = {
     ),
     "a constant's name": ("version = 1\n[constants]\n'a b' = 1\n", 3, "constants.a b", "pattern"),
     "a date": ("version = 1\n[constants]\nday = 2026-01-01\n", 3, "constants.day", "a date can't"),
-    "not a number": ("version = 1\n[constants]\nn = nan\n", 3, "constants.n", "not a usable number"),
+    "not a number": ("version = 1\n[constants]\nn = nan\n", 3, "constants.n", "a usable number"),
     "a large number": (f"version = 1\n[constants]\nn = {2**53}\n", 3, "constants.n", "beyond 2^53"),
     "an unknown preset": (
         "version = 1\n[[presets]]\nuse = 'workspce'\n", 3, "presets[0].use",

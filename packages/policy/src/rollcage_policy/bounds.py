@@ -17,7 +17,7 @@ _NANO: Final = 10**9
 
 
 class UsedUp:
-    """What was used up of one limit, by the run, or by one tool or agent."""
+    """What was used of one limit, by the run, or by one tool or agent."""
 
     __slots__ = ("began", "calls", "cost", "in_flight", "starts", "tokens", "uncounted")
 
@@ -32,9 +32,9 @@ class UsedUp:
 
 
 class Bound:
-    """A limit, made ready."""
+    """A limit, prepared for counting."""
 
-    __slots__ = ("cost", "limit", "nanoseconds", "rate", "timed", "of_tools")
+    __slots__ = ("cost", "limit", "nanoseconds", "of_tools", "rate", "timed")
 
     def __init__(self, limit: Limit) -> None:
         self.limit = limit
@@ -60,7 +60,7 @@ class Bound:
         return f"{view.kind} {view.name}" if self.limit.per == "tool" else view.agent
 
     def room(self, count: UsedUp, view: StepView, price: Price, now: int) -> Verdict | None:
-        """What the limit says where there is no room for one more call; None where there is."""
+        """The limit's verdict if one more call would exceed it; None if not."""
         limit = self.limit
         whose = {"run": "this run", "tool": view.name}.get(limit.per) or (
             f"agent {view.agent}" if view.agent else "this agent"
@@ -69,14 +69,18 @@ class Bound:
             reason = f"{whose} may make {limit.calls} calls{self.of_tools}, and has made them"
             return self.verdict("limit_calls", reason)
         if limit.concurrency is not None and count.in_flight >= limit.concurrency:
-            reason = f"{whose} may have {limit.concurrency} calls{self.of_tools} at once, and has them"
+            reason = (
+                f"{whose} may have {limit.concurrency} calls{self.of_tools} at once, and has them"
+            )
             return self.verdict("limit_concurrency", reason, "Call it again when one has ended.")
         if (limit.tokens is not None or self.cost is not None) and view.kind == "model":
             unknown = self._unknown(count, view, price)
             if unknown is not None:
                 return unknown
         if limit.tokens is not None and count.tokens >= limit.tokens:
-            reason = f"{whose} may use {limit.tokens} tokens{self.of_tools}; {count.tokens} are used"
+            reason = (
+                f"{whose} may use {limit.tokens} tokens{self.of_tools}; {count.tokens} are used"
+            )
             return self.verdict("limit_tokens", reason)
         if self.cost is not None and self._is_spent(count, price):
             reason = (
@@ -93,7 +97,7 @@ class Bound:
         return None
 
     def pace(self, count: UsedUp, view: StepView, now: int) -> Verdict | None:
-        """What the limit says where too many calls began within its span of time."""
+        """The limit's verdict if too many calls began within its time span; None if not."""
         assert self.rate is not None
         span = self.rate.seconds * _NANO
         while count.starts and now - count.starts[0] >= span:
@@ -106,27 +110,33 @@ class Bound:
         return self.verdict("limit_rate", reason, f"Call it again in {wait} s.")
 
     def _is_spent(self, count: UsedUp, price: Price) -> bool:
-        """Whether a call can't be paid for. What a model's tokens cost shows when it has ended."""
+        """Whether the cost limit can't pay for a call; a model's tokens count when it has ended."""
         assert self.cost is not None
         if price.input or price.output:
             return count.cost >= self.cost or count.cost + price.call > self.cost
         return price.call > 0 and count.cost + price.call > self.cost
 
     def _unknown(self, count: UsedUp, view: StepView, price: Price) -> Verdict | None:
-        """What can't be counted can't be limited."""
+        """Deny a call whose usage or price can't be counted, since it can't be limited."""
         if self.cost is not None and price.input is None:
             reason = f"what {view.name} costs is not known, and it may spend {_amount(self.cost)}"
             remedy = f'The policy needs a price: [prices.models."{view.name}"].'
             return Verdict("deny", reason, "price_unknown", self.limit.id, remedy)
         if count.uncounted and (self.limit.tokens is not None or price.input or price.output):
-            reason = f"{count.uncounted} does not report how many tokens it used: they can't be limited"
+            reason = (
+                f"{count.uncounted} does not report how many tokens it used: they can't be limited"
+            )
             return Verdict("deny", reason, "usage_unknown", self.limit.id)
         return None
 
-    def verdict(self, code: str, reason: str, remedy: str = "Finish with what you have.") -> Verdict:
+    def verdict(
+        self, code: str, reason: str, remedy: str = "Finish with what you have."
+    ) -> Verdict:
         """What a call gets that it has no room for, in the policy's own words where it has any."""
         limit = self.limit
-        return Verdict(limit.decision, limit.reason or reason, code, limit.id, limit.remedy or remedy)
+        return Verdict(
+            limit.decision, limit.reason or reason, code, limit.id, limit.remedy or remedy
+        )
 
 
 def _amount(pico: int) -> str:
