@@ -143,7 +143,8 @@ def test_a_case_that_is_as_expected(file: Path, case: str) -> None:
 def test_a_case_that_is_not_says_what_differs(file: Path) -> None:
     expect = "expect = {decision = 'allow', rule = 'x', code = 'y', message = 'z'}"
     (found,) = run(
-        file, f"tool = 'mail'\nargs = {{to = 'a'}}\nlabels = ['untrusted']\nsaid = 'b'\n{expect}"
+        file,
+        f"tool = 'mail'\nargs = {{to = 'a'}}\nlabels = ['untrusted']\nuser_input = 'b'\n{expect}",
     )
     assert found == (
         "decision: 'allow' is expected, not 'deny'",
