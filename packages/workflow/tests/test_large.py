@@ -1,9 +1,12 @@
 """Long lists and loops: told by what is on record, not by time."""
 
+import asyncio
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rollcage import tool
 from worlds import World
 
 SIZES = (60, 120)
@@ -44,6 +47,58 @@ async def test_a_pass_leaves_as_many_lines_however_many_there_are(kind: str, wor
         assert found.status == "completed"
         many[size] = len(lines(world, found.run))
     assert many[120] - many[60] <= 4 * 60
+
+
+async def test_only_passes_that_run_are_tasks(world: World) -> None:
+    most: list[int] = []
+
+    @tool(effect="read", name="large.count")
+    async def count() -> None:
+        most.append(len(asyncio.all_tasks()))
+
+    world.tools.append(count)
+    passes = plan("each", 300)
+    passes["steps"]["all"]["each"]["steps"] = {"p": {"call": "large.count"}}
+    assert (await world.attempt(passes)).status == "completed"
+    assert (len(most), max(most) < 20) == (300, True)
+
+
+async def test_a_pass_sees_nothing_that_another_has_set_in_its_context(world: World) -> None:
+    here: ContextVar[int] = ContextVar("here", default=0)
+    seen: list[int] = []
+
+    @tool(effect="scope", name="large.sets")
+    async def sets(number: int) -> None:
+        seen.append(here.get())
+        here.set(number)
+
+    world.tools.append(sets)
+    passes = plan("each", 30)
+    passes["steps"]["all"]["each"]["steps"] = {
+        "p": {"agent": "large.sets", "args": {"number": "=item"}}
+    }
+    assert (await world.attempt(passes)).status == "completed"
+    assert seen == [0] * 30
+
+
+async def test_a_failed_pass_ends_those_that_have_not_begun(world: World) -> None:
+    began: list[int] = []
+
+    @tool(effect="read", name="large.fails")
+    async def fails(number: int) -> None:
+        began.append(number)
+        if number == 7:
+            raise ValueError("the seventh")
+
+    world.tools.append(fails)
+    passes = plan("each", 100)
+    passes["steps"]["all"]["each"]["steps"] = {
+        "p": {"call": "large.fails", "args": {"number": "=item"}}
+    }
+    with pytest.raises(ValueError, match="the seventh"):
+        await world.attempt(passes)
+    assert 7 in began
+    assert len(began) < 20
 
 
 @pytest.mark.parametrize("kind", ["each", "repeat"])

@@ -31,29 +31,43 @@ async def side_by_side(
     place: BlockPlace,
     do: Callable[[int, BlockPlace], Awaitable[Any]],
 ) -> list[Any]:
-    """Do parts at once, each in a branch of its own; their results, in order."""
-    room = asyncio.Semaphore(most)
+    """Do parts at once, each in a branch of its own; their results, in order.
+
+    Args:
+        interpreter: of the plan.
+        members: the parts.
+        most: so many at once. The others cost nothing until it is their turn.
+        place: where they stand.
+        do: does the part of this number.
+    """
     flow = Flow(place.flow)
+    ended: list[Any] = [None] * len(members)
+    left = iter(range(len(members)))
 
     async def one(number: int) -> Any:
         member = members[number]
-        async with room:
-            flow.check()
-            here = dataclasses.replace(
-                place, flow=flow, path=member.path, after=(), suffix="", in_row=True, round=""
-            )
-            try:
-                with interpreter.session.branch(member.name):
-                    return await do(number, here)
-            except (NotReached, Waits):
-                raise
-            except BaseException:
-                flow.end()
-                raise
+        flow.check()
+        here = dataclasses.replace(
+            place, flow=flow, path=member.path, after=(), suffix="", in_row=True, round=""
+        )
+        try:
+            with interpreter.session.branch(member.name):
+                return await do(number, here)
+        except (NotReached, Waits):
+            raise
+        except BaseException:
+            flow.end()
+            raise
+
+    async def in_turn() -> None:
+        for number in left:
+            # a task for each: what one sets in its context is not there in the next
+            task = asyncio.create_task(one(number))
+            (ended[number],) = await asyncio.gather(task, return_exceptions=True)
 
     with interpreter.session.turn(opens={member.name: () for member in members}):
-        tasks = [asyncio.create_task(one(number)) for number in range(len(members))]
+        tasks = [asyncio.create_task(in_turn()) for _ in range(min(most, len(members)))]
         with cancelling(tasks):
-            ended = await asyncio.gather(*tasks, return_exceptions=True)
-            raise_first(ended)
-    return list(ended)
+            turns = await asyncio.gather(*tasks, return_exceptions=True)
+            raise_first([*ended, *turns])
+    return ended
