@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import dataclasses
-import functools
 from pathlib import Path
 from typing import Any
 
@@ -74,16 +73,16 @@ async def test_a_cancellation_is_seen_by_an_attempt_that_has_just_looked(
     world = World(tmp_path / "store")
     crew = Crew(world, THREE)
     crew.start()
-    looked = running._Attempt._check_hold
+    looked = running._Attempt._begun
     said: list[str] = []
 
-    async def then_cancelled(attempt: Any) -> None:
-        await looked(attempt)
-        cancel = functools.partial(crew.commands.cancel, "job", by="ann", rollback=True)
+    def then_cancelled(attempt: Any) -> Any:
+        hold = looked(attempt)
         if not said:
-            said.append((await asyncio.to_thread(cancel)).status)
+            said.append(crew.commands.cancel("job", by="ann", rollback=True).status)
+        return hold
 
-    monkeypatch.setattr(running._Attempt, "_check_hold", then_cancelled)
+    monkeypatch.setattr(running._Attempt, "_begun", then_cancelled)
     await crew.work()
     assert said == ["running"]
     assert crew.job().status == "cancelled"

@@ -278,9 +278,10 @@ class _Attempt:
     async def run(self) -> Execution:
         try:
             async with self.session as session:
-                await asyncio.to_thread(keep_outline, self.store, self.checked)
+                hold = await asyncio.to_thread(self._begun)
                 try:
-                    await self._check_hold()
+                    if hold is not None:
+                        raise Waits([f"was {hold}"])
                     output = await self._through(session)
                 except Waits as waits:
                     session.pause(str(waits))
@@ -327,14 +328,13 @@ class _Attempt:
             return as_of(self.store, run, self.id)
         return execution(self.store, self.id)
 
+    def _begun(self) -> Hold | None:
+        """What the attempt is not to go on for; whoever holds the execution now sees the run."""
+        keep_outline(self.store, self.checked)
+        return self._hold()
+
     def _hold(self) -> Hold | None:
         return None if self.is_fork else Holds(self.store, self.id).read()
-
-    async def _check_hold(self) -> None:
-        """End where somebody has paused or cancelled it: who does so from now on sees the run."""
-        hold = await asyncio.to_thread(self._hold)
-        if hold is not None:
-            raise Waits([f"was {hold}"])
 
     async def _through(self, session: Session) -> Any:
         plan = self.checked.plan
