@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from rollcage import Session, compensate, tool
+from rollcage.adapter import session_here
 from rollcage.store import JsonlStore
 
 Job = Callable[[JsonlStore], Coroutine[Any, Any, None]]
@@ -194,3 +195,7 @@ async def test_a_session_that_nobody_forgot_is_not_left(store: JsonlStore) -> No
     assert await send(1) == 1
     events = store.read(run).data
     assert b'"name":"forgotten.send"' in events
+    session = session_here()
+    assert session is not None
+    await session.__aexit__(None, None, None)
+    assert not store.live(run)
