@@ -249,7 +249,7 @@ def test_one_of_another_trace_or_key_counts_for_nothing(store: Store, tmp_path: 
 @pytest.mark.parametrize(
     "forged",
     [
-        {"format": "rollcage-steps/2"},
+        {"format": "rollcage-steps/1"},
         {"blocks": [10**18]},
         {"steps": "many"},
         {"columns": -5},

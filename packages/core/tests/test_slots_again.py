@@ -55,6 +55,41 @@ def test_a_failed_call_is_made_again_beside_one_that_came_back_before_it(
     assert [info.status for info in store.runs()][-1] == "ok"
 
 
+@pytest.mark.parametrize("second", [[1], [1, 2], [2, 1, 0], [1, 0]])
+def test_a_failed_call_is_made_again_beside_new_ones_that_came_before_it(
+    second: list[int], store: JsonlStore
+) -> None:
+    """The first trace ends with the failure; in the second, calls of its turn were made first."""
+    turn = [(0, "fails"), (1, "one"), (2, "two")]
+    first = Session("job", store=store)
+    with broken_off(first):
+        issue(first, turn[:1])
+    again = Session("job", store=store)
+    with broken_off(again):
+        issue(again, [turn[slot] for slot in second])
+    with Session("job", store=store) as third:
+        assert set(issue(third, turn)) == {1, 2}
+    assert sorted(done) == ["one", "two"]
+
+
+def test_a_failed_call_is_made_again_where_one_was_given_back_and_one_was_new(
+    store: JsonlStore,
+) -> None:
+    first = Session("job", store=store)
+    with broken_off(first):
+        issue(first, [(0, "fails"), (1, "one")])
+    second = Session("job", store=store)
+    with broken_off(second):
+        issue(second, [(1, "one"), (2, "two")])
+    third = Session("job", store=store)
+    with broken_off(third):
+        issue(third, [(2, "two"), (3, "three")])
+    with Session("job", store=store) as last:
+        given = issue(last, [(0, "fails"), (3, "three"), (1, "one"), (2, "two")])
+    assert set(given) == {1, 2, 3}
+    assert sorted(done) == ["one", "three", "two"]
+
+
 def test_identical_calls_get_what_their_own_slots_gave(store: JsonlStore) -> None:
     first = Session("job", store=store)
     with broken_off(first):

@@ -301,7 +301,19 @@ class Generation:
             entry.abandoned = entry.abandoned or (gone and not entry.undone)
             if not gone or entry.has_effect or entry.undone or entry.half_done:
                 self._steps.own.append(entry)
+        self._continue_turns()
         return self._steps.own
+
+    def _continue_turns(self) -> None:
+        """New steps in a turn that an older trace has begun are of that turn, as its own are."""
+        begun: dict[tuple[str, int], int] = {}
+        for entry in self._steps.own:
+            if entry.era < entry.group:
+                turn = entry.branch, entry.group
+                begun[turn] = max(begun.get(turn, 0), entry.era)
+        for entry in self._steps.own if begun else ():
+            if entry.era == entry.group:
+                entry.era = begun.get((entry.branch, entry.group), entry.era)
 
 
 def _waits(event: dict[str, Any]) -> str:

@@ -28,7 +28,7 @@ from rollcage.replay.undone import Undone
 
 __all__ = ["Saved", "TraceEnd", "dump", "load_saved"]
 
-_FORMAT: Final = "rollcage-steps/2"
+_FORMAT: Final = "rollcage-steps/3"
 _BLOCK: Final = 256  # steps
 _LARGEST: Final = 1 << 28  # bytes of a block, whole
 _HOT: Final = 2  # blocks that are kept whole
