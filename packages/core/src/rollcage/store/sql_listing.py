@@ -21,7 +21,7 @@ from rollcage.trace.reader import ended
 
 __all__ = ["SqlListing"]
 
-_PAGE: Final = 100  # runs that are asked for at once, at least
+_PAGE: Final = 100  # runs that are asked for at once where not all may be meant, at least
 _STUB: Final = "(SELECT data FROM documents WHERE kind = 'pruned' AND key = run)"
 
 Row = tuple[Any, ...]
@@ -59,7 +59,8 @@ class SqlListing(SqlDocuments):
             "time < ?": before,
         }
         asked = {clause: value for clause, value in asked.items() if value is not None}
-        size = 2**31 if limit is None else max(limit, _PAGE)
+        least = 1 if status is None else _PAGE  # of those asked for by status, some are not meant
+        size = 2**31 if limit is None else max(limit, least)
         found: list[RunInfo] = []
         with self._sql.reading() as db:
             for row in self._newest_first(db, asked, status, size):
