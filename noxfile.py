@@ -176,6 +176,7 @@ def demo(session: nox.Session) -> None:
     ]
     session.install(*editable(*folders), *CONSTRAINTS)
     session.run("rollcage", "demo", *session.posargs)
+    session.log(f'To have `rollcage` in this shell: export PATH="{session.bin}:$PATH"')
 
 
 @nox.session

@@ -152,7 +152,7 @@ def test_what_makes_no_sense_is_refused(
 def test_what_was_decided_stays_so(cli: Cli, request_id: str) -> None:
     assert cli("reject", request_id, "--by", "ann").code == 0
     again = cli("approve", request_id)
-    assert (again.code, "is decided by ann" in again.err) == (2, True)
+    assert (again.code, "was already decided by ann" in again.err) == (2, True)
 
 
 def test_an_id_that_means_two_is_refused(cli: Cli, store: Path) -> None:

@@ -306,10 +306,10 @@ def test_a_secret_is_not_in_the_queue(desk: Desk) -> None:
 def test_what_was_said_first_counts(desk: Desk) -> None:
     request = desk.halted()
     desk.decide(request, Approval.reject("no", by="bob"))
-    with pytest.raises(ApprovalInvalid, match="is decided by bob"):
+    with pytest.raises(ApprovalInvalid, match="was already decided by bob"):
         desk.decide(request)
     assert desk.refused() == "approval_rejected"
-    with pytest.raises(ApprovalInvalid, match="is decided"):
+    with pytest.raises(ApprovalInvalid, match="was already decided"):
         desk.decide(request)
 
 

@@ -75,7 +75,7 @@ class _Commands(TyperGroup):
     """The commands by name; all of them for the help, and to name the one that was meant."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - Typer gives it
-        return [*_COMMANDS, *_installed().names]
+        return [*_COMMANDS, *sorted(_installed().names)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         known = cmd_name in {*_COMMANDS, *_ELSEWHERE, *_installed().names}

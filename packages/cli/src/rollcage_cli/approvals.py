@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from time import time_ns
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Final, cast
 
 import typer
-from rich.table import Table
 from rich.text import Text
 from rollcage import Approval, ApprovalCorrupt, ApprovalInvalid
 from rollcage.gate import ApprovalQueue, Queued
@@ -18,8 +17,11 @@ from rollcage_cli.errors import CORRUPT, UsageError
 from rollcage_cli.lookup import opened
 from rollcage_cli.options import DEFAULT_STORE, OFF, JsonOption, StoreOption, json_given, who
 from rollcage_cli.output import arguments_text, console, print_json, value_text, visible
+from rollcage_cli.table import Table
 
 __all__ = ["approvals", "approve", "reject", "respond"]
+
+_WIDE: Final = 100  # columns from which on who asked, and until when, have room
 
 _STYLES = {"waiting": "yellow", "decided": "green", "expired": "red", "damaged": "red"}
 
@@ -232,12 +234,14 @@ def _list(shown: list[Queued], damaged: dict[str, str], now: int) -> None:
     if not shown and not damaged:
         out.print("Nothing waits for approval.")
         return
-    table = Table(box=None, pad_edge=False)
-    for title in ("id", "state", "call", "why", "asked by", "expires"):
-        table.add_column(title, overflow="fold", no_wrap=title != "call")
+    titles = ("id", "state", "call", "why", "asked by", "expires")
+    titles = titles if out.width >= _WIDE else titles[:4]
+    table = Table()
+    for title in titles:
+        table.add_column(title, no_wrap=title not in ("call", "why"))
     for each in shown:
         request, state = each.request, each.state(now)
-        table.add_row(
+        cells = (
             Text(each.id),
             Text(state, style=_STYLES.get(state, "")),
             Text(f"{visible(request.name)}({arguments_text(request.args)})"),
@@ -245,6 +249,7 @@ def _list(shown: list[Queued], damaged: dict[str, str], now: int) -> None:
             Text(visible(request.requested_by)),
             Text(time_text(request.expires)),
         )
+        table.add_row(*cells[: len(titles)])
     if shown:
         out.print(table)
     for why in damaged.values():

@@ -11,7 +11,7 @@ from rich.text import Text
 from rollcage.errors import RollcageError, RunNotFound, StoreError, StoreInvalid
 from rollcage.store import RunInfo, Store, check_attested, open_store, store_option
 from rollcage.trace import read_run
-from rollcage_views import lineage_of, standing
+from rollcage_views import lineage_of, resolve_commands, standing
 
 from rollcage_cli.blobs import blobs_of
 from rollcage_cli.errors import CORRUPT, DIFFERENT, OK, UsageError
@@ -51,10 +51,10 @@ def doctor(
     no_blobs: Annotated[bool, typer.Option("--no-blobs", help="Read no large values.")] = OFF,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Say what is wrong with a store, and with which command each of it is mended.
+    """List what is wrong with a store, and the command that helps.
 
-    Reads everything, and changes nothing. Exits with 3 if something is damaged, with 1 if somebody
-    has to decide or mend something.
+    It reads everything and changes nothing. Exits with 3 if something is damaged, with 1 if
+    somebody has to decide or mend something.
     """
     own = open_store(store)
     if not own.exists():
@@ -146,7 +146,7 @@ def _run(own: Store, info: RunInfo, *, blobs: bool, is_newest: bool) -> Iterator
         said = f"its last line was cut off after {len(trace.torn)} bytes; the next resume drops it"
         yield Diagnosis("note", "torn", run, said, "")
     for effect in unknown:
-        helps = f"rollcage resolve {effect.run} {effect.step}{at} --happened | --did-not-happen"
+        helps = resolve_commands(effect, at)
         yield Diagnosis("open", "outcome_unknown", run, f"{effect} has an unknown outcome", helps)
     order = own.stop_order(run)
     if order is not None and not is_live and order.run in ("", run):

@@ -36,10 +36,10 @@ def export(
     store: StoreOption = DEFAULT_STORE,
     _as_json: JsonOption = OFF,
 ) -> None:
-    """Write a run's trace to stdout, redacted; or send its spans to a collector.
+    """Write a run's trace to stdout, or send its spans.
 
-    Secrets always go. Saved as RUN.jsonl it can be shown, compared and verified. Large values stay
-    in the store's blobs folder, and the lines name them.
+    The trace is redacted: secrets are always removed. Saved as RUN.jsonl it can be shown, compared
+    and verified. Large values stay in the store's blobs folder, and the lines name them.
     """
     found = find(store, run)
     trace = found.read()

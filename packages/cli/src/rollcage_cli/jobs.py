@@ -33,10 +33,10 @@ def jobs(
     limit: Annotated[int, typer.Option(min=0, help="Only the newest; 0 lists all.")] = 50,
     as_json: JsonOption = OFF,
 ) -> None:
-    """List the jobs, newest first, each with its attempts: died, then resumed, then ok, say.
+    """List the jobs, newest first, each with its attempts.
 
-    An attempt is a run that went on with the one before it. Forks and replays for a test only look
-    at others, so they are not listed.
+    An attempt is a run that resumed the one before it: `died → ok`. Forks and replays for a test
+    only look at others, so they are not listed.
     """
     own = opened(store)
     found = jobs_of(own, name=name, limit=limit + 1 if limit else None)
@@ -59,7 +59,7 @@ def _table(jobs: Sequence[Job], ids: Mapping[str, str], width: int) -> Table:
     table = Table()
     table.add_column("job", no_wrap=True, max_width=max(width // 4, 12))
     table.add_column("status", no_wrap=True)
-    table.add_column("began", no_wrap=True)
+    table.add_column("started", no_wrap=True)
     table.add_column("attempts")
     for job in jobs:
         table.add_row(

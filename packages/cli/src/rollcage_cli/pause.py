@@ -28,10 +28,11 @@ def pause(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Pause a run: its next call waits, and so does that of its resume, until `unpause`.
+    """Pause a run: its next call waits until `unpause`.
 
-    A tool that is running by now is not interrupted; its end is recorded. An undo does not wait. To
-    end the run instead, use `stop`, also while it is paused.
+    So does the next call of a session that resumes it. A tool that is already running is not
+    interrupted; its end is recorded. An undo does not wait. To end the run instead, use `stop`,
+    also while it is paused.
     """
     own, id_ = find_kept(store, run, "pause")
     before = own.stop_order(id_)
@@ -53,7 +54,10 @@ def pause(
 def unpause(
     run: RunArgument, store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF
 ) -> None:
-    """Let a paused run go on: its calls that wait are made now, whoever paused it."""
+    """Let a paused run go on, whoever paused it.
+
+    The calls that wait are made now.
+    """
     own, id_ = find_kept(store, run, "unpause")
     order, still = unpause_run(own, id_)
     if as_json:

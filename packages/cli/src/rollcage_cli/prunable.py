@@ -10,7 +10,7 @@ import orjson
 from rollcage.errors import RollcageError, RunNotFound, StoreError
 from rollcage.store import RunInfo, RunTrace, Store, check_attested, store_option
 from rollcage.trace import check_events, read_run
-from rollcage_views import lineage_of, standing
+from rollcage_views import lineage_of, resolve_commands, standing
 
 from rollcage_cli.redact import Redaction, sealed
 
@@ -107,7 +107,7 @@ def _look(store: Store, info: RunInfo, before: int, *, is_newest: bool) -> Choic
         return Choice(info, stays=str(error), helps=f"rollcage verify {run}{at}")
     lines, size = trace.data.count(b"\n"), len(trace.data)
     for effect in unknown:
-        helps = f"rollcage resolve {effect.run} {effect.step}{at} --happened | --did-not-happen"
+        helps = resolve_commands(effect, at)
         return Choice(info, lines, size, f"{effect} has an unknown outcome", helps)
     return Choice(info, lines, size)
 

@@ -45,13 +45,13 @@ def prune(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Remove the traces of old runs, with their large values and approvals.
+    """Remove the traces of old runs.
 
-    A stub of each stays: its name, input, status, when it ran, the count and hash of its lines, who
-    removed it and when. So its job still counts as done, and is not resumed, undone or replayed.
-    Without --yes, only shows what would go. A run stays if it is in use, if the next session of its
-    job would go on with it, if a step of it has an unknown outcome, or if a run that stays builds
-    on it.
+    Their large values and approvals go, too. A stub of each stays: its name, input, status, when it
+    ran, the count and hash of its lines, who removed it and when. So its job still counts as done,
+    and is not resumed, undone or replayed. Without --yes, only shows what would go. A run stays if
+    it is in use, if the next session of its job would go on with it, if a step of it has an unknown
+    outcome, or if a run that stays builds on it.
     """
     before = moment(older, datetime.now(UTC))
     own = open_store(store)

@@ -16,10 +16,11 @@ __all__ = ["repair"]
 
 
 def repair(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> None:
-    """Make the index of a store again from its traces, where it is damaged, lost or behind them.
+    """Rebuild the index of a store from its traces.
 
-    No trace is changed. Sessions do the same on their own, and need no repair; it says more. Exits
-    with 3 where a trace can't be read whose run the index has lost.
+    For an index that is damaged, lost or out of date. No trace is changed. Sessions do the same on
+    their own, and need no repair; it says more. Exits with 3 where a trace can't be read whose run
+    the index has lost.
     """
     own = open_store(store)
     if not own.exists():

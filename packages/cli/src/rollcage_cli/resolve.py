@@ -1,4 +1,4 @@
-"""`rollcage resolve`: a person says what became of a write, or what it gave, where no trace can."""
+"""`rollcage resolve`: a person records whether a write happened, and what its result was."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def resolve(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Say what became of an unknown step, or what one gave that can't be given back.
+    """Record whether a step of unknown outcome happened.
 
     Then its run can be resumed: a step that happened is replayed with its result, one that did not
-    happen runs again. A write that was performed, and whose result has no encoding, is replayed
-    with the --result that is said here. Find out first: this can't be undone. Of @NAME, the
-    step is looked for in all runs that its newest one builds on.
+    happen runs again. For a write that was performed and whose result has no encoding, --result
+    records the value to replay. Find out first: this can't be undone. With @NAME, the step is
+    looked up in all runs that the newest one builds on.
     """
     if happened is None:
         raise UsageError("pass --happened [--result JSON], or --did-not-happen")

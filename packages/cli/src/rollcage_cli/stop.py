@@ -31,9 +31,10 @@ def stop(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Stop a run: its next call is refused, and so is its resume, until that is lifted.
+    """Stop a run: its next call is refused.
 
-    A tool that is running by now is not interrupted; its end is recorded. What the run did can be
+    So is each call of a session that resumes it, until the order is lifted with --lift. A tool
+    that is already running is not interrupted; its end is recorded. What the run did can be
     undone with `undo`.
     """
     own, id_ = find_kept(store, run, "stop")

@@ -92,8 +92,10 @@ def _load(spec: str) -> list[Source]:
     except RollcageError:
         raise
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        raise ToolsUnusable(f"tools {visible(spec)!r} can't be loaded: {visible(said)}") from error
+        why = visible(f"{type(error).__name__}: {error}")
+        if isinstance(error, ModuleNotFoundError) and error.name == module_name.split(".")[0]:
+            why += "; run this in the folder that holds the module, or install it"
+        raise ToolsUnusable(f"tools {visible(spec)!r} can't be loaded: {why}") from error
     return _several(spec, found)
 
 

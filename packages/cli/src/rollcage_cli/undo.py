@@ -78,6 +78,9 @@ def undo(
     if planned.conflicts and not as_json:
         console().print("Nothing was changed: resolve the conflict first.")
         raise typer.Exit(DIFFERENT)
+    if not yes and all(step.state == "irreversible" for step in planned.steps):
+        console().print("Nothing was changed: none of it can be undone.")
+        raise typer.Exit(DIFFERENT)
     if not yes and not typer.confirm("Undo this?"):
         raise typer.Exit(DIFFERENT)
     report = work.undo(planned)

@@ -50,7 +50,7 @@ DigestOption = Annotated[
 
 tools = typer.Typer(
     name="tools",
-    help="Govern tools: propose, review, approve, freeze, and group them for agents.",
+    help="Govern tools: propose, review, approve, freeze, group them.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -61,7 +61,7 @@ tools = typer.Typer(
 
 @tools.command(name="list")
 def list_(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> None:
-    """List every tool that was proposed, and where it stands."""
+    """List every tool that was proposed, with its status."""
     state = Registry(store).state()
     found = [state.tools[at] for at in sorted(state.tools)]
     if as_json:
@@ -79,7 +79,7 @@ def review(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Show the proposal of a tool, and what it changes of the approved one."""
+    """Show a proposal, and how it differs from what is approved."""
     registry, kind = Registry(store), _kind(model)
     governed = registry.tool(name, kind=kind)
     differs = registry.diff(name, kind=kind)
@@ -98,7 +98,7 @@ def diff(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Compare tools as they are now with what was approved, by field.
+    """Compare tools, field by field, with what was approved.
 
     Without arguments, the tools that tool.rollcage.tools in pyproject.toml names. Exits with 1
     where one differs, or was never approved.
@@ -156,7 +156,7 @@ def propose(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Propose tools as they are now; somebody else has to approve them.
+    """Propose tools, for somebody else to approve.
 
     Without arguments, those that tool.rollcage.tools in pyproject.toml names; of these, and of
     several of a module, the ones that are approved or proposed as they are stay as they are.
@@ -197,9 +197,10 @@ def approve(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Approve what is proposed of a tool: from now on this, and nothing else, is the tool.
+    """Approve the proposal of a tool.
 
-    Shows what changes first, and asks. Whoever proposed it can't approve it.
+    From now on, its proposed contract is the only one that is accepted. Shows what changes first,
+    and asks. Whoever proposed it can't approve it.
     """
     if as_json and not (yes and digest):
         raise UsageError("--json can't ask: pass --yes, and the --digest that was reviewed")
@@ -224,7 +225,10 @@ def reject(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Turn down what is proposed of a tool; what was approved of it before stays."""
+    """Reject the proposal of a tool.
+
+    What was approved before stays approved.
+    """
     found = Registry(store).reject(name, by=who(by), why=why, kind=_kind(model))
     _tell(found, "not approved as it was proposed", as_json=as_json)
 
@@ -271,7 +275,10 @@ def freeze(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Give a tool to no session that opens from now on; `rollcage stop` stops open ones."""
+    """Freeze a tool: no new session gets it.
+
+    Open sessions keep it; `rollcage stop` stops them.
+    """
     found = Registry(store).freeze(name, by=who(by), why=why, kind=_kind(model))
     _tell(found, "frozen", as_json=as_json)
 
@@ -285,7 +292,7 @@ def unfreeze(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Give a frozen tool back to where it was active."""
+    """Make a frozen tool available again where it was active."""
     found = Registry(store).unfreeze(name, by=who(by), why=why, kind=_kind(model))
     _tell(found, found.status, as_json=as_json)
 
@@ -299,7 +306,7 @@ def deprecate(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Warn whoever gets a tool; it goes into no further pack."""
+    """Deprecate a tool: its users are warned, no pack may add it."""
     found = Registry(store).deprecate(name, by=who(by), why=why, kind=_kind(model))
     _tell(found, "deprecated", as_json=as_json)
 
@@ -318,7 +325,10 @@ def facade(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Say what the agents of a facade get: the active tools of packs; or show facades."""
+    """Define a facade, the tools that an agent gets; or show them.
+
+    It gets the active tools of the packs.
+    """
     registry = Registry(store)
     if name is not None and packs:
         registry.define_facade(name, packs, by=who(by), why=why)

@@ -38,11 +38,12 @@ def import_(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Import runs that something else recorded: to look at, fork, backtest and replay offline.
+    """Import runs that something else recorded.
 
-    FILE holds OpenTelemetry spans as OTLP (JSON, JSON lines or protobuf), or an export of Langfuse
-    or LangSmith (JSON, JSON lines). Each trace becomes a run. Nothing is known of what it did, so
-    that no session resumes it, and nothing of it can be undone. Credentials are taken out.
+    They can be shown, forked, backtested and replayed offline. FILE holds OpenTelemetry spans as
+    OTLP (JSON, JSON lines or protobuf), or an export of Langfuse or LangSmith (JSON, JSON lines).
+    Each trace becomes a run. Its effects are not known, so no session resumes it, and nothing of it
+    can be undone. Credentials are redacted.
     """
     if format_ not in (None, *FORMATS):
         raise UsageError(f"--format {visible(str(format_))} is none of {', '.join(FORMATS)}")

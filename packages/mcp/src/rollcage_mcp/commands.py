@@ -34,7 +34,7 @@ __all__ = ["mcp"]
 
 mcp = typer.Typer(
     name="mcp",
-    help="Guard MCP servers: record, gate, replay and undo what clients do with them.",
+    help="Guard MCP servers: record, gate, replay and undo calls.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -67,7 +67,7 @@ def serve(
     ] = None,
     viewers: Annotated[int, typer.Option(min=1, help="How many follow runs at once.")] = 500,
 ) -> None:
-    """Serve the runs of a store: pages, and an API below /api/v1.
+    """Serve Mission Control: pages, and an API below /api/v1.
 
     Without --tokens and --oidc it listens on this machine only, and prints an address that signs
     one browser in, once.
@@ -91,7 +91,7 @@ def ui(
     port: PortOption = 0,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = OFF,
 ) -> None:
-    """Serve this machine, and open its browser; the address signs it in, once."""
+    """Open Mission Control in the browser of this machine."""
     known = Authority(once=OneTime(who(None)))
     _run(store, known, "127.0.0.1", port, [], 500, browser=not no_browser)
 
@@ -100,7 +100,7 @@ def ui(
 
 token = typer.Typer(
     name="token",
-    help="Make and revoke the tokens by which people and programs are known to a server.",
+    help="Make and revoke the tokens of people and programs.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

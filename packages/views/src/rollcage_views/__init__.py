@@ -10,7 +10,14 @@ from rollcage_views.data import run_data, step_data
 from rollcage_views.follow import Following
 from rollcage_views.inbox import Inbox, Waiting, inbox_of, may_answer, queued_data
 from rollcage_views.jobs import Attempt, Job, job_of, jobs_of, newest_first
-from rollcage_views.lineage import Effect, LineageStatus, lineage_of, standing, words
+from rollcage_views.lineage import (
+    Effect,
+    LineageStatus,
+    lineage_of,
+    resolve_commands,
+    standing,
+    words,
+)
 from rollcage_views.names import short_ids
 from rollcage_views.orders import order_data, pause_of, pause_text
 from rollcage_views.policies import Hit, RuleCount, hits_of, rule_counts
@@ -92,6 +99,7 @@ __all__ = [
     "pause_of",
     "pause_text",
     "queued_data",
+    "resolve_commands",
     "rule_counts",
     "run_data",
     "said_text",

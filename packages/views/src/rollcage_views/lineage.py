@@ -12,7 +12,7 @@ from rollcage.trace import Run, Step, read_run
 
 from rollcage_views.text import counted, visible
 
-__all__ = ["Effect", "LineageStatus", "lineage_of", "standing", "words"]
+__all__ = ["Effect", "LineageStatus", "lineage_of", "resolve_commands", "standing", "words"]
 
 _LISTED = 5
 
@@ -146,9 +146,8 @@ def words(stands: LineageStatus, status: str, run: str, reader: Reader) -> list[
     """
     at = store_option(reader)
     said = [
-        f"{_begin(str(each))} has an unknown outcome. Find out, then record it: rollcage resolve "
-        f"{each.run} "
-        f"{each.step}{at} --happened | --did-not-happen"
+        f"{_begin(str(each))} has an unknown outcome. Find out whether it happened, then run: "
+        f"{resolve_commands(each, at)}"
         for each in stands.unknown
     ]
     said += [
@@ -167,6 +166,17 @@ def words(stands: LineageStatus, status: str, run: str, reader: Reader) -> list[
             f"rollcage undo {run}{at}; to keep them: rollcage abandon {run}{at}"
         )
     return said
+
+
+def resolve_commands(effect: Effect, at: str) -> str:
+    """The two commands that record whether an effect of unknown outcome happened.
+
+    Args:
+        effect: which one.
+        at: what a command line needs to find its store.
+    """
+    command = f"rollcage resolve {effect.run} {effect.step}{at}"
+    return f"{command} --happened, or: {command} --did-not-happen"
 
 
 def _begin(text: str) -> str:

@@ -96,7 +96,9 @@ def audit(
     html: HtmlOption = None,
     force: ForceOption = OFF,
 ) -> None:
-    """Tell who called what, with which decision by which rule, and what was undone.
+    """Report who called what, and how each call was decided.
+
+    With the rule of each decision, the approvals, and what was undone.
 
     Options that name something can be repeated. Credentials are taken out of what is shown. A run
     that can't be read is reported, the others go on, and the exit code is 3.

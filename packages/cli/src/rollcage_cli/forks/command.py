@@ -91,7 +91,7 @@ def fork(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Ask "what if?": run an agent again with one thing changed in a recorded run.
+    """Fork a run: replay it with one thing changed ("what if?").
 
     The record answers up to the step, and after it wherever the same call is made. Reads and
     models that are not recorded run. A new write is never made without --live: --answer stands for

@@ -54,7 +54,7 @@ def quickstart(
     ] = None,
     as_json: JsonOption = OFF,
 ) -> None:
-    """See one incident without and with Rollcage, in your frameworks.
+    """See one crash without and with Rollcage.
 
     An agent sends three reminders. Its process is killed at the ninth of ten steps, and started
     again: without Rollcage, each mail is sent twice; with it, none is, and `rollcage undo` recalls

@@ -151,7 +151,8 @@ class ApprovalQueue:
             raise ApprovalInvalid(f"there is no request {approval}")
         if queued.use or queued.decision is not None:
             by = queued.decision.by if queued.decision is not None else ""
-            raise ApprovalInvalid(f"request {approval} is decided{f' by {by}' if by else ''}")
+            who = f" by {by}" if by else ""
+            raise ApprovalInvalid(f"request {approval} was already decided{who}")
         request = queued.request
         refusal = untimely(request.at - _SKEW, request.expires, now)
         decision = refusal or judged(answer, request, Terms(request.requested_by, request.policy))

@@ -36,10 +36,11 @@ def unknown(run: str, step: int, name: str, at: str, *, why: str = "") -> Unknow
         at: what a command line needs to find the store.
         why: what cut it off, if that is known.
     """
+    command = f"rollcage resolve {run} {step}{at}"
     return UnknownOutcome(
         f"the outcome of step {step} of run {run} ({name}) is unknown: it may have happened or "
-        f"not{why}. Find out, then record it: rollcage resolve {run} {step}{at} --happened "
-        f"[--result JSON] | --did-not-happen",
+        f"not{why}. Find out, then run: {command} --happened (with its result: --result JSON), "
+        f"or: {command} --did-not-happen",
         run,
         step,
     )

@@ -14,7 +14,7 @@ __all__ = ["policy"]
 
 policy = typer.Typer(
     name="policy",
-    help="Write a policy, check it, test it, and backtest it on recorded runs. No tool runs.",
+    help="Write, check, test and explain policies. No tool runs.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

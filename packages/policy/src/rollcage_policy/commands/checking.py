@@ -32,7 +32,7 @@ def check(
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings, too.")] = OFF,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Check whether a policy can be used, and list all its problems with file and line.
+    """Check a policy, and list its problems with file and line.
 
     Warns of rules that never decide and, where the tools are known, of names that no tool has, of
     arguments that none takes, and of tools that no rule is about. Exits with 1 if it is invalid.

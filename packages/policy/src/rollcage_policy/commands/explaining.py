@@ -62,10 +62,11 @@ def explain(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Show what becomes of each rule on a recorded step, or on a call: --tool NAME --args JSON.
+    """Explain a decision: what each rule makes of a call.
 
-    Which rules are not about it, and why; whose condition holds, does not, or fails; which rule
-    decides; and what the model would read. What is unknown about the call is listed, not guessed.
+    The call is a recorded step, or --tool NAME --args JSON. Which rules are not about it, and why;
+    whose condition holds, does not, or fails; which rule decides; and what the model would read.
+    What is unknown about the call is listed, not guessed.
     """
     contracts = contracts_of(load_tools(tools))
     loaded = Policy.load(policy)

@@ -43,9 +43,10 @@ def init(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = OFF,
 ) -> None:
-    """Write a policy to begin with, and its tests beside it: NAME.toml and NAME.tests.toml.
+    """Write a policy to start from, and its tests.
 
-    It denies what no rule allows. Both pass `rollcage policy check` and `test`.
+    They are NAME.toml and NAME.tests.toml. The policy denies what no rule allows. Both pass
+    `rollcage policy check` and `test`.
     """
     if policy.suffix != ".toml":
         raise UsageError(f"{visible(str(policy))}: init writes TOML; call it NAME.toml")

@@ -49,7 +49,7 @@ def run_tests(
     ] = OFF,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Test a policy: each case is a call, and the decision, rule or code that it is to get.
+    """Test a policy: each case is a call and its expected decision.
 
     Nothing is called. Exits with 1 if a case gets something else.
     """

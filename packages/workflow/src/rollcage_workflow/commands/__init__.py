@@ -64,7 +64,7 @@ WorkflowOption = Annotated[
 
 workflow = typer.Typer(
     name="workflow",
-    help="Run plans: checked before anything runs, resumed after a crash.",
+    help="Run plans: checked first, resumed after a crash.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -76,9 +76,10 @@ def worker(
         float, typer.Option(min=0, help="Seconds that steps in flight have, on SIGTERM.")
     ] = 30.0,
 ) -> None:
-    """Take executions until SIGTERM or SIGINT: then they end at their next step, and others go on.
+    """Run a worker of workflows, until SIGTERM or SIGINT.
 
-    A worker that is killed loses nothing: the next one goes on with what it was at.
+    Then it ends each execution at its next step, for other workers to continue. A worker that is
+    killed loses nothing: the next one goes on with what it was at.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     found, declared = load_plans(plans or (), tools)

@@ -114,9 +114,10 @@ def backtest(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Tell what a change would have done in recorded runs: a policy, tools, a model, or the code.
+    """Backtest a change on many recorded runs.
 
-    A policy is held against what is recorded: nothing runs. For anything else the program runs once
+    The change is a policy, tools, a model, or the code. A policy is evaluated on what is recorded:
+    nothing runs. For anything else the program runs once
     for each run, as a fork of it (see `rollcage fork`): no new write is made. Forks, replays and
     runs that were resumed since are left out. Exits with 1 where a --max-… is exceeded, with 3
     where a run can't be tested.
