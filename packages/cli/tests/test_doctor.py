@@ -41,7 +41,7 @@ def found(cli: Cli, *, code: int, url: str = ".rollcage") -> dict[tuple[str, str
 
 
 def mend(cli: Cli, command: str, *more: str) -> None:
-    words = shlex.split(command.split(", or: ", maxsplit=1)[0])
+    words = shlex.split(command.split("; or, if not: ", maxsplit=1)[0])
     assert words[0] == "rollcage"
     assert cli(*words[1:], *more).code == 0
 

@@ -234,8 +234,8 @@ def _list(shown: list[Queued], damaged: dict[str, str], now: int) -> None:
     if not shown and not damaged:
         out.print("Nothing waits for approval.")
         return
-    titles = ("id", "state", "call", "why", "asked by", "expires")
-    titles = titles if out.width >= _WIDE else titles[:4]
+    every = ("id", "state", "call", "why", "asked by", "expires")
+    titles = every if out.width >= _WIDE else every[:4]
     table = Table()
     for title in titles:
         table.add_column(title, no_wrap=title not in ("call", "why"))

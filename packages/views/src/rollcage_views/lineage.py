@@ -176,7 +176,7 @@ def resolve_commands(effect: Effect, at: str) -> str:
         at: what a command line needs to find its store.
     """
     command = f"rollcage resolve {effect.run} {effect.step}{at}"
-    return f"{command} --happened, or: {command} --did-not-happen"
+    return f"{command} --happened; or, if not: {command} --did-not-happen"
 
 
 def _begin(text: str) -> str:

@@ -39,8 +39,8 @@ def unknown(run: str, step: int, name: str, at: str, *, why: str = "") -> Unknow
     command = f"rollcage resolve {run} {step}{at}"
     return UnknownOutcome(
         f"the outcome of step {step} of run {run} ({name}) is unknown: it may have happened or "
-        f"not{why}. Find out, then run: {command} --happened (with its result: --result JSON), "
-        f"or: {command} --did-not-happen",
+        f"not{why}. Find out, then run: {command} --happened --result JSON; or, "
+        f"if it did not happen: {command} --did-not-happen",
         run,
         step,
     )
