@@ -25,6 +25,7 @@ __all__ = [
     "names_in", "plain", "templates",
 ]  # fmt: skip
 
+_PLAIN: Final = frozenset({str, bool, int, type(None)})  # of these, a value is its own JSON
 _MOST_CHARACTERS: Final = 4096
 _MOST_BRACKETS: Final = 24
 _MOST_ELEMENTS: Final = 1_000_000
@@ -172,7 +173,7 @@ def plain(value: Any) -> Any:
     Raises:
         ValueError: it has no JSON form.
     """
-    if value is None or isinstance(value, str | bool):
+    if type(value) in _PLAIN:
         return value
     return pydantic_core.to_jsonable_python(value, inf_nan_mode="constants", bytes_mode="base64")
 
@@ -216,6 +217,8 @@ def fill(template: Any, variables: Mapping[str, Any]) -> Any:
         if template.startswith("=="):
             return template[1:]
         return expression(template[1:])(variables)
+    if type(template) in _PLAIN:
+        return template
     if isinstance(template, Mapping):
         return {name: fill(each, variables) for name, each in template.items()}
     if isinstance(template, list | tuple):

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import Coroutine, Generator, Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from rollcage import Halt, SessionHalted
 
@@ -116,8 +116,7 @@ class Flow:
             flow = flow.around
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Done:
+class Done(NamedTuple):
     """A step that ended: its result, the branches that stand for it, its error if it is kept."""
 
     value: Any

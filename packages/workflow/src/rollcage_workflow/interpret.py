@@ -317,35 +317,37 @@ class Interpreter:
 
     async def _once(self, node: Node, place: BlockPlace, mark: str = "") -> Done:
         """One attempt at a step; of one that is kept, its error, too: what it did stays done."""
-        if node.step.kind == "value":
+        step = node.step
+        if step.kind == "value":
             return Done(await KINDS["value"].run(self, node, place), place.after)
-        if place.in_row and node.step.retry is None:
-            with self.session.place(call_id=f"{place.round}{node.name}"):
-                return await self._kept(node, place, place.after)
-        name = f"{node.name}{place.suffix}{mark}"
-        with self.session.branch(name, after=place.after) as branch:
-            return await self._kept(node, place, (branch,))
-
-    async def _kept(self, node: Node, place: BlockPlace, after: Branches) -> Done:
-        try:
-            return Done(await self._timed(node, place), after)
-        except NO_FAILURES:
-            raise
-        except Exception as error:
-            if self.session.halted is not None:  # the next attempt sees what comes of it
-                raise NotReached from error
-            if node.step.on_failure != "keep":
+        around: contextlib.AbstractContextManager[Any]
+        if place.in_row and step.retry is None:
+            around = self.session.place(call_id=f"{place.round}{node.name}")
+        else:
+            name = f"{node.name}{place.suffix}{mark}"
+            around = self.session.branch(name, after=place.after)
+        with around as branch:
+            after = place.after if branch is None else (branch,)
+            try:
+                if step.timeout is None:
+                    value = await KINDS[step.kind].run(self, node, place)
+                else:
+                    value = await self._timed(node, place, step.timeout)
+            except NO_FAILURES:
                 raise
-            return Done(None, after, error)
+            except Exception as error:
+                if self.session.halted is not None:  # the next attempt sees what comes of it
+                    raise NotReached from error
+                if step.on_failure != "keep":
+                    raise
+                return Done(None, after, error)
+            return Done(value, after)
 
-    async def _timed(self, node: Node, place: BlockPlace) -> Any:
-        run, limit = KINDS[node.step.kind].run, node.step.timeout
-        if limit is None:
-            return await run(self, node, place)
+    async def _timed(self, node: Node, place: BlockPlace, limit: float) -> Any:
         timeout: asyncio.Timeout | None = None
         try:
             async with within(self.session, limit) as timeout:
-                return await run(self, node, place)
+                return await KINDS[node.step.kind].run(self, node, place)
         except TimeoutError:
             if timeout is None or not timeout.expired():
                 raise
