@@ -206,6 +206,8 @@ def test_tools_that_are_missing_or_others(store: JsonlStore, files: Any, disk: P
         with pytest.raises(ToolMissing, match=said):
             undo_run(store, run, tools=tools)
     assert content(disk) == {"a": "a"}
+    assert plan_undo(store, run, tools=[files.put_file, ...]).complete
+    assert plan_undo(store, run, tools=[files.put_file, restore, ...]).complete
     named = {"put_file": files.put_file.__rollcage_contract__, "restore_file": files.restore_file}
     assert undo_run(store, run, tools=named).complete
 

@@ -91,3 +91,64 @@ async def test_a_completed_execution_was_undone_to_a_step_in_a_loop(tmp_path: Pa
     assert (again.status, again.output) == ("completed", first.output)
     assert put == ["round 1", "round 2", "round 3", "last"]
     assert (await run(plan, id="monday", store=tmp_path, tools=tools)).run == again.run
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["at once", "by the next attempt"])
+async def test_what_undoes_a_step_need_not_be_given(
+    again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps' tools come first; a function that was not declared is in no undo's way."""
+    held: list[int] = []
+    others: list[int] = []
+
+    @tool(effect="write", name="needed.release", idempotent=True)
+    async def release(count: int) -> None:
+        if again and not others:
+            others.append(count)
+            raise KeyboardInterrupt
+        held.remove(count)
+
+    @tool(effect="write", name="needed.hold", undo=lambda args: [compensate(release, **args)])
+    async def hold(count: int) -> None:
+        held.append(count)
+
+    def declare_another() -> Any:
+        @tool(effect="write", name="needed.hold")
+        async def another(count: int) -> None:
+            pytest.fail("the one that was given counts")
+
+        return another
+
+    @tool(effect="read", name="needed.fails")
+    async def fails() -> None:
+        raise ValueError(3)
+
+    def undeclared(count: int) -> None:
+        pytest.fail(f"no step calls it with {count}")
+
+    same_name = declare_another()
+    plan = {
+        "name": "held",
+        "on_failure": "rollback",
+        "steps": {
+            "hold": {"call": "needed.hold", "args": {"count": 3}},
+            "fails": {"call": "needed.fails", "after": ["hold"]},
+        },
+    }
+    tools: list[Any] = [hold, fails, undeclared]
+
+    async def attempt() -> None:
+        with pytest.raises(ValueError, match="3"):
+            await run(plan, id="monday", store=tmp_path, tools=tools)
+
+    if again:
+        with pytest.raises(KeyboardInterrupt):
+            await run(plan, id="monday", store=tmp_path, tools=tools)
+        assert held == [3]
+        with pytest.raises(ExecutionFailed, match="failed before"):
+            await run(plan, id="monday", store=tmp_path, tools=tools)
+    else:
+        await attempt()
+    assert held == []
+    assert execution(open_store(tmp_path), "monday").status == "rolled_back"
+    del same_name

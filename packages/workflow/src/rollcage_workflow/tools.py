@@ -10,7 +10,7 @@ from rollcage.adapter import declared_contract
 
 from rollcage_workflow.errors import PlanFinding, PlanInvalid
 
-__all__ = ["Tools", "contract_of", "tools_by_name"]
+__all__ = ["Tools", "contract_of", "declared_in", "tools_by_name"]
 
 Tools = Iterable[Callable[..., Any]] | Mapping[str, Callable[..., Any]]
 """Functions declared with `@rollcage.tool`, or any others: an undeclared one is a write."""
@@ -32,6 +32,11 @@ def tools_by_name(tools: Tools) -> dict[str, Callable[..., Any]]:
                 [PlanFinding("<tools>", 0, "", "doubled_tool", f"two tools are called {name!r}")]
             )
     return found
+
+
+def declared_in(tools: Iterable[Callable[..., Any]]) -> list[Callable[..., Any]]:
+    """Those that are declared: the others undo nothing, and nothing undoes them."""
+    return [each for each in tools if declared_contract(each) is not None]
 
 
 def contract_of(tool: Callable[..., Any]) -> Contract:

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from types import EllipsisType
 from typing import Any, Literal, TypedDict, Unpack
 
 from rollcage.gate import (
@@ -54,7 +55,7 @@ class PlanOptions(TypedDict, total=False):
     """What can be said of the undo of a finished run, or of the plan of one: see `undo_run`."""
 
     to: int | None
-    tools: Mapping[str, ToolSource] | Iterable[ToolSource] | None
+    tools: Mapping[str, ToolSource] | Iterable[ToolSource | EllipsisType] | None
     in_doubt: InDoubt
 
 
@@ -84,7 +85,7 @@ def undo_run(store: Where, run: str, **options: Unpack[UndoOptions]) -> UndoRepo
             * `to`: the last of its steps that stays; None undoes everything.
             * `tools`: the tools that are called and that observe: functions declared with
               `@rollcage.tool`, contracts, or a mapping of them; None: all that this process
-              declared.
+              declared; `...` among others: those, too, but for the names that are given.
             * `in_doubt`: what is done with a step whose outcome is unknown: `"list"` it, or
               `"restore"` what was before, where its plan was made by then.
             * `expected`: the plan that somebody has seen (see `plan_undo`), or its digest. It is

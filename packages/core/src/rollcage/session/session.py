@@ -15,7 +15,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AbstractContextManager
-from types import MappingProxyType, TracebackType
+from types import EllipsisType, MappingProxyType, TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from rollcage.contract.contract import Contract
@@ -37,7 +37,6 @@ from rollcage.gate import (
 )
 from rollcage.replay.ahead import Memory
 from rollcage.replay.fork import Fork, asked_for
-from rollcage.session.awaiting import in_thread
 from rollcage.session.calls import Calls, Kind
 from rollcage.session.declare import Declared, declaration, guarded, tool
 from rollcage.session.job import Replay, microseconds
@@ -48,7 +47,6 @@ from rollcage.session.opening import (
     aleave,
     enter,
     forgotten,
-    give_up,
     leave,
     policy_data,
 )
@@ -138,7 +136,8 @@ class Session:
             in a thread that knows none, say: `"warn"` (`UnguardedCallWarning`), or `"refuse"`
             (`Blocked`, with the code `unguarded`). Adapters refuse by it what they see unguarded.
         tools: the tools that undo plans name, where they are not those of this process: functions
-            declared with `@rollcage.tool`, and contracts of a framework's tools.
+            declared with `@rollcage.tool`, and contracts of a framework's tools; `...` among them
+            stands for those of this process, too.
         facade: the name of a `rollcage_governance.Facade` in `gate`: what the agent gets of the
             store's registry of tools (see `Registry` there), as it stands when the session opens:
             no other tool runs in it, and none that was changed since it was approved. Inside of a
@@ -189,7 +188,7 @@ class Session:
         enforce: Enforce = "off",
         strict: bool = False,
         unguarded: Unguarded = "warn",
-        tools: Mapping[str, ToolSource] | Iterable[ToolSource] | None = None,
+        tools: Mapping[str, ToolSource] | Iterable[ToolSource | EllipsisType] | None = None,
         facade: str | None = None,
         secrets: Literal["declared", "detected"] = "declared",
         types: Iterable[type] = (),
@@ -279,7 +278,7 @@ class Session:
     async def __aenter__(self) -> Self:
         opening = self._opening(is_async=True)
         try:
-            calls, half_undone = await in_thread(f"opens {self.store.url}", opening.open, give_up)
+            calls, half_undone = await opening.aopen()
         except Exception:
             self._is_entered = False
             self._gate.close()

@@ -10,6 +10,7 @@ import dataclasses
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
+from types import EllipsisType
 from typing import Any, Final, NamedTuple, cast
 
 import orjson
@@ -114,23 +115,27 @@ class KnownTools:
 
     Args:
         tools: functions declared with `@rollcage.tool`, or contracts; the keys of a mapping are
-            additional names of them.
+            additional names of them. If `...` is among them, all that this process declared can be
+            named as well: of a tool of the same name and version, the one that is given counts.
 
     Raises:
         ContractError: one of them is neither.
     """
 
     def __init__(
-        self, tools: Mapping[str, ToolSource] | Iterable[ToolSource] | None = None
+        self, tools: Mapping[str, ToolSource] | Iterable[ToolSource | EllipsisType] | None = None
     ) -> None:
         self._own: dict[str, list[Tool]] = {}
         self._alone = tools is not None
         if isinstance(tools, Mapping):
             for name, each in cast("Mapping[str, ToolSource]", tools).items():
                 self.add(each, name)
-        else:
-            for each in tools or ():
-                self.add(each)
+            return
+        for every in tools or ():
+            if isinstance(every, EllipsisType):
+                self._alone = False
+            else:
+                self.add(every)
 
     def add(self, source: ToolSource, name: str | None = None) -> None:
         """Add a tool; it replaces an earlier one of the same name and version."""

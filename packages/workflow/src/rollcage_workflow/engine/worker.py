@@ -35,6 +35,7 @@ from rollcage_workflow.holds import Holds
 from rollcage_workflow.orders import Command, Commands
 from rollcage_workflow.running import run
 from rollcage_workflow.state import Execution, execution
+from rollcage_workflow.tools import declared_in
 
 __all__ = ["Worker", "is_live"]
 
@@ -91,7 +92,7 @@ class Worker:
         self._patience = patience
         self._session = dict(session or {})
         own = [tool for plan in self.plans.values() for tool in plan.tools.values()]
-        self._tools = [*tools, *(each for each in own if each not in [*tools])]
+        self._tools = declared_in([*tools, *(each for each in own if each not in [*tools])])
         self._told: set[str] = set()
 
     def end(self, why: str) -> None:
