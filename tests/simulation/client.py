@@ -179,6 +179,7 @@ class ServerStore:
     """A store on a server, as one process has it."""
 
     url = "simulated://server"
+    waits = True
 
     def __init__(self, server: Server) -> None:
         self._link = Link(server)

@@ -58,8 +58,8 @@ STORE = [
     "DEFAULT_NAME", "JsonlStore", "Line", "Lock", "Log", "OrderKind", "Pruned", "Reader",
     "Repair", "RunInfo", "RunTrace", "StopOrder", "Store", "TraceFile", "Writer",
     "check_attested", "is_database", "is_linked", "is_run_id", "is_store", "is_store_file",
-    "job_name", "lift_stop", "newest_run", "open_store", "open_trace", "pause_run", "paused_by",
-    "stop_run", "stopped_by", "store_option", "unpause_run", "without_password",
+    "job_name", "lift_stop", "look", "newest_run", "open_store", "open_trace", "pause_run",
+    "paused_by", "stop_run", "stopped_by", "store_option", "unpause_run", "without_password",
 ]  # fmt: skip
 
 

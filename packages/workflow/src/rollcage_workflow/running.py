@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hmac
 import os
 import time
@@ -18,7 +19,7 @@ from rollcage import (
     aundo_run,
     open_store,
 )
-from rollcage.store import Store
+from rollcage.store import Store, look
 from rollcage.trace import jcs
 
 from rollcage_workflow.approvals import Approvals
@@ -43,6 +44,7 @@ from rollcage_workflow.records import ENDED, PLAN, nothing
 from rollcage_workflow.signals import Signals
 from rollcage_workflow.starting import given_results
 from rollcage_workflow.state import Execution, as_of, execution
+from rollcage_workflow.tools import declared_in
 
 __all__ = ["run", "run_sync"]
 
@@ -127,7 +129,7 @@ async def run(
     own = open_store(store)
     fork = fork_of(id, own, session)
     if fork is None:
-        before = await asyncio.to_thread(_stands, own, id)
+        before = await look(own, functools.partial(_stands, own, id))
     else:
         before, again = await before_fork(fork, id, own), True
         session["fork"] = fork
@@ -272,13 +274,13 @@ class _Attempt:
             replay="auto" if self.is_fork else "continue",
             input={"plan": checked.plan.name},
             retry_failed=None if retries else False,
-            **options,
+            **{**options, "tools": _tools(checked, options)},
         )
 
     async def run(self) -> Execution:
         try:
             async with self.session as session:
-                hold = await asyncio.to_thread(self._begun)
+                hold = await look(self.store, self._begun)
                 try:
                     if hold is not None:
                         raise Waits([f"was {hold}"])
@@ -304,7 +306,7 @@ class _Attempt:
         except Exception as error:
             await self._failed(error)
             raise
-        found = await asyncio.to_thread(self._found)
+        found = await look(self.store, self._found)
         if found.status == "halted":
             raise WorkflowError(f"the execution {self.id!r}: {found.waits}")
         return found
@@ -368,6 +370,14 @@ class _Attempt:
             await self._ended(status="failed", **said)
 
 
+def _tools(checked: Checked, options: Mapping[str, Any]) -> Any:
+    """Where an undo looks for tools: among those of the steps, then among all of this process.
+
+    The tool that undoes another one is not called by a step, so nobody has to give it.
+    """
+    return options.get("tools") or [*declared_in(checked.tools.values()), ...]
+
+
 async def _roll_back(
     checked: Checked, store: Store, now: Execution, options: Mapping[str, Any]
 ) -> None:
@@ -380,8 +390,7 @@ async def _roll_back(
         return
     given = {name: options[name] for name in ("gate", "policy", "rules", "approver", "observers",
                                               "durability") if name in options}  # fmt: skip
-    tools = options.get("tools") or [*checked.tools.values()]
-    report = await aundo_run(store, now.run, tools=tools, **given)
+    report = await aundo_run(store, now.run, tools=_tools(checked, options), **given)
     if not report.complete:
         raise UndoIncomplete(f"the execution {now.id!r} could not be rolled back: {report}")
 

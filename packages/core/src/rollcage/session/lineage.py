@@ -16,6 +16,7 @@ from rollcage.replay.saved import Saved
 from rollcage.session.job import JobRequest, Replay
 from rollcage.session.saving import ReadTrace, keep_saved, take_saved
 from rollcage.step.ledger import Mode
+from rollcage.store.at_once import will_wait
 from rollcage.store.jobs import store_option
 from rollcage.store.protocol import (
     Lock,
@@ -78,6 +79,8 @@ def take_source(store: Store, job: JobRequest, locks: list[Lock]) -> SourceRun:
         SessionError: it is of another input.
     """
     found = _find_source(store, job)
+    if found.run is not None:
+        will_wait()  # until it is read
     while found.mode == "resume" and found.run is not None:
         lock = found.reader.lock(found.run)
         try:

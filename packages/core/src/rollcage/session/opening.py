@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Generator
 from hashlib import sha256
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import orjson
 
@@ -25,11 +25,12 @@ from rollcage.errors import (
 from rollcage.gate import Ask, Detecting, FacadeGuard, PolicyGuard, Sealing
 from rollcage.replay.path import Entry
 from rollcage.replay.recording import Recording, load
-from rollcage.session.awaiting import perform, perform_in_thread
+from rollcage.session.awaiting import in_thread, perform, perform_in_thread
 from rollcage.session.calls import Calls
 from rollcage.session.declare import open_sessions
 from rollcage.session.ending import cut_off, ending, partial
 from rollcage.session.job import JobRequest, encode_input
+from rollcage.session.lineage import SourceRun
 from rollcage.session.means import Means
 from rollcage.session.naming import writable
 from rollcage.session.options import Options
@@ -43,6 +44,7 @@ from rollcage.step.ledger import Ledger, Mode
 from rollcage.step.observing import Observer, RunEvent, notify
 from rollcage.step.requests import Flow
 from rollcage.step.undoing import UndoRequest, undo_steps
+from rollcage.store.at_once import WouldWait, at_once
 from rollcage.store.jobs import store_option
 from rollcage.store.jsonl import JsonlStore
 from rollcage.store.protocol import Store
@@ -59,6 +61,17 @@ __all__ = [
 ]  # fmt: skip
 
 _log: Final = logging.getLogger("rollcage")
+
+
+class _Found(NamedTuple):
+    """A run that is about to begin: where, what it hides and was given, and what it replays."""
+
+    kept: Store
+    seal: Sealing
+    given: dict[str, Any] | None
+    run: OpenRun
+    source: SourceRun
+    recording: Recording | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,23 +112,37 @@ class Opening:
     session: object
     is_async: bool
 
-    def open(self, check: Callable[[], None] = lambda: None) -> tuple[Calls, tuple[Entry, ...]]:
+    def open(
+        self, check: Callable[[], None] = lambda: None, *, waits: bool = True
+    ) -> tuple[Calls, tuple[Entry, ...]]:
         """The calls of a new run, and the steps of its source whose undo was cut off.
 
         Args:
             check: called before anything is locked or written; it raises where nobody wants it.
+            waits: whether to wait for whoever opens another run, and for a source to be read.
 
         Raises:
+            WouldWait: it would have waited; nothing was locked or written.
             StoreError: the store, the source or its trace can't be used.
             SessionError: the source was recorded with other settings, or is of another input.
         """
         try:
-            with self.store.opening():
-                check()
-                return self._open(self.store)
+            with contextlib.ExitStack() as opening:
+                with contextlib.nullcontext() if waits else at_once():
+                    opening.enter_context(self.store.opening())
+                    check()
+                    found = self._find(self.store)
+                return self._begin(found)
         except StoreReadOnly as error:
             self.key.instead = elsewhere = self._elsewhere(error)
-            return self._open(elsewhere)
+            return self._begin(self._find(elsewhere))
+
+    async def aopen(self) -> tuple[Calls, tuple[Entry, ...]]:
+        """`open`, in a thread if it would keep the event loop waiting."""
+        if not self.store.waits and self.options.durability != "disk":
+            with contextlib.suppress(WouldWait):
+                return self.open(waits=False)
+        return await in_thread(f"opens {self.store.url}", self.open, give_up)
 
     def _elsewhere(self, error: StoreReadOnly) -> Store:
         """Where a run that only looks back is recorded, if its store can't be written."""
@@ -125,7 +152,8 @@ class Opening:
         _log.warning("%s. This run only replays: it is recorded in %s", error, folder)
         return JsonlStore(folder)
 
-    def _open(self, kept: Store) -> tuple[Calls, tuple[Entry, ...]]:
+    def _find(self, kept: Store) -> _Found:
+        """The run with its source and what that holds; nothing of it is on record yet."""
         options, seal = self.options, sealed_within(self.seal, self.key, self.lent)
         if seal.is_quoted_by(self.name):
             raise SessionError(
@@ -150,6 +178,12 @@ class Opening:
             settings={"format": FORMAT, "chain": options.chain, "seed": options.seed},
             retry_failed=options.retry_failed,
         )
+        return _Found(kept, seal, given, run, source, recording)
+
+    def _begin(self, found: _Found) -> tuple[Calls, tuple[Entry, ...]]:
+        """Put the run on record; its calls, and the steps of its source as `open` gives them."""
+        kept, seal, given, run, source, recording = found
+        options = self.options
         try:
             half_undone: tuple[Entry, ...] = ()
             if recording is not None and source.mode == "resume":
@@ -319,7 +353,7 @@ def leave(calls: Calls, error: BaseException | None) -> None:
 async def aleave(calls: Calls, error: BaseException | None) -> None:
     """`leave`, while the event loop goes on; to its end, also where the task is cancelled.
 
-    Where the task is forgotten (nobody refers to it, or its loop is gone), its thread goes on.
+    Where the task is forgotten (nobody refers to it, or its loop is gone), a thread goes on.
     """
     where = f"leaves {calls.opened.store.url}"  # and waits for none of those that open
     await perform_in_thread(where, _leaving(calls, error))
@@ -357,8 +391,10 @@ def _leaving(
     try:
         if driver.writer.forked:
             _close(calls)
+        elif driver.writer.waits or calls.opened.source is None:
+            status = yield functools.partial(perform, _end(calls, error))
         else:
-            status = yield functools.partial(_end, calls, error)
+            status = yield from _end(calls, error)
     except (StoreError, TraceUnwritable) as unwritable:
         if error is None and halted is None:
             raise
@@ -392,13 +428,17 @@ def _run_event(
     )
 
 
-def _end(calls: Calls, error: BaseException | None) -> str:
+def _end(calls: Calls, error: BaseException | None) -> Generator[Callable[[], Any], Any, str]:
     """Write the end of the run, and give its trace and locks up; its status, if it gets one.
 
-    One piece of work: whoever waits for it may be gone, and the trace must not be closed meanwhile.
+    It asks for the wait until the trace is on the disk.
     """
     try:
-        return _finish(calls, error)
+        status = _finish(calls, error)
+        yield calls.driver.writer.sync
+        if status:
+            calls.driver.writer.attest(status)
+        return "" if calls.opened.source is None else status  # of an undo, nobody asks
     finally:
         with calls.driver.lock:  # a thread that is left over may be writing a line
             calls.driver.closed = True
@@ -412,11 +452,11 @@ def _close(calls: Calls) -> None:
 
 
 def _finish(calls: Calls, error: BaseException | None) -> str:
-    """Write the end of the run; its status, if it gets one."""
+    """Write the last line of the run; its status, if it gets one."""
     run, driver, ledger = calls.opened, calls.driver, calls.driver.ledger
     if run.source is None:
-        run.finish(driver, None, run.status_again)
-        return ""
+        run.finish(driver, None)
+        return run.status_again
     driver.performing.withdraw()
     cut = [step for step in ledger.in_flight() if step.world_effect]
     if cut and error is None and ledger.halted is None:
@@ -434,7 +474,7 @@ def _finish(calls: Calls, error: BaseException | None) -> str:
         error=None if cause is None else encode_exception(cause, calls.means.seal),
         reason=ledger.waits if status == "paused" and cause is None else None,
     )
-    run.finish(driver, event, status)
+    run.finish(driver, event)
     return status
 
 

@@ -1,5 +1,6 @@
 """Where runs are kept: one protocol, and the stores that follow it."""
 
+from rollcage.store.at_once import look
 from rollcage.store.jobs import job_name, newest_run, store_option, without_password
 from rollcage.store.jsonl import JsonlStore, open_trace
 from rollcage.store.layout import DEFAULT_NAME, is_database, is_linked, is_store, is_store_file
@@ -48,6 +49,7 @@ __all__ = [
     "is_store_file",
     "job_name",
     "lift_stop",
+    "look",
     "newest_run",
     "open_store",
     "open_trace",

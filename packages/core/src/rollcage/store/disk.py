@@ -17,11 +17,12 @@ from typing import Final
 
 from rollcage.errors import StoreError, StoreReadOnly
 from rollcage.store import system
+from rollcage.store.at_once import AT_ONCE, will_wait
 
 __all__ = [
     "add", "check_secret", "chunks", "end_of", "exists", "first_line", "is_file", "is_folder",
     "is_locked", "lock", "locked", "make_folder", "new_name", "open_file", "put", "read",
-    "read_from", "reading", "refused", "remove", "replace", "said", "sync", "write",
+    "read_from", "read_short", "reading", "refused", "remove", "replace", "said", "sync", "write",
 ]  # fmt: skip
 
 _log: Final = logging.getLogger("rollcage")
@@ -82,6 +83,7 @@ def make_folder(path: Path) -> None:
     """Make a folder of the store, and what it stands in, where they are not there."""
     if is_folder(path):
         return
+    will_wait()
     _make_above(path.parent)
     with contextlib.suppress(FileExistsError):  # of two processes, one makes it
         system.files.mkdir(path, 0o700)
@@ -159,16 +161,17 @@ def lock(descriptor: int, *, wait: bool = True) -> bool:
     Raises:
         OSError: there is no telling: the file system locks nothing, say.
     """
-    if wait:
-        system.locks.flock(descriptor, fcntl.LOCK_EX)
-        return True
     for _ in range(_LOOKERS):
         if _try(descriptor, fcntl.LOCK_EX):
             return True
-        if not _try(descriptor, fcntl.LOCK_SH):
-            return False
+        if wait or not _try(descriptor, fcntl.LOCK_SH):
+            break
         os.sched_yield()  # nobody has it: somebody looks whether it is had, and is gone at once
-    return False
+    if not wait:
+        return False
+    will_wait()
+    system.locks.flock(descriptor, fcntl.LOCK_EX)
+    return True
 
 
 def is_locked(path: Path) -> bool:
@@ -215,6 +218,8 @@ def put(path: Path, data: bytes, *, part: Path, durable: bool = False) -> None:
     Raises:
         OSError: there is no room for them, say; what the name stood for stays.
     """
+    if durable:
+        will_wait()
     descriptor = open_file(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         write(descriptor, data)
@@ -227,6 +232,7 @@ def put(path: Path, data: bytes, *, part: Path, durable: bool = False) -> None:
 
 def add(path: Path, data: bytes) -> None:
     """Add bytes to the end of a file, which is made if need be; they are on the disk then."""
+    will_wait()
     descriptor = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         write(descriptor, data)
@@ -255,10 +261,22 @@ def read_from(path: Path, place: Callable[[os.stat_result], int]) -> tuple[bytes
         at = place(found)
         parts: list[bytes] = []
         length = found.st_size - at + 1  # all at once, where it has a size
+        if length > AT_ONCE:
+            will_wait()
         while part := system.files.pread(descriptor, length if length > 1 else _CHUNK, at):
             parts.append(part)
             at += len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts), found
+
+
+def read_short(path: Path, length: int) -> bytes:
+    """The first so many bytes of a file, in one go.
+
+    Raises:
+        OSError: it is not there, or can't be read.
+    """
+    with reading(path) as descriptor:
+        return system.files.pread(descriptor, length, 0)
 
 
 def first_line(path: Path) -> bytes:
@@ -292,6 +310,7 @@ def chunks(path: Path) -> Iterator[bytes]:
     Raises:
         OSError: it is not there, or can't be read.
     """
+    will_wait()
     with reading(path) as descriptor:
         while part := system.files.read(descriptor, _LARGE_CHUNK):
             yield part
@@ -329,6 +348,7 @@ def write(descriptor: int, data: bytes) -> None:
 
 def sync(path: Path) -> None:
     """Wait until what a file holds, or the names in a folder, are on the disk."""
+    will_wait()
     descriptor = system.files.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         system.files.fsync(descriptor)

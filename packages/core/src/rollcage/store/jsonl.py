@@ -64,6 +64,8 @@ class JsonlStore(JsonlBeside):
         StoreError: the directory can't be made or written.
     """
 
+    waits = False
+
     @contextlib.contextmanager
     def _locked(self) -> Generator[None]:
         self._make()

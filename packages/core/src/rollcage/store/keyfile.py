@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rollcage.errors import StoreError
 from rollcage.store import disk, system
+from rollcage.store.at_once import will_wait
 
 __all__ = ["KeyFile", "key_gone"]
 
@@ -62,6 +63,7 @@ class KeyFile:
         return ()
 
     def _make(self, key: bytes) -> None:
+        will_wait()
         path = self._path
         part = disk.new_name(path)
         descriptor = disk.open_file(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL)

@@ -66,7 +66,7 @@ class Mark:
     def read(self) -> Marked | None:
         """What the mark says; None where it is of another file than the one that is there now."""
         try:
-            state, check, which = disk.read(self._mark).split(b" ", 2)
+            state, check, which = disk.read_short(self._mark, _LENGTH + 1).split(b" ", 2)
             now = self.now()
             if now and which.rstrip() == now and state in (b"+", b"-"):
                 return Marked(state == b"-", int(check, 16))

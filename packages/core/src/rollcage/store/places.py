@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rollcage.store import disk, system
+from rollcage.store.at_once import AT_ONCE, held, will_wait
 from rollcage.store.index_lines import IndexedRun, parse, said_in
 
 __all__ = ["RunPlaces", "places_of"]
@@ -81,20 +82,20 @@ class RunPlaces:
             LookupError: the index is to be looked through instead.
             OSError: it can't be read.
         """
-        with self._lock, disk.reading(self._path) as index:
+        with held(self._lock), disk.reading(self._path) as index:
             self._read_on(index, started)
             run = self._jobs.get((name, of))
             return None if run is None else self._known(index, run)
 
     def named(self, name: str, started: str) -> dict[str, IndexedRun]:
         """The lines of all runs of a name, the newest last; raises as `newest` does."""
-        with self._lock, disk.reading(self._path) as index:
+        with held(self._lock), disk.reading(self._path) as index:
             self._read_on(index, started)
             return {run: self._known(index, run) for run in self._named.get(name, ())}
 
     def known(self, run: str, started: str) -> IndexedRun:
         """The lines of one run; raises as `newest` does."""
-        with self._lock, disk.reading(self._path) as index:
+        with held(self._lock), disk.reading(self._path) as index:
             self._read_on(index, started)
             return self._known(index, run)
 
@@ -113,7 +114,7 @@ class RunPlaces:
             started: as in `newest`, as what this raises.
             take: given a run and its lines; False: no more of them.
         """
-        with self._lock, disk.reading(self._path) as index:
+        with held(self._lock), disk.reading(self._path) as index:
             self._read_on(index, started)
             more = sorted(self._order[run] for run in also if run in self._order)
             parts = [self._standing.get(status, []) for status in statuses]
@@ -146,6 +147,8 @@ class RunPlaces:
         ):
             self._forget()
             self._file = which
+        if found.st_size - self._size > AT_ONCE:
+            will_wait()
         added = b""
         while len(added) < found.st_size - self._size:
             part = system.files.pread(

@@ -105,6 +105,7 @@ class Store(Reader, Protocol):
     """Where runs are kept."""
 
     url: str  # by which `open_store` finds it again
+    waits: bool  # whether it may wait for others, or a network, so that it is for threads only
 
     def exists(self) -> bool:
         """Whether there is such a store; nothing is made by asking."""

@@ -65,6 +65,8 @@ _KEEP: Final = (
 class SqlStore(SqlListing):
     """Runs in a SQL database. What is not here, a subclass has: locks, and what writes runs."""
 
+    waits = True
+
     def opening(self) -> AbstractContextManager[None]:
         """Held while a session looks for its source and creates its run, across processes."""
         raise NotImplementedError
