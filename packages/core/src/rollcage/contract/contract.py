@@ -230,7 +230,7 @@ class Contract:
         """Which of `args`, `key` and `before` its probe is called with."""
         return _words(self.name, "probe", self.probe, _ABOUT_EFFECTS["probe"])
 
-    @property
+    @functools.cached_property
     def streams(self) -> bool:
         """Whether it is a generator function, sync or async: its chunks are its result."""
         return inspect.isgeneratorfunction(self.function) or inspect.isasyncgenfunction(
