@@ -1,7 +1,6 @@
 """Every kind of mistake in a plan is found, with its line, before anything runs."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +49,7 @@ def undoable(to: str, text: str = "") -> str:
     raise AssertionError
 
 
-@tool(effect="read")
-def words(text: str) -> Iterator[str]:
-    yield text
-
-
-TOOLS: list[Any] = [fetch, send, mark, helper, person, words]
+TOOLS: list[Any] = [fetch, send, mark, helper, person]
 MISTAKES = """\
 name: mistakes
 inputs:
@@ -83,7 +77,6 @@ steps:
   t: {value: 1, next: {to: a, when: "=true", most: 2}}
   u: {value: 1, after: [feetch]}
   v: {value: 1, when: "=inputs.week"}
-  w: {call: words, args: {text: a}}
 """
 FOUND = [
     (5, "unknown_tool", "did you mean 'fetch'?"),
@@ -107,7 +100,6 @@ FOUND = [
     (24, "bad_jump", "t does not come after a"),
     (25, "unknown_step", "there is no step 'feetch'"),
     (26, "wrong_type", "a condition is true or false"),
-    (27, "stream", "'words' is a stream, and a step has one result"),
 ]
 
 

@@ -39,9 +39,6 @@ def check(checking: Checking, node: Node, path: Path, around: Around) -> tuple[N
     if kind == "agent" and contract.effect != "scope":
         said = f'{named!r} is no agent: declare it with @tool(effect="scope")'
         checking.find((*path, kind), "unknown_tool", said)
-    if contract.streams:
-        said = f"{named!r} is a stream, and a step has one result: call a tool that gathers it"
-        checking.find((*path, kind), "stream", said)
     _check_arguments(checking, contract, node, given, path, around)
     check_effects(checking, contract, path, around)
     return dataclasses.replace(node, tool=tool, contract=contract), of_type(contract.returns)
