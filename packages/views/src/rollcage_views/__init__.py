@@ -25,7 +25,7 @@ from rollcage_views.search import FoundStep, RunFilter, StepFilter, search_runs,
 from rollcage_views.searching import FoundRun, Search, search_page
 from rollcage_views.sheets import Sheet, sheet_of
 from rollcage_views.states import States
-from rollcage_views.steps import call_text, outcome_text, said_text, state_text
+from rollcage_views.steps import answer_text, call_text, outcome_text, state_text
 from rollcage_views.text import (
     arguments_text,
     counted,
@@ -74,6 +74,7 @@ __all__ = [
     "Viewer",
     "Waiting",
     "align",
+    "answer_text",
     "arguments_text",
     "call_text",
     "changes_of",
@@ -102,7 +103,6 @@ __all__ = [
     "resolve_commands",
     "rule_counts",
     "run_data",
-    "said_text",
     "search_page",
     "search_runs",
     "search_steps",

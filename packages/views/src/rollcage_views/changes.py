@@ -59,7 +59,7 @@ class StateChange:
         return dataclasses.replace(self, before=value(self.before), after=value(self.after))
 
     def lines(self, *, back: bool = False) -> list[DiffLine]:
-        """The change, line by line; what is not known of it is said in words.
+        """The change, line by line; what is not known of it is described.
 
         Args:
             back: as an undo makes it: from what is to what was.
@@ -70,10 +70,10 @@ class StateChange:
         known = self.before
         if was is not None:
             known = {name: value for name, value in was.items() if name not in self.fields}
-        told = line_diff(self.after, known) if back else line_diff(known, self.after)
+        lines = line_diff(self.after, known) if back else line_diff(known, self.after)
         for name in self.fields:
-            told += _unknown(_field(name, (was or {}).get(name)), _line(name), back=back)
-        return told
+            lines += _unknown(_field(name, (was or {}).get(name)), _line(name), back=back)
+        return lines
 
     def as_data(self) -> dict[str, Any]:
         """For machines."""
@@ -161,19 +161,19 @@ def line_diff(before: Any, after: Any) -> list[DiffLine]:
     if old and new and not old[-1].strip() and not new[-1].strip():
         del old[-1], new[-1]  # both end with a line feed
     cut = max(len(old), len(new)) > _LINES
-    told: list[DiffLine] = []
+    lines: list[DiffLine] = []
     matcher = difflib.SequenceMatcher(a=old[:_LINES], b=new[:_LINES], autojunk=False)
     for number, group in enumerate(matcher.get_grouped_opcodes(_CONTEXT)):
         if number:
-            told.append(("…", ""))
+            lines.append(("…", ""))
         for kind, i, j, k, m in group:
             if kind == "equal":
-                told += _signed(" ", old[i:j])
+                lines += _signed(" ", old[i:j])
             else:
-                told += [*_signed("-", old[i:j]), *_signed("+", new[k:m])]
+                lines += [*_signed("-", old[i:j]), *_signed("+", new[k:m])]
     if cut:
-        told.append(("…", f"only the first {_LINES} lines are compared"))
-    return told
+        lines.append(("…", f"only the first {_LINES} lines are compared"))
+    return lines
 
 
 def _signed(sign: Sign, lines: Sequence[str]) -> list[DiffLine]:

@@ -33,7 +33,7 @@ def run_data(
     Args:
         seen: as its trace tells.
         stands: how it and what it builds on stand.
-        steps: those that are told.
+        steps: those that are listed.
         torn: how many bytes of a cut-off last line are left out.
         pause: the order by which its next call waits.
     """

@@ -27,7 +27,7 @@ class Following:
         begun: tell each step when it begins, too.
 
     Attributes:
-        line: of what was told last, in the trace.
+        line: of what was yielded last, in the trace.
         started: the run's `run.started`; empty before it was read.
         finished: its last `run.finished` or `run.abandoned`; None while there is none, or where
             events of steps came after it.
@@ -60,13 +60,13 @@ class Following:
         after = before if before.lines else None
         for line, event in read_events(whole, trace.where, after=after, restore=False):
             try:
-                told = self._take(line, event)
+                found = self._take(line, event)
             except (LookupError, TypeError, AttributeError) as error:
-                said = f"not an event of this format: {error!r}"
-                raise TraceCorrupt(trace.where, line, said) from None
-            if told is not None:
+                why = f"not an event of this format: {error!r}"
+                raise TraceCorrupt(trace.where, line, why) from None
+            if found is not None:
                 self.line = line
-                yield told
+                yield found
         self._tail = Tail(before.lines + rest.lines, before.size + rest.size, rest.head, b"")
 
     def _take(self, line: int, event: dict[str, Any]) -> Step | dict[str, Any] | None:

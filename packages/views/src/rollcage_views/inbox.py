@@ -123,7 +123,7 @@ def _unknown(store: Store, jobs: Iterable[Job], viewer: Viewer) -> Iterator[Wait
         try:
             runs = lineage_of(store, read_run(store.read(job.run)))
         except RollcageError:
-            continue  # damaged, or gone: whoever opens it is told so
+            continue  # damaged, or gone: opening it reports that
         stands = standing(runs)
         by_id = {seen.id: seen for seen in runs}
         found = [(each, "unknown") for each in stands.unknown]
@@ -141,7 +141,7 @@ def queued_data(queued: Queued, now: int) -> dict[str, Any]:
         queued: as the queue has it.
         now: Unix time (µs).
     """
-    request, said = queued.request, queued.decision
+    request, decision = queued.request, queued.decision
     data: dict[str, Any] = {
         "id": queued.id,
         "state": queued.state(now),
@@ -159,14 +159,14 @@ def queued_data(queued: Queued, now: int) -> dict[str, Any]:
         "expires": request.expires,
         "use": queued.use,
     }
-    if said is not None:
+    if decision is not None:
         data["decision"] = {
-            "decision": said.decision,
-            "by": said.by,
-            "reason": said.reason,
+            "decision": decision.decision,
+            "by": decision.by,
+            "reason": decision.reason,
             "at": queued.decided_at,
-            "args": None if said.args is None else dict(said.args),
+            "args": None if decision.args is None else dict(decision.args),
         }
-        if said.response is not None:
-            data["decision"]["value"] = said.response.value
+        if decision.response is not None:
+            data["decision"]["value"] = decision.response.value
     return data

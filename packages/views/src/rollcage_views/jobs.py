@@ -14,7 +14,7 @@ from rollcage_views.orders import order_data, pause_of
 
 __all__ = ["Attempt", "Job", "job_of", "jobs_of", "newest_first"]
 
-_ATTEMPTS: Final = 50  # of one job that are told, the newest
+_ATTEMPTS: Final = 50  # of one job that are listed, the newest
 _BATCH: Final = 100  # runs that are asked for at first
 _LOOKS: Final = ("offline", "verify", "fork")  # runs that look at others, and are no attempts
 
@@ -45,7 +45,7 @@ class Job:
 
     Attributes:
         attempts: the runs; the last one is where it stands.
-        more: whether there were earlier ones that are not told.
+        more: whether there are earlier ones that are not listed.
     """
 
     attempts: list[Attempt]
@@ -73,15 +73,15 @@ class Job:
 
     @property
     def began(self) -> int:
-        """When its first attempt that is told began (Unix, µs)."""
+        """When its first listed attempt began (Unix, µs)."""
         return self.attempts[0].info.time
 
     def as_data(self) -> dict[str, Any]:
         """For machines."""
-        told = [each.as_data() for each in self.attempts]
+        attempts = [each.as_data() for each in self.attempts]
         return {
             "name": self.name, "status": self.status, "run": self.run, "began": self.began,
-            "paused": order_data(self.pause), "attempts": told, "more_attempts": self.more,
+            "paused": order_data(self.pause), "attempts": attempts, "more_attempts": self.more,
         }  # fmt: skip
 
 
@@ -96,7 +96,7 @@ def jobs_of(store: Store, *, name: str | None = None, limit: int | None = None) 
         limit: only so many.
 
     Raises:
-        StoreError: nobody can tell.
+        StoreError: the store can't be read.
     """
     return list(islice(_jobs(store, name), limit))
 
@@ -114,9 +114,9 @@ def job_of(store: Store, info: RunInfo) -> Job:
             break  # it lies in another store, or is gone
         chain.append(before)
         source = before.source
-    told = chain[:_ATTEMPTS][::-1]
-    attempts = [Attempt(each, _status(store, each)) for each in told[:-1]]
-    attempts.append(Attempt(told[-1], _status(store, told[-1]), pause_of(store, told[-1])))
+    shown = chain[:_ATTEMPTS][::-1]
+    attempts = [Attempt(each, _status(store, each)) for each in shown[:-1]]
+    attempts.append(Attempt(shown[-1], _status(store, shown[-1]), pause_of(store, shown[-1])))
     return Job(attempts, more=len(chain) > _ATTEMPTS)
 
 
@@ -138,7 +138,7 @@ def newest_first(
     since: int | None = None,
     before: int | None = None,
 ) -> Iterator[RunInfo]:
-    """Runs, asked for in batches that grow, since a store tells the newest in one go.
+    """Runs, newest first, read from the store in growing batches.
 
     Args:
         store: where they are.
@@ -148,15 +148,15 @@ def newest_first(
         before: only those that began earlier than that (Unix, µs).
 
     Raises:
-        StoreError: nobody can tell.
+        StoreError: the store can't be read.
     """
-    told, size = 0, _BATCH
+    yielded, size = 0, _BATCH
     while True:
         found = store.runs(name=name, status=status, since=since, before=before, limit=size)[::-1]
-        yield from found[told:]
+        yield from found[yielded:]
         if len(found) < size:
             return
-        told, size = size, size * 4
+        yielded, size = size, size * 4
 
 
 def _status(store: Store, info: RunInfo) -> str:

@@ -67,7 +67,7 @@ def lineage_of(reader: Reader, seen: Run) -> list[Run]:
         try:
             older = read_run(reader.read(source))
         except RollcageError:
-            break  # gone, or damaged: whoever asks for that one is told so
+            break  # gone, or damaged: reading that one reports it
         runs.append(older)
         source = None if _is_fork(older) else older.started.get("source")
     runs.reverse()
@@ -136,7 +136,7 @@ def _named(ats: Iterable[tuple[str, int]], rows: Mapping[tuple[str, int], Step])
 
 
 def words(stands: LineageStatus, status: str, run: str, reader: Reader) -> list[str]:
-    """What somebody has to know of a run, each as a sentence or two, with the command that helps.
+    """Notes on a run, each a sentence or two with the command that helps.
 
     Args:
         stands: how it stands.
@@ -145,27 +145,27 @@ def words(stands: LineageStatus, status: str, run: str, reader: Reader) -> list[
         reader: where it lies.
     """
     at = store_option(reader)
-    said = [
+    texts = [
         f"{_begin(str(each))} has an unknown outcome. Find out whether it happened, then run: "
         f"{resolve_commands(each, at)}"
         for each in stands.unknown
     ]
-    said += [
+    texts += [
         f"{_begin(str(each))} was performed, and its result can't be replayed: a resume halts "
         f"there. Record its result: rollcage resolve {each.run} {each.step}{at} --happened "
         f"--result JSON"
         for each in stands.lost
     ]
     if stands.left:
-        said.append(f"Left behind by a new write, and still done: {_several(stands.left)}.")
+        texts.append(f"Left behind by a new write, and still done: {_several(stands.left)}.")
     if stands.ahead and status in ("unfinished", "paused"):
-        said.append(f"Not asked for so far: {_several(stands.ahead)}.")
+        texts.append(f"Not asked for so far: {_several(stands.ahead)}.")
     elif stands.ahead:
-        said.append(
+        texts.append(
             f"Never asked for: {_several(stands.ahead)}. They stay done; to undo them: "
             f"rollcage undo {run}{at}; to keep them: rollcage abandon {run}{at}"
         )
-    return said
+    return texts
 
 
 def resolve_commands(effect: Effect, at: str) -> str:

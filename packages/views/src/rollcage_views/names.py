@@ -15,7 +15,7 @@ _LOOKED_AT: Final = 1000  # runs of a store, so that a short id costs the same b
 
 
 def short_ids(reader: Reader, runs: Iterable[str]) -> dict[str, str]:
-    """The end of each id, as short as it can be told from all others; all of one length.
+    """The end of each id, as short as it is unique; all of one length.
 
     Beside more runs than are looked at, an end has 12 characters or more, which are random.
     """

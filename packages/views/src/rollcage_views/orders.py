@@ -22,7 +22,7 @@ def pause_of(reader: Reader, info: RunInfo) -> StopOrder | None:
     try:
         order = reader.stop_order(info.run)
     except RollcageError:
-        return None  # whoever asks for that one is told so
+        return None  # reading that one reports it
     return order if order is not None and order.is_pause else None
 
 

@@ -54,7 +54,7 @@ class RuleCount:
     Attributes:
         rule: its id.
         shadow: whether it is only tried out.
-        decisions: how often it said what.
+        decisions: how often it decided what.
         blocked: how many of these calls did not run.
     """
 
@@ -76,7 +76,7 @@ def hits_of(seen: Run) -> list[Hit]:
 
 def rule_counts(hits: Iterable[Hit]) -> list[RuleCount]:
     """The rules that decided, the one with the most hits first; those in shadow mode apart."""
-    said: dict[tuple[str, bool], Counter[str]] = {}
+    counts: dict[tuple[str, bool], Counter[str]] = {}
     blocked: Counter[tuple[str, bool]] = Counter()
     for hit in hits:
         shadow = hit.shadow or {}
@@ -85,10 +85,10 @@ def rule_counts(hits: Iterable[Hit]) -> list[RuleCount]:
             (str(shadow.get("rule", "")), str(shadow.get("decision", "")), True),
         ):
             if decision and (rule or decision != "allow"):
-                said.setdefault((rule, tried), Counter())[decision] += 1
+                counts.setdefault((rule, tried), Counter())[decision] += 1
                 blocked[rule, tried] += hit.state == "blocked" and not tried
-    order = sorted(said, key=lambda at: (at[1], -said[at].total(), at[0]))
-    return [RuleCount(rule, tried, dict(said[rule, tried]), blocked[rule, tried])
+    order = sorted(counts, key=lambda at: (at[1], -counts[at].total(), at[0]))
+    return [RuleCount(rule, tried, dict(counts[rule, tried]), blocked[rule, tried])
             for rule, tried in order]  # fmt: skip
 
 

@@ -54,11 +54,11 @@ class Screen:
         shown, _ = self._fields(arguments, 0, _WHOLE)
         return _cut(arguments_text(shown))
 
-    def words(self, said: Any) -> str:
+    def words(self, value: Any) -> str:
         """The user input as one line."""
-        texts = items_of(said)
+        texts = items_of(value)
         if texts is None:
-            return _cut(value_text(said))
+            return _cut(value_text(value))
         shown, _ = self._value(texts, 0, _WHOLE)
         return _cut(" / ".join(visible(str(each)) for each in shown))
 
@@ -69,8 +69,8 @@ class Screen:
             return self.text(f"{error.get('type')}: {error.get('message')}")
         if outcome.get("status") == "ok":
             lossy = outcome.get("lossy")
-            said = f"not replayable: {self.text(lossy)}; " if lossy else ""
-            return _cut(said + value_text(self._value(outcome.get("value"), 0, _WHOLE)[0]))
+            mark = f"not replayable: {self.text(lossy)}; " if lossy else ""
+            return _cut(mark + value_text(self._value(outcome.get("value"), 0, _WHOLE)[0]))
         return ""
 
     def _screened(self, text: str) -> str:

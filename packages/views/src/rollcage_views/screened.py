@@ -44,7 +44,7 @@ def screened_run(seen: Run, step: Callable[[Step], Step]) -> Run:
 
 
 def screened_step(step: Step) -> Step:
-    """A step; of the messages that a model was told, the last one, which a row shows."""
+    """A step; of the messages of a model's request, only the last, which a row shows."""
     args = step.args
     messages = items_of(args.get("messages")) if step.kind == "model" else None
     if messages:
@@ -72,38 +72,38 @@ def screened_change(change: Change) -> Change:
 
 
 def _outcome(outcome: Mapping[str, Any]) -> Event:
-    told: Event = {**outcome}
-    if "value" in told:
-        told["value"] = Screen().value(told["value"])
-    if told.get("answer"):
-        told["answer"] = Screen().fields(mapping_of(told["answer"]) or {})
+    screened: Event = {**outcome}
+    if "value" in screened:
+        screened["value"] = Screen().value(screened["value"])
+    if screened.get("answer"):
+        screened["answer"] = Screen().fields(mapping_of(screened["answer"]) or {})
     for name in ("error", "drift"):
-        if told.get(name):
-            told[name] = _words(mapping_of(told[name]) or {})
-    if told.get("lossy"):
-        told["lossy"] = Screen().words_of(told["lossy"])
-    return told
+        if screened.get(name):
+            screened[name] = _words(mapping_of(screened[name]) or {})
+    if screened.get("lossy"):
+        screened["lossy"] = Screen().words_of(screened["lossy"])
+    return screened
 
 
-def _words(said: Mapping[str, Any]) -> Event:
-    """What is said in words, under names that we know; the rest are codes and places."""
-    told: Event = {
+def _words(event: Mapping[str, Any]) -> Event:
+    """With the prose under known names screened; the rest are codes and places."""
+    screened: Event = {
         name: Screen().words_of(text) if name in _WORDS and isinstance(text, str) else text
-        for name, text in said.items()
+        for name, text in event.items()
     }
-    if isinstance(told.get("shadow"), dict):
-        told["shadow"] = _words(told["shadow"])
-    return told
+    if isinstance(screened.get("shadow"), dict):
+        screened["shadow"] = _words(screened["shadow"])
+    return screened
 
 
 def _event(event: Event) -> Event:
-    told = _words(event)
+    screened = _words(event)
     for name in ("error", "verdict"):
-        if isinstance(told.get(name), dict):
-            told[name] = _words(told[name])
+        if isinstance(screened.get(name), dict):
+            screened[name] = _words(screened[name])
     for name in ("args", "input"):
-        if isinstance(told.get(name), dict):
-            told[name] = Screen().fields(told[name])
-    if told.get("user_input"):
-        told["user_input"] = Screen().value(told["user_input"])
-    return told
+        if isinstance(screened.get(name), dict):
+            screened[name] = Screen().fields(screened[name])
+    if screened.get("user_input"):
+        screened["user_input"] = Screen().value(screened["user_input"])
+    return screened

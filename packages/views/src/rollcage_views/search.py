@@ -46,7 +46,7 @@ class StepFilter:
             and _is_one_of(step.agent, self.agents)
             and (self.since is None or step.time >= self.since)
             and (not self.states or bool(_states(step) & set(self.states)))
-            and (not self.text or self.text.casefold() in _told(step).casefold())
+            and (not self.text or self.text.casefold() in _text_of(step).casefold())
         )
 
     @property
@@ -160,6 +160,6 @@ def _states(step: Step) -> set[str]:
     return {step.state, "undone"} if undone else {step.state}
 
 
-def _told(step: Step) -> str:
+def _text_of(step: Step) -> str:
     parts = (step.name, step.agent, arguments_text(step.args), call_text(step), outcome_text(step))
     return "\n".join(parts)

@@ -86,7 +86,7 @@ def search_page(
     last: int | None = None
     for info in newest_first(store, since=runs.since, before=runs.before):
         full = listed >= _LISTED or looked >= most_runs or size >= _BYTES or shown >= most_steps
-        if full and info.time != last:  # those of one moment are told together
+        if full and info.time != last:  # those of one moment stay together
             return Search(tuple(found), looked, unread, last)
         listed, last = listed + 1, info.time
         if info not in runs:

@@ -1,4 +1,4 @@
-"""A step in a few words: what was called, what became of it, what a model said and asked for."""
+"""A step in a few words: the call, its outcome, a model's answer and the tools that it called."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from rollcage.trace import REPLAYED, Step
 from rollcage_views.text import arguments_text, value_text, visible
 from rollcage_views.values import items_of, mapping_of
 
-__all__ = ["call_text", "outcome_text", "said_text", "state_text"]
+__all__ = ["answer_text", "call_text", "outcome_text", "state_text"]
 
-_LONGEST: Final = 4000  # characters that are looked at of what a model said
-_CALLS: Final = 20  # tools that it asked for at once that are told
+_LONGEST: Final = 4000  # characters of a model's answer that are read
+_CALLS: Final = 20  # calls of one answer that are listed
 
 
 def state_text(step: Step) -> str:
@@ -27,7 +27,7 @@ def state_text(step: Step) -> str:
 
 
 def call_text(step: Step) -> str:
-    """The arguments of a call; of a model's, what it was last told, and how much before that."""
+    """The arguments of a call; of a model's, its last message, and how many came before."""
     messages = items_of(step.args.get("messages")) if step.kind == "model" else None
     if not messages:
         return arguments_text(step.args)
@@ -37,18 +37,18 @@ def call_text(step: Step) -> str:
     return f"{earlier}{role}{_content_text(last.get('content'))}"
 
 
-def said_text(step: Step) -> str | None:
-    """What a model said, and the tools that it asked for; None where that is not recorded."""
+def answer_text(step: Step) -> str | None:
+    """A model's answer and the tools that it called; None if that is not recorded."""
     answer = mapping_of((step.outcome or {}).get("answer"))
     if step.kind != "model" or answer is None:
         return None
     text = answer.get("text")
-    said = [value_text(text)] if isinstance(text, str) and text else []
+    shown = [value_text(text)] if isinstance(text, str) and text else []
     calls = [mapping_of(each) or {} for each in items_of(answer.get("tool_calls")) or []]
     if calls:
         asked = ", ".join(map(_asked_text, calls[:_CALLS]))
-        said.append(f"→ {asked}" + (", …" if len(calls) > _CALLS else ""))
-    return " ".join(said) or '""'
+        shown.append(f"→ {asked}" + (", …" if len(calls) > _CALLS else ""))
+    return " ".join(shown) or '""'
 
 
 def outcome_text(step: Step) -> str:
@@ -56,23 +56,23 @@ def outcome_text(step: Step) -> str:
     if step.state == "blocked" and step.verdict is not None:
         return f"{visible(step.verdict['code'])}: {visible(step.verdict['reason'])}"
     outcome = step.outcome or {}
-    said = ""
+    shown = ""
     if outcome.get("status") == "ok":
-        given = said_text(step)
-        said = _drift_text(outcome.get("drift"))
-        said += value_text(outcome.get("value")) if given is None else given
+        given = answer_text(step)
+        shown = _drift_text(outcome.get("drift"))
+        shown += value_text(outcome.get("value")) if given is None else given
     elif outcome.get("error"):
         error = outcome["error"]
-        said = f"{visible(str(error.get('type')))}: {visible(str(error.get('message')))}"
+        shown = f"{visible(str(error.get('type')))}: {visible(str(error.get('message')))}"
     if step.resolved_by:
-        said = f"{said} (resolved by {visible(step.resolved_by)})".lstrip()
+        shown = f"{shown} (resolved by {visible(step.resolved_by)})".lstrip()
     if step.drift:
-        said = f"{said} (drift: {visible(step.drift)})"
+        shown = f"{shown} (drift: {visible(step.drift)})"
     if step.unreplayable:
-        said = f"not replayable: {visible(step.unreplayable)}; {said}"
+        shown = f"not replayable: {visible(step.unreplayable)}; {shown}"
     if step.undeclared:
-        said = f"undeclared: {visible(', '.join(step.undeclared))}; {said}"
-    return said
+        shown = f"undeclared: {visible(', '.join(step.undeclared))}; {shown}"
+    return shown
 
 
 def _drift_text(drift: dict[str, Any] | None) -> str:
@@ -92,8 +92,8 @@ def _asked_text(call: dict[str, Any]) -> str:
         except orjson.JSONDecodeError:
             given = {"": given}
     arguments = mapping_of(given)
-    told = arguments_text(arguments) if arguments is not None else value_text(given)
-    return f"{visible(str(call.get('name', '?')))}({told})"
+    arguments_shown = arguments_text(arguments) if arguments is not None else value_text(given)
+    return f"{visible(str(call.get('name', '?')))}({arguments_shown})"
 
 
 def _content_text(content: Any) -> str:

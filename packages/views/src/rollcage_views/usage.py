@@ -86,7 +86,7 @@ def usage_of(runs: Run | Iterable[Run], price: Price | None = None) -> Usage:
 
     Args:
         runs: one, or several: the attempts of a job, say.
-        price: what a call costs; without it, no cost is told.
+        price: what a call costs; without it, costs are unknown.
     """
     rows: dict[tuple[str, str], UsageRow] = {}
     total = UsageRow("run", "")

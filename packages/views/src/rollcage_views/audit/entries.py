@@ -16,7 +16,7 @@ __all__ = ["Elsewhere", "entries_of", "head_of"]
 
 
 def head_of(seen: Run, torn: int, screen: Screen) -> RunHeading:
-    """What is said of a run before its entries."""
+    """The head of a run, before its entries."""
     started = seen.started
     return RunHeading(
         run=started["run"],
@@ -70,16 +70,16 @@ def entries_of(
         screen: takes credentials out.
         orphans: the recorded effects that a run which ended `partial` never asked for.
     """
-    told = _Telling(run, elsewhere, screen)
-    found = [told.call(row) for row in run.steps if row.kind != "branch"]
-    found += map(told.approval, run.approvals)
-    found += told.user_input()
-    found += map(told.loaded, run.policies)
-    found += map(told.undo, run.undos)
-    found += map(told.stop, run.stops)
-    found += map(told.refused, run.refused)
+    reader = _Entries(run, elsewhere, screen)
+    found = [reader.call(row) for row in run.steps if row.kind != "branch"]
+    found += map(reader.approval, run.approvals)
+    found += reader.user_input()
+    found += map(reader.loaded, run.policies)
+    found += map(reader.undo, run.undos)
+    found += map(reader.stop, run.stops)
+    found += map(reader.refused, run.refused)
     if run.status == "partial":
-        found += map(told.orphan, orphans(run))
+        found += map(reader.orphan, orphans(run))
     return sorted(found, key=lambda entry: entry.time)
 
 
@@ -104,7 +104,7 @@ def _drift_text(row: Step) -> str:
     return "; ".join(parts)
 
 
-class _Telling:
+class _Entries:
     """Makes the entries of one run."""
 
     def __init__(self, seen: Run, elsewhere: Elsewhere, screen: Screen) -> None:
@@ -242,8 +242,8 @@ class _Telling:
         """
         text, request, decided = self._screen.text, asked.request, asked.decision
         verdict: Mapping[str, Any] = request.get("verdict") or {}
-        said: Mapping[str, Any] = decided or {}
-        edited = said.get("args")
+        answer: Mapping[str, Any] = decided or {}
+        edited = answer.get("args")
         shadow: Mapping[str, Any] = verdict.get("shadow") or {}
         policy = self._policy((decided or request)["time"])
         return AuditEntry(
@@ -260,16 +260,16 @@ class _Telling:
             args_before=self._screen.arguments(request.get("args") or {}) if edited else "",
             decision=str(verdict.get("decision", "ask")),
             rule=text(verdict.get("rule", "")),
-            code=text(said.get("code", "")),
-            reason=text(said.get("reason") or verdict.get("reason", "")),
+            code=text(answer.get("code", "")),
+            reason=text(answer.get("reason") or verdict.get("reason", "")),
             shadow=str(shadow.get("decision", "")),
             shadow_rule=text(shadow.get("rule", "")),
             shadow_code=text(shadow.get("code", "")),
             shadow_reason=text(shadow.get("reason", "")),
             **policy,
             approval=(decided or request)["id"],
-            by=text(said.get("by", "")),
-            state=said.get("decision") or self._left_behind(request["id"]),
+            by=text(answer.get("by", "")),
+            state=answer.get("decision") or self._left_behind(request["id"]),
         )
 
     def _left_behind(self, request: str) -> str:

@@ -20,7 +20,7 @@ class AuditEntry:
         kind: `call`, `refused` (asked for, and never made), `approval`, `undo`, `stop`, `policy`
             (another was loaded), `user_input` (in `args`) or `orphan` (a recorded
             effect that a run which ended `partial` never asked for).
-        time: when (Unix, µs): of a call when it began, of the others when it was told.
+        time: when (Unix, µs): of a call when it began, of the others when they were recorded.
         run: the id of the run.
         job: the run's name.
         actor: who the run acts for, where it says.
@@ -57,7 +57,7 @@ class AuditEntry:
         first_ran: where a replayed call ran (run, step).
         undoes: what a call undoes, or an undo took back (run, step).
         undone: what became of the undo of this call; empty where nobody tried.
-        resolved_by: who said late what became of it.
+        resolved_by: who recorded its outcome later.
         left_by: the write of a later run (run, step) that left this one behind: it stays done.
     """
 

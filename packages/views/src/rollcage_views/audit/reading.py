@@ -31,7 +31,7 @@ _OF_OTHERS: Final = re.compile(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Damaged:
-    """A run that can't be read, and why; none of it is told."""
+    """A run that can't be read, and why; it has no entries."""
 
     run: str
     code: str
@@ -47,7 +47,7 @@ class Summary:
 
     Attributes:
         runs: that were read.
-        told: that had entries which were asked for.
+        reported: how many of them had entries that were asked for.
         kinds: entries by kind.
         decisions: calls by what the gate decided.
         rules: calls by the rule that decided; without those that none concerned.
@@ -63,7 +63,7 @@ class Summary:
     """
 
     runs: int = 0
-    told: int = 0
+    reported: int = 0
     kinds: Counter[str] = dataclasses.field(default_factory=Counter[str])
     decisions: Counter[str] = dataclasses.field(default_factory=Counter[str])
     rules: Counter[str] = dataclasses.field(default_factory=Counter[str])
@@ -160,11 +160,11 @@ def audited(
             yield damaged
         else:
             entries = entries_of(seen, elsewhere, screen, functools.partial(_orphans, each))
-            told = [as_seen_by(viewer, entry) for entry in entries if entry in wanted]
-            if told:
-                summary.told += 1
+            reported = [as_seen_by(viewer, entry) for entry in entries if entry in wanted]
+            if reported:
+                summary.reported += 1
                 yield head_of(seen, len(trace.torn), screen)
-            for entry in told:
+            for entry in reported:
                 summary.add(entry)
                 yield entry
         advance()
@@ -183,9 +183,9 @@ def _read(each: Named) -> RunTrace:
 
 
 def telling_of_others(each: Named) -> Run | None:
-    """A run, if it tells of others: that has to be known before these are told of."""
+    """A run, if it has events of other runs: they are read before those."""
     try:
         trace = each.reader.read(each.run)
         return read_run(trace) if _OF_OTHERS.search(trace.data) else None
     except RollcageError:
-        return None  # told of, if it was asked for, when its turn comes
+        return None  # reported, if it was asked for, when its turn comes

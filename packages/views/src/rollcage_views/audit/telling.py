@@ -1,4 +1,4 @@
-"""What is said of an audit in words: of an entry, of a run, of what was counted."""
+"""An audit in words: an entry, a run, the counts."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def who_decided(entry: AuditEntry) -> str:
 def what_happened(entry: AuditEntry) -> str:
     """What became of it, where it first ran, and whether it was undone."""
     parts = [entry.state.replace("_", " ")]
-    said = entry.reason if entry.kind != "call" or entry.state == "blocked" else entry.outcome
+    detail = entry.reason if entry.kind != "call" or entry.state == "blocked" else entry.outcome
     code = f"{entry.code}: " if entry.code and entry.state in ("blocked", "refused") else ""
-    if said or code:
-        parts[0] += f": {code}{said}"
+    if detail or code:
+        parts[0] += f": {code}{detail}"
     if entry.shadow_reason:
         parts.append(f"shadow: {entry.shadow_reason}")
     if entry.args_before:
@@ -104,13 +104,13 @@ def most_first(counts: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def totals_text(summary: Summary) -> str:
-    """How much was read, and how much of it told."""
+    """How much was read, and how much of it is reported."""
     damaged = f", {len(summary.damaged)} of them damaged" if summary.damaged else ""
     pruned = f", {summary.pruned} of them pruned" if summary.pruned else ""
     runs = f"{summary.runs} run{'' if summary.runs == 1 else 's'}{damaged}{pruned}"
-    calls, told = summary.kinds["call"], summary.told
+    calls, reported = summary.kinds["call"], summary.reported
     refused = f", {summary.kinds['refused']} refused" if summary.kinds["refused"] else ""
-    return f"{runs}; {calls} call{'' if calls == 1 else 's'}{refused} in {told} of them"
+    return f"{runs}; {calls} call{'' if calls == 1 else 's'}{refused} in {reported} of them"
 
 
 def open_text(entry: AuditEntry) -> str:

@@ -119,7 +119,7 @@ def audit_row(entry: AuditEntry) -> AuditRow:
 
 
 def _behind_state(happened: str, state: str) -> str:
-    """What is said of it besides its state, which has a badge."""
+    """Its details; its state has a badge."""
     return happened.removeprefix(state).lstrip(":; ")
 
 

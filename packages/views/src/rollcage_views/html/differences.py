@@ -22,7 +22,7 @@ from rollcage_views.viewer import SEES_ALL, TO_GIVE_AWAY, Viewer
 __all__ = ["DiffPage", "DiffRow", "DiffSide", "diff_page", "write_diff"]
 
 _LONGEST: Final = 400  # characters of a call, and of an outcome
-_CHANGES: Final = 50  # of one step that are told
+_CHANGES: Final = 50  # of one step that are shown
 _WORDS: Final = {"only_a": "only in A", "only_b": "only in B"}
 
 
@@ -35,7 +35,7 @@ class DiffSide:
     name: str
     args: Cut
     state: str
-    said: str
+    label: str
     outcome: Cut
 
 
@@ -45,16 +45,16 @@ class DiffRow:
 
     Attributes:
         number: its place, from 1.
-        relation: `same`, `changed`, `only_a` or `only_b`; `said` is that in words.
+        relation: `same`, `changed`, `only_a` or `only_b`; `label` is that in words.
         first: whether it is the first difference.
         a: the step of the first run; `b`: of the second.
         changes: where they differ, line by line.
-        more: how many differences are not told.
+        more: how many differences are not shown.
     """
 
     number: int
     relation: str
-    said: str
+    label: str
     first: bool
     a: DiffSide | None
     b: DiffSide | None
@@ -139,7 +139,7 @@ def _rows(
         yield DiffRow(
             number=number,
             relation=pair.relation,
-            said=_WORDS.get(pair.relation, pair.relation),
+            label=_WORDS.get(pair.relation, pair.relation),
             first=pair is first,
             a=_side(heads[0].run, shown.a),
             b=_side(heads[1].run, shown.b),
@@ -157,7 +157,7 @@ def _side(run: str, step: Step | None) -> DiffSide | None:
         name=cut(visible(step.name), 200).text,
         args=cut(call_text(step), _LONGEST),
         state=step.state,
-        said=state_text(step),
+        label=state_text(step),
         outcome=cut(outcome_text(step), _LONGEST),
     )
 

@@ -43,7 +43,7 @@ class Cut:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Message:
-    """What a model was told, or said."""
+    """A message of a model's request or answer."""
 
     role: str
     content: Cut
@@ -72,13 +72,13 @@ class StepRow:
         effect: what it is, where that matters: `write`, `reversible write`, `scope`, `model`.
         began: when, as people say it.
         state: of `rollcage.trace.STATES`; `undone` where it was undone since; `running`.
-        said: the state in words.
+        label: the state in words.
         outcome: as one line.
         took: how long, as people say it.
         start: where it began on the time line, from 0 to 1, or None; `length`: of its bar there.
         facts: what else there is to know of it: a title and a text each.
         origin: where it first ran (run, step), of a replayed one.
-        messages: what a model was told since the last call.
+        messages: the messages of a model's request that its last one did not have.
         arguments: each argument in full, as lines.
         result: what it gave in full, as lines.
         changes: what it changed.
@@ -96,7 +96,7 @@ class StepRow:
     effect: str
     began: str
     state: str
-    said: str
+    label: str
     outcome: Cut
     took: str
     start: float | None
@@ -132,7 +132,8 @@ def step_rows(
         seen: the run, as its viewer may see it.
         steps: those that are shown; all of them by default.
         runs: the lineage that it stands in as it is recorded, the run last: where the changes of
-            writes, and what models were told, are looked up. Without it, that is as `seen` has it.
+            writes, and the messages of models, are looked up. Without it, they are as `seen` has
+            them.
         viewer: who looks.
         at: what a command needs to find the store: see `store_option`.
         live: whether the run is being written: a step without an end still runs.
@@ -178,7 +179,7 @@ def step_row(
         span: when the time line begins (Unix, µs), and how long it is (µs); None for no bar.
         group: what begins with it.
         depth: in how many bodies it was called.
-        messages: what a model was told that it had not been told before, encoded.
+        messages: of a model's request, those that are new since its last one, encoded.
         states: those of the lineage that it stands in.
         recorded: the step as it is recorded, where it is shown without credentials.
         viewer: who looks.
@@ -191,8 +192,8 @@ def step_row(
     runs_on = live and step.ended is None and step.state in ("unknown", "cut_off")
     args, outcome = cut(call_text(step), _IN_ROW), cut(outcome_text(step), _IN_ROW)
     arguments = _arguments(step) if args.left or _has_lines(step.args) else []
-    result, told = _result(step, outcome), [_message(each) for each in messages[:_MESSAGES]]
-    shown = [*(value for _, value in arguments), *(each.content for each in told)]
+    result, listed = _result(step, outcome), [_message(each) for each in messages[:_MESSAGES]]
+    shown = [*(value for _, value in arguments), *(each.content for each in listed)]
     is_cut = len(messages) > _MESSAGES or any(each.left for each in (*shown, result) if each)
     mark = "join of " if step.kind == "branch" else "↺ " if step.undoes else ""
     return StepRow(
@@ -206,14 +207,14 @@ def step_row(
         effect=_effect(step),
         began=utc_text(step.time),
         state="running" if runs_on else "undone" if undone else step.state,
-        said="running" if runs_on else state_text(step),
+        label="running" if runs_on else state_text(step),
         outcome=outcome,
         took=duration_text(step.duration),
         start=None if span is None else (step.time - begun) / whole,
         length=ran / whole,
         facts=_facts(step),
         origin=None if step.origin is None else (str(step.origin[0]), int(step.origin[1])),
-        messages=told,
+        messages=listed,
         arguments=arguments,
         result=result,
         changes=row_changes(run, recorded or step, states, viewer),
@@ -272,7 +273,7 @@ def _facts(step: Step) -> list[tuple[str, str]]:
     verdict: Mapping[str, Any] = step.verdict or {}
     shadow: Mapping[str, Any] = verdict.get("shadow") or {}
     decided = step.decided_by and f"by {step.decided_by}"
-    told = [
+    facts = [
         ("decision", _verdict(verdict) if verdict else ""),
         ("in shadow mode", _verdict(shadow) if shadow else ""),
         ("approved" if step.state != "blocked" else "rejected", decided or ""),
@@ -282,7 +283,7 @@ def _facts(step: Step) -> list[tuple[str, str]]:
         ("tokens", f"{step.tokens:,}" if step.tokens else ""),
         ("labels", ", ".join(step.labels)),
     ]
-    return [(title, cut(visible(text), _LONGEST).text) for title, text in told if text]
+    return [(title, cut(visible(text), _LONGEST).text) for title, text in facts if text]
 
 
 def _verdict(verdict: Mapping[str, Any]) -> str:
@@ -297,17 +298,17 @@ def _verdict(verdict: Mapping[str, Any]) -> str:
 
 def _arguments(step: Step) -> list[tuple[str, Cut]]:
     if step.kind == "model" and items_of(step.args.get("messages")):
-        return []  # they are told one by one
+        return []  # they are listed one by one
     return [(_name(name), _written(value)) for name, value in step.args.items()]
 
 
-def _result(step: Step, told: Cut) -> Cut | None:
+def _result(step: Step, short: Cut) -> Cut | None:
     outcome = step.outcome or {}
     value = outcome.get("value")
-    if outcome.get("status") == "ok" and (told.left or _has_lines(value)):
+    if outcome.get("status") == "ok" and (short.left or _has_lines(value)):
         answer = mapping_of(outcome.get("answer")) or {}
         return _written(answer.get("text") or value)
-    if outcome.get("error") and (told.left or _has_lines(outcome["error"])):
+    if outcome.get("error") and (short.left or _has_lines(outcome["error"])):
         return _written((mapping_of(outcome["error"]) or {}).get("message"))
     return None
 
@@ -346,7 +347,7 @@ def _too_deep(value: Any) -> bool:
     return bool(level)
 
 
-# --- what a model was told -----------------------------------------------------------------------
+# --- messages of models --------------------------------------------------------------------------
 
 
 def _new_messages(step: Step, asked: dict[tuple[str, str], list[Any]]) -> list[Any]:
@@ -367,8 +368,8 @@ def _message(encoded: Any) -> Message:
     texts = [(mapping_of(part) or {}).get("text") for part in items_of(content) or []]
     if texts and all(isinstance(text, str) for text in texts):
         content = "\n".join(map(str, texts))
-    said = _written(content) if content or not calls else Cut("")
+    shown = _written(content) if content or not calls else Cut("")
     if calls:
         asked = cut(value_text(calls))
-        said = Cut(f"{said.text}\n→ {asked.text}".lstrip("\n"), said.left + asked.left)
-    return Message(_name(str(message.get("role", "message"))), said)
+        shown = Cut(f"{shown.text}\n→ {asked.text}".lstrip("\n"), shown.left + asked.left)
+    return Message(_name(str(message.get("role", "message"))), shown)

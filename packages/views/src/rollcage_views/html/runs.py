@@ -30,7 +30,7 @@ _WAIT_STATES: Final = {"resumed": "waited"}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunHead:
-    """What is said of a run above all else.
+    """The head of a page of a run.
 
     Attributes:
         name: of its job.
@@ -174,15 +174,15 @@ def run_head(
         notes: what somebody has to know of it.
         torn: how many bytes of a cut-off last line are left out.
         status: how it stands, where that is known better than by its trace.
-        whole: whether these are all its steps: else nothing is told that is counted.
+        whole: whether these are all its steps; else no counts are shown.
     """
     error = (seen.finished or {}).get("error")
-    said = f"{error.get('type')}: {error.get('message')}" if error else ""
-    told = [*notes]
+    failure = f"{error.get('type')}: {error.get('message')}" if error else ""
+    listed = [*notes]
     if torn:
-        told.append(f"A torn last line of {torn} bytes is left out.")
+        listed.append(f"A torn last line of {torn} bytes is left out.")
     if seen.started.get("redacted"):
-        told.append("An export: values were taken out.")
+        listed.append("An export: values were taken out.")
     counts = {state: number for state, number in seen.totals.states.items() if number}
     undone = sum(step.undone in ("verified", "compensated") for step in seen.steps)
     return RunHead(
@@ -195,8 +195,8 @@ def run_head(
             if text and (whole or title not in _COUNTED)
         ],
         source=str(seen.started.get("source") or ""),
-        error=cut(safe(said), _LONGEST).text,
-        notes=told,
+        error=cut(safe(failure), _LONGEST).text,
+        notes=listed,
         states=[*counts.items(), *([("undone", undone)] if undone else [])] if whole else [],
     )
 
@@ -229,8 +229,8 @@ def _facts(seen: Run) -> list[tuple[str, str]]:
 
 def track_rows(line: Timeline) -> list[TrackRow]:
     """The attempts and waits of a job, where there is more than one; else nothing."""
-    told = [bar for bar in line.bars if bar.kind != "step"]
-    if len(told) < 2:
+    listed = [bar for bar in line.bars if bar.kind != "step"]
+    if len(listed) < 2:
         return []
     return [
         TrackRow(
@@ -243,7 +243,7 @@ def track_rows(line: Timeline) -> list[TrackRow]:
             start=line.place(bar)[0],
             length=line.place(bar)[1],
         )
-        for bar in told
+        for bar in listed
     ]
 
 

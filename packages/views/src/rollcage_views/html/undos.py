@@ -31,7 +31,7 @@ class UndoRow:
         state: what would be, or was, done with it.
         reason: why.
         calls: the compensating calls.
-        differs: the resources that are not as they should be, with the fields where that is told.
+        differs: the resources that are not as they should be, with the fields if they are known.
         changes: what its undo puts back.
     """
 
@@ -75,9 +75,9 @@ def _row(planned: Mapping[str, Any], seen: Run | None, states: States, viewer: V
         state=str(planned.get("state") or planned.get("status")),
         reason=cut(visible(viewer.text(str(planned.get("reason", ""))))).text,
         calls=[
-            Cut(f"{visible(str(call.get('name')))}({told.text})", told.left)
+            Cut(f"{visible(str(call.get('name')))}({shown.text})", shown.left)
             for call in calls
-            for told in [_arguments(call, viewer)]
+            for shown in [_arguments(call, viewer)]
         ],
         differs=[
             visible(f"{resource}: {', '.join(map(str, items_of(fields) or ['all of it']))}")
