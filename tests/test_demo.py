@@ -39,7 +39,7 @@ def test_it_says_what_happens(played: tuple[Path, str]) -> None:
     assert len(re.findall(r"^ +\d+ +ran ", said, re.MULTILINE)) == 8 + 2 + 1 + 2 + 6
     assert "8 steps were replayed: nothing ran" in said
     assert "embedded null byte" in said
-    assert "the model was told why: ../salaries.txt is outside of the workspace" in said
+    assert "the model read why: ../salaries.txt is outside of the workspace" in said
     assert "its hash does not follow from the lines before it" in said
     assert "the drift is in the trace: output_wrong_type at $" in said
     assert "nothing ran, and the trace says why: send_reminder: to: Field required" in said

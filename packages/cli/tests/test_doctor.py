@@ -146,7 +146,7 @@ def test_a_schema_of_another_version(cli: Cli) -> None:
     assert told.code == 3
     (finding,) = told.data["findings"]
     assert finding["code"] == "store_unusable"
-    assert "has the schema 99" in finding["said"]
+    assert "has the schema 99" in finding["message"]
 
 
 def test_it_is_legible_everywhere(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,7 @@ def test_a_function_with_the_input_of_the_run_and_an_answer(desk: Path, cli: Cli
     assert fork.started["fork"] == {"run": of, "step": 1, "change": "result"}
     shown = cli("show", fork.id).out
     assert (
-        f"a fork: step 1 has another result; it made no write, and what it was given of run {of}"
+        f"a fork: step 1 has another result; it made no write, and what is replayed of run {of}"
         in shown
     )
     assert "simulated" in shown

@@ -150,7 +150,7 @@ def test_what_somebody_may_still_need_stays(cli: Cli, url: str, own: Store) -> N
     assert stay.keys() == {
         failed, source, failed_again, unknown, paused, held_source, held, live.run_id,
     }  # fmt: skip
-    assert "goes on with it" in stay[failed]
+    assert "resumes it" in stay[failed]
     assert stay[source] == f"run {failed_again} builds on it, and stays"
     assert stay[held_source] == f"run {held} builds on it, and stays"
     assert (stay[held], stay[live.run_id]) == ("held", "in use")

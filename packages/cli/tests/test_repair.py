@@ -24,7 +24,7 @@ def test_a_lost_index_is_made_again(cli: Cli, record: Record, store: Path) -> No
     assert result.code == 0
     for run in runs:
         assert f"run {run} was missing, and is in the index again" in result.out
-        assert f"run {run} ended, and nothing but its own last lines" in result.out
+        assert f"run {run} ended, and only its own last lines" in result.out
     assert "the index was rebuilt: 2 runs" in result.out
     assert {path: path.read_bytes() for path in (store / "runs").iterdir()} == traces
     again = cli("repair", "--json").data

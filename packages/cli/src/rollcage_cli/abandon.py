@@ -40,9 +40,13 @@ def abandon(
     done = [row for row in seen.effects if row.state != "unknown"]
     stay = len(done) + len(stands.ahead)  # what it builds on is set aside, too
     if as_json:
-        told = {"by": name, "reason": reason or "", "effects": [row.step for row in seen.effects]}
+        details = {
+            "by": name,
+            "reason": reason or "",
+            "effects": [row.step for row in seen.effects],
+        }
         rest = {each: stands.as_data()[each] for each in ("not_asked_for", "unknown")}
-        print_json({"run": id_, "abandoned": True} | told | rest)
+        print_json({"run": id_, "abandoned": True} | details | rest)
         return
     out = console()
     out.print(Text(f"run {id_} is abandoned", style="green"), soft_wrap=True)

@@ -154,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = [word for word in given if word != "--debug"]
     try:
         rollcage(words, prog_name="rollcage")
-    except SystemExit as end:  # how Typer ends, its own errors told
+    except SystemExit as end:  # how Typer ends, its own errors printed
         return end.code if isinstance(end.code, int) else FAILED
     except KeyboardInterrupt:
         return _INTERRUPTED
@@ -178,9 +178,9 @@ def _tell(error: Exception, *, as_json: bool) -> None:
     if as_json:
         print_json({"error": {"code": code, "message": message}}, error=True)
         return
-    said = (
+    shown = (
         "\n".join(visible(line) for line in message.split("\n")) if expected else visible(message)
     )
     hint = "" if expected else " (--debug shows where)"
-    text = Text("rollcage: ", style="bold red").append(f"{said}{hint}", style="default")
+    text = Text("rollcage: ", style="bold red").append(f"{shown}{hint}", style="default")
     console(error=True).print(text, soft_wrap=True)

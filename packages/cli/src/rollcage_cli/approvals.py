@@ -99,10 +99,10 @@ def reject(
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = OFF,
 ) -> None:
-    """Refuse a call; the model is told the reason."""
+    """Reject a call; the model reads the reason."""
     queue = ApprovalQueue(store)
-    said = Approval.reject(reason or "", by=who(by, required=False))
-    _decide(queue, _id(queue, approval), said, as_json=as_json)
+    decision = Approval.reject(reason or "", by=who(by, required=False))
+    _decide(queue, _id(queue, approval), decision, as_json=as_json)
 
 
 def respond(
@@ -117,21 +117,21 @@ def respond(
 ) -> None:
     """Answer a call in place of its tool, which then does not run."""
     queue = ApprovalQueue(store)
-    said = Approval.respond(json_given("--value", value), by=who(by), reason=reason or "")
-    _decide(queue, _id(queue, approval), said, as_json=as_json)
+    decision = Approval.respond(json_given("--value", value), by=who(by), reason=reason or "")
+    _decide(queue, _id(queue, approval), decision, as_json=as_json)
 
 
 # --- deciding ------------------------------------------------------------------------------------
 
 
-def _decide(queue: ApprovalQueue, approval: str, said: Approval, *, as_json: bool) -> None:
-    queued = queue.decide(approval, said)
+def _decide(queue: ApprovalQueue, approval: str, decision: Approval, *, as_json: bool) -> None:
+    queued = queue.decide(approval, decision)
     if as_json:
         print_json(queued_data(queued, time_ns() // 1000))
         return
     out = console()
-    text = Text(f"{visible(queued.request.name)} is {said.decision}", style="green")
-    out.print(text.append(f" by {visible(said.by)}" if said.by else ""), soft_wrap=True)
+    text = Text(f"{visible(queued.request.name)} is {decision.decision}", style="green")
+    out.print(text.append(f" by {visible(decision.by)}" if decision.by else ""), soft_wrap=True)
     out.print(f"The next session that resumes run {queued.request.run} applies that.")
 
 
@@ -204,7 +204,7 @@ def _one(queue: ApprovalQueue, approval: str, *, as_json: bool) -> None:
     if as_json:
         print_json(queued_data(queued, now))
         return
-    out, request, said = console(), queued.request, queued.decision
+    out, request, decision = console(), queued.request, queued.decision
     lines = {
         "id": queued.id,
         "state": queued.state(now),
@@ -215,14 +215,14 @@ def _one(queue: ApprovalQueue, approval: str, *, as_json: bool) -> None:
         "asked": time_text(request.at),
         "expires": time_text(request.expires),
     }
-    if said is not None:
-        lines["decision"] = f"{said.decision} by {said.by}, {time_text(queued.decided_at)}"
-        if said.reason:
-            lines["reason"] = said.reason
-        if said.args is not None:
-            lines["edited"] = arguments_text(said.args)
-        if said.response is not None:
-            lines["response"] = value_text(said.response.value)
+    if decision is not None:
+        lines["decision"] = f"{decision.decision} by {decision.by}, {time_text(queued.decided_at)}"
+        if decision.reason:
+            lines["reason"] = decision.reason
+        if decision.args is not None:
+            lines["edited"] = arguments_text(decision.args)
+        if decision.response is not None:
+            lines["response"] = value_text(decision.response.value)
     if queued.use:
         lines["use"] = queued.use
     for title, text in lines.items():

@@ -38,9 +38,9 @@ def print_beside(out: Console, pairs: Sequence[Pair], titles: tuple[str, str]) -
 def _cell(step: Step | None, style: str) -> Text:
     if step is None:
         return Text("")
-    said = f"{step.step} {visible(step.name)}({arguments_text(step.args)}) {_end(step)}"
-    said = said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"
-    return Text(said, style=style)
+    line = f"{step.step} {visible(step.name)}({arguments_text(step.args)}) {_end(step)}"
+    line = line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
+    return Text(line, style=style)
 
 
 def _end(step: Step) -> str:

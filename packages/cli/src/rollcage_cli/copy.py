@@ -94,14 +94,14 @@ def copy(
     chosen = _chosen(source, origin, runs or ())
     if chosen or not runs:
         _take_key(source, target)
-    told, beside = _all_copied(source, target, chosen, whole=not runs)
+    copied, beside = _all_copied(source, target, chosen, whole=not runs)
     if as_json:
         more = [_document(each) for each in beside]
-        said = {"from": origin, "to": to, "runs": [_data(each) for each in told]}
-        print_json(said | {"documents": more})
+        parts = {"from": origin, "to": to, "runs": [_data(each) for each in copied]}
+        print_json(parts | {"documents": more})
     else:
-        _print(told, beside, target)
-    outcomes: list[Copied | Beside] = [*told, *beside]
+        _print(copied, beside, target)
+    outcomes: list[Copied | Beside] = [*copied, *beside]
     errors = (each.error for each in outcomes)
     code = next((exit_code(error) for error in errors if error is not None), OK)
     if code:
@@ -158,13 +158,13 @@ def _all_copied(
     """Copy runs, and then what has to find them there; of a `whole` store, what has no run, too."""
     sent = sent_in(source)
     names = {job_name(info.name) for info in chosen}
-    told = [_copied(source, target, info, sent.get(job_name(info.name), {})) for info in chosen]
+    copied = [_copied(source, target, info, sent.get(job_name(info.name), {})) for info in chosen]
     for name in names:
         sent.pop(name, None)
     beside = list(copy_beside(source, target, sent)) if whole else []
-    there = {each.info.run for each in told if each.error is None}
+    there = {each.info.run for each in copied if each.error is None}
     beside += copy_commands(source, target, there, None if whole else names)
-    return told, beside
+    return copied, beside
 
 
 def _copied(source: Store, target: Store, info: RunInfo, sent: Sent) -> Copied:
@@ -209,8 +209,8 @@ def _copy(source: Store, target: Store, info: RunInfo, sent: Sent) -> bool:
 
 def _put_sent(target: Store, run: str, sent: Sent) -> bool:
     """Keep what was sent to a run's execution; whether anything was new."""
-    told = [put(target, *at, data, f"run {run}: its {at[0][:-1]}") for at, data in sent.items()]
-    return any(told)
+    copied = [put(target, *at, data, f"run {run}: its {at[0][:-1]}") for at, data in sent.items()]
+    return any(copied)
 
 
 def _put_blob(target: Store, digest: str, data: bytes) -> None:
@@ -228,22 +228,22 @@ def _check_free(store: Store, run: str) -> None:
 
 
 def _data(each: Copied) -> dict[str, Any]:
-    told = {"run": each.info.run, "name": each.info.name, "what": each.what}
-    return told | ({} if each.error is None else {"error": str(each.error)})
+    data = {"run": each.info.run, "name": each.info.name, "what": each.what}
+    return data | ({} if each.error is None else {"error": str(each.error)})
 
 
 def _document(each: Beside) -> dict[str, Any]:
-    told = {"kind": each.kind, "key": each.key, "what": each.what}
-    return told | ({} if each.error is None else {"error": str(each.error)})
+    data = {"kind": each.kind, "key": each.key, "what": each.what}
+    return data | ({} if each.error is None else {"error": str(each.error)})
 
 
-def _print(told: Sequence[Copied], beside: Sequence[Beside], target: Store) -> None:
+def _print(copied: Sequence[Copied], beside: Sequence[Beside], target: Store) -> None:
     out = console()
-    if told:
+    if copied:
         table = Table()
         for title in ("run", "name", "status", "what"):
             table.add_column(title, no_wrap=True)
-        for info, what, _ in told:
+        for info, what, _ in copied:
             table.add_row(
                 Text(visible(info.run)),
                 Text(visible(info.name)),
@@ -251,17 +251,17 @@ def _print(told: Sequence[Copied], beside: Sequence[Beside], target: Store) -> N
                 Text(what, style=_STYLES[what]),
             )
         out.print(table)
-    outcomes: list[Copied | Beside] = [*told, *beside]
+    outcomes: list[Copied | Beside] = [*copied, *beside]
     for each in outcomes:
         if each.error is not None:
             out.print(Text(visible(str(each.error)), style=_STYLES[each.what]), soft_wrap=True)
-    out.print(f"{_counts(told, beside)}; now in {visible(target.url)}", soft_wrap=True)
+    out.print(f"{_counts(copied, beside)}; now in {visible(target.url)}", soft_wrap=True)
 
 
-def _counts(told: Iterable[Copied], beside: Sequence[Beside]) -> str:
-    whats = Counter[str](each.what for each in told)
-    said = [f"{counted(whats[what], 'run')} {what}" for what in _STYLES if whats[what]]
+def _counts(copied: Iterable[Copied], beside: Sequence[Beside]) -> str:
+    whats = Counter[str](each.what for each in copied)
+    parts = [f"{counted(whats[what], 'run')} {what}" for what in _STYLES if whats[what]]
     kinds = Counter(each.kind for each in beside if each.what == "copied")
-    said += ["the registry copied"] if kinds.pop("registry", 0) else []
-    said += [f"{counted(kinds[kind], kind[:-1])} copied" for kind in sorted(kinds)]
-    return ", ".join(said) or "No runs"
+    parts += ["the registry copied"] if kinds.pop("registry", 0) else []
+    parts += [f"{counted(kinds[kind], kind[:-1])} copied" for kind in sorted(kinds)]
+    return ", ".join(parts) or "No runs"

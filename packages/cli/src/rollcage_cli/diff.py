@@ -36,8 +36,8 @@ from rollcage_cli.output import console, counted, print_json, value_text, visibl
 
 __all__ = ["diff"]
 
-_CHANGES: Final = 20  # of one step that are told in text
-_VALUE: Final = 120  # characters of a value that are told in text
+_CHANGES: Final = 20  # of one step that are shown as text
+_VALUE: Final = 120  # characters of a value that are shown as text
 
 
 def diff(
@@ -88,8 +88,8 @@ def diff(
         else:
             _print(pairs, differing, all_steps=all_steps)
         for each, run, stand in zip(found, seen, stands, strict=True):
-            for said in words(stand, run.status, each.run, each.reader):
-                console().print(Text(said, style="yellow"), soft_wrap=True)
+            for note in words(stand, run.status, each.run, each.reader):
+                console().print(Text(note, style="yellow"), soft_wrap=True)
     if differing:
         raise typer.Exit(DIFFERENT)
 
@@ -101,12 +101,12 @@ _STYLES: Final = {"same": "dim", "changed": "yellow", "only_a": "red", "only_b":
 def _print(pairs: Sequence[Pair], differing: int, *, all_steps: bool) -> None:
     out = console()
     first = first_difference(pairs)
-    told = [pair for pair in pairs if all_steps or pair.relation != "same"]
+    shown = [pair for pair in pairs if all_steps or pair.relation != "same"]
     numbers = [
-        ["—" if each is None else str(each.step) for each in (pair.a, pair.b)] for pair in told
+        ["—" if each is None else str(each.step) for each in (pair.a, pair.b)] for pair in shown
     ]
     a, b = (max((len(pair[side]) for pair in numbers), default=0) for side in (0, 1))
-    for pair, (at_a, at_b) in zip(told, numbers, strict=True):
+    for pair, (at_a, at_b) in zip(shown, numbers, strict=True):
         row = pair.a or pair.b
         assert row is not None
         mark = "  (the first difference)" if pair is first and differing > 1 else ""
@@ -118,9 +118,9 @@ def _print(pairs: Sequence[Pair], differing: int, *, all_steps: bool) -> None:
 
 def _print_changes(out: Console, pair: Pair) -> None:
     """Where two steps differ, the values below one another."""
-    told = pair.changes[:_CHANGES]
-    place = min(max((len(visible(each.path)) for each in told), default=0), 40)
-    for change in told:
+    shown = pair.changes[:_CHANGES]
+    place = min(max((len(visible(each.path)) for each in shown), default=0), 40)
+    for change in shown:
         was, now = (value_text(each)[:_VALUE] for each in (change.a, change.b))
         path = f"{visible(change.path)}:"
         out.print(f"    {path:<{place + 1}} {was} → {now}", soft_wrap=True)

@@ -35,14 +35,14 @@ class Diagnosis(NamedTuple):
         kind: how bad it is.
         code: what it is, for machines.
         run: which run it is of; empty where it is of none.
-        said: what it is, for people.
-        helps: the command that mends it; empty where none does: that is said, then.
+        message: what it is, for people.
+        helps: the command that mends it; empty if none does, which is then printed.
     """
 
     kind: Kind
     code: str
     run: str
-    said: str
+    message: str
     helps: str
 
 
@@ -61,8 +61,8 @@ def doctor(
         raise UsageError(f"there is no store at {visible(store)}; say where with --store")
     found, runs = _examined(own, blobs=not no_blobs)
     if as_json:
-        told = [finding._asdict() for finding in found]
-        print_json({"store": store, "runs": runs, "findings": told})
+        listed = [finding._asdict() for finding in found]
+        print_json({"store": store, "runs": runs, "findings": listed})
     else:
         _print(found, runs, own)
     kinds = {finding.kind for finding in found}
@@ -101,16 +101,16 @@ def _index(own: Store) -> Iterator[Diagnosis]:
             "open", "index_behind", run, "it began or ended otherwise than the index says", repair
         )
     for run in checked.stubs:
-        said = "it was pruned, and what is left of it is damaged: it can't be asked when"
-        yield Diagnosis("open", "stub_damaged", run, said, repair)
+        message = "it was pruned, and what is left of it is damaged: when it ran is unknown"
+        yield Diagnosis("open", "stub_damaged", run, message, repair)
     for name in checked.left:
-        said = f"a killed process left {name}"
-        yield Diagnosis("note", "left_over", "", said, repair)
+        message = f"a killed process left {name}"
+        yield Diagnosis("note", "left_over", "", message, repair)
     for run in checked.unattested:
-        said = "it ended, and nothing but its own last lines says that it is whole"
-        yield Diagnosis("note", "unattested", run, said, f"rollcage verify {run}{at}")
-    for said in checked.unreadable:
-        yield Diagnosis("damaged", "unreadable", "", said, "")
+        message = "it ended, and only its own last lines attest that it is whole"
+        yield Diagnosis("note", "unattested", run, message, f"rollcage verify {run}{at}")
+    for message in checked.unreadable:
+        yield Diagnosis("damaged", "unreadable", "", message, "")
 
 
 def _beside(own: Store) -> Iterator[Diagnosis]:
@@ -123,8 +123,8 @@ def _beside(own: Store) -> Iterator[Diagnosis]:
         try:
             orjson.loads(own.get("approvals", key) or b"null")
         except orjson.JSONDecodeError as error:
-            said = f"the document {key} of approvals is damaged: {error}"
-            yield Diagnosis("damaged", "document", "", said, "")
+            message = f"the document {key} of approvals is damaged: {error}"
+            yield Diagnosis("damaged", "document", "", message, "")
 
 
 def _run(own: Store, info: RunInfo, *, blobs: bool, is_newest: bool) -> Iterator[Diagnosis]:
@@ -143,20 +143,22 @@ def _run(own: Store, info: RunInfo, *, blobs: bool, is_newest: bool) -> Iterator
         yield Diagnosis("damaged", error.code, run, str(error), "")
         return
     if trace.torn and not is_live:
-        said = f"its last line was cut off after {len(trace.torn)} bytes; the next resume drops it"
-        yield Diagnosis("note", "torn", run, said, "")
+        message = (
+            f"its last line was cut off after {len(trace.torn)} bytes; the next resume drops it"
+        )
+        yield Diagnosis("note", "torn", run, message, "")
     for effect in unknown:
         helps = resolve_commands(effect, at)
         yield Diagnosis("open", "outcome_unknown", run, f"{effect} has an unknown outcome", helps)
     order = own.stop_order(run)
     if order is not None and not is_live and order.run in ("", run):
         by = f" by {order.by}" if order.by else ""
-        told, helps = "told to stop", f"rollcage stop {run}{at} --lift"
+        state, helps = "stopped", f"rollcage stop {run}{at} --lift"
         means = "no session resumes it"
         if order.is_pause:
-            told, helps = "paused", f"rollcage unpause {run}{at}"
+            state, helps = "paused", f"rollcage unpause {run}{at}"
             means = "the next call of a session that resumes it waits"
-        yield Diagnosis("open", "stop_order", run, f"it was {told}{by}, so {means}", helps)
+        yield Diagnosis("open", "stop_order", run, f"it was {state}{by}, so {means}", helps)
     if blobs:
         for _, held in blobs_of(own, trace.data):
             if isinstance(held, StoreError):
@@ -166,12 +168,14 @@ def _run(own: Store, info: RunInfo, *, blobs: bool, is_newest: bool) -> Iterator
 
 def _print(found: Sequence[Diagnosis], runs: int, own: Store) -> None:
     out = console()
-    for kind, code, run, said, helps in found:
+    for kind, code, run, message, helps in found:
         whose = f" run {visible(run)}:" if run else ""
         text = Text(f"{kind}:", style=_STYLES[kind])
-        out.print(text.append(f"{whose} {visible(said)} ({code})", style="default"), soft_wrap=True)
+        out.print(
+            text.append(f"{whose} {visible(message)} ({code})", style="default"), soft_wrap=True
+        )
         if helps or kind == "damaged":
             out.print(f"  {visible(helps or _NOTHING)}", soft_wrap=True)
     counts: dict[str, Any] = {kind: sum(each.kind == kind for each in found) for kind in _STYLES}
-    said = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
-    out.print(f"{counted(runs, 'run')} in {visible(own.url)}: {said or 'nothing is wrong'}")
+    message = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+    out.print(f"{counted(runs, 'run')} in {visible(own.url)}: {message or 'nothing is wrong'}")

@@ -114,12 +114,12 @@ def sent_in(store: Store) -> dict[str, Sent]:
         for key in store.keys(kind):
             data = store.get(kind, key) or b""
             try:
-                said = orjson.loads(data)
+                content = orjson.loads(data)
                 if kind != _APPROVALS:
-                    found.setdefault(_execution(said), {})[kind, key] = data
-                elif said["part"] == "request" and said["name"] == _WAITS:
+                    found.setdefault(_execution(content), {})[kind, key] = data
+                elif content["part"] == "request" and content["name"] == _WAITS:
                     asked = key.removesuffix("request")
-                    own = found.setdefault(job_name(str(said["args"]["execution"])), {})
+                    own = found.setdefault(job_name(str(content["args"]["execution"])), {})
                     own |= {(kind, each): store.get(kind, each) or b"" for each in store.keys(kind)
                             if each.startswith(asked)}  # fmt: skip
             except (ValueError, TypeError, LookupError):
@@ -170,17 +170,17 @@ def copy_commands(
             continue
         left = [info.run for info in source.runs(name=name) if info.run not in copied]
         if left:
-            said = f"the command {key} about {name!r} stays, because run {left[-1]} was not copied"
-            yield Beside(_COMMANDS, key, "in use", RunInUse(said))
+            why = f"the command {key} about {name!r} stays, because run {left[-1]} was not copied"
+            yield Beside(_COMMANDS, key, "in use", RunInUse(why))
         else:
             yield _put_beside(target, _COMMANDS, key, data)
 
 
 def _execution(document: Any) -> str:
     """Which execution a document is about. Raises LookupError, TypeError."""
-    said = document if "execution" in document else document["said"]  # a command is sealed
-    said = said if "execution" in said else said["command"]  # and its result
-    return job_name(str(said["execution"]))
+    content = document if "execution" in document else document["said"]  # a command is sealed
+    content = content if "execution" in content else content["command"]  # and its result
+    return job_name(str(content["execution"]))
 
 
 def _put_beside(target: Store, kind: str, key: str, data: bytes) -> Beside:

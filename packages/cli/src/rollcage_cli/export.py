@@ -53,14 +53,14 @@ def export(
     )
     for event in events:
         taken_out.read(event)
-    told = [taken_out(event) for event in events]
+    cleaned = [taken_out(event) for event in events]
     if taken_out.redacted:
-        told[0]["redacted"] = True
+        cleaned[0]["redacted"] = True
     if otlp is not None:
-        _send(dataclasses.replace(trace, data=b"".join(sealed(told))), otlp)
+        _send(dataclasses.replace(trace, data=b"".join(sealed(cleaned))), otlp)
         return
     out = sys.stdout.buffer
-    for line in sealed(told):
+    for line in sealed(cleaned):
         out.write(line)
     out.flush()
 

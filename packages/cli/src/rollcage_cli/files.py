@@ -43,8 +43,8 @@ def whole_file(path: Path, *, replace: bool) -> Generator[TextIO]:
         else:
             os.link(part, path)  # fails where somebody else has made it meanwhile
     except FileExistsError:
-        said = f"{visible(str(path))} exists; --force replaces it"
-        raise UsageError(said) from None
+        message = f"{visible(str(path))} exists; --force replaces it"
+        raise UsageError(message) from None
     except OSError as error:
         raise StoreError(f"{visible(str(path))} can't be written: {error.strerror}") from error
     finally:
@@ -54,10 +54,10 @@ def whole_file(path: Path, *, replace: bool) -> Generator[TextIO]:
 
 @contextlib.contextmanager
 def page_file(path: Path, *, force: bool) -> Generator[TextIO]:
-    """A page to write, to a file or, where that is `-`, to stdout; it is said where it is.
+    """A page to write, to a file or, where that is `-`, to stdout; its path is printed.
 
     Raises:
-        UsageError: the file exists, and nobody said `--force`.
+        UsageError: the file exists, and `--force` is not given.
         StoreError: it can't be written.
     """
     if path == STDOUT:
@@ -67,5 +67,5 @@ def page_file(path: Path, *, force: bool) -> Generator[TextIO]:
     with whole_file(path, replace=force) as out:
         yield out
     size = path.stat().st_size
-    told = f"{size / 1e6:.1f} MB" if size >= 1_000_000 else f"{size / 1e3:.0f} kB"
-    console(error=True).print(f"Wrote {visible(str(path))} ({told}).", soft_wrap=True)
+    size_text = f"{size / 1e6:.1f} MB" if size >= 1_000_000 else f"{size / 1e3:.0f} kB"
+    console(error=True).print(f"Wrote {visible(str(path))} ({size_text}).", soft_wrap=True)

@@ -78,11 +78,11 @@ def _status_text(job: Job) -> Text:
 
 def _chain(job: Job, ids: Mapping[str, str]) -> Text:
     """`died 1a2b3c4d → ok 5e6f7a8b`."""
-    told: list[Attempt | None] = [*job.attempts]
-    if len(told) > _SHOWN:
-        told = [told[0], None, *told[1 - _SHOWN :]]
+    listed: list[Attempt | None] = [*job.attempts]
+    if len(listed) > _SHOWN:
+        listed = [listed[0], None, *listed[1 - _SHOWN :]]
     text = Text("… → " if job.more else "")
-    for at, each in enumerate(told):
+    for at, each in enumerate(listed):
         if at:
             text.append(" → ")
         if each is None:

@@ -105,8 +105,8 @@ def _of_job(store: Store, name: str) -> RunInfo:
         return own
     names = sorted({info.name for info in store.runs()})
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or names[:_LISTED]
-    said = ", ".join(f"@{visible(each)}" for each in near)
-    raise RunNotFound(f"no run is named {visible(name)!r}; there is {said}")
+    listed = ", ".join(f"@{visible(each)}" for each in near)
+    raise RunNotFound(f"no run is named {visible(name)!r}; there is {listed}")
 
 
 def _by_part(runs: Sequence[RunInfo], part: str) -> str:

@@ -29,7 +29,7 @@ def moment(text: str, now: datetime) -> int:
             when = datetime.fromisoformat(text)
         return round(when.astimezone().timestamp() * 1e6)  # without a zone, it is the local one's
     except (ValueError, OverflowError, OSError):
-        said = (
+        message = (
             f"{visible(text)!r} is not a time: 2026-03-01, 2026-03-01T12:30Z or 24h (that long ago)"
         )
-        raise UsageError(said) from None
+        raise UsageError(message) from None

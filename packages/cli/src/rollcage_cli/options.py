@@ -104,10 +104,10 @@ def json_given(option: str, text: str) -> Any:
     try:
         return json.loads(text, parse_constant=_no_number)
     except ValueError as error:
-        said = str(error)
+        why = str(error)
     except RecursionError:
-        said = "it is too deep"
-    raise UsageError(f"{option} is not JSON: {said}; a text is written '\"in quotes\"'")
+        why = "it is too deep"
+    raise UsageError(f"{option} is not JSON: {why}; a text is written '\"in quotes\"'")
 
 
 def _no_number(word: str) -> Any:

@@ -44,7 +44,7 @@ def pause(
     out = console()
     out.print(Text(f"run {order.run} is paused", style="green"), soft_wrap=True)
     if before is not None:
-        out.print(f"It was {pause_text(before)}. What is said now replaces that.", soft_wrap=True)
+        out.print(f"It was {pause_text(before)}. The new order replaces that one.", soft_wrap=True)
     out.print(
         f"Its next call waits. To let it go on: rollcage unpause {order.run}{store_option(own)}",
         soft_wrap=True,

@@ -62,7 +62,7 @@ def choices(store: Store, before: int, held: Iterable[str]) -> list[Choice]:
         elif info.source is not None and info.mode == "fork":
             forks.setdefault(info.source, []).append(info.run)
     stay, hold = set[str](), set(held)
-    told: list[Choice] = []
+    chosen: list[Choice] = []
     for info in reversed(infos):  # what builds on a run comes after it
         if info.pruned is not None:
             continue
@@ -79,8 +79,8 @@ def choices(store: Store, before: int, held: Iterable[str]) -> list[Choice]:
         if choice is None or choice.stays:
             stay.add(info.run)
         if choice is not None and info.time < before:
-            told.append(choice)
-    return told[::-1]
+            chosen.append(choice)
+    return chosen[::-1]
 
 
 def _look(store: Store, info: RunInfo, before: int, *, is_newest: bool) -> Choice | None:
@@ -89,11 +89,11 @@ def _look(store: Store, info: RunInfo, before: int, *, is_newest: bool) -> Choic
     if store.live(run):
         return Choice(info, stays="in use")
     if info.status is None or (is_newest and info.mode in _WORKS and info.status not in _DONE):
-        said = f"{info.status or 'unfinished'}: the next session of its job goes on with it"
-        return Choice(info, stays=said, helps=f"rollcage abandon {run}{at}")
+        why = f"{info.status or 'unfinished'}: the next session of its job resumes it"
+        return Choice(info, stays=why, helps=f"rollcage abandon {run}{at}")
     if info.count is None:
-        said = "nothing but its own lines says that it is whole"
-        return Choice(info, stays=said)
+        why = "only its own lines attest that it is whole"
+        return Choice(info, stays=why)
     try:
         trace = store.read(run)
         check_attested(trace)
@@ -130,9 +130,9 @@ def _skeleton(store: Store, trace: RunTrace) -> bytes:
     """The lines of a trace without any value, in a chain of their own."""
     events = check_events(trace.data, trace.where, restore=False)
     taken_out = Redaction((), values=False, key=store.secret_key(), get_blob=store.get_blob)
-    told = [taken_out(event) for event in events]
-    told[0]["redacted"] = True
-    return b"".join(sealed(told))
+    chosen = [taken_out(event) for event in events]
+    chosen[0]["redacted"] = True
+    return b"".join(sealed(chosen))
 
 
 def drop_unused(store: Store) -> int | None:

@@ -59,8 +59,8 @@ def prune(
         raise UsageError(
             f"there is no store at {visible(without_password(store))}; say where with --store"
         )
-    told = choices(own, before, _held(own, store, hold or ()))
-    going = [each for each in told if not each.stays]
+    chosen = choices(own, before, _held(own, store, hold or ()))
+    going = [each for each in chosen if not each.stays]
     name = who(by, required=False)
     for each in reversed(going) if yes else ():  # what builds on a run goes before it
         run, now = each.info.run, time.time_ns() // 1000
@@ -72,12 +72,12 @@ def prune(
                 "store": without_password(store),
                 "dry_run": not yes,
                 "pruned": [_data(each) for each in going],
-                "stay": [_data(each) for each in told if each.stays],
+                "stay": [_data(each) for each in chosen if each.stays],
                 "blobs": dropped,
             }
         )
         return
-    _print(told, dropped, done=yes)
+    _print(chosen, dropped, done=yes)
 
 
 def _held(own: Store, store: str, references: Sequence[str]) -> list[str]:
@@ -96,23 +96,23 @@ def _held(own: Store, store: str, references: Sequence[str]) -> list[str]:
 
 def _data(each: Choice) -> dict[str, Any]:
     info = each.info
-    told = {"run": info.run, "name": info.name, "status": info.status or "unfinished"}
+    data = {"run": info.run, "name": info.name, "status": info.status or "unfinished"}
     if each.stays:
-        return told | {"reason": each.stays, "helps": each.helps}
-    return told | {"lines": each.lines, "bytes": each.size}
+        return data | {"reason": each.stays, "helps": each.helps}
+    return data | {"lines": each.lines, "bytes": each.size}
 
 
-def _print(told: Sequence[Choice], dropped: int | None, *, done: bool) -> None:
+def _print(chosen: Sequence[Choice], dropped: int | None, *, done: bool) -> None:
     out = console()
-    going = [each for each in told if not each.stays]
-    if told:
+    going = [each for each in chosen if not each.stays]
+    if chosen:
         table = Table()
         for title in ("run", "name", "status", "started"):
             table.add_column(title, no_wrap=True)
         table.add_column("lines", right=True, no_wrap=True)
         table.add_column("what")
         goes = "pruned" if done else "goes"
-        for each in told:
+        for each in chosen:
             table.add_row(
                 Text(visible(each.info.run)),
                 Text(visible(each.info.name)),
@@ -122,7 +122,7 @@ def _print(told: Sequence[Choice], dropped: int | None, *, done: bool) -> None:
                 Text("stays", style="yellow") if each.stays else Text(goes, style="green"),
             )
         out.print(table)
-    for each in told:
+    for each in chosen:
         if each.stays:
             out.print(f"{each.info.run} stays: {visible(each.stays)}", soft_wrap=True)
             if each.helps:
@@ -131,7 +131,7 @@ def _print(told: Sequence[Choice], dropped: int | None, *, done: bool) -> None:
     counts = f"{counted(len(going), 'run')} with {counted(lines, 'line')}"
     if not done:
         helps = " Nothing was removed: this is a dry run, and --yes removes them." if going else ""
-        out.print(f"{counts} would go, {counted(len(told) - len(going), 'run')} stay.{helps}")
+        out.print(f"{counts} would go, {counted(len(chosen) - len(going), 'run')} stay.{helps}")
         return
     values = "" if dropped is None else f", {counted(dropped, 'large value')} removed"
     out.print(f"{counts} pruned{values}.")

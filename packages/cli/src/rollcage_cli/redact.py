@@ -54,7 +54,7 @@ class Redaction:
         self._all = not values
         self._key = key
         self._get_blob = get_blob
-        self._fingerprints: dict[str, str] = {}  # as they were: as they are told
+        self._fingerprints: dict[str, str] = {}  # as they were: as they are written
         self._approvals: dict[str, str] = {}  # ids of requests: the same
         self._quotes: dict[
             str, set[str]
@@ -138,8 +138,8 @@ class Redaction:
             changed["lossy"] = self._text(outcome["lossy"])
         if outcome.get("drift"):  # its path names fields of the value, which may be keys of a dict
             drift = outcome["drift"]
-            told = {field: self._text(drift[field]) for field in ("path", "reason")}
-            changed["drift"] = drift | told
+            texts = {field: self._text(drift[field]) for field in ("path", "reason")}
+            changed["drift"] = drift | texts
         if changed != outcome and outcome["status"] == "ok":  # never to be taken for the value
             changed["lossy"] = changed.get("lossy") or "redacted by an export"
             changed.pop("typed", None)

@@ -38,21 +38,21 @@ def repair(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = OFF) -> Non
         for run in found.lost:
             out.print(f"run {run} was missing, and is in the index again", soft_wrap=True)
         for run in found.behind:
-            out.print(f"run {run} began or ended otherwise than the index said", soft_wrap=True)
+            out.print(f"the index was out of date about run {run}", soft_wrap=True)
         for run in found.stubs:
             out.print(f"what is left of run {run}, which was pruned, was damaged", soft_wrap=True)
         for name in found.left:
             out.print(f"removed what a killed process left: {visible(name)}", soft_wrap=True)
         for run in found.unattested:
             out.print(
-                f"run {run} ended, and nothing but its own last lines says that it is whole",
+                f"run {run} ended, and only its own last lines attest that it is whole",
                 soft_wrap=True,
             )
-        for said in found.unreadable:
-            out.print(Text(visible(said), style="red"), soft_wrap=True)
+        for message in found.unreadable:
+            out.print(Text(visible(message), style="red"), soft_wrap=True)
         mended = found.damaged or found.lost or found.behind or found.stubs
         whole = not (mended or found.unreadable)
-        said = "the index was complete" if whole else "the index was rebuilt"
-        out.print(f"{said}: {counted(found.runs, 'run')}", soft_wrap=True)
+        message = "the index was complete" if whole else "the index was rebuilt"
+        out.print(f"{message}: {counted(found.runs, 'run')}", soft_wrap=True)
     if found.unreadable:
         raise typer.Exit(CORRUPT)

@@ -68,8 +68,8 @@ def resolve(
         )
         return
     out = console()
-    said = "happened" if outcome["status"] == "ok" else "did not happen"
-    text = Text(f"step {step} ({visible(row.name)}) {said}", style="green")
+    what = "happened" if outcome["status"] == "ok" else "did not happen"
+    text = Text(f"step {step} ({visible(row.name)}) {what}", style="green")
     if outcome["status"] == "ok":
         text.append(f", with the result {value_text(outcome['value'])}")
     out.print(text, soft_wrap=True)

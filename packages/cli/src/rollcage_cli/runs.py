@@ -103,7 +103,7 @@ def _standing(reader: Reader, info: RunInfo) -> LineageStatus | None:
             return None
         return standing(lineage_of(reader, read_run(trace)))
     except RollcageError:
-        return None  # whoever asks for that one is told so
+        return None  # reading that one reports it
 
 
 def _refused(reader: Reader, run: str) -> int | None:
@@ -115,9 +115,9 @@ def _refused(reader: Reader, run: str) -> int | None:
 
 
 def _data(info: RunInfo, stands: LineageStatus | None) -> dict[str, Any]:
-    told = {} if stands is None else stands.as_data()
+    effects = {} if stands is None else stands.as_data()
     names = ("unknown", "left_behind", "not_asked_for")
-    left = {name: told.get(name, []) for name in names}
+    left = {name: effects.get(name, []) for name in names}
     return dataclasses.asdict(info) | {"status": _status(info)} | left
 
 

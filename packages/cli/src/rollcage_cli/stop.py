@@ -60,8 +60,10 @@ def stop(
 def _lift(store: Store, run: str, *, as_json: bool) -> None:
     still = lift_stop(store, run)
     if as_json:
-        said = {} if still is None else {"by": still.by, "reason": still.reason, "order": still.run}
-        print_json({"run": run, "stopped": still is not None} | said)
+        details = (
+            {} if still is None else {"by": still.by, "reason": still.reason, "order": still.run}
+        )
+        print_json({"run": run, "stopped": still is not None} | details)
         return
     out = console()
     if still is None:

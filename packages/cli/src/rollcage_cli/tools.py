@@ -69,10 +69,10 @@ def _setting(path: Path) -> list[str]:
         return []
     except (OSError, ValueError) as error:
         raise ToolsUnusable(f"{path} can't be read: {error}") from None
-    said = items_of(data.get("tool", {}).get("rollcage", {}).get("tools", []))
-    if said is None or not all(isinstance(each, str) for each in said):
+    specs = items_of(data.get("tool", {}).get("rollcage", {}).get("tools", []))
+    if specs is None or not all(isinstance(each, str) for each in specs):
         raise ToolsUnusable(f"tool.rollcage.tools in {path} is not a list of module:attribute")
-    return said
+    return specs
 
 
 def _load(spec: str) -> list[Source]:

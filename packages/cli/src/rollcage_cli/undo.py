@@ -111,8 +111,8 @@ class _Work:
                 return asyncio.run(aplan_undo(*self._where, **self._options))
             return plan_undo(*self._where, **self._options)
         except ToolMissing as error:
-            said = "name its module with --tools MODULE, or in tool.rollcage.tools"
-            raise ToolMissing(f"{error} ({said})", error.tool) from error
+            parts = "name its module with --tools MODULE, or in tool.rollcage.tools"
+            raise ToolMissing(f"{error} ({parts})", error.tool) from error
 
     def undo(self, planned: UndoPlan) -> UndoReport:
         """Do what was shown, or nothing."""
@@ -146,9 +146,9 @@ def _number(step: PlannedStep | UndoneStep, run: str) -> Text:
 
 
 def _by(step: PlannedStep) -> str:
-    said = [_call_text(call) for call in step.calls]
-    said += [visible(step.reason)] if step.reason else []
-    return "; ".join([*said, *_differences(step)])
+    parts = [_call_text(call) for call in step.calls]
+    parts += [visible(step.reason)] if step.reason else []
+    return "; ".join([*parts, *_differences(step)])
 
 
 def _call_text(call: PlannedCall) -> str:
@@ -166,8 +166,8 @@ def _print_report(out: Console, report: UndoReport) -> None:
     for step in report.steps:
         text = Text("step ").append_text(_number(step, report.run))
         text.append(f" ({visible(step.name)}): ").append(step.status, style=_STYLES[step.status])
-        said = ([visible(step.reason)] if step.reason else []) + _differences(step)
-        text.append(f": {'; '.join(said)}" if said else "")
+        parts = ([visible(step.reason)] if step.reason else []) + _differences(step)
+        text.append(f": {'; '.join(parts)}" if parts else "")
         out.print(text, soft_wrap=True)
     for run, number, name in report.left:
         where = "" if run == report.run else f" of {visible(run)}"

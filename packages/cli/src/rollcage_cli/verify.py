@@ -98,18 +98,18 @@ def verify(
     found = find(store, run)
     trace = found.read()
     report, events = _checked(trace, found.reader, quiet=as_json)
-    told: dict[str, Any] = {}
-    said: list[str] = []
+    status: dict[str, Any] = {}
+    notes: list[str] = []
     if report.ok:
         seen = fold(enumerate(events, 1))
         stands = standing(lineage_of(found.reader, seen))
-        told = {"standing": stands.as_data()}
-        said = words(stands, seen.status, found.run, found.reader)
+        status = {"standing": stands.as_data()}
+        notes = words(stands, seen.status, found.run, found.reader)
     if as_json:
-        print_json({"ok": report.ok, **dataclasses.asdict(report), **told})
+        print_json({"ok": report.ok, **dataclasses.asdict(report), **status})
     else:
         _print(report)
-        for each in said:
+        for each in notes:
             console().print(Text(each, style="yellow"), soft_wrap=True)
     if not report.ok:
         raise typer.Exit(CORRUPT)
@@ -216,9 +216,9 @@ class _Check:
             self._end(event)
         elif kind not in _UNDO and kind not in _NO_STEPS:
             self._begin(event)
-        said = self._worlds.follow(event)
-        if said is not None:
-            self.found("world", visible(said))
+        wrong = self._worlds.follow(event)
+        if wrong is not None:
+            self.found("world", visible(wrong))
         return True
 
     def end(self, trace: RunTrace) -> None:
@@ -391,8 +391,8 @@ def _digests_of(identity: list[Any]) -> Iterator[str]:
 def _print(report: Report) -> None:
     out = console()
     for finding in report.findings:
-        said = f"line {finding.line}: {finding.code}: {finding.message}"
-        out.print(Text(said, style="red"), soft_wrap=True)
+        text = f"line {finding.line}: {finding.code}: {finding.message}"
+        out.print(Text(text, style="red"), soft_wrap=True)
     for note in report.notes:
         out.print(Text(f"note: {note}", style="yellow"), soft_wrap=True)
     where = visible(report.where)

@@ -70,9 +70,9 @@ def watch(
         time.sleep(every)
     end = following.finished
     status = "died" if end is None else str(end.get("status", "abandoned"))
-    said = f"run {found.run}: {visible(status)}"
+    line = f"run {found.run}: {visible(status)}"
     reason = (end or {}).get("reason")
-    text = Text(f"{said}: {visible(str(reason))}" if reason else said)
+    text = Text(f"{line}: {visible(str(reason))}" if reason else line)
     text.stylize(STATUS_STYLES.get(status, ""))
     out.print(text, soft_wrap=True)
     code = _CODES.get(status, DIFFERENT)

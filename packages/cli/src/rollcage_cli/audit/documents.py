@@ -85,8 +85,8 @@ def _print_summary(summary: Summary, out: Console) -> None:
     out.print(Text(totals_text(summary), style="bold"))
     for title, counts in counts_of(summary):
         if counts:
-            said = ", ".join(f"{number} {name}" for name, number in most_first(counts))
-            out.print(Text(f"{title}: {said}"), soft_wrap=True)
+            listed = ", ".join(f"{number} {name}" for name, number in most_first(counts))
+            out.print(Text(f"{title}: {listed}"), soft_wrap=True)
     if summary.open:
         out.print(Text("Needs attention:", style="bold yellow"))
         for entry in summary.open:

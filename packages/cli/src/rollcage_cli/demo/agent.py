@@ -1,7 +1,7 @@
 """The program of the demo's agent: a LangChain agent over tools that Rollcage did not write.
 
-Run as `python -m rollcage_cli.demo.agent FOLDER`. It imports LangChain and plays what it is told
-(see `process`). It tells `turn` when its model is asked, so that who looks on looks at the trace.
+Run as `python -m rollcage_cli.demo.agent FOLDER`. It imports LangChain and plays the acts that it
+reads (see `process`). It reports `turn` at each call of its model: then the trace is shown.
 """
 
 from __future__ import annotations

@@ -32,11 +32,11 @@ def serve(play: Callable[[str, Tell], str]) -> int:
 
     Whatever else is printed there, by a framework for example, goes to stderr.
     """
-    told = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1, encoding="utf-8")
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1, encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
     def tell(line: str) -> None:
-        told.write(f"{line}\n")
+        out.write(f"{line}\n")
 
     while acts := sys.stdin.readline().split():
         process = os.fork()

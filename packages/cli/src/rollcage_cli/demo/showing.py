@@ -21,9 +21,9 @@ T = TypeVar("T")
 
 
 class Claim(NamedTuple):
-    """Something that is shown, and whether it is so."""
+    """Something that is shown, and whether it holds."""
 
-    said: str
+    text: str
     true: bool
 
 
@@ -64,11 +64,11 @@ class Show:
         self.out.print()
         self.out.print(Text(text, style="bold"))
 
-    def claim(self, said: str, true: object) -> None:
-        """Say that something is so, with what was found."""
-        self.claims.append(Claim(said, bool(true)))
+    def claim(self, text: str, true: object) -> None:
+        """Print a claim, and whether it holds."""
+        self.claims.append(Claim(text, bool(true)))
         mark = Text("    ✓ ", style="green") if true else Text("    ✗ ", style="bold red")
-        self.out.print(mark.append(said, style="default"), soft_wrap=True)
+        self.out.print(mark.append(text, style="default"), soft_wrap=True)
 
     def check(self) -> None:
         """Stop here where something was not so.
@@ -76,7 +76,7 @@ class Show:
         Raises:
             ClaimFailed: it names what.
         """
-        failed = [claim.said for claim in self.claims if not claim.true]
+        failed = [claim.text for claim in self.claims if not claim.true]
         if failed:
             raise ClaimFailed(
                 f"what is left in {self._folder} does not show this: {'; '.join(failed)}"

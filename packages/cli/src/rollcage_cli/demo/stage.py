@@ -165,9 +165,7 @@ class _Stage:
         codes = [verdict["code"] for verdict in verdicts]
         reason = str(verdicts[-1]["reason"]) if verdicts else ""
         self.show.claim("the call was blocked: the tool did not run", codes == ["path_escape"])
-        self.show.claim(
-            f"the model was told why: {visible(reason)}", bool(reason) and reason in answer
-        )
+        self.show.claim(f"the model read why: {visible(reason)}", bool(reason) and reason in answer)
         self.show.claim("the agent went on to its end", agent.wait() == 0 and seen.status == "ok")
 
     def _drift(self, agent: Program) -> None:
@@ -208,9 +206,9 @@ class _Stage:
         line = before[: before.index(_EDIT[0])].count(b"\n") + 1
         path.write_bytes(before.replace(*_EDIT, 1))
         findings = verify_trace(edited.read(run), edited).findings
-        said = f"line {findings[0].line}: {findings[0].message}" if findings else "nothing"
+        message = f"line {findings[0].line}: {findings[0].message}" if findings else "nothing"
         self.show.claim(
-            f"in the copy it finds {visible(said)}", [f.line for f in findings] == [line]
+            f"in the copy it finds {visible(message)}", [f.line for f in findings] == [line]
         )
 
     def _wreck(self, agent: Program, before: dict[str, str]) -> None:
@@ -222,8 +220,8 @@ class _Stage:
         self.show.claim(f"{len(states)} writes ran", states == ["ran"] * len(WRECK))
         self.show.claim("the agent is gone", agent.wait() == 0)
         for what, now in self._digests().items():
-            said = f"the {what} is wrecked: {before[what][:16]}… became {now[:16]}…"
-            self.show.claim(said, now != before[what])
+            message = f"the {what} is wrecked: {before[what][:16]}… became {now[:16]}…"
+            self.show.claim(message, now != before[what])
 
     def _undo(self, before: dict[str, str]) -> None:
         """Undo, in a process that knows the run's id and no more."""
@@ -261,7 +259,7 @@ class _Stage:
 
     def _teller(self, role: str, name: str) -> Callable[[], None]:
         """Tells the steps of the new run of this name, once each, when they have ended."""
-        told: set[int] = set()
+        shown: set[int] = set()
 
         def tell() -> None:
             for info in self._store.runs():
@@ -270,8 +268,8 @@ class _Stage:
                     steps = read_run(self._store.read(info.run)).steps
                     ended = [row for row in steps if row.state not in {"cut_off", "unknown"}]
                     for row in ended:
-                        if row.step not in told:
-                            told.add(row.step)
+                        if row.step not in shown:
+                            shown.add(row.step)
                             self._tell_step(row)
 
         return tell

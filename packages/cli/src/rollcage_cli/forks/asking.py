@@ -1,4 +1,4 @@
-"""What is asked of a fork, as the file that a program is told of."""
+"""What is asked of a fork, as the file that a program gets."""
 
 from __future__ import annotations
 
@@ -76,17 +76,17 @@ def asked_fork(
         changed["policy"] = str(policy.absolute())
     if answers:
         changed["answers"] = dict(map(_answer, answers))
-    said = {name: each for name, each in changed.items() if each not in _LEFT_OUT}
+    changes = {name: each for name, each in changed.items() if each not in _LEFT_OUT}
     if result is not None:
-        said["result"] = json_given("--result", result)
+        changes["result"] = json_given("--result", result)
     try:  # tools are loaded where the program is
-        fork = Fork(found.run, **said)
+        fork = Fork(found.run, **changes)
     except SessionError as wrong:
         raise UsageError(str(wrong)) from None
     if tools and fork.change != "code":
         raise UsageError("a fork changes one thing: leave --tools out, or the other change")
     where = str(getattr(found.reader, "url", ""))
-    data = {"store": _absolute(where), "run": found.run, "name": origin.started["name"], **said}
+    data = {"store": _absolute(where), "run": found.run, "name": origin.started["name"], **changes}
     return ForkRequest(found, origin, {**data, "tools": [*tools]} if tools else data)
 
 

@@ -122,7 +122,7 @@ def fork(
     else:
         _print(console(), asked, made, pairs)
     if made.failed:
-        sys.stderr.write(made.said)
+        sys.stderr.write(made.stderr)
         raise typer.Exit(FAILED)
 
 
@@ -179,8 +179,8 @@ def _sums(run: Run) -> str:
         (sum(s.state in ("ran", "failed") and s.simulated is None for s in steps), "ran"),
         (sum(s.state == "blocked" for s in steps), "blocked"),
     )
-    told = ", ".join(f"{n} {what}" for n, what in counts if n)
-    return f"{counted(len(steps), 'step')}: {told or 'none'}"
+    listed = ", ".join(f"{n} {what}" for n, what in counts if n)
+    return f"{counted(len(steps), 'step')}: {listed or 'none'}"
 
 
 # --- for machines --------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ __all__ = ["ENDED", "ForkResult", "NotForked", "Program", "run_fork", "would_hav
 ENDED: Final = ("would_write", "would_ask")
 """How a fork ends that came to what is not for it: as it should."""
 
-_LAST: Final = 2000  # characters of what a program said that are quoted
+_LAST: Final = 2000  # characters of a program's stderr that are quoted
 
 
 class NotForked(RollcageError):
@@ -67,12 +67,12 @@ class ForkResult:
     Attributes:
         run: the fork, as its trace tells.
         code: with what the program ended.
-        said: what it wrote to stderr.
+        stderr: what it wrote there.
     """
 
     run: Run
     code: int
-    said: str
+    stderr: str
 
     @property
     def failed(self) -> bool:
@@ -117,7 +117,7 @@ def run_fork(asked: ForkRequest, program: Program, *, quiet: bool = False) -> Fo
 def would_have(run: Run) -> list[Step]:
     """The writes that a fork would have made: answered for, or the one that it ended before.
 
-    Not the one that was made, and is only told otherwise.
+    Not a write that was made, and whose recorded result is only replaced.
     """
     of_step = run.started["fork"]["change"] in ("result", "error")
     return [
@@ -132,6 +132,6 @@ def _forks(store: Store, run: str) -> list[str]:
     return [info.run for info in store.runs(source=run) if info.mode == "fork"]
 
 
-def _quoted(said: str) -> str:
-    lines = visible(said[-_LAST:].replace("\n", "\x00")).replace("\\x00", "\n").strip()
+def _quoted(stderr: str) -> str:
+    lines = visible(stderr[-_LAST:].replace("\n", "\x00")).replace("\\x00", "\n").strip()
     return f":\n{lines}" if lines else ""

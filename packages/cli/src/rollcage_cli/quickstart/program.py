@@ -1,8 +1,9 @@
 """The processes of the quickstart's agents.
 
 Run as `python -m rollcage_cli.quickstart.program FRAMEWORK` in the folder of the quickstart; it
-imports the framework and plays what it is told (see `demo.process`): `without` or `with` Rollcage,
-and with `-dies` after it, the process is killed in the ninth step. `yours` is a run to look at.
+imports the framework and plays the acts that it reads (see `demo.process`): `without` or `with`
+Rollcage, and with `-dies` after it, the process is killed in the ninth step. `yours` is a run to
+look at.
 """
 
 from __future__ import annotations

@@ -180,8 +180,8 @@ class _Incident:
         self._show.out.print("  without Rollcage: killed, and started again")
         ended = self._killed_and_again("without")
         there = mails(self._folder / "without" / self._framework.key)
-        said = f"it sent {sum(there.values())} mails: each customer got 2"
-        self._show.claim(said, ended and there == dict.fromkeys(CUSTOMERS, 2))
+        text = f"it sent {sum(there.values())} mails: each customer got 2"
+        self._show.claim(text, ended and there == dict.fromkeys(CUSTOMERS, 2))
         self._show.check()
         self._show.out.print("  with Rollcage: killed, and started again")
         ended = self._killed_and_again("with")
@@ -209,14 +209,14 @@ class _Incident:
             ended and states == [["ran"] * 8 + ["cut_off"], ["hit"] * 8 + ["ran"] * 2],
         )
         there = mails(self._folder / OUTBOX)
-        said = f"{sum(there.values())} mails are out: each customer got 1"
-        self._show.claim(said, there == _SENT)
+        text = f"{sum(there.values())} mails are out: each customer got 1"
+        self._show.claim(text, there == _SENT)
 
     def _undo(self) -> None:
         """Recall the mails, in a process that knows the run's name and no more."""
         code = self._show.command("undo", f"@{self._framework.job}", "--yes", quiet=True)
         rows = read_run(self._store.read(self.runs["resumed"])).steps
         ends = [row.undone for row in rows if row.name == "send" and row.undoes is None]
-        said = f"{ends.count('verified')} mails were recalled, and each undo was verified"
-        self._show.claim(said, code == 0 and ends == ["verified"] * len(CUSTOMERS))
+        text = f"{ends.count('verified')} mails were recalled, and each undo was verified"
+        self._show.claim(text, code == 0 and ends == ["verified"] * len(CUSTOMERS))
         self._show.claim("the outbox is empty", not mails(self._folder / OUTBOX))

@@ -136,8 +136,8 @@ def _print(out: Console, found: Found, seen: Run, rows: Sequence[Step], how: _La
     print_head(out, seen, how.torn)
     if how.pause is not None:
         helps = f"rollcage unpause {how.pause.run}{store_option(found.reader)}"
-        told = f"It is {pause_text(how.pause)}. To let it go on: {helps}"
-        out.print(Text(told, style="bold yellow"), soft_wrap=True)
+        note = f"It is {pause_text(how.pause)}. To let it go on: {helps}"
+        out.print(Text(note, style="bold yellow"), soft_wrap=True)
     if rows:
         _print_steps(out, seen, rows, how)
     else:
@@ -146,8 +146,8 @@ def _print(out: Console, found: Found, seen: Run, rows: Sequence[Step], how: _La
     stands = standing(lineage_of(found.reader, seen))
     if stands.sources:
         out.print(f"Builds on {_runs_text(stands.sources)}.", soft_wrap=True)
-    for said in words(stands, seen.status, found.run, found.reader):
-        out.print(Text(said, style="yellow"), soft_wrap=True)
+    for note in words(stands, seen.status, found.run, found.reader):
+        out.print(Text(note, style="yellow"), soft_wrap=True)
 
 
 def _pause(found: Found, trace: RunTrace) -> StopOrder | None:

@@ -56,13 +56,13 @@ def _fork_text(fork: dict[str, Any]) -> str:
     where = f"from step {fork['step']} on" if fork.get("step") else "from the start"
     named = f" {visible(fork['to'])}" if fork.get("to") else ""
     if fork["change"] in ("result", "args", "error"):
-        said = f"a fork: step {fork['step']} has another {fork['change'].replace('args', 'call')}"
+        change = f"a fork: step {fork['step']} has another {fork['change'].replace('args', 'call')}"
     elif fork["change"] == "code":
-        said = f"a fork: the agent of another day, {where}"
+        change = f"a fork: other code, {where}"
     else:
-        said = f"a fork: other {fork['change']}{named}, {where}"
+        change = f"a fork: other {fork['change']}{named}, {where}"
     wrote = "its new writes were made" if fork.get("live") else "it made no write"
-    return f"{said}; {wrote}, and what it was given of run {fork['run']} is not its own."
+    return f"{change}; {wrote}, and what is replayed of run {fork['run']} is not its own."
 
 
 def _imported_text(imported: dict[str, Any]) -> str:

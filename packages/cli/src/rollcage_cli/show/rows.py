@@ -72,11 +72,11 @@ def _narrow(rows: Sequence[Step], names: Sequence[str], by: int, room: int) -> T
     table = Table()
     for title in ("step", *(["agent"] if by else []), "call", "state", "outcome", "took"):
         table.add_column(title, right=title in ("step", "took"), no_wrap=True)
-    for row, said in zip(rows, calls, strict=True):
+    for row, shown in zip(rows, calls, strict=True):
         table.add_row(
             str(row.step),
             *([cell(visible(row.agent), by)] if by else []),
-            cell(said, call),
+            cell(shown, call),
             cell(styled_state(row), _STATE),
             cell(outcome_text(row), room - call),
             duration_text(row.duration),
