@@ -21,8 +21,9 @@ from rollcage import Contract, errors
 from rollcage.gate import StepView, Verdict
 from rollcage.trace import encode
 from rollcage_policy import Policy
-from rollcage_policy.conditions import Condition, ConditionFailed, plain
-from rollcage_policy.expression import read_expression
+from rollcage_policy.condition_values import ConditionFailed, plain
+from rollcage_policy.conditions import Condition
+from rollcage_policy.expression_reader import read_expression
 from rollcage_policy.tokens import ConditionInvalid
 
 TOOL = Contract(name="t", parameters={"type": "object"})

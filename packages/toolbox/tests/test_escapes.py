@@ -23,7 +23,7 @@ def test_the_corpus_notices_links_that_are_followed(
     escapes: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str
 ) -> None:
     monkeypatch.setattr(place, flags, getattr(place, flags) & ~os.O_NOFOLLOW)
-    monkeypatch.setattr(place, "_refuse_special", lambda status, path: None)
+    monkeypatch.setattr(place, "refuse_special", lambda status, path: None)
     (tmp_path / "links").mkdir()
     paths = ["link_dir/single.txt", "link_rel"]
     assert escapes.run_paths(tmp_path / "links", "links", paths, []).through

@@ -18,6 +18,7 @@ import rollcage
 import sqlalchemy as sa
 from rollcage import Session
 from rollcage_toolbox.sql import Database, SqlFailed, SqlRefused
+from rollcage_toolbox.sql_access import Access
 
 COMMON = """
 CREATE TABLE places (
@@ -641,18 +642,21 @@ def test_a_session_takes_all_of_it_back(
 
 
 def test_rows_that_changed_between_capture_and_write_are_refused(
-    url: sa.URL, direct: Callable[..., Any], tmp_path: Path
+    url: sa.URL,
+    direct: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fill(direct)
+    changing = Access.changing
 
-    class Slow(Database):
-        """One whose transactions begin a moment later: somebody else is quicker."""
+    def slowly(access: Access, table: str, rows: Any) -> Any:
+        """A transaction that begins a moment later: somebody else is quicker."""
+        direct("UPDATE orders SET count = 7 WHERE id = 1")
+        return changing(access, table, rows)
 
-        def _changing(self, table: str, rows: Any) -> Any:
-            direct("UPDATE orders SET count = 7 WHERE id = 1")
-            return super()._changing(table, rows)
-
-    with Slow(url) as database, Session("race", store=tmp_path / "store"):
+    monkeypatch.setattr(Access, "changing", slowly)
+    with Database(url) as database, Session("race", store=tmp_path / "store"):
         for function, rest in (
             (database.update_rows, {"values": {"item": "x"}}),
             (database.delete_rows, {}),

@@ -16,23 +16,24 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import pydantic_core
 from rollcage.errors import RollcageError
 from rollcage.gate import StepView
-from rollcage.trace import TAG
 
-from rollcage_policy.expression import Expression, read_expression, variable
+from rollcage_policy.condition_values import (
+    MOST_CHARACTERS,
+    MOST_ELEMENTS,
+    SCALARS,
+    TOO_LARGE,
+    ConditionFailed,
+    Room,
+)
+from rollcage_policy.expression import Expression, variable
+from rollcage_policy.expression_reader import read_expression
 from rollcage_policy.functions import FUNCTIONS
 from rollcage_policy.tokens import ConditionInvalid
 
 if TYPE_CHECKING:
     import cel  # half a second to import, most of it for its command line: only a policy needs it
 
-__all__ = ["MOST_CHARACTERS", "MOST_ELEMENTS", "MOST_NANOSECONDS", "NO_BOOL", "Condition",
-           "ConditionFailed", "Sight", "failed", "plain"]  # fmt: skip
-
-MOST_ELEMENTS: Final = 10_000
-"""How many values the arguments that conditions use may hold, at all depths."""
-
-MOST_CHARACTERS: Final = 4_000_000
-"""How long all their texts may be together."""
+__all__ = ["MOST_NANOSECONDS", "NO_BOOL", "Condition", "Sight", "failed"]
 
 MOST_NANOSECONDS: Final = 300_000_000
 """The maximal cost of one evaluation, by `Expression.cost`."""
@@ -40,14 +41,8 @@ MOST_NANOSECONDS: Final = 300_000_000
 Program: TypeAlias = "Callable[[cel.Context], object]"
 """Evaluates a condition in a context of `Sight`. Only True and False are answers."""
 
-_MOST_DEEP: Final = 64
 _FREE_ELEMENTS: Final = 64  # up to so many elements, no condition is too costly
 _FREE_CHARACTERS: Final = 4096
-_SCALARS: Final = frozenset({bool, int, float, type(None)})
-
-
-class ConditionFailed(Exception):
-    """A condition could not be evaluated; the message says why and quotes no argument's value."""
 
 
 NO_BOOL: Final = ConditionFailed("it returns no bool")
@@ -205,8 +200,8 @@ class Sight:
                 kind = type(value)
                 if kind is str:
                     characters += len(value)
-                elif kind not in _SCALARS:
-                    room = _Room()
+                elif kind not in SCALARS:
+                    room = Room()
                     value = room.plain(value, 0)
                     elements += MOST_ELEMENTS - room.elements
                     characters += MOST_CHARACTERS - room.characters
@@ -218,12 +213,10 @@ class Sight:
 
     def _bounded(self, elements: int, characters: int) -> None:
         if elements > MOST_ELEMENTS or characters > MOST_CHARACTERS:
-            raise ConditionFailed(_TOO_LARGE)
+            raise ConditionFailed(TOO_LARGE)
         if any(each.cost(elements, characters) > MOST_NANOSECONDS for each in self._costly):
-            raise ConditionFailed(_TOO_LARGE)
+            raise ConditionFailed(TOO_LARGE)
 
-
-_TOO_LARGE: Final = "the arguments are too large for it"
 
 _TOOL: Final[Mapping[str, Callable[[StepView], Any]]] = {
     "name": lambda view: view.contract.name,
@@ -255,77 +248,7 @@ def _names(
     return tuple(sorted(fields))
 
 
-# --- values --------------------------------------------------------------------------------------
-
-
-def plain(value: Any) -> Any:
-    """A canonical argument as conditions see it: without its tag, as the nearest CEL type.
-
-    A `datetime`, a `Decimal`, a path, a URL or bytes (base64) is text, a `timedelta` its seconds, a
-    tuple or a set a list, a model or a dataclass a map, an enum its value, a secret `"[secret]"`.
-
-    Raises:
-        ConditionFailed: CEL has no type for it, or it is too large or too deep.
-    """
-    return _Room().plain(value, 0)
-
-
-class _Room:
-    """How many more elements and characters are allowed."""
-
-    __slots__ = ("characters", "elements")
-
-    def __init__(self) -> None:
-        self.elements = MOST_ELEMENTS
-        self.characters = MOST_CHARACTERS
-
-    def plain(self, value: Any, depth: int) -> Any:
-        kind = type(value)
-        if kind is str:
-            self.characters -= len(value)
-            return value
-        if kind in _SCALARS:
-            return value
-        self.elements -= len(value)
-        if self.elements < 0 or self.characters < 0:
-            raise ConditionFailed(_TOO_LARGE)
-        if depth >= _MOST_DEEP:
-            raise ConditionFailed(f"the arguments are nested deeper than {_MOST_DEEP} levels")
-        if kind is list:
-            return [self.plain(each, depth + 1) for each in value]
-        if TAG in value:
-            return self._untagged(value[TAG], value.get("value"), depth)
-        self.characters -= sum(map(len, value))
-        return {name: self.plain(each, depth + 1) for name, each in value.items()}
-
-    def _untagged(self, tag: str, inner: Any, depth: int) -> Any:
-        if tag == "float":
-            number = float(inner)
-            if number != number:  # noqa: PLR0124 - the one value that is not itself
-                raise ConditionFailed("an argument is not a number (NaN)")
-            return number
-        if tag == "int":  # larger than 2^53; CEL has 64 bits
-            if len(inner) > 20 or not -(2**63) <= int(inner) < 2**63:
-                raise ConditionFailed("a number is beyond 64 bits")
-            return int(inner)
-        if tag == "dict":
-            pairs = [(self.plain(k, depth + 1), self.plain(v, depth + 1)) for k, v in inner]
-            if any(type(name) not in (str, int, bool) for name, _ in pairs):
-                raise ConditionFailed("a map has keys that CEL has no type for")
-            plain = dict(pairs)
-            if len(plain) < len(pairs):  # a date and its text: one of the two would be unseen
-                raise ConditionFailed("a map has two keys that are equal in CEL")
-            return plain
-        if tag == "timedelta":
-            days, seconds, micros = inner
-            return days * 86400 + seconds + micros / 1e6
-        if tag in ("datetime", "time") and type(inner) is list:
-            return inner[0]  # it has the offset, not the name of the zone
-        if tag == "secret":
-            return "[secret]"
-        if tag in ("str", "opaque", "blob", "redacted"):
-            raise ConditionFailed("a value that CEL has no type for")
-        return self.plain(inner, depth + 1)
+# --- matches ------------------------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=1024)

@@ -14,7 +14,8 @@ from rollcage.errors import PolicyInvalid, PolicyProblem
 from rollcage.gate import Decision, Labels, PolicyGuard, StepView, Verdict
 from rollcage.trace import encode, jcs
 
-from rollcage_policy.conditions import NO_BOOL, ConditionFailed, Sight, failed
+from rollcage_policy.condition_values import ConditionFailed
+from rollcage_policy.conditions import NO_BOOL, Sight, failed
 from rollcage_policy.rules import PolicyRule, rules_of
 
 if TYPE_CHECKING:  # the models of a policy file take 40 ms to build: only loading one needs them

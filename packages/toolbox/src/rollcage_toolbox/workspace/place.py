@@ -15,17 +15,23 @@ import hashlib
 import os
 import stat
 import sys
-import unicodedata
 from collections.abc import Iterator
 from typing import Final
 
-from rollcage.store import is_database, is_linked, is_store, is_store_file
+from rollcage.store import is_linked
 
-from rollcage_toolbox.errors import LimitExceeded, PathRefused
+from rollcage_toolbox.errors import LimitExceeded
 from rollcage_toolbox.workspace.images import ABSENT, Image, Settings, dir_image, file_image
-from rollcage_toolbox.workspace.names import TEMPORARY, folded
+from rollcage_toolbox.workspace.names import TEMPORARY
+from rollcage_toolbox.workspace.refusals import (
+    refusal,
+    refuse_inexact,
+    refuse_special,
+    refuse_store,
+    refuse_twin,
+)
 
-__all__ = ["NamedPlace", "enter", "in_store", "refuse_store", "remove_tree", "sweep"]
+__all__ = ["NamedPlace", "enter", "remove_tree", "sweep"]
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -55,16 +61,16 @@ def enter(fd: int, name: str, path: str) -> int:
     try:
         inner = _opened(fd, name, _DIRECTORY)
     except FileNotFoundError:
-        _refuse_twin(fd, name, path)
+        refuse_twin(fd, name, path)
         raise FileNotFoundError(errno.ENOENT, "no such directory in the workspace", path) from None
     except OSError as error:
         if error.errno not in {errno.ENOTDIR, errno.ELOOP}:
             raise
         with contextlib.suppress(FileNotFoundError):
-            _refuse_special(os.stat(name, dir_fd=fd, follow_symlinks=False), path)
+            refuse_special(os.stat(name, dir_fd=fd, follow_symlinks=False), path)
         raise NotADirectoryError(errno.ENOTDIR, "not a directory", path) from None
     try:
-        _refuse_inexact(fd, name, os.fstat(inner), path)
+        refuse_inexact(fd, name, os.fstat(inner), path)
         refuse_store(fd, name, path)
     except BaseException:
         os.close(inner)
@@ -99,10 +105,10 @@ class NamedPlace:
         try:
             found = os.stat(self.name, dir_fd=self.fd, follow_symlinks=False)
         except FileNotFoundError:
-            _refuse_twin(self.fd, self.name, self.path)
+            refuse_twin(self.fd, self.name, self.path)
             return None
-        _refuse_special(found, self.path)
-        _refuse_inexact(self.fd, self.name, found, self.path)
+        refuse_special(found, self.path)
+        refuse_inexact(self.fd, self.name, found, self.path)
         if stat.S_ISDIR(found.st_mode):
             refuse_store(self.fd, self.name, self.path)
         return found
@@ -123,7 +129,7 @@ class NamedPlace:
             fd = _opened(self.fd, self.name, _FILE)
         except OSError as error:
             if error.errno in {errno.ELOOP, errno.ENXIO}:  # swapped since it was looked at
-                raise _refusal("a symbolic link or a device", self.path, "path_symlink") from None
+                raise refusal("a symbolic link or a device", self.path, "path_symlink") from None
             raise
         try:
             yield fd, self._sound(os.fstat(fd), reading=reading)
@@ -132,13 +138,13 @@ class NamedPlace:
 
     def _sound(self, status: os.stat_result, *, reading: bool) -> os.stat_result:
         if not stat.S_ISREG(status.st_mode):
-            raise _refusal("no regular file", self.path, "path_special")
+            raise refusal("no regular file", self.path, "path_special")
         if status.st_nlink > 1 and is_linked(status):
-            raise _refusal("another name of a store's file", self.path, "path_store")
+            raise refusal("another name of a store's file", self.path, "path_store")
         if status.st_nlink > 1 and not (reading and self.settings.read_hard_links):
-            raise _refusal("a file with a second name (hard link)", self.path, "path_hard_link")
+            raise refusal("a file with a second name (hard link)", self.path, "path_hard_link")
         if status.st_mode & _PRIVILEGED and not reading:
-            raise _refusal("a set-user-id or set-group-id file", self.path, "path_special")
+            raise refusal("a set-user-id or set-group-id file", self.path, "path_special")
         return status
 
     def read(self, limit: int, *, reading: bool) -> tuple[bytes, int]:
@@ -204,7 +210,7 @@ class NamedPlace:
                 fcntl.flock(fd, fcntl.LOCK_EX)
                 status = os.fstat(fd)
                 if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-                    raise _refusal("kept by a foreign file", self.path, "path_hard_link")
+                    raise refusal("kept by a foreign file", self.path, "path_hard_link")
                 if _is_called(self.fd, self.temporary, status):
                     return fd
             except BaseException:
@@ -339,72 +345,3 @@ def remove_tree(fd: int, name: str) -> None:
     finally:
         os.close(inner)
     os.rmdir(name, dir_fd=fd)
-
-
-# --- what is refused -----------------------------------------------------------------------------
-
-
-def _refusal(what: str, path: str, code: str) -> PathRefused:
-    return PathRefused(f"{path!r} is {what}: tools of a workspace do not touch it", code)
-
-
-def refuse_store(fd: int, name: str, path: str) -> None:
-    """Refuse a directory that is a store, and what is a store's own or would make one.
-
-    A store holds the key by which secrets and approvals are told: an agent that reads it can forge
-    what people have said.
-    """
-    own = is_store_file(name) and is_store(fd, with_name=name)
-    if own or is_store(fd, name) or is_database(fd, name):
-        raise _refusal("Rollcage's own store, or in it", path, "path_store")
-
-
-def in_store(fd: int) -> bool:
-    """Whether an open directory is one of a store's own folders, or in one."""
-    below, above = os.fstat(fd), ""
-    for _ in range(3):
-        above += "../"
-        for own in ("runs", "blobs", "approvals"):
-            try:
-                found = os.stat(f"{above}{own}", dir_fd=fd, follow_symlinks=False)
-            except OSError:
-                continue
-            if os.path.samestat(found, below) and is_store(fd, above.removesuffix("/")):
-                return True
-        below = os.stat(above, dir_fd=fd)
-    return False
-
-
-def _refuse_special(status: os.stat_result, path: str) -> None:
-    if stat.S_ISLNK(status.st_mode):
-        raise _refusal("a symbolic link", path, "path_symlink")
-    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-        raise _refusal("a device, pipe or socket", path, "path_special")
-
-
-def _refuse_twin(fd: int, name: str, path: str) -> None:
-    """Refuse a name that some file systems take for one that is there."""
-    shape = folded(name)
-    for each in os.listdir(fd):
-        if each != name and folded(each) == shape:
-            raise PathRefused(
-                f"{path!r}: {each!r} is there, which differs in case or Unicode form only",
-                "path_case",
-            )
-
-
-def _refuse_inexact(fd: int, name: str, found: os.stat_result, path: str) -> None:
-    """Refuse what was found under a name that it does not have.
-
-    A file system that takes no notice of case finds `notes` as `NOTES`, and a rule about the one
-    would not hold for the other. It finds it by a third spelling as well: that tells it.
-    """
-    other = unicodedata.normalize("NFD", name).swapcase()
-    if other == name:
-        return
-    try:
-        twin = os.stat(other, dir_fd=fd, follow_symlinks=False)
-    except OSError:
-        return
-    if os.path.samestat(twin, found) and name not in os.listdir(fd):
-        raise PathRefused(f"{path!r} is there in other letters; use its own", "path_case")

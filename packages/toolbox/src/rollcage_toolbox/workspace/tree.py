@@ -13,7 +13,8 @@ from rollcage.store import is_database, is_store, is_store_file
 from rollcage_toolbox.errors import LimitExceeded, PathRefused
 from rollcage_toolbox.workspace.images import ABSENT, Image, Images, Settings, dir_image
 from rollcage_toolbox.workspace.names import TEMPORARY, parts, usable
-from rollcage_toolbox.workspace.place import NamedPlace, enter, in_store, refuse_store, sweep
+from rollcage_toolbox.workspace.place import NamedPlace, enter, sweep
+from rollcage_toolbox.workspace.refusals import in_store, refuse_store
 
 __all__ = ["Found", "Tree"]
 

@@ -1,0 +1,59 @@
+"""What the SQL tools of one database share: how it is held, its tables, and their limits."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Generator, Sequence
+from typing import Final
+
+import sqlalchemy as sa
+
+from rollcage_toolbox.sql_engine import Dialect, SqlFailed, SqlRefused
+from rollcage_toolbox.sql_tables import Row, Table, Tables
+
+__all__ = ["RAISES", "Access"]
+
+RAISES: Final = (SqlFailed, SqlRefused)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Access:
+    """One database, as its tools may use it.
+
+    Attributes:
+        dialect: reads and writes in it.
+        tables: those that may be touched.
+        row_limit: the most rows that a call may give or change.
+        timeout: seconds that a statement, or the wait for a lock, may take.
+        name: what the names of its tools begin with.
+        reads: the permissions of a tool that reads.
+        writes: the permissions of a tool that writes.
+    """
+
+    dialect: Dialect
+    tables: Tables
+    row_limit: int
+    timeout: float
+    name: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+    def reading(self) -> contextlib.AbstractContextManager[sa.Connection]:
+        """A connection on which nothing can be changed."""
+        return self.dialect.reading(self.timeout)
+
+    @contextlib.contextmanager
+    def changing(self, table: str, rows: Sequence[Row]) -> Generator[tuple[sa.Connection, Table]]:
+        """A transaction that changes rows of a table, so that they can be restored."""
+        self.few(rows)
+        with self.dialect.writing(self.timeout) as connection:
+            found = self.tables.find(connection, table)
+            found.reversible()
+            yield connection, found
+
+    def few(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """These rows, unless they are none or too many for one call."""
+        if not 0 < len(rows) <= self.row_limit:
+            raise SqlRefused(f"{len(rows)} rows; a call changes 1 to {self.row_limit}")
+        return rows
