@@ -227,7 +227,7 @@ class ReversibleChanges:
             keys = [table.split(row)[0] for row in args["where"]]
             return all(sql_rows.holds(connection, table, {**k, **written}) for k in keys)
 
-    # --- undoing ------------------------------------------------------------------------------------
+    # --- undoing ---------------------------------------------------------------------------------
 
     def _restore_tool(self) -> Callable[..., dict[str, Any]]:
         def observe(args: Mapping[str, Any]) -> dict[str, Any]:
