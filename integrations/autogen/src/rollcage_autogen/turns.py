@@ -149,6 +149,6 @@ def note_missing(session: Session, holder: object, listed: Container[str] | None
         return
     if call.name in listed:
         return
-    said = f"tool '{call.name}' not found in any workbench"
+    message = f"tool '{call.name}' not found in any workbench"
     with placed(session, call.id):
-        session.refused(call.name, as_written(here.get("arguments")), reason=said)
+        session.refused(call.name, as_written(here.get("arguments")), reason=message)

@@ -255,8 +255,8 @@ class GuardedAgent:
         if attempt.reached is last:
             return
         with self._place(executor, attempt, 0):
-            said = str(last.result or "")
-            self._refused(executor, last.tool, last.tool_input, said, cached=True)
+            message = str(last.result or "")
+            self._refused(executor, last.tool, last.tool_input, message, cached=True)
 
     def _refused(
         self, executor: Any, name: str, arguments: Any, said: str, *, cached: bool = False

@@ -57,8 +57,8 @@ class Reply:
             try:
                 _raw(arguments)
             except (TypeError, ValueError) as error:
-                said = f"Reply.tool_calls: the arguments of {name!r} are no JSON object: {error}"
-                raise type(error)(said) from None
+                message = f"Reply.tool_calls: the arguments of {name!r} are no JSON object: {error}"
+                raise type(error)(message) from None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -112,8 +112,10 @@ class OpenAIServer:
             return number, self._called(self._answers, request, number)
         if number <= len(self._answers):
             return number, self._answers[number - 1]
-        said = f"the script of {len(self._answers)} answers has none for {_shown(request, number)}"
-        return number, self.trouble(said)
+        message = (
+            f"the script of {len(self._answers)} answers has none for {_shown(request, number)}"
+        )
+        return number, self.trouble(message)
 
     def _called(self, answer: Answer, request: dict[str, Any], number: int) -> Reply | Failure:
         try:

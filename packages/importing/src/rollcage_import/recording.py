@@ -187,13 +187,13 @@ class _Recording:
 
     def _session(self, name: str) -> Session:
         tree = self._tree
-        told = "\n".join(sorted(repr(dataclasses.astuple(s)) for s in _spans(tree.steps)))
+        message = "\n".join(sorted(repr(dataclasses.astuple(s)) for s in _spans(tree.steps)))
         return import_session(
             name,
             store=self._store,
             format=self._format,
             trace=tree.trace,
-            source=told.encode("utf-8", "surrogateescape"),
+            source=message.encode("utf-8", "surrogateescape"),
             skipped=tree.skipped,
             clock=self._clock(),
         )

@@ -159,8 +159,8 @@ class Cassette:
         """Add to the error of a failed test what replay could not find, and what to do."""
         miss = self._missed()
         if miss is not None:
-            told = "" if miss is error else f"{miss}\n"
-            error.add_note(told + self._next("If the new behaviour is right", "rewrite"))
+            message = "" if miss is error else f"{miss}\n"
+            error.add_note(message + self._next("If the new behaviour is right", "rewrite"))
 
     def conclude(self) -> None:
         """The test has passed: fail it where its behaviour is another, or keep the recording."""
@@ -201,10 +201,10 @@ class Cassette:
         if not self._strict:
             unasked = [step for step in unasked if step.stays_done]
         if unasked:
-            said = "\n".join(f"  step {step.step}: {_call(step)}" for step in unasked)
+            message = "\n".join(f"  step {step.step}: {_call(step)}" for step in unasked)
             what = "steps" if self._strict else "effects"
-            said = f"These recorded {what} were not asked for any more:\n{said}"
-            self._fail(said, "If the new behaviour is right", "rewrite")
+            message = f"These recorded {what} were not asked for any more:\n{message}"
+            self._fail(message, "If the new behaviour is right", "rewrite")
 
     def _keep(self, session: Session) -> None:
         """Write the recording: its large values, then all of it at once."""
@@ -220,9 +220,9 @@ class Cassette:
             for each in Detecting(lambda _: "").hide(value).found
         ]
         if found:
-            said = "\n".join(found)
+            message = "\n".join(found)
             self._fail(
-                f"Credentials would get into the recording, which was not written:\n{said}\n"
+                f"Credentials would get into the recording, which was not written:\n{message}\n"
                 f"Give the test a made-up one by another name, or declare it: @tool(secret=...)"
             )
         for digest, data in blobs.items():

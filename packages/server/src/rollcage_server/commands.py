@@ -132,9 +132,9 @@ def create(
         return
     out = console()
     out.print(text, soft_wrap=True)
-    said = f"for {visible(made.name)} ({', '.join(made.roles)})"
+    message = f"for {visible(made.name)} ({', '.join(made.roles)})"
     until = time_text(made.expires * 10**6)
-    console(error=True).print(f"{said} until {until}", soft_wrap=True)
+    console(error=True).print(f"{message} until {until}", soft_wrap=True)
 
 
 @token.command("list")

@@ -102,17 +102,17 @@ class _Follower:
         while True:
             try:
                 await run_in_threadpool(self._look)
-                said = ""
+                text = ""
             except RunNotFound:
-                said = "this run is gone"
+                text = "this run is gone"
             except RollcageError as error:
-                said = f"this page is stale: {error.code}"
-            if said != self._stale:
-                self._stale = said
+                text = f"this page is stale: {error.code}"
+            if text != self._stale:
+                self._stale = text
                 for viewer in self.viewers:
-                    viewer.give(message("stale", said))
+                    viewer.give(message("stale", text))
             await self._tell()
-            if not said:
+            if not text:
                 self._tell_order()
             await asyncio.sleep(_EVERY)
 

@@ -74,8 +74,8 @@ class Issuer:
             name = person(claims[self._name_claim])
             subject, expires = str(claims["sub"]), float(claims["exp"])
         except (JoseError, ValueError, TypeError, LookupError, AttributeError) as error:
-            said = f"this token is not believed: {type(error).__name__}"
-            raise Unauthenticated(said) from None
+            message = f"this token is not believed: {type(error).__name__}"
+            raise Unauthenticated(message) from None
         given: Any = claims.get(self._roles_claim, [])
         named: Sequence[Any] = given.split() if isinstance(given, str) else given
         roles = roles_of(named if isinstance(named, list | tuple) else ())
@@ -114,8 +114,8 @@ class Issuer:
                     self._keys = KeySet.import_key_set(self._fetch(found["jwks_uri"]))
                 except (OSError, ValueError, TypeError, LookupError, JoseError) as error:
                     if self._keys is None:
-                        said = f"the keys of {self._url} can't be had: {type(error).__name__}"
-                        raise Unauthenticated(said) from None
+                        message = f"the keys of {self._url} can't be had: {type(error).__name__}"
+                        raise Unauthenticated(message) from None
             return self._keys
 
 

@@ -194,6 +194,6 @@ class _Nodes:
                 raise _invalid(self.where, line, f"{text[:40]} is beyond a float", path)
             return float(text)
         if _OTHER_NUMBER.fullmatch(text):
-            said = f"{text[:40]} is a number in YAML and none in JSON: use decimals, or quote it"
-            raise _invalid(self.where, line, said, path)
+            message = f"{text[:40]} is a number in YAML and none in JSON: use decimals, or quote it"
+            raise _invalid(self.where, line, message, path)
         return text

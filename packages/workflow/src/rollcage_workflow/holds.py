@@ -48,8 +48,8 @@ class Hold:
     time: int
 
     def __str__(self) -> str:
-        said = f"{self.kind} by {self.by or 'nobody who gave a name'}"
-        return f"{said}: {self.reason}" if self.reason else said
+        message = f"{self.kind} by {self.by or 'nobody who gave a name'}"
+        return f"{message}: {self.reason}" if self.reason else message
 
 
 class Holds:

@@ -351,8 +351,8 @@ class Interpreter:
         except TimeoutError:
             if timeout is None or not timeout.expired():
                 raise
-            said = f"{place.path}{node.name}: took longer than {limit:g} s"
-            raise StepFailed(said) from None
+            message = f"{place.path}{node.name}: took longer than {limit:g} s"
+            raise StepFailed(message) from None
 
 
 async def _of(future: asyncio.Future[Done]) -> Done:

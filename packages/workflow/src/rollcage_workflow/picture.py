@@ -58,11 +58,11 @@ def _block(boxes: tuple[Box, ...], around: str, states: States, deep: int = 1) -
         if box.name in states:
             yield f"{margin}class {name} {telling(states[box.name])}"
         for before in box.before:
-            said = f'|"{_text(box.when)}"|' if box.when else ""
-            yield f"{margin}{around}{_id(before)} -->{said} {name}"
+            message = f'|"{_text(box.when)}"|' if box.when else ""
+            yield f"{margin}{around}{_id(before)} -->{message} {name}"
         if box.back is not None:
-            said = f"{_text(box.back.when)}, at most {box.back.most} times"
-            yield f'{margin}{name} -.->|"{said}"| {around}{_id(box.back.to)}'
+            message = f"{_text(box.back.when)}, at most {box.back.most} times"
+            yield f'{margin}{name} -.->|"{message}"| {around}{_id(box.back.to)}'
 
 
 def _id(name: str) -> str:

@@ -57,14 +57,14 @@ def _starter(checked: Checked, store: Store, by: str) -> Callable[..., Any]:
 
 def _contract(checked: Checked) -> Contract:
     own = plan_contract(checked.plan)
-    said = f"Starts the workflow {checked.plan.name}; a worker runs it. {own.description}"
+    message = f"Starts the workflow {checked.plan.name}; a worker runs it. {own.description}"
     identity = {"type": "string", "description": "Of the execution: one id starts once."}
     inputs = cast("dict[str, Any]", own.parameters)
     needed = ["inputs"] if inputs["required"] else []
     return Contract(
         name=f"start.{checked.plan.name}",
         version=own.version,
-        description=said.strip(),
+        description=message.strip(),
         parameters={
             "type": "object",
             "properties": {"inputs": inputs, "id": identity},

@@ -163,8 +163,8 @@ class Signals:
         raise self._broken(name, number)
 
     def _broken(self, name: str, number: int) -> WorkflowError:
-        said = f"what is kept as signal {name}, number {number}, of {self._execution!r} is none"
-        return WorkflowError(said)
+        message = f"what is kept as signal {name}, number {number}, of {self._execution!r} is none"
+        return WorkflowError(message)
 
     def _key(self, name: str, number: int) -> str:
         return f"{self._prefix}.{name}.{number:08d}"

@@ -283,8 +283,8 @@ def _outline(trace: Traced) -> Run:
             events.append((at, orjson.loads(line)))
         return fold(events)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        said = f"not an event of this format: {error!r}"
-        raise TraceCorrupt(trace.where, at, said) from None
+        message = f"not an event of this format: {error!r}"
+        raise TraceCorrupt(trace.where, at, message) from None
 
 
 def _tells(line: bytes) -> bool:

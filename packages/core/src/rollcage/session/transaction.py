@@ -140,9 +140,9 @@ class Transaction:
         why = "it had ended well before the run was resumed"
         if not is_stop:  # the run is to be resumed: what was done stays until then
             why = "the session was halted, and the run is to be resumed"
-        said = f"the transaction {self._name} is not undone: {why}"
-        error.add_note(said)
-        self._stop(error, f"{said}: {halted}", halted)
+        message = f"the transaction {self._name} is not undone: {why}"
+        error.add_note(message)
+        self._stop(error, f"{message}: {halted}", halted)
         return False
 
     def _tell(self, error: BaseException, what: UndoReport | Exception) -> None:
@@ -150,16 +150,16 @@ class Transaction:
         if isinstance(what, UndoReport) and what.complete:
             return
         said = what.code + ": " + str(what) if isinstance(what, RollcageError) else str(what)
-        told = f"the transaction {self._name} could not be undone completely: {said}"
-        error.add_note(told)
+        message = f"the transaction {self._name} could not be undone completely: {said}"
+        error.add_note(message)
         if self._session.halted is None:
             at = store_option(self._session.store)
             halt = UndoIncomplete(
-                f"{told}\nSee what is left: rollcage undo {self._session.run_id}{at} --plan"
+                f"{message}\nSee what is left: rollcage undo {self._session.run_id}{at} --plan"
             )
             halt.__cause__ = what if isinstance(what, Exception) else error
             self._session.halt(halt)
-        self._stop(error, told, self._session.halted)
+        self._stop(error, message, self._session.halted)
 
     @staticmethod
     def _stop(error: BaseException, said: str, halted: BaseException | None) -> None:

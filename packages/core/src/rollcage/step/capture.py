@@ -205,9 +205,10 @@ def capture(
     except _Stopped as stopped:
         return stopped.error
     except Exception as error:  # noqa: BLE001 - the user's own functions may raise anything
-        said = f"{type(error).__name__}: {error}"
+        message = f"{type(error).__name__}: {error}"
         refused = CaptureFailed(
-            f"{progress.call.contract.name} can't be prepared for undo, so it did not run: {said}"
+            f"{progress.call.contract.name} can't be prepared for undo, so it did not run: "
+            f"{message}"
         )
         refused.__cause__ = error
         progress.prepared = progress.prepared._replace(refused=refused)
@@ -333,7 +334,7 @@ def probed(
             before = yield from revived(undo["before"])
         except ValueError as error:
             return f"the earlier state is gone: {error}"
-    said = "its tool declares no probe"
+    message = "its tool declares no probe"
     if contract.probe is not None:
         plain = {r: decode(state) for r, state in (before or {}).items()}
         told = {"args": dict(arguments), "key": key, "before": plain}
@@ -347,13 +348,13 @@ def probed(
             if answer.value is not None:  # True may mean either: it is not set against the state
                 given = type(answer.value).__name__
                 return f"its probe gave {given}, and not Happened, DidNotHappen or None"
-            said = "its probe does not know"
+            message = "its probe does not know"
         elif isinstance(answer.error, Exception):
-            said = f"its probe failed: {type(answer.error).__name__}: {answer.error}"
+            message = f"its probe failed: {type(answer.error).__name__}: {answer.error}"
         else:
             return answer.error
     if contract.observe is None or before is None:
-        return said
+        return message
     now = yield from observed(contract, arguments, seal)
     if isinstance(now, Raised):
         failed = f"its state can't be observed: {type(now.error).__name__}: {now.error}"
@@ -361,4 +362,4 @@ def probed(
     was: Digests = digests_of(before)
     if not differing(was, digests_of(now)):
         return DidNotHappen()
-    return f"{said}, and the state is not as it was before"
+    return f"{message}, and the state is not as it was before"

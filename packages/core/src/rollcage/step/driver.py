@@ -379,8 +379,8 @@ class Driver:
                 return None
             halted = None if driver is self else driver.ledger.halted
             if halted is not None:
-                said = f"the session around this one was halted: {halted}"
-                self.ledger.halted = SessionHalted(said)
+                message = f"the session around this one was halted: {halted}"
+                self.ledger.halted = SessionHalted(message)
                 self.ledger.halted.__cause__ = halted
                 return None
             driver = driver.around

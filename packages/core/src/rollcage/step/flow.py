@@ -169,8 +169,8 @@ def _stood_in(progress: Progress, given: StandIn, setting: Setting) -> Flow:
         made = [in_place(call, chunk, setting) for chunk in chunks]
         return Returned([each for one in made for each in one] if is_stream else made[0])
     except ValueError as error:
-        said = f"what the fork was given for {call.contract.name} can't be used: {error}"
-        stop = ForkEnded(said, "halted", call.contract.name)
+        message = f"what the fork was given for {call.contract.name} can't be used: {error}"
+        stop = ForkEnded(message, "halted", call.contract.name)
         yield Stop(stop)
         return Raised(stop)
 
@@ -285,8 +285,8 @@ def _unpaused(
         progress.prepared = Prepared()
         verdict = stronger(verdict, setting.decide(progress))
         if progress.has_changed(setting.seal):
-            said = "its arguments were changed while the run was paused"
-            verdict = Verdict("deny", said, "arguments_changed")
+            message = "its arguments were changed while the run was paused"
+            verdict = Verdict("deny", message, "arguments_changed")
         admission = yield Admit(progress, verdict, arrival)
     return verdict, admission
 

@@ -221,9 +221,9 @@ class Gate:
                         f"began with. Load a policy with the same {field}, or open another session"
                     )
             except (PolicyInvalid, SessionError, OSError) as error:
-                said = f"the policy can't be used: {type(error).__name__}"
+                message = f"the policy can't be used: {type(error).__name__}"
                 remedy = "Every call is denied until a policy is loaded that can be used."
-                self._refuses = Verdict("deny", said, "policy_invalid", "policy", remedy)
+                self._refuses = Verdict("deny", message, "policy_invalid", "policy", remedy)
                 raise
             self.policy, self._refuses = loaded, None
             return loaded
@@ -390,8 +390,8 @@ class Gate:
             guard.settled(details)
         except Exception as error:  # noqa: BLE001 - whatever it is, it can count no longer
             _log.exception("a guard failed on how a call of %s ended", details.view.name)
-            said = f"a guard lost count: {type(error).__name__}"
-            self._lost = Verdict("deny", said, "guard_failed", type(guard).__qualname__)
+            message = f"a guard lost count: {type(error).__name__}"
+            self._lost = Verdict("deny", message, "guard_failed", type(guard).__qualname__)
 
     def counted(
         self,

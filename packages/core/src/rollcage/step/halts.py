@@ -162,11 +162,11 @@ def missing(arrival: Arrival, recording: Recording) -> ReplayMiss:
     for queue in recording.models.values():
         entries += queue
     near = nearest(entries, contract.name, contract.version, arrival.args, recording.taken.used)
-    said = "nothing is recorded at this place"
+    message = "nothing is recorded at this place"
     if near is not None:
         entry, differs = near
         nearby = f"step {entry.step} ({entry.name})"
-        said = f"the nearest recorded call is {nearby}; it differs in {differs}"
+        message = f"the nearest recorded call is {nearby}; it differs in {differs}"
     asked = len(recording.models.get(arrival.key, ()))
     if arrival.kind == "model" and asked:
         many = (
@@ -174,14 +174,14 @@ def missing(arrival: Arrival, recording: Recording) -> ReplayMiss:
             if asked == 1
             else f"all {asked} recorded answers to this request were"
         )
-        said = f"{many} replayed already; the model was called once more"
+        message = f"{many} replayed already; the model was called once more"
     if call.turn is None and threading.current_thread() is not threading.main_thread():
-        said += (
+        message += (
             ". It was called in a thread, and threads have no order that a replay could "
             "follow: give each call a slot, with `with session.turn() as turn:` and in the "
             "thread `with turn.slot(i):`, or each thread a branch, `session.branch(name)`"
         )
-    return ReplayMiss(f"no recorded step for {contract.name}: {said}")
+    return ReplayMiss(f"no recorded step for {contract.name}: {message}")
 
 
 def lossy(entry: Entry, at: str) -> NotReplayable:

@@ -457,5 +457,5 @@ def _check_approval(arrival: Arrival) -> None:
             Blocked(refusal.reason, rule=request.verdict.rule, code=refusal.code), halts=False
         )
     if request.key not in (progress.asked_key.hex(), arrival.key):
-        said = "the approval is for another call"
-        raise Refused(Blocked(said, rule="", code="approval_other_call"), halts=False)
+        message = "the approval is for another call"
+        raise Refused(Blocked(message, rule="", code="approval_other_call"), halts=False)

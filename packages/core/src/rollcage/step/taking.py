@@ -305,9 +305,9 @@ class Taking:
         if arrival.asks and self._forking is not None and not self._forking.fork.live:
             raise Refused(halts.would_ask(arrival))
         if arrival.asks:
-            said = f"{arrival.contract.name} requires approval: {verdict.reason}"
+            message = f"{arrival.contract.name} requires approval: {verdict.reason}"
             waits = arrival.progress.consent.waits
-            raise Refused(ApprovalRequired(f"{said} ({waits})" if waits else said))
+            raise Refused(ApprovalRequired(f"{message} ({waits})" if waits else message))
 
     def _start(
         self, arrival: Arrival, place: Place, *, advances: bool, marks: Event | None

@@ -250,10 +250,10 @@ def _looked_at(
 
 def _named(entry: Entry, error: Exception) -> Exception:
     """An error that says which step it stands in the way of."""
-    said = f"step {entry.step} of run {entry.run} ({entry.name}) can't be undone here: {error}"
+    message = f"step {entry.step} of run {entry.run} ({entry.name}) can't be undone here: {error}"
     if isinstance(error, ToolMissing):
-        return ToolMissing(said, error.tool)
-    return SessionError(said)
+        return ToolMissing(message, error.tool)
+    return SessionError(message)
 
 
 def _known(
@@ -301,8 +301,8 @@ def _contract_of(entry: Entry, setting: Setting, *, needed: bool) -> tuple[Contr
         return None, str(error)
     contract = tool.contract
     if needed and contract.observe is None:
-        said = f"tool {entry.name!r} observed what it changes, and declares no observe any more"
-        raise ToolMissing(said, entry.name)
+        message = f"tool {entry.name!r} observed what it changes, and declares no observe any more"
+        raise ToolMissing(message, entry.name)
     return contract, ""
 
 
@@ -403,8 +403,8 @@ def _now(task: Task, setting: Setting) -> Generator[Request, Any, dict[str, Any]
     states = yield from observed(task.contract, task.values, setting.seal)
     if isinstance(states, Raised):
         if isinstance(states.error, Exception):
-            said = f"{type(states.error).__name__}: {states.error}"
-            raise SessionError(f"its state can't be observed: {said}")
+            message = f"{type(states.error).__name__}: {states.error}"
+            raise SessionError(f"its state can't be observed: {message}")
         raise _Refused(states.error)
     return digests_of(states)
 
@@ -416,8 +416,8 @@ def _gated(tasks: list[Task], host: UndoHost) -> list[UndoneStep]:
         for tool, values in task.calls if task.state == "reversible" else ():
             _, verdict = host.compensating(tool, values, "", task.origin)
             if verdict.decision == "deny":
-                said = f"a rule denies {tool.contract.name}: {verdict.reason}"
-                refused.append(task.ended("failed", said))
+                message = f"a rule denies {tool.contract.name}: {verdict.reason}"
+                refused.append(task.ended("failed", message))
                 break
     return refused
 
@@ -451,8 +451,8 @@ def _undone(task: Task, setting: Setting, host: UndoHost) -> Generator[Request, 
         if isinstance(answer, Raised):
             if not isinstance(answer.error, Exception):
                 raise answer.error
-            said = f"{tool.contract.name}: {type(answer.error).__name__}: {answer.error}"
-            return task.ended("failed", said)
+            message = f"{tool.contract.name}: {type(answer.error).__name__}: {answer.error}"
+            return task.ended("failed", message)
     if not looks:
         return task.ended("compensated", "nothing observes what it changes")
     try:

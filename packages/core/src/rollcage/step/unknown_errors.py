@@ -45,8 +45,8 @@ def _grpc(error: Any) -> Certainty | None:
     code, details = getattr(error, "code", None), getattr(error, "details", None)
     if not callable(code):
         return "depends"
-    said = str(details()) if callable(details) else ""
-    if said.startswith(("failed to connect to all addresses", "DNS resolution failed")):
+    message = str(details()) if callable(details) else ""
+    if message.startswith(("failed to connect to all addresses", "DNS resolution failed")):
         return "not_sent"
     return "unknown" if getattr(code(), "name", "") in _GRPC else None
 

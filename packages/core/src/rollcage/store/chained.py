@@ -52,8 +52,8 @@ def check_lines(data: bytes, where: str, begins: str, head: Head) -> list[Line]:
         except TraceCorrupt as error:
             raise RegistryCorrupt(where, error.line, error.reason) from None
     if len(lines) < head.lines:
-        said = f"there were {head.lines} lines, {len(lines)} are left"
-        raise RegistryCorrupt(where, len(lines) + 1, said)
+        message = f"there were {head.lines} lines, {len(lines)} are left"
+        raise RegistryCorrupt(where, len(lines) + 1, message)
     if head.lines and lines[head.lines - 1][1].get("hash") != head.head:
         raise RegistryCorrupt(where, head.lines, f"it is another line than {head.head[:12]}…")
     return lines
@@ -133,8 +133,8 @@ class ChainedFile:
         except FileNotFoundError:
             return Head(0, "")
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-            said = f"it does not say where {self.path.name} ends: {error}"
-            raise RegistryCorrupt(str(self._head_path), 1, said) from None
+            message = f"it does not say where {self.path.name} ends: {error}"
+            raise RegistryCorrupt(str(self._head_path), 1, message) from None
 
     # --- writing ---------------------------------------------------------------------------------
 

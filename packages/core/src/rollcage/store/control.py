@@ -74,8 +74,8 @@ class ControlPage:
             raise self._lost(str(error)) from error
 
     def _lost(self, reason: str | None) -> ControlLost:
-        said = f"its control page {self._path} was changed by somebody else ({reason})"
-        return ControlLost(self._path.stem, said)
+        message = f"its control page {self._path} was changed by somebody else ({reason})"
+        return ControlLost(self._path.stem, message)
 
     def close(self, *, keep: bool = False) -> None:
         """Give the page up; one without an order goes, unless it is another process's to `keep`."""

@@ -131,8 +131,8 @@ class Server:
                 self.address.conninfo, autocommit=True, application_name=name, **options
             )
         except psycopg.OperationalError as error:
-            said = str(error)
-            if "FATAL" in said and not any(each in said for each in _SOON):
+            message = str(error)
+            if "FATAL" in message and not any(each in message for each in _SOON):
                 raise failed(self.address, error) from None
             raise
         except psycopg.Error as error:  # no such URL

@@ -206,5 +206,5 @@ def check_attested(trace: RunTrace) -> None:
         if kind not in ("step.resolved", "run.abandoned") and (
             not undoing or kind in ("run.started", "run.finished")
         ):
-            said = f"the run finished with {info.count} lines, this is another end"
-            raise TraceCorrupt(trace.where, line, said)
+            message = f"the run finished with {info.count} lines, this is another end"
+            raise TraceCorrupt(trace.where, line, message)

@@ -233,8 +233,8 @@ class SqliteDatabase:
             os.close(descriptor)
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 return None
-            said = f"{self._locks_path} can't be locked: {disk.said(error)}"
-            raise StoreError(said) from error
+            message = f"{self._locks_path} can't be locked: {disk.said(error)}"
+            raise StoreError(message) from error
         return RunLock(descriptor)
 
     def is_locked(self, place: int) -> bool:
@@ -253,8 +253,8 @@ class SqliteDatabase:
         except FileNotFoundError:
             return False
         except OSError as error:
-            said = f"{self._locks_path} can't be locked: {disk.said(error)}"
-            raise StoreError(said) from error
+            message = f"{self._locks_path} can't be locked: {disk.said(error)}"
+            raise StoreError(message) from error
         kind: int = struct.unpack(_FLOCK, found)[0]
         return kind != fcntl.F_UNLCK
 

@@ -61,8 +61,8 @@ def read_events(
         previous = sha256(b"".join((previous, data[start:tail], b"}"))).digest()
         if tail <= start or data[tail:end] != b',"hash":"%b"}' % previous.hex().encode():
             whole = tail > start and data[tail:end].startswith(b',"hash":"')
-            said = "its hash does not follow from the lines before it"
-            raise TraceCorrupt(where, number, said if whole else "not a line of a trace")
+            message = "its hash does not follow from the lines before it"
+            raise TraceCorrupt(where, number, message if whole else "not a line of a trace")
         try:
             event = orjson.loads(data[start:end])
         except orjson.JSONDecodeError as error:

@@ -175,8 +175,8 @@ def read_run(trace: Traced, *, schema: bool = True) -> Run:
         try:
             folding.take(line, event)
         except (LookupError, TypeError, AttributeError) as error:
-            said = f"not an event of this format: {error!r}"
-            raise TraceCorrupt(trace.where, line, said) from None
+            message = f"not an event of this format: {error!r}"
+            raise TraceCorrupt(trace.where, line, message) from None
     return folding.end()
 
 

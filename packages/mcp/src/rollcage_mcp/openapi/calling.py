@@ -238,8 +238,8 @@ def _check(operation: Operation, arguments: Mapping[str, Any]) -> None:
     try:
         wrong = best_match(validator.iter_errors(dict(arguments)))
     except (Unresolvable, RecursionError, TypeError) as error:
-        said = f"{operation.name}: its schema can't be used: {type(error).__name__}"
-        raise ServerError(_INVALID, said) from None
+        message = f"{operation.name}: its schema can't be used: {type(error).__name__}"
+        raise ServerError(_INVALID, message) from None
     if wrong is not None:
         place = ".".join(map(str, wrong.absolute_path))
         text = f"{place}: {wrong.message}" if place else wrong.message

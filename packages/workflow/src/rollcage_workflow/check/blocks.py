@@ -131,8 +131,8 @@ def _order(checking: Checking, before: dict[str, tuple[str, ...]], path: Path) -
     circles = 0
     while circle := cycle(before):
         circles += 1
-        said = f"these steps wait for each other: {' -> '.join(circle)}"
-        checking.find((*path, circle[0]), "cycle", said)
+        message = f"these steps wait for each other: {' -> '.join(circle)}"
+        checking.find((*path, circle[0]), "cycle", message)
         waits = circle[0]
         few = circles < _MOST_CIRCLES
         before[waits] = tuple(e for e in before[waits] if few and e != circle[1])
@@ -155,8 +155,8 @@ def _jumps(
             continue
         to, at = step.next.to, (*path, name, "next", "to")
         if to not in steps:
-            said = f"there is no step {to!r}{nearest(to, steps)}"
-            checking.find(at, "unknown_step", said)
+            message = f"there is no step {to!r}{nearest(to, steps)}"
+            checking.find(at, "unknown_step", message)
             fine = False
             continue
         span = between(to, name, above)
@@ -166,8 +166,8 @@ def _jumps(
             continue
         for other, known in spans.items():
             if span & known and not (span < known or known < span):
-                said = f"what it does again overlaps with what {other} does again"
-                checking.find(at, "bad_jump", said)
+                message = f"what it does again overlaps with what {other} does again"
+                checking.find(at, "bad_jump", message)
                 fine = False
         spans[name] = span
     return fine and bool(spans)
@@ -178,11 +178,11 @@ def _retried(checking: Checking, node: Node, path: Path) -> None:
     if node.step.retry is None:
         return
     if node.step.kind != "call":
-        said = f"a {node.step.kind} can't be tried again as a whole: put retry: on its steps"
-        checking.find((*path, "retry"), "bad_retry", said)
+        message = f"a {node.step.kind} can't be tried again as a whole: put retry: on its steps"
+        checking.find((*path, "retry"), "bad_retry", message)
     elif node.contract is not None and node.contract.effect == "scope":
-        said = f"{node.contract.name} makes calls of its own, which would all be made again"
-        checking.find((*path, "retry"), "bad_retry", said)
+        message = f"{node.contract.name} makes calls of its own, which would all be made again"
+        checking.find((*path, "retry"), "bad_retry", message)
 
 
 def step(

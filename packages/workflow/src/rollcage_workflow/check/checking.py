@@ -201,8 +201,8 @@ class Checking:
             return None
         variables = around.variables
         for name in sorted(found.names - variables.keys()):
-            said = f"nothing that comes before this is called {name!r}{nearest(name, variables)}"
-            self.find(path, "unknown_name", said)
+            message = f"nothing that comes before this is called {name!r}{nearest(name, variables)}"
+            self.find(path, "unknown_name", message)
         for chain in found.members:
             if chain[0] in variables:
                 why = part(variables[chain[0]], chain[1:])[1]

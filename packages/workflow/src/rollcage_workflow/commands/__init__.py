@@ -265,8 +265,8 @@ def _show(found: Execution, *, as_json: bool) -> None:
         console().print(Text(visible(found.waits)), soft_wrap=True)
     if found.error:
         at = f"step {found.error['step']}: " if found.error["step"] else ""
-        said = f"{at}{found.error['type']}: {found.error['message']}"
-        console().print(Text(visible(said)), soft_wrap=True)
+        message = f"{at}{found.error['type']}: {found.error['message']}"
+        console().print(Text(visible(message)), soft_wrap=True)
     if found.status == "completed":
         text = orjson.dumps(found.output, option=orjson.OPT_INDENT_2).decode()
         for line in text.splitlines():

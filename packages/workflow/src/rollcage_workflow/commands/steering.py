@@ -187,10 +187,10 @@ def _tell(found: Execution, more: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"id": found.id, "status": found.status, "waits": found.waits})
         return
-    said = f"{found.id} is {found.status}"
+    message = f"{found.id} is {found.status}"
     if found.status == "running":
-        said += ": it ends at its next step"
-    console().print(Text(visible(f"{said}; {more}" if more else said)), soft_wrap=True)
+        message += ": it ends at its next step"
+    console().print(Text(visible(f"{message}; {more}" if more else message)), soft_wrap=True)
 
 
 def _time(text: str) -> float:

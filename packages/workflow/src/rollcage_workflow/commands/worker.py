@@ -130,8 +130,8 @@ def _in_module(spec: str) -> list[Any]:
         module: Any = importlib.import_module(module_name)
         held: Any = getattr(module, name) if name else None
     except Exception as error:
-        said = f"plans {visible(spec)!r} can't be loaded: {type(error).__name__}: {error}"
-        raise ToolsUnusable(said) from error
+        message = f"plans {visible(spec)!r} can't be loaded: {type(error).__name__}: {error}"
+        raise ToolsUnusable(message) from error
     if not name:
         return [each for each in vars(module).values() if isinstance(each, Plan | Checked)]
     if callable(held) and not isinstance(held, Plan | Checked):

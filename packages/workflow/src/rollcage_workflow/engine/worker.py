@@ -180,8 +180,8 @@ class Worker:
             self.tell(command.key, f"no plan {now.plan or command.plan!r} here, but {known}")
             return _OPEN
         if command.digest and command.digest != plan.plan.digest:
-            said = f"it asks for the plan {command.plan!r} of digest {command.digest}"
-            return _Done("refused", f"{said}, and that of this worker is {plan.plan.digest}")
+            message = f"it asks for the plan {command.plan!r} of digest {command.digest}"
+            return _Done("refused", f"{message}, and that of this worker is {plan.plan.digest}")
         return await self._run(command, plan, start)
 
     async def _run(self, command: Command, plan: Checked, start: Command | None) -> _Done:
@@ -220,12 +220,12 @@ class Worker:
         now = await asyncio.to_thread(execution, self.store, command.execution)
         if now.status == "running":
             return _OPEN  # somebody else goes on with it by now
-        said = f"{type(error).__name__}: {error}"
+        message = f"{type(error).__name__}: {error}"
         if now.status == "pending":  # nothing was run
-            return _Done("refused", said)
+            return _Done("refused", message)
         if not now.is_over and not isinstance(error, (Halt, SessionHalted, RollcageError)):
             _log.error("execution %s", command.execution, exc_info=error)
-        return _Done(now.status, said)
+        return _Done(now.status, message)
 
     async def _waits(self, command: Command, found: Execution, waited: list[Waits]) -> _Done:
         """See to it that the next attempt is made when what it waits for is there."""

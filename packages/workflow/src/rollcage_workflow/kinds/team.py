@@ -29,8 +29,8 @@ def check(checking: Checking, node: Node, path: Path, around: Around) -> tuple[N
     assert team is not None
     at = (*path, "team")
     if (team.quorum is None) == (team.mode == "quorum"):
-        said = "says how many, where the mode is quorum" if team.quorum else "is missing"
-        checking.find((*at, "quorum"), "invalid", said)
+        message = "says how many, where the mode is quorum" if team.quorum else "is missing"
+        checking.find((*at, "quorum"), "invalid", message)
     elif team.quorum is not None and team.quorum > len(team.members):
         checking.find((*at, "quorum"), "invalid", f"there are only {len(team.members)} members")
     if team.mode != "all":

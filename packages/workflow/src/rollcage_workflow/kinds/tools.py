@@ -32,13 +32,13 @@ def check(checking: Checking, node: Node, path: Path, around: Around) -> tuple[N
              for name, each in node.step.args.items()}  # fmt: skip
     tool = checking.tools.get(named)
     if tool is None:
-        said = f"there is no {'tool' if kind == 'call' else 'agent'} {named!r}"
-        checking.find((*path, kind), "unknown_tool", said + nearest(named, checking.tools))
+        message = f"there is no {'tool' if kind == 'call' else 'agent'} {named!r}"
+        checking.find((*path, kind), "unknown_tool", message + nearest(named, checking.tools))
         return node, ANY
     contract = contract_of(tool)
     if kind == "agent" and contract.effect != "scope":
-        said = f'{named!r} is no agent: declare it with @tool(effect="scope")'
-        checking.find((*path, kind), "unknown_tool", said)
+        message = f'{named!r} is no agent: declare it with @tool(effect="scope")'
+        checking.find((*path, kind), "unknown_tool", message)
     _check_arguments(checking, contract, node, given, path, around)
     check_effects(checking, contract, path, around)
     return dataclasses.replace(node, tool=tool, contract=contract), of_type(contract.returns)
@@ -56,14 +56,14 @@ def _check_arguments(
     fields = cast("Mapping[str, Any]", schema.schema.get("properties") or {})
     for name in schema.schema.get("required", ()):
         if name not in given:
-            said = f"{contract.name} needs {name!r}"
-            checking.find((*path, "args"), "missing_argument", said)
+            message = f"{contract.name} needs {name!r}"
+            checking.find((*path, "args"), "missing_argument", message)
     for name, shape in given.items():
         at = (*path, "args", name)
         if name not in fields:
             if not contract.accepts_more:
-                said = f"{contract.name} takes no {name!r}{nearest(name, fields)}"
-                checking.find(at, "unknown_argument", said)
+                message = f"{contract.name} takes no {name!r}{nearest(name, fields)}"
+                checking.find(at, "unknown_argument", message)
             continue
         taken = schema.inside(fields[name])
         why = misfit(shape, taken)
@@ -97,14 +97,14 @@ def check_effects(checking: Checking, contract: Contract, path: Path, around: Ar
     if contract.effect != "write":
         return
     if around.undone and contract.undo is None:
-        said = f"{contract.name} can't be undone (it declares no undo=), and {around.undone}"
-        checking.find(path, "no_undo", said)
+        message = f"{contract.name} can't be undone (it declares no undo=), and {around.undone}"
+        checking.find(path, "no_undo", message)
     if around.timed and contract.probe is None and not contract.idempotent:
-        said = (
+        message = (
             f"{contract.name} has a time limit, after which nobody knows whether it happened: "
             f"declare probe= or idempotent=True, or drop the limit"
         )
-        checking.find(path, "unsafe_timeout", said)
+        checking.find(path, "unsafe_timeout", message)
 
 
 def _path_of(template: Any) -> tuple[str, ...] | None:
@@ -130,5 +130,5 @@ async def run(interpreter: Interpreter, node: Node, place: BlockPlace) -> Any:
     try:
         return plain(value)
     except ValueError as error:
-        said = f"{node.contract.name} gave what has no JSON form; let it return plain data"
-        raise StepFailed(f"{place.path}{node.name}: {said}: {error}") from None
+        message = f"{node.contract.name} gave what has no JSON form; let it return plain data"
+        raise StepFailed(f"{place.path}{node.name}: {message}: {error}") from None

@@ -104,8 +104,8 @@ async def _approval(interpreter: Interpreter, node: Node, place: BlockPlace) -> 
     ask = approvals.look if is_fork else approvals.ask
     asked = await asyncio.to_thread(ask, step, question, wait, run=run)
     if approvals.is_open(asked) and not is_fork:
-        said = f"waits for approval as {asked.id}: rollcage approve {asked.id}"
-        raise Waits([said], asked.request.expires / 1e6, [asked.id])
+        message = f"waits for approval as {asked.id}: rollcage approve {asked.id}"
+        raise Waits([message], asked.request.expires / 1e6, [asked.id])
     named = {"approval": asked.id, "question": question}
 
     def settled(**_: object) -> dict[str, Any]:

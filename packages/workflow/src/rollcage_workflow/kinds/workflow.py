@@ -37,8 +37,8 @@ def check(checking: Checking, node: Node, path: Path, around: Around) -> tuple[N
         checking.find((*path, "workflow"), "cycle", f"a plan within itself: {circle}")
         return node, ANY
     if named not in checking.workflows:
-        said = f"there is no workflow {named!r}{nearest(named, checking.workflows)}"
-        checking.find((*path, "workflow"), "unknown_step", said)
+        message = f"there is no workflow {named!r}{nearest(named, checking.workflows)}"
+        checking.find((*path, "workflow"), "unknown_step", message)
         return node, ANY
     known = checking.workflows[named]
     try:
@@ -64,8 +64,8 @@ def _check_inputs(
     for name, shape in given.items():
         at = (*path, "inputs", name)
         if name not in inputs:
-            said = f"{named} takes no {name!r}{nearest(name, inputs)}"
-            checking.find(at, "unknown_argument", said)
+            message = f"{named} takes no {name!r}{nearest(name, inputs)}"
+            checking.find(at, "unknown_argument", message)
             continue
         why = misfit(shape, Shape.of(inputs[name]))
         if why is not None:
