@@ -63,14 +63,14 @@ def result_of(answer: Answer) -> CreateResult:
     """
     calls = [FunctionCall(id=c.id, arguments=c.arguments, name=c.name) for c in answer.tool_calls]
     thoughts = [answer.reasoning, answer.text if calls else ""]
-    asked, said = answer.tokens
+    asked, produced = answer.tokens
     otherwise: _Finish = "function_calls" if calls else "stop"
     if answer.finish_reason:
         otherwise = _FINISH.get(answer.finish_reason.lower(), "unknown")
     return CreateResult(
         finish_reason=otherwise,
         content=calls or answer.text,
-        usage=RequestUsage(prompt_tokens=asked, completion_tokens=said),
+        usage=RequestUsage(prompt_tokens=asked, completion_tokens=produced),
         cached=True,
         thought="\n".join(each for each in thoughts if each) or None,
     )

@@ -98,8 +98,8 @@ def _bare_call_of_workbench(
         with placed(session, call_id or ""):
             refuse_bare(session, name, as_written(arguments or {}), f"{name} {_ADVICE}")
     except Blocked as blocked:
-        said = TextResultContent(content=str(blocked))
-        return ToolResult(name=name, result=[said], is_error=True)
+        text = TextResultContent(content=str(blocked))
+        return ToolResult(name=name, result=[text], is_error=True)
 
 
 def _is_bare(tool: Any) -> bool:

@@ -34,8 +34,10 @@ class ToolFailed(Exception):
     @property
     def result(self) -> ToolResult:
         """That result."""
-        said: Any = self.args[0] if self.args else ""
-        return said if isinstance(said, ToolResult) else text_result("", str(said), is_error=True)
+        value: Any = self.args[0] if self.args else ""
+        return (
+            value if isinstance(value, ToolResult) else text_result("", str(value), is_error=True)
+        )
 
     def __str__(self) -> str:
         return self.result.to_text()

@@ -68,8 +68,8 @@ def _answer(message: AssistantMessage, calls: CallNumbers) -> dict[str, Any]:
 
 
 def _result(result: Any, calls: CallNumbers) -> dict[str, Any]:
-    told = {"call": calls.of(result.call_id), "name": result.name, "content": result.content}
-    return {**told, "is_error": True} if result.is_error else told
+    fields = {"call": calls.of(result.call_id), "name": result.name, "content": result.content}
+    return {**fields, "is_error": True} if result.is_error else fields
 
 
 def _content(content: str | list[str | Image]) -> Any:

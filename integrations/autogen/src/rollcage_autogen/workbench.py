@@ -199,7 +199,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
             result: ToolResult = await call(name, arguments, token, call_id)
             return result
         except BaseException as error:  # noqa: BLE001 - what must go on as it is, does
-            return self._told(name, error, token)
+            return self._failed_result(name, error, token)
 
     async def call_tool_stream(
         self,
@@ -220,7 +220,7 @@ class RollcageWorkbench(StaticStreamWorkbench):
                     yield each
             return
         except BaseException as error:  # noqa: BLE001 - what must go on as it is, does
-            result = self._told(name, error, token)
+            result = self._failed_result(name, error, token)
         yield result
 
     @property
@@ -256,7 +256,9 @@ class RollcageWorkbench(StaticStreamWorkbench):
             raise missing
         return inside  # it answers that itself
 
-    def _told(self, name: str, error: BaseException, token: CancellationToken) -> ToolResult:
+    def _failed_result(
+        self, name: str, error: BaseException, token: CancellationToken
+    ) -> ToolResult:
         """The result that says why there is none."""
         instead = instead_of(error, self.session, name, token)
         if isinstance(instead, ToolFailed):

@@ -13,7 +13,7 @@ from crewai.utilities.agent_utils import extract_tool_call_info, is_tool_call_li
 from pydantic import BaseModel
 from rollcage.adapter import Answer, ToolRequest, is_list, is_object
 
-__all__ = ["Function", "ModelResponse", "ToolCall", "requests_of", "tell"]
+__all__ = ["Function", "ModelResponse", "ToolCall", "emit", "requests_of"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,11 +59,11 @@ class ModelResponse:
         calls = [ToolCall(c.id, Function(c.name, c.arguments)) for c in answer.tool_calls]
         usage = None
         if answer.usage:
-            asked, said = answer.tokens
+            asked, produced = answer.tokens
             usage = {
                 "prompt_tokens": asked,
-                "completion_tokens": said,
-                "total_tokens": asked + said,
+                "completion_tokens": produced,
+                "total_tokens": asked + produced,
             }
         return cls(calls or answer.text, [], usage, answer.finish_reason, answer.response_id)
 
@@ -71,13 +71,13 @@ class ModelResponse:
     def answer(self) -> Answer:
         """The answer, in the form that every framework understands."""
         calls = requests_of(self.value)
-        said = "" if calls else self.value
-        if isinstance(said, BaseModel):
-            said = said.model_dump_json()
-        elif not isinstance(said, str):
-            said = json.dumps(said, ensure_ascii=False, default=str)
+        text_of = "" if calls else self.value
+        if isinstance(text_of, BaseModel):
+            text_of = text_of.model_dump_json()
+        elif not isinstance(text_of, str):
+            text_of = json.dumps(text_of, ensure_ascii=False, default=str)
         return Answer(
-            text=said or ("" if not calls else self._streamed("text")),
+            text=text_of or ("" if not calls else self._streamed("text")),
             reasoning=self._streamed("thinking"),
             tool_calls=calls,
             finish_reason=self.finish_reason,
@@ -126,7 +126,7 @@ def _tokens(usage: Mapping[str, Any] | None) -> dict[str, int] | None:
 # --- what CrewAI hears of a call -----------------------------------------------------------------
 
 
-def tell(llm: Any, asked: Mapping[str, Any], response: ModelResponse) -> None:
+def emit(llm: Any, asked: Mapping[str, Any], response: ModelResponse) -> None:
     """Tell CrewAI of a model's call that was not made: with the events and the usage of one."""
     who = {name: asked.get(name) for name in ("from_task", "from_agent")}
     about = {name: asked.get(name) for name in ("messages", "tools", "available_functions")}
@@ -147,13 +147,13 @@ def tell(llm: Any, asked: Mapping[str, Any], response: ModelResponse) -> None:
         )
 
 
-def _stream(llm: Any, response: ModelResponse, told: dict[str, Any]) -> None:
+def _stream(llm: Any, response: ModelResponse, details: dict[str, Any]) -> None:
     written: dict[Any, str] = {}
     for kind, piece, *rest in response.chunks:
         if kind == "thinking":
-            llm._emit_thinking_chunk_event(chunk=piece, **told)  # noqa: SLF001
+            llm._emit_thinking_chunk_event(chunk=piece, **details)  # noqa: SLF001
         elif kind == "text":
-            llm._emit_stream_chunk_event(chunk=piece, **told)  # noqa: SLF001
+            llm._emit_stream_chunk_event(chunk=piece, **details)  # noqa: SLF001
         else:
             index, name = rest[0].get("index", 0), rest[0].get("name")
             written[index] = written.get(index, "") + piece
@@ -164,5 +164,5 @@ def _stream(llm: Any, response: ModelResponse, told: dict[str, Any]) -> None:
                 "index": index,
             }
             llm._emit_stream_chunk_event(  # noqa: SLF001
-                chunk=piece, tool_call=call, call_type=LLMCallType.TOOL_CALL, **told
+                chunk=piece, tool_call=call, call_type=LLMCallType.TOOL_CALL, **details
             )

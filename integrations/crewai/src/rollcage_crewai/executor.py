@@ -234,16 +234,16 @@ class GuardedAgent:
     # --- calls that never came to a tool ---------------------------------------------------------
 
     def note_refused(
-        self, executor: Any, args: tuple[Any, ...], asked: Asked, said: str | None
+        self, executor: Any, args: tuple[Any, ...], asked: Asked, reason_given: str | None
     ) -> None:
         """Put a native call on record that CrewAI refused: an error is all that came of it."""
-        if asked.reached or said is None or not args:
+        if asked.reached or reason_given is None or not args:
             return
         info = asked_for(args)
         if info is None:
-            self._session.refused("unknown", {"call": str(args[0])}, reason=said)
+            self._session.refused("unknown", {"call": str(args[0])}, reason=reason_given)
             return
-        self._refused(executor, info[1], info[2], said)
+        self._refused(executor, info[1], info[2], reason_given)
 
     def _note_unreached(self, executor: Any) -> None:
         """The same of a call that an agent without native calls has made in its last message."""
@@ -259,7 +259,7 @@ class GuardedAgent:
             self._refused(executor, last.tool, last.tool_input, message, cached=True)
 
     def _refused(
-        self, executor: Any, name: str, arguments: Any, said: str, *, cached: bool = False
+        self, executor: Any, name: str, arguments: Any, reason_given: str, *, cached: bool = False
     ) -> None:
         """`cached`: one whose arguments pass may have had its answer from CrewAI's own cache."""
         given, readable = as_written(arguments), as_object(arguments) is not None
@@ -270,9 +270,9 @@ class GuardedAgent:
                 contract = guarded_contract(tool)
                 if cached and readable and contract and not contract.takes.why_not(given, str):
                     return
-                self._session.refused(contract or tool.name, given, reason=said, code=code)
+                self._session.refused(contract or tool.name, given, reason=reason_given, code=code)
                 return
-        self._session.refused(name, given, reason=said)
+        self._session.refused(name, given, reason=reason_given)
 
     # --- where calls stand -----------------------------------------------------------------------
 
@@ -307,14 +307,14 @@ class GuardedAgent:
         """
         guarded = self.guarded(tool._original_tool)  # noqa: SLF001 - see test_facts
         made = guarded.to_structured_tool()
-        body, told = untold(guarded), made.func
+        body, called = untold(guarded), made.func
 
         def placed(*args: Any, **kwargs: Any) -> Any:
             attempt = self._attempt
             attempt.called = True
             attempt.reached = getattr(getattr(executor, "state", None), "current_answer", None)
             if _plans(executor):  # several calls to one iteration, in a loop of their own
-                return told(*args, **kwargs)
+                return called(*args, **kwargs)
             key = attempt.rounds, executor.iterations, guarded.name
             if key not in attempt.outcomes:
                 raw = as_object(getattr(attempt.reached, "tool_input", None))

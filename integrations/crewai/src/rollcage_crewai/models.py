@@ -17,7 +17,7 @@ from rollcage import Contract, Session
 from rollcage.adapter import Answer, BodyForm, GuardedModel, ModelCall, is_model_class, is_object
 from rollcage.errors import ContractError
 
-from rollcage_crewai.answers import ModelResponse, tell
+from rollcage_crewai.answers import ModelResponse, emit
 from rollcage_crewai.replay_model import ReplayModel
 from rollcage_crewai.requests import ASKED, canonical_request
 from rollcage_crewai.values import register
@@ -66,24 +66,24 @@ def guard_model(llm: BaseLLM | str, session: Session) -> BaseLLM:
 _noted: ContextVar[ModelResponse | None] = ContextVar("rollcage_crewai_noted", default=None)
 
 
-def _note_end(noted: ModelResponse, said: Mapping[str, Any]) -> None:
-    noted.usage = dict(said["usage"]) if said.get("usage") else noted.usage
-    noted.finish_reason = str(said.get("finish_reason") or "")
-    noted.response_id = str(said.get("response_id") or "")
+def _note_end(noted: ModelResponse, event: Mapping[str, Any]) -> None:
+    noted.usage = dict(event["usage"]) if event.get("usage") else noted.usage
+    noted.finish_reason = str(event.get("finish_reason") or "")
+    noted.response_id = str(event.get("response_id") or "")
 
 
-def _note_chunk(noted: ModelResponse, said: Mapping[str, Any]) -> None:
-    call: Any = said.get("tool_call")
+def _note_chunk(noted: ModelResponse, event: Mapping[str, Any]) -> None:
+    call: Any = event.get("tool_call")
     if not call:
-        noted.chunks.append(["text", said["chunk"]])
+        noted.chunks.append(["text", event["chunk"]])
         return
     function: Any = call.get("function") or {}
     about = {"index": call.get("index", 0), "id": call.get("id"), "name": function.get("name")}
-    noted.chunks.append(["call", said["chunk"], about])
+    noted.chunks.append(["call", event["chunk"], about])
 
 
-def _note_thinking(noted: ModelResponse, said: Mapping[str, Any]) -> None:
-    noted.chunks.append(["thinking", said["chunk"]])
+def _note_thinking(noted: ModelResponse, event: Mapping[str, Any]) -> None:
+    noted.chunks.append(["thinking", event["chunk"]])
 
 
 _NOTES: Final[dict[str, Callable[[ModelResponse, Mapping[str, Any]], None]]] = {
@@ -155,7 +155,7 @@ class _Call(ModelCall):
         if not self._live:
             if is_object(value.value):
                 value = dataclasses.replace(value, value=self._structured(value.value))
-            tell(self._llm, self._asked, value)
+            emit(self._llm, self._asked, value)
         return value.value
 
     def _structured(self, data: dict[str, Any]) -> Any:

@@ -10,7 +10,7 @@ from crewai.llms.base_llm import BaseLLM
 from pydantic import PrivateAttr
 from rollcage.adapter import Answer, RecordedAnswers, Trace, offered
 
-from rollcage_crewai.answers import ModelResponse, tell
+from rollcage_crewai.answers import ModelResponse, emit
 from rollcage_crewai.requests import ASKED
 
 __all__ = ["ReplayModel"]
@@ -92,7 +92,7 @@ class ReplayModel(BaseLLM):
             response.chunks.append(["thinking", answer.reasoning])
         if self._effective_stream() and isinstance(response.value, str):
             response.chunks.append(["text", response.value])
-        tell(self, asked, response)
+        emit(self, asked, response)
         return response
 
 

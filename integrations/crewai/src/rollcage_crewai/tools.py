@@ -233,13 +233,13 @@ def _telling(structured: CrewStructuredTool) -> CrewStructuredTool:
     body: Callable[..., Any] = structured.func
     structured.tool_failure_policy = None  # that of the tool itself counts: see `refusal`
 
-    def told(*args: Any, **kwargs: Any) -> Any:
+    def called(*args: Any, **kwargs: Any) -> Any:
         try:
             return awaited(body(*args, **kwargs))
         except Exception as error:  # noqa: BLE001 - whatever the tool raises
             return failure_from_exception(error)
 
-    structured.func = told
+    structured.func = called
     return structured
 
 

@@ -75,8 +75,8 @@ def as_chunk(message: BaseMessage) -> AIMessageChunk:
 def _usage(answer: Answer) -> UsageMetadata | None:
     if answer.usage is None:
         return None
-    asked, said = answer.tokens
-    return UsageMetadata(input_tokens=asked, output_tokens=said, total_tokens=asked + said)
+    asked, produced = answer.tokens
+    return UsageMetadata(input_tokens=asked, output_tokens=produced, total_tokens=asked + produced)
 
 
 def _response_id(message: AIMessage, info: Mapping[str, Any]) -> str:
@@ -101,8 +101,8 @@ def _requests(message: AIMessage) -> list[ToolRequest]:
     raw: dict[Any, str] = {}
     if isinstance(message, AIMessageChunk):
         raw = {each["id"]: each["args"] or "" for each in message.tool_call_chunks}
-    told: Any = message.additional_kwargs.get("tool_calls")
-    for each in told if is_list(told) else []:
+    calls: Any = message.additional_kwargs.get("tool_calls")
+    for each in calls if is_list(calls) else []:
         raw[each.get("id")] = each.get("function", {}).get("arguments", "")
     requests = [
         ToolRequest(

@@ -28,13 +28,13 @@ def _interrupt(request: ApprovalRequest) -> Approval:
             "description": request.verdict.reason,
         }
     )
-    said = answer if is_object(answer) else {}
-    by, message = str(said.get("by") or _NOBODY), said.get("message")
-    match said.get("type"):
+    fields = answer if is_object(answer) else {}
+    by, message = str(fields.get("by") or _NOBODY), fields.get("message")
+    match fields.get("type"):
         case "approve":
             return Approval(True, by)
         case "edit":
-            return _edited(said.get("edited_action"), request, by)
+            return _edited(fields.get("edited_action"), request, by)
         case "reject":
             return Approval.reject(str(message or ""), by=by)
         case "respond" if message is not None:

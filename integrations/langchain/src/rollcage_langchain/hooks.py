@@ -175,9 +175,9 @@ class Hook:
                 is_error = isinstance(answer, ToolMessage) and answer.status == "error"
                 if is_error and not asked.reached:
                     contract = None if tool is None else guarded_contract(tool)
-                    said: Any = answer
+                    message: Any = answer
                     self.session.refused(
-                        contract or call["name"], call["args"], reason=str(said.content)
+                        contract or call["name"], call["args"], reason=str(message.content)
                     )
                 return answer
 

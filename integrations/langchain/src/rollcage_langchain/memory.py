@@ -167,13 +167,13 @@ class Checkpoints:
 
     def waits(self) -> str | None:
         """Which threads wait for an answer, as the session is left."""
-        return self._said([each.waits() for each in self._threads.values()])
+        return self._waits_for([each.waits() for each in self._threads.values()])
 
     async def awaits(self) -> str | None:
         """The same with checkpointers that are awaited."""
-        return self._said([await each.awaits() for each in self._threads.values()])
+        return self._waits_for([await each.awaits() for each in self._threads.values()])
 
-    def _said(self, found: Sequence[bool | None]) -> str | None:
+    def _waits_for(self, found: Sequence[bool | None]) -> str | None:
         waiting = [
             repr(each.name)
             for each, waits in zip(self._threads.values(), found, strict=True)

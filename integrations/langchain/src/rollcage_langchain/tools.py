@@ -144,10 +144,10 @@ class _Call(GuardedCall):
         return of_mcp(value) if self._signature.is_mcp else value
 
     def refusal(self, error: Exception) -> Any:
-        said = mcp_failure(error) if self._signature.is_mcp else None
-        if said is None:
+        failure = mcp_failure(error) if self._signature.is_mcp else None
+        if failure is None:
             raise error
-        raise mcp_error(said) from error
+        raise mcp_error(failure) from error
 
 
 class _Guard(GuardedTool):

@@ -119,7 +119,7 @@ def declare_tool(
         ContractError: the declaration can't be used.
     """
 
-    def said() -> Contract:
+    def own_contract() -> Contract:
         own = declared_contract(body)
         schema = parameters(own)
         if own is not None:
@@ -130,12 +130,17 @@ def declare_tool(
         )
 
     return declare(
-        said, framework=framework, effect=effect, declared=declared, raises=raises, body=body
+        own_contract,
+        framework=framework,
+        effect=effect,
+        declared=declared,
+        raises=raises,
+        body=body,
     )
 
 
 def declare(
-    said: Callable[[], Contract],
+    own_contract: Callable[[], Contract],
     *,
     framework: str,
     effect: Any = None,
@@ -146,7 +151,8 @@ def declare(
     """The contract of a framework's tool: what it says itself, then what is declared of it.
 
     Args:
-        said: makes the contract that the tool itself says; not asked where a whole one is declared.
+        own_contract: makes the contract that the tool has of itself; not called if a whole one is
+            declared.
         framework: whose tool it is.
         effect: overrides the effect; None leaves it.
         declared: a whole contract, or fields of one.
@@ -163,7 +169,7 @@ def declare(
         contract, whole = declared, True
         annotated, on_drift = contract.annotated, contract.on_drift
     else:
-        contract = said()
+        contract = own_contract()
         fields = dict(declared or {})
         unknown = fields.keys() - _FIELDS
         if unknown:

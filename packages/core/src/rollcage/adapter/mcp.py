@@ -219,9 +219,9 @@ def mcp_content(value: Any, failed: Callable[[str], Exception]) -> list[Mapping[
     Raises:
         Exception: that error, where the tool failed.
     """
-    said = mcp_failure(value)
-    if said is not None:
-        raise failed(said)
+    failure = mcp_failure(value)
+    if failure is not None:
+        raise failed(failure)
     blocks = mcp_blocks(value)
     return [{"type": "text", "text": str(value)}] if blocks is None else blocks
 

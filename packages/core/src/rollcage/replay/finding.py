@@ -311,9 +311,9 @@ def _behind_failure(sought: Sought, entry: Entry) -> Iterable[Entry]:
 
 def _probed(sought: Sought, entry: Entry) -> Probed:
     """What a probe has said of a step of unknown outcome, or whether it can be asked."""
-    said = sought.probe_result
-    if said is not None:
-        return "nobody knows" if said.happened is None else "did not happen"
+    result = sought.probe_result
+    if result is not None:
+        return "nobody knows" if result.happened is None else "did not happen"
     contract = sought.contract
     if contract.effect != "write":
         return "never"
@@ -322,15 +322,15 @@ def _probed(sought: Sought, entry: Entry) -> Probed:
     return "can be" if can_tell else "never"
 
 
-def _given(entry: Entry, said: ProbeResult | None) -> Entry:
+def _given(entry: Entry, result: ProbeResult | None) -> Entry:
     """A recorded step as its probe has it: one of unknown outcome that has happened."""
-    if said is None or not said.happened or entry.status != "unknown":
+    if result is None or not result.happened or entry.status != "unknown":
         return entry
-    assert said.outcome is not None
+    assert result.outcome is not None
     given = copy.copy(entry)
-    given.status, given.outcome, given.digest = "ok", said.outcome, said.digest
-    given.flaw = flaw_of(said.outcome)
+    given.status, given.outcome, given.digest = "ok", result.outcome, result.digest
+    given.flaw = flaw_of(result.outcome)
     given.probed = True
-    if said.undo:
-        given.undo = {**(entry.undo or {}), **said.undo}
+    if result.undo:
+        given.undo = {**(entry.undo or {}), **result.undo}
     return given

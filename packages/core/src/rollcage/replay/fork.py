@@ -108,9 +108,9 @@ class Fork:
         _ = self.replaced
 
     def _changed(self) -> list[Change]:
-        said = {each: getattr(self, each) is not None for each in _CHANGES}
-        said |= {"result": self.result is not _UNCHANGED, "tools": bool(self.tools)}
-        return [each for each in _CHANGES if said[each]]
+        fields = {each: getattr(self, each) is not None for each in _CHANGES}
+        fields |= {"result": self.result is not _UNCHANGED, "tools": bool(self.tools)}
+        return [each for each in _CHANGES if fields[each]]
 
     @property
     def change(self) -> Change:
@@ -139,14 +139,14 @@ class Fork:
     def as_data(self, run: str, policy: str = "") -> dict[str, Any]:
         """What the trace holds of it: see `ForkData` in `trace.models`."""
         named = {"model": self.model or "", "policy": policy, "tools": ", ".join(self.replaced)}
-        said: dict[str, Any] = {"run": run, "change": self.change}
+        fields: dict[str, Any] = {"run": run, "change": self.change}
         if self.at is not None:
-            said["step"] = self.at
+            fields["step"] = self.at
         if to := named.get(self.change):
-            said["to"] = to
+            fields["to"] = to
         if self.live:
-            said["live"] = True
-        return said
+            fields["live"] = True
+        return fields
 
     # --- files -----------------------------------------------------------------------------------
 

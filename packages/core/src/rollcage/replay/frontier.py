@@ -120,7 +120,7 @@ def told_as_it_was(
     As a failure that something came after, each is given back as it was; one that nothing came
     after is run again, in whole.
     """
-    told: set[str] = set()
+    replayed: set[str] = set()
     joined = _joined(branches)
     came_after = _came_after(branches, after)
     for branch in rolled:
@@ -146,9 +146,9 @@ def told_as_it_was(
             for entry in branches.get(each, ())
         )
         if (offline or went_on) and not any(entry.has_effect for entry in steps):
-            told |= block
-    inside = {f"#{e.fingerprint}" for each in told for e in branches.get(each, ())}
-    return told | (inside & rolled)
+            replayed |= block
+    inside = {f"#{e.fingerprint}" for each in replayed for e in branches.get(each, ())}
+    return replayed | (inside & rolled)
 
 
 def forks_of(branches: Iterable[str]) -> dict[str, list[str]]:

@@ -29,7 +29,7 @@ def nearest(
     _, entry, differing = best
     state = "already replayed" if entry in used else "recorded in another world"
     place = f"its place only: the same call is {state}"
-    return entry, "; ".join(map(_told, differing)) or place
+    return entry, "; ".join(map(_described, differing)) or place
 
 
 def described(name: str, args: Mapping[str, Any]) -> str:
@@ -64,7 +64,7 @@ def _same(was: Any, now: Any) -> bool:
     return type(was) is type(now) and bool(was == now)
 
 
-def _told(differing: _Differing) -> str:
+def _described(differing: _Differing) -> str:
     """Where two values differ: inside of them, the first place; in long texts, what is there."""
     field, was, now = differing
     path = ""

@@ -102,17 +102,17 @@ def link(entry: Entry, digest: str) -> None:
 
 def put_undo(entry: Entry, event: dict[str, Any]) -> None:
     """Take in what an event says of a step's undo."""
-    said: dict[str, Any] = {field: event[field] for field in _OF_UNDO if field in event}
-    if said:
-        entry.undo = {**(entry.undo or {}), **said}
+    recorded: dict[str, Any] = {field: event[field] for field in _OF_UNDO if field in event}
+    if recorded:
+        entry.undo = {**(entry.undo or {}), **recorded}
     entry.probed = entry.probed or "probed" in event
 
 
-def _labels(said: object) -> tuple[str, ...]:
+def _labels(recorded: object) -> tuple[str, ...]:
     """The labels that an event says of a result."""
-    if not isinstance(said, list):
+    if not isinstance(recorded, list):
         raise ValueError("labels are a list")
-    labels = cast("list[object]", said)
+    labels = cast("list[object]", recorded)
     if not all(isinstance(each, str) for each in labels):
         raise ValueError("labels are words")
     return tuple(cast("list[str]", labels))
@@ -120,7 +120,7 @@ def _labels(said: object) -> tuple[str, ...]:
 
 def _decided(event: dict[str, Any]) -> dict[str, Any]:
     """What an event says of an approval."""
-    said: dict[str, Any] = {field: event[field] for field in DECIDED if field in event}
-    if "asked" in said:
-        bytes.fromhex(said["asked"])
-    return said
+    recorded: dict[str, Any] = {field: event[field] for field in DECIDED if field in event}
+    if "asked" in recorded:
+        bytes.fromhex(recorded["asked"])
+    return recorded

@@ -201,14 +201,14 @@ def recording_of(whole: Lineage, *, offline: bool, retry_failed: bool | None) ->
     recording.forks = forks_of(branches)
     recording.opened, recording.after = whole.opened, whole.after
     recording.forked = whole.forked
-    told = told_as_it_was(
+    as_recorded = told_as_it_was(
         branches, recording.forks, whole.after, whole.undone.rolled, offline=offline
     )
-    for branch in told:
+    for branch in as_recorded:
         for entry in branches.get(branch, ()):
             entry.frontier = False
     for entry in entries:
-        if entry.past or (entry.undone and entry.branch not in told):
+        if entry.past or (entry.undone and entry.branch not in as_recorded):
             continue
         if entry.kind == "model" and _holds(entry, offline=offline):
             recording.models.setdefault(entry.key, deque()).append(entry)
@@ -229,7 +229,7 @@ def recording_of(whole: Lineage, *, offline: bool, retry_failed: bool | None) ->
             ],
             recording.taken,
             strict=strict,
-            taken_back=branch in told,
+            taken_back=branch in as_recorded,
         )
     return recording
 

@@ -87,8 +87,8 @@ class Blocks:
             if len(self._hot) >= _HOT:
                 self._hot.pop(next(iter(self._hot)))
             self._hot[number] = lines
-        told: list[Any] = orjson.loads(lines[at])
-        for name, value in zip(LAZY, told, strict=True):
+        kept: list[Any] = orjson.loads(lines[at])
+        for name, value in zip(LAZY, kept, strict=True):
             setattr(entry, name, value)
         entry.labels = tuple(entry.labels)
 
@@ -155,12 +155,12 @@ def load_saved(data: bytes, digest: str, key: bytes) -> Saved | None:
         blocks.append(data[second : second + size])
         second += size
     columns = orjson.loads(whole[first : first + head["columns"]])
-    said = head["undone"]
+    undos = head["undone"]
     undone = Undone()
-    undone.done = _origins(said["done"])
-    undone.begun = _origins(said["begun"])
-    undone.attempts = {(run, step): count for run, step, count in said["attempts"]}
-    undone.rolled = set(said["rolled"])
+    undone.done = _origins(undos["done"])
+    undone.begun = _origins(undos["begun"])
+    undone.attempts = {(run, step): count for run, step, count in undos["attempts"]}
+    undone.rolled = set(undos["rolled"])
     lineage = Lineage(
         _entries(columns, head["steps"], Blocks(blocks)),
         undone,
@@ -209,13 +209,13 @@ def _block(entries: Sequence[Entry]) -> bytes:
 
 
 def _column(columns: Mapping[str, Any], name: str) -> Iterable[Any]:
-    told = columns[name]
-    if isinstance(told, str):
-        return _column(columns, told)
-    texts = cast("dict[str, Any]", told).get("texts")
-    if "all" in told:
-        return repeat(told["all"] if texts is None else texts[told["all"]])
-    each = cast("list[Any]", told["each"])
+    kept = columns[name]
+    if isinstance(kept, str):
+        return _column(columns, kept)
+    texts = cast("dict[str, Any]", kept).get("texts")
+    if "all" in kept:
+        return repeat(kept["all"] if texts is None else texts[kept["all"]])
+    each = cast("list[Any]", kept["each"])
     return each if texts is None else [texts[at] for at in each]
 
 

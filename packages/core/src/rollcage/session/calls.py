@@ -373,8 +373,8 @@ class Calls:
         hidden = frozenset[str]().union(*map(secret_names, known))
         named = self._seal.hide_in_name(writable(tool)) if isinstance(tool, str) else tool.name
         if contract is not None and not code:
-            said = contract.takes.why_not(arguments, self._seal)
-            reason, code = said or reason, ArgumentsInvalid.code if said else "refused"
+            why = contract.takes.why_not(arguments, self._seal)
+            reason, code = why or reason, ArgumentsInvalid.code if why else "refused"
         scope = self.here()
         event = call_refused(
             kind=kind,

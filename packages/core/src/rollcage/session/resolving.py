@@ -108,8 +108,8 @@ def _in_doubt(seen: Run, run: str, number: int) -> Step:
         )
     if row.state != "unknown" and not row.unreplayable:
         raise StepNotUnknown(
-            f"step {number} ({row.name}) has a known outcome: {_said(row)}. Only an unknown step "
-            f"can be resolved, or one whose result can't be replayed"
+            f"step {number} ({row.name}) has a known outcome: {_outcome_text(row)}. Only an "
+            f"unknown step can be resolved, or one whose result can't be replayed"
         )
     return row
 
@@ -123,7 +123,7 @@ def _check(row: Step, outcome: dict[str, Any], *, given: bool) -> None:
         )
 
 
-def _said(row: Step) -> str:
+def _outcome_text(row: Step) -> str:
     if row.resolved_by:
         return f"it was resolved already, by {row.resolved_by}"
     return {

@@ -89,9 +89,9 @@ class Transaction:
             try:
                 report = self._session.undo_branch(self._name)
             except Exception as failed:  # noqa: BLE001 - told, and the session is halted
-                self._tell(error, failed)
+                self._report(error, failed)
             else:
-                self._tell(error, report)
+                self._report(error, report)
 
     async def __aenter__(self) -> BranchHandle:
         return self.__enter__()
@@ -108,9 +108,9 @@ class Transaction:
             try:
                 report = await self._session.aundo_branch(self._name)
             except Exception as failed:  # noqa: BLE001 - told, and the session is halted
-                self._tell(error, failed)
+                self._report(error, failed)
             else:
-                self._tell(error, report)
+                self._report(error, report)
 
     @property
     def _name(self) -> str:
@@ -145,12 +145,12 @@ class Transaction:
         self._stop(error, f"{message}: {halted}", halted)
         return False
 
-    def _tell(self, error: BaseException, what: UndoReport | Exception) -> None:
+    def _report(self, error: BaseException, what: UndoReport | Exception) -> None:
         """Where something is left, say so with the error that goes on, and halt the session."""
         if isinstance(what, UndoReport) and what.complete:
             return
-        said = what.code + ": " + str(what) if isinstance(what, RollcageError) else str(what)
-        message = f"the transaction {self._name} could not be undone completely: {said}"
+        text = what.code + ": " + str(what) if isinstance(what, RollcageError) else str(what)
+        message = f"the transaction {self._name} could not be undone completely: {text}"
         error.add_note(message)
         if self._session.halted is None:
             at = store_option(self._session.store)
@@ -162,7 +162,7 @@ class Transaction:
         self._stop(error, message, self._session.halted)
 
     @staticmethod
-    def _stop(error: BaseException, said: str, halted: BaseException | None) -> None:
+    def _stop(error: BaseException, text: str, halted: BaseException | None) -> None:
         """Whoever swallows the block's own error must not take it for undone, and go on."""
         if isinstance(error, Exception) and not isinstance(error, Halt | SessionHalted):
-            raise SessionHalted(said) from halted
+            raise SessionHalted(text) from halted

@@ -74,19 +74,19 @@ def approved(progress: Progress, verdict: Verdict, asked: AskContext, setting: S
     if isinstance(answer, Raised):
         if isinstance(answer.error, ask.pauses) or not isinstance(answer.error, Exception):
             return verdict, answer.error
-        said: Approval | Pending | Refusal = _failed(answer.error)
+        reply: Approval | Pending | Refusal = _failed(answer.error)
     else:
-        said = judged(answer.value, request, setting.terms())
-    if isinstance(said, Pending):
-        progress.consent = progress.consent._replace(waits=said.message)
+        reply = judged(answer.value, request, setting.terms())
+    if isinstance(reply, Pending):
+        progress.consent = progress.consent._replace(waits=reply.message)
         return verdict, None
-    if isinstance(said, Approval):
+    if isinstance(reply, Approval):
         try:
-            return (yield from _followed(progress, request, said, setting)), None
+            return (yield from _followed(progress, request, reply, setting)), None
         except _Unusable as unusable:
-            said = unusable.refusal._replace(reason=f"the approval can't be used: {unusable}")
-    yield from _decided(request, "refused", code=said.code, reason=said.reason)
-    return Verdict("deny", said.reason, said.code, verdict.rule), None
+            reply = unusable.refusal._replace(reason=f"the approval can't be used: {unusable}")
+    yield from _decided(request, "refused", code=reply.code, reason=reply.reason)
+    return Verdict("deny", reply.reason, reply.code, verdict.rule), None
 
 
 def edited_again(progress: Progress, verdict: Verdict, entry: Entry, setting: Setting) -> Said:
@@ -238,30 +238,30 @@ def _failed(error: Exception) -> Refusal:
 
 
 def _followed(
-    progress: Progress, request: ApprovalRequest, said: Approval, setting: Setting
+    progress: Progress, request: ApprovalRequest, reply: Approval, setting: Setting
 ) -> Generator[Request, Any, Verdict]:
     """Make the call what was decided; its verdict then."""
     call = progress.call
     more: dict[str, Any] = {}
     progress.decide(approval=request.id)
-    if said.decision == "rejected":
-        progress.decide(rejected_by=said.by)
-        yield from _decided(request, said.decision, by=said.by, reason=said.reason)
-        reason = said.reason or "the call was not approved"
+    if reply.decision == "rejected":
+        progress.decide(rejected_by=reply.by)
+        yield from _decided(request, reply.decision, by=reply.by, reason=reply.reason)
+        reason = reply.reason or "the call was not approved"
         return Verdict("deny", reason, "approval_rejected", request.verdict.rule)
-    if said.args is not None:
+    if reply.args is not None:
         if call.kind != "tool" or (call.instead is not None and call.instead.edited is None):
             _refuse("approval_edit_unsupported", "its arguments can't be edited here")
-        yield from _edit(progress, _merged(progress, said.args, setting))
+        yield from _edit(progress, _merged(progress, reply.args, setting))
         more = {"args": progress.shown, "key": progress.call.key.hex()}
-    elif said.response is None and progress.has_changed(setting.seal):
+    elif reply.response is None and progress.has_changed(setting.seal):
         _refuse("approval_other_call", "its arguments changed while somebody was asked")
-    elif said.response is not None:
-        progress.answer(Response(_answer(call, said.response.value, setting)))
-    progress.decide(approved_by=said.by)
-    yield from _decided(request, said.decision, by=said.by, reason=said.reason, **more)
-    progress.consent = progress.consent._replace(approved=said)
-    if said.response is not None:
+    elif reply.response is not None:
+        progress.answer(Response(_answer(call, reply.response.value, setting)))
+    progress.decide(approved_by=reply.by)
+    yield from _decided(request, reply.decision, by=reply.by, reason=reply.reason, **more)
+    progress.consent = progress.consent._replace(approved=reply)
+    if reply.response is not None:
         return request.verdict
     now = setting.decide(progress)
     return now if now.decision == "deny" else request.verdict  # whoever has approved it

@@ -266,10 +266,10 @@ class Progress:
         contract = dataclasses.replace(contract, effect=effect, undo=None, observe=None, probe=None)
         self.call = self.call._replace(contract=contract)
 
-    def decide(self, **said: Any) -> None:
+    def decide(self, **fields: Any) -> None:
         """Keep what is written of a decision."""
         consent = self.consent
-        self.consent = consent._replace(decided={**(consent.decided or {}), **said})
+        self.consent = consent._replace(decided={**(consent.decided or {}), **fields})
 
 
 class Arrival:

@@ -45,7 +45,7 @@ from rollcage.undo.compensation import (
 )
 from rollcage.values.codec import TAG, tagged
 from rollcage.values.decoding import decode
-from rollcage.values.exceptions import told_of
+from rollcage.values.exceptions import describe_error
 from rollcage.values.hiding import Seal
 from rollcage.values.registered import REGISTERED, Types
 
@@ -173,12 +173,12 @@ def keep_request(arguments: Arguments) -> Generator[Request, Any, dict[str, Any]
     if not isinstance(messages, list):
         return (yield from keep_large(values))
     every: list[Any] = messages
-    told: list[Any] = []
+    kept: list[Any] = []
     for each in every:
         data = orjson.dumps(each)
-        told.append((yield from keep(data)) if len(data) >= LARGE else each)
+        kept.append((yield from keep(data)) if len(data) >= LARGE else each)
     rest = yield from keep_large({n: v for n, v in values.items() if n != "messages"})
-    return {name: told if name == "messages" else rest[name] for name in values}
+    return {name: kept if name == "messages" else rest[name] for name in values}
 
 
 def _shown(plan: list[PlannedCall]) -> Generator[Request, Any, list[dict[str, Any]]]:
@@ -253,13 +253,13 @@ def _captured(
 
 
 def _did_not_happen(progress: Progress) -> bool:
-    said = progress.prepared.probe
-    return said is not None and said.happened is False
+    answer = progress.prepared.probe
+    return answer is not None and answer.happened is False
 
 
-def _plan(contract: Contract, told: dict[str, Any], setting: Setting) -> list[PlannedCall] | None:
+def _plan(contract: Contract, known: dict[str, Any], setting: Setting) -> list[PlannedCall] | None:
     assert contract.undo is not None
-    words = {word: told[word] for word in contract.undo_words}
+    words = {word: known[word] for word in contract.undo_words}
     return plan_from(contract.undo(**words), setting.tools, setting.seal, setting.allow)
 
 
@@ -280,8 +280,8 @@ def settled_marks(
         if not isinstance(now, Raised):
             marks["after"] = digests_of(now)
         elif isinstance(now.error, Exception):
-            said = told_of(now.error, setting.seal)
-            _log.error("the state after %s can't be observed: %s", contract.name, said)
+            text = describe_error(now.error, setting.seal)
+            _log.error("the state after %s can't be observed: %s", contract.name, text)
         else:
             interrupt = now.error
     if isinstance(answer, Returned) and call.undoes is None:
@@ -302,12 +302,12 @@ def plan_late(
     """The plan of a call that has happened, where that needed its result."""
     if contract.undo is None or "result" not in contract.undo_words:
         return {}
-    told = {"args": dict(arguments), "before": before, "result": result}
+    known = {"args": dict(arguments), "before": before, "result": result}
     try:
-        plan = _plan(contract, told, setting)
+        plan = _plan(contract, known, setting)
     except Exception as error:  # noqa: BLE001 - logged: the effect is out there already
-        said = told_of(error, setting.seal)
-        _log.error("the undo of %s can't be planned: %s", contract.name, said)
+        text = describe_error(error, setting.seal)
+        _log.error("the undo of %s can't be planned: %s", contract.name, text)
         return {}
     if plan is None:
         return {"plan": None}
@@ -337,8 +337,8 @@ def probed(
     message = "its tool declares no probe"
     if contract.probe is not None:
         plain = {r: decode(state) for r, state in (before or {}).items()}
-        told = {"args": dict(arguments), "key": key, "before": plain}
-        words = {word: told[word] for word in contract.probe_words}
+        known = {"args": dict(arguments), "key": key, "before": plain}
+        words = {word: known[word] for word in contract.probe_words}
         answer: Returned | Raised = yield Consult(
             contract.probe, f"probe of {contract.name}", words=words
         )

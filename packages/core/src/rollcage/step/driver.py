@@ -238,10 +238,10 @@ class Driver:
     def _look_again(self, call: Call) -> None:
         """Halt the session where the run was told to stop since a call was admitted."""
         try:
-            told = self.around is not None or self.writer.stop_order(closely=True) is not None
+            ordered = self.around is not None or self.writer.stop_order(closely=True) is not None
         except Halt:  # nobody could stop it any more
-            told = True
-        if told:
+            ordered = True
+        if ordered:
             with self.lock:
                 if not self.closed:
                     self._look_for_stop(call, closely=True)
@@ -301,13 +301,13 @@ class Driver:
                 return self._recalled()
             case BeginAsking() | EndAsking() | BeginUndo() | OpenUndo() | TakenBack() | Rewind():
                 with self.lock:
-                    return self._tell(effect)
+                    return self._report(effect)
             case Execute() | Sync() | Consult() | WaitForCall():
                 raise AssertionError("performed by the loops")
             case _:
                 assert_never(effect)
 
-    def _tell(self, effect: Telling) -> Any:
+    def _report(self, effect: Telling) -> Any:
         ledger = self.ledger
         match effect:
             case BeginAsking(request=request):

@@ -298,15 +298,15 @@ def _probed(
     call = progress.call
     contract, values = call.contract, call.arguments.values
     key = idempotency_key(setting.root, entry.branch, entry.fingerprint)
-    said = yield from probed(contract, values, key, entry.undo, setting.seal)
-    if isinstance(said, BaseException):
-        return said
-    if isinstance(said, DidNotHappen):
+    answered = yield from probed(contract, values, key, entry.undo, setting.seal)
+    if isinstance(answered, BaseException):
+        return answered
+    if isinstance(answered, DidNotHappen):
         result = ProbeResult(False)
-    elif isinstance(said, Happened):
-        result = yield from happened(contract, values, entry.undo, said, setting)
+    elif isinstance(answered, Happened):
+        result = yield from happened(contract, values, entry.undo, answered, setting)
     else:
-        result = ProbeResult(None, why=said)
+        result = ProbeResult(None, why=answered)
     progress.prepared = progress.prepared._replace(probe=result)
     return None
 
@@ -315,11 +315,11 @@ def happened(
     contract: Contract,
     arguments: dict[str, Any],
     undo: dict[str, Any] | None,
-    said: Happened,
+    answered: Happened,
     setting: Setting,
 ) -> Generator[Request, Any, ProbeResult]:
     """What a probe's word makes of a step of unknown outcome."""
-    answer = Returned(said.result)
+    answer = Returned(answered.result)
     outcome, encoded = outcome_of(contract, answer, setting, None)
     if len(encoded) >= LARGE:
         outcome, encoded = yield from keep_large_value(outcome)
@@ -327,7 +327,7 @@ def happened(
     if undo is not None and "before" in undo:
         states = yield from revived(undo["before"])
     before = {resource: decode(state) for resource, state in states.items()}
-    undoing = yield from plan_late(contract, arguments, before, said.result, setting)
+    undoing = yield from plan_late(contract, arguments, before, answered.result, setting)
     if contract.observe is not None:  # from here on, what somebody else changes will show
         now = yield from observed(contract, arguments, setting.seal)
         if not isinstance(now, Raised):

@@ -248,17 +248,17 @@ class Gate:
         self, contract: Contract, body: Callable[..., Any] | None, *, kind: str, undo: bool
     ) -> Verdict | None:
         """What the facade, and the guards that screen, say of a tool that may not run at all."""
-        said = None
+        refusal = None
         if self.facade is not None:
-            said = self.facade.check(contract, body, kind=kind, undo=undo)
-        return said or self.screens(contract)
+            refusal = self.facade.check(contract, body, kind=kind, undo=undo)
+        return refusal or self.screens(contract)
 
     def screens(self, contract: Contract) -> Verdict | None:
         """What the guards that screen say of a tool, here and around."""
-        said = screened(contract, self.guards.screens) if self.guards.screens else None
-        if said is None and self._above is not None:
+        refusal = screened(contract, self.guards.screens) if self.guards.screens else None
+        if refusal is None and self._above is not None:
             return self._above.gate.screens(contract)
-        return said
+        return refusal
 
     def bind_refused(
         self, contract: Contract, given: Mapping[str, Any], seal: Seal, *, kind: str
@@ -296,12 +296,12 @@ class Gate:
                 return refused
         if self.labels is not None:
             progress.found = self.labels.of(progress.call.arguments.values)
-        verdict, asks = self.said_of(progress)
+        verdict, asks = self.verdict_of(progress)
         if asks is not None:  # who may say yes to that is not this session's to choose
             progress.ask = asks.ask
         return verdict if verdict.decision == "allow" else progress.found.explain(verdict)
 
-    def said_of(self, progress: Progress) -> tuple[Verdict, Above | None]:
+    def verdict_of(self, progress: Progress) -> tuple[Verdict, Above | None]:
         """What policies and rules say, of this session and of those around it.
 
         With the outermost of those around it that asks.
@@ -309,7 +309,7 @@ class Gate:
         own = self._own(progress)
         if self._above is None:
             return own, None
-        above, asks = self._above.gate.said_of(progress)
+        above, asks = self._above.gate.verdict_of(progress)
         if above.decision == "ask" and asks is None:
             asks = self._above
         return stronger(above, own), asks
@@ -321,18 +321,18 @@ class Gate:
         if not self.guards.decides:
             return ALLOWED
         if not self._has_user_input:
-            return self._said_to(progress)
+            return self._verdict_here(progress)
         with self._saying():
-            return self._said_to(progress)
+            return self._verdict_here(progress)
 
-    def _said_to(self, progress: Progress) -> Verdict:
+    def _verdict_here(self, progress: Progress) -> Verdict:
         verdict = ALLOWED
         for rule in self.guards.decides:
             if rule is None:
-                said = self._by_policy(progress)
+                decided = self._by_policy(progress)
             else:
-                said = decide(self._view(progress), (rule,))
-            verdict = said if verdict is ALLOWED else stronger(verdict, said)
+                decided = decide(self._view(progress), (rule,))
+            verdict = decided if verdict is ALLOWED else stronger(verdict, decided)
         return verdict
 
     @contextlib.contextmanager
@@ -459,9 +459,9 @@ class Gate:
     ) -> Flow:
         before = progress.pace
 
-        def anyway(progress: Progress, said: Verdict) -> Flow:
+        def anyway(progress: Progress, shadow: Verdict) -> Flow:
             progress.pace = before
-            return start(progress, verdict.beside(stronger(verdict.shadow or ALLOWED, said)))
+            return start(progress, verdict.beside(stronger(verdict.shadow or ALLOWED, shadow)))
 
         if verdict.decision == "deny":
             return start(progress, verdict)

@@ -244,5 +244,5 @@ def _state(entry: Entry) -> str:
     """Why a recorded step can't answer a call; empty where that is up to the fork."""
     if entry.status == "unknown":
         return "its outcome is unknown"
-    said = {"blocked": "it was refused", "not_started": "it never ran"}
-    return entry.flaw or said.get(entry.status, "")
+    texts = {"blocked": "it was refused", "not_started": "it never ran"}
+    return entry.flaw or texts.get(entry.status, "")

@@ -175,8 +175,10 @@ class Ledger:
             entry = path.find(key.hex(), start, slot)
             if entry is not None and entry.digest != final.hex():
                 entry = None
-        told = child.path is not None and child.path.taken_back  # as it was, before it was undone
-        if entry is None and told and self.forked is None:
+        as_recorded = (
+            child.path is not None and child.path.taken_back
+        )  # as it was, before it was undone
+        if entry is None and as_recorded and self.forked is None:
             self.halted = halts.taken_back(name, self._run, self._at)
             raise self.halted
         # What is recorded of branches that were open beside it was recorded before this one came
@@ -289,9 +291,9 @@ class Ledger:
         if match.way not in ("run new", "run again"):
             return None
         if progress.pace is not None and (entry is None or entry.status != "unknown"):
-            said = progress.pace()
-            if said is not None:  # too many have begun of late
-                refusal = Blocked(said.message, rule=said.rule, code=said.code)
+            limit = progress.pace()
+            if limit is not None:  # too many have begun of late
+                refusal = Blocked(limit.message, rule=limit.rule, code=limit.code)
                 raise Refused(refusal, halts=False)
         if arrival.asks:
             asked = progress.ask is not None and not progress.consent.waits

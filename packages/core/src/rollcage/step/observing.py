@@ -249,7 +249,7 @@ class Happenings:
         self._run = run
         self._open: dict[int, dict[str, Any]] = {}  # by step, who and what it is until it has ended
 
-    def told(
+    def event_of(
         self, what: Happening, event: Mapping[str, Any], outcome: Mapping[str, Any], name: str
     ) -> StepEvent:
         """What observers receive of an event; see `Observing.note`."""
@@ -316,7 +316,7 @@ class Observing:
         noted, self._noted = self._noted, []
         self._lock.release()
         for each in noted:
-            self._tell(each)
+            self._deliver(each)
 
     def note(self, event: Mapping[str, Any], outcome: Mapping[str, Any], name: str) -> None:
         """An event was written; the caller has the lock.
@@ -328,9 +328,9 @@ class Observing:
         """
         what = _HAPPENINGS.get(event["event"])
         if what is not None:
-            self._noted.append(self._happenings.told(what, event, outcome, name))
+            self._noted.append(self._happenings.event_of(what, event, outcome, name))
 
-    def _tell(self, event: StepEvent) -> None:
+    def _deliver(self, event: StepEvent) -> None:
         for observer in self.observers:
             try:
                 observer(event)
@@ -380,7 +380,7 @@ def recorded_events(trace: Traced) -> Iterator[RunEvent | StepEvent]:
             names[first[0], first[1]] = event["name"]
         of = event.get("of") or (run.run, event.get("step", 0))
         name = names.get((of[0], of[1]), "")
-        yield happenings.told(what, event, event.get("outcome") or {}, name)
+        yield happenings.event_of(what, event, event.get("outcome") or {}, name)
     if ended is not None:
         error = (ended.get("error") or {}).get("type", "")
         yield dataclasses.replace(

@@ -19,7 +19,7 @@ from rollcage.step.requests import Flow, Raised, Request, Resolve, Returned, Set
 from rollcage.step.results import recorded, warn_of
 from rollcage.step.unknown_errors import leaves_unknown
 from rollcage.values.answer import Answer
-from rollcage.values.exceptions import encode_exception, told_of
+from rollcage.values.exceptions import describe_error, encode_exception
 from rollcage.values.hiding import Hiding, Seal, hidden
 from rollcage.values.survey import survey
 
@@ -65,13 +65,15 @@ def outcome_of(
         outcome["cut"] = True
     if read is not None:
         try:
-            said = read(value)
+            answered = read(value)
         except Exception as error:  # noqa: BLE001 - an adapter's own code must not lose the outcome
-            _log.error("the answer of %s can't be read: %s", contract.name, told_of(error, seal))
+            _log.error(
+                "the answer of %s can't be read: %s", contract.name, describe_error(error, seal)
+            )
         else:
-            outcome["answer"] = said.as_data()
-            if said.usage:
-                outcome["usage"] = dict(said.usage)
+            outcome["answer"] = answered.as_data()
+            if answered.usage:
+                outcome["usage"] = dict(answered.usage)
     try:
         if survey(value):
             encoded = orjson.dumps(outcome)

@@ -80,19 +80,19 @@ def compared(
             return answer
         fresh: Any = encode_exception(answer.error, seal, contract.known_errors, types)
         same = entry.status == "error" and fresh == entry.outcome.get("error")
-        said = f"it now raises {fresh['type']}: {fresh['message']}"
+        drift = f"it now raises {fresh['type']}: {fresh['message']}"
     else:
         was, now = entry.outcome.get("drift"), drift_of(contract, answer, seal).get("drift")
-        said = "it now gives another value"
+        drift = "it now gives another value"
         if now != was:
             same = False
-            said = "its output now keeps its contract" if now is None else _now_drifts(now)
+            drift = "its output now keeps its contract" if now is None else _now_drifts(now)
         elif isinstance(recorded, Returned):
             same = _same(recorded.value, answer.value, seal, types)
         else:
             same = was is not None  # broken in the same way
     if not same:
-        event["drift"] = said
+        event["drift"] = drift
     yield Note(event)
     return recorded
 

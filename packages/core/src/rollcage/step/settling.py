@@ -14,14 +14,16 @@ from rollcage.step.requests import Flow, Raised, Returned, Settle
 __all__ = ["seen", "settling"]
 
 
-def settling(flow: Flow, view: StepView, verdict: Verdict, tell: Callable[[Settled], None]) -> Flow:
-    """The flow of a call, whose end is told.
+def settling(
+    flow: Flow, view: StepView, verdict: Verdict, report: Callable[[Settled], None]
+) -> Flow:
+    """The flow of a call, whose end is reported.
 
     Args:
         flow: of the call, with all else that is around it.
         view: the call, as guards were shown it.
-        verdict: what was said of it.
-        tell: is told, once.
+        verdict: the decision on it.
+        report: is called with it, once.
     """
     details = Settled(view, verdict, "blocked")
     answer: Any = None
@@ -38,7 +40,7 @@ def settling(flow: Flow, view: StepView, verdict: Verdict, tell: Callable[[Settl
             if isinstance(answer, Admission) and answer.entry is not None:
                 details = _settled(view, verdict, answer.entry.outcome, replayed=True)
     finally:
-        tell(details)
+        report(details)
 
 
 def seen(view: StepView, entry: Entry) -> Settled:

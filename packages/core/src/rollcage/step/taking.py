@@ -138,8 +138,8 @@ class Taking:
                 progress = arrival.progress
                 progress.consent = progress.consent._replace(decided=entry.decided)
                 arrival.supersedes = entry.run, entry.step
-            said = entry.outcome
-            refusal = Blocked(said["reason"], rule=said["rule"], code=said["code"])
+            refused = entry.outcome
+            refusal = Blocked(refused["reason"], rule=refused["rule"], code=refused["code"])
             return Refused(refusal, halts=False)
         if match.why == "unknown":
             asked = arrival.probe_result

@@ -113,7 +113,7 @@ class _Refused(Exception):
 def plan_steps(request: UndoRequest, setting: Setting) -> Flow:
     """What an undo would do, without doing it: gives an `UndoPlan`."""
     try:
-        tasks, _ = yield from _looked_at(request, setting, tell=False)
+        tasks, _ = yield from _looked_at(request, setting, records=False)
     except _Refused as refused:
         return Raised(refused.error)
     return Returned(_plan(request, tasks))
@@ -122,7 +122,7 @@ def plan_steps(request: UndoRequest, setting: Setting) -> Flow:
 def undo_steps(request: UndoRequest, setting: Setting, host: UndoHost) -> Flow:
     """Take effects back: gives an `UndoReport`."""
     try:
-        tasks, lineage = yield from _looked_at(request, setting, tell=True)
+        tasks, lineage = yield from _looked_at(request, setting, records=True)
         _check_expected(request, tasks, lineage, setting)
         stopped = _gated(tasks, host) or [
             task.ended(task.state, task.reason, task.differs)
@@ -221,7 +221,7 @@ def take_back(
 
 
 def _looked_at(
-    request: UndoRequest, setting: Setting, *, tell: bool
+    request: UndoRequest, setting: Setting, *, records: bool
 ) -> Generator[Request, Any, tuple[list[Task], Lineage]]:
     """What is to be undone, and what can be done with each of it; nothing was changed."""
     lineage: Lineage | Raised = yield Recall()
@@ -237,7 +237,7 @@ def _looked_at(
             attempt=undone.attempts.get(origin, 0),
         )
         try:
-            yield from _known(task, lineage, setting, request, tell=tell)
+            yield from _known(task, lineage, setting, request, records=records)
         except (RollcageError, ValueError) as error:
             raise _Refused(_named(entry, error)) from error
         untouched = entry.status == "error" and task.after is not None and task.after == task.was
@@ -257,7 +257,7 @@ def _named(entry: Entry, error: Exception) -> Exception:
 
 
 def _known(
-    task: Task, lineage: Lineage, setting: Setting, request: UndoRequest, *, tell: bool
+    task: Task, lineage: Lineage, setting: Setting, request: UndoRequest, *, records: bool
 ) -> Generator[Request, Any, None]:
     """Fill in all that can be known of a task before anything is changed."""
     entry, undo = task.entry, task.entry.undo or {}
@@ -274,7 +274,7 @@ def _known(
         return
     data = undo.get("plan")
     if entry.status == "unknown" and task.contract is not None:
-        data = (yield from _asked(task, lineage, setting, tell=tell)) or data
+        data = (yield from _asked(task, lineage, setting, records=records)) or data
     elif entry.status == "error" and data is None and undo.get("reversible"):
         data = yield from _planned_of_failed(task, lineage, setting)
     elif data is None and undo.get("reversible") and "plan" not in undo:
@@ -307,7 +307,7 @@ def _contract_of(entry: Entry, setting: Setting, *, needed: bool) -> tuple[Contr
 
 
 def _asked(
-    task: Task, lineage: Lineage, setting: Setting, *, tell: bool
+    task: Task, lineage: Lineage, setting: Setting, *, records: bool
 ) -> Generator[Request, Any, list[dict[str, Any]] | None]:
     """Ask what became of a step in doubt; its plan, where that needed its result."""
     entry, contract = task.entry, task.contract
@@ -315,29 +315,33 @@ def _asked(
     if contract.probe is None:
         return None  # what is observed is assessed with all that came after it
     key = _key(entry, lineage)
-    said = yield from probed(contract, task.values, key, entry.undo, setting.seal)
-    if isinstance(said, BaseException):
-        raise _Refused(said)
-    if isinstance(said, str):
-        task.reason = said
+    answered = yield from probed(contract, task.values, key, entry.undo, setting.seal)
+    if isinstance(answered, BaseException):
+        raise _Refused(answered)
+    if isinstance(answered, str):
+        task.reason = answered
         return None
-    task.happened = isinstance(said, Happened)
+    task.happened = isinstance(answered, Happened)
     outcome: dict[str, Any] = {"status": "not_started"}
-    told = ProbeResult(False, outcome)
-    if isinstance(said, Happened):
-        told = yield from happened(contract, task.values, entry.undo, said, setting)
-        task.after = (told.undo or {}).get("after")
-    elif not isinstance(said, DidNotHappen):
+    result = ProbeResult(False, outcome)
+    if isinstance(answered, Happened):
+        result = yield from happened(contract, task.values, entry.undo, answered, setting)
+        task.after = (result.undo or {}).get("after")
+    elif not isinstance(answered, DidNotHappen):
         return None
-    if tell and entry.run == lineage.runs[-1] and told.outcome is not None:
-        digest = told.digest or sha256(orjson.dumps(told.outcome)).hexdigest()
+    if records and entry.run == lineage.runs[-1] and result.outcome is not None:
+        digest = result.digest or sha256(orjson.dumps(result.outcome)).hexdigest()
         yield Note(
             make.step_resolved(
-                step=entry.step, by="probe", outcome=told.outcome, digest=digest, marks=told.undo
+                step=entry.step,
+                by="probe",
+                outcome=result.outcome,
+                digest=digest,
+                marks=result.undo,
             ),
             entry.name,
         )
-    return (told.undo or {}).get("plan")
+    return (result.undo or {}).get("plan")
 
 
 def _key(entry: Entry, lineage: Lineage) -> str:
@@ -353,13 +357,15 @@ def _planned_of_failed(
     task.reason = "it failed, and its undo needs its result"
     if contract is None or contract.probe is None:
         return None
-    said = yield from probed(contract, task.values, _key(entry, lineage), entry.undo, setting.seal)
-    if isinstance(said, BaseException):
-        raise _Refused(said)
-    if not isinstance(said, Happened):
+    answered = yield from probed(
+        contract, task.values, _key(entry, lineage), entry.undo, setting.seal
+    )
+    if isinstance(answered, BaseException):
+        raise _Refused(answered)
+    if not isinstance(answered, Happened):
         return None
-    told = yield from happened(contract, task.values, entry.undo, said, setting)
-    plan: list[dict[str, Any]] | None = (told.undo or {}).get("plan")
+    result = yield from happened(contract, task.values, entry.undo, answered, setting)
+    plan: list[dict[str, Any]] | None = (result.undo or {}).get("plan")
     return plan
 
 

@@ -192,33 +192,33 @@ def _look(
     seen.add(id(error))
     if isinstance(error, more):
         return "unknown"
-    package, said = _says(error)
-    if said == "unknown":
+    package, known = _says(error)
+    if known == "unknown":
         if not (connecting and package in _LOW_LEVEL):
             return "unknown"
-        said, connecting = "not_sent", False
-    elif said == "not_sent":
+        known, connecting = "not_sent", False
+    elif known == "not_sent":
         connecting = type(error).__name__ not in _LEAVES
     below = {_look(each, more, seen, connecting=connecting) for each in _chained(error)}
     if "unknown" in below:
         return "unknown"
-    if said == "not_sent" or "not_sent" in below:
+    if known == "not_sent" or "not_sent" in below:
         return "not_sent"
-    return "unknown" if said == "depends" else None
+    return "unknown" if known == "depends" else None
 
 
 def _says(error: BaseException) -> tuple[str, Certainty | None]:
     """What an error's type says by itself, and of which package the class is that says so."""
     for cls in type(error).__mro__:
         package = cls.__module__.partition(".")[0]
-        said = _TABLE.get(package, {}).get(cls.__qualname__)
-        if callable(said):
+        known = _TABLE.get(package, {}).get(cls.__qualname__)
+        if callable(known):
             try:
-                return package, said(error)
+                return package, known(error)
             except Exception:  # noqa: BLE001 - a library's own attributes: then nobody can tell
                 return package, "unknown"
-        if said is not None:
-            return package, said
+        if known is not None:
+            return package, known
     if any(_BY_NAME.search(cls.__name__) for cls in type(error).__mro__):
         connects = any(cls.__name__.startswith("ConnectTimeout") for cls in type(error).__mro__)
         return "", "not_sent" if connects else "unknown"

@@ -223,10 +223,10 @@ class Watch:
         found = self._addresses.get(name)
         if found is None:
             try:
-                told = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+                places = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
             except (OSError, UnicodeError):
-                told = []
-            each = (_address(str(place[4][0])) for place in told)
+                places = []
+            each = (_address(str(place[4][0])) for place in places)
             found = self._addresses[name] = frozenset(map(str, each))
         return found
 
@@ -234,9 +234,9 @@ class Watch:
 
     def program(self, name: Any) -> None:
         """A program is about to be run, or native code loaded."""
-        said = _text(name)
-        if not self.grants.covers_program(said):
-            self.undeclared(f"process:{said}")
+        program = _text(name)
+        if not self.grants.covers_program(program):
+            self.undeclared(f"process:{program}")
 
 
 def _announced(watch: Watch, fd: Any) -> None:
@@ -397,8 +397,8 @@ def _of_descriptor(fd: int) -> str | None:
         if sys.platform == "darwin":
             import fcntl
 
-            told: bytes = fcntl.fcntl(fd, fcntl.F_GETPATH, bytes(1024))
-            path = os.fsdecode(told.rstrip(b"\0"))
+            buffer: bytes = fcntl.fcntl(fd, fcntl.F_GETPATH, bytes(1024))
+            path = os.fsdecode(buffer.rstrip(b"\0"))
         else:
             path = os.readlink(f"/proc/self/fd/{fd}")
     except OSError:

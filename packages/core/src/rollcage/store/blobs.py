@@ -41,7 +41,9 @@ class BlobFiles:
                 disk.make_folder(folder)
             disk.replace(path, data, part=disk.new_name(path))
         except OSError as error:
-            raise TraceUnwritable(f"blob {path} can't be written: {disk.said(error)}") from error
+            raise TraceUnwritable(
+                f"blob {path} can't be written: {disk.describe(error)}"
+            ) from error
 
     def all(self) -> list[str]:
         """The digests of what is kept.
@@ -54,7 +56,7 @@ class BlobFiles:
                 name for part in _listed(self._folder) for name in _listed(self._folder / part)
             ]
         except OSError as error:
-            raise StoreError(f"{self._folder} can't be read: {disk.said(error)}") from error
+            raise StoreError(f"{self._folder} can't be read: {disk.describe(error)}") from error
         return sorted(name for name in names if _SHA256.fullmatch(name))
 
     def drop(self, digest: str) -> None:
@@ -69,7 +71,7 @@ class BlobFiles:
         try:
             disk.remove(path)
         except OSError as error:
-            raise StoreError(f"{path} can't be removed: {disk.said(error)}") from error
+            raise StoreError(f"{path} can't be removed: {disk.describe(error)}") from error
 
     def _path(self, digest: str) -> Path:
         return self._folder / digest[:2] / digest

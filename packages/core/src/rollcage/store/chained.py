@@ -124,7 +124,7 @@ class ChainedFile:
         except FileNotFoundError:
             return b"", self._read_head()
         except OSError as error:
-            raise StoreError(f"{self.path} can't be read: {disk.said(error)}") from error
+            raise StoreError(f"{self.path} can't be read: {disk.describe(error)}") from error
 
     def _read_head(self) -> Head:
         try:
@@ -144,12 +144,12 @@ class ChainedFile:
             disk.make_folder(self.path.parent)
             descriptor = disk.open_file(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         except OSError as error:
-            raise StoreError(f"{self.path} can't be written: {disk.said(error)}") from error
+            raise StoreError(f"{self.path} can't be written: {disk.describe(error)}") from error
         try:
             try:
                 disk.lock(descriptor)
             except OSError as error:
-                raise StoreError(f"{self.path} can't be locked: {disk.said(error)}") from error
+                raise StoreError(f"{self.path} can't be locked: {disk.describe(error)}") from error
             yield descriptor
         finally:
             system.files.close(descriptor)
@@ -161,7 +161,7 @@ class ChainedFile:
             disk.add(self.path.with_suffix(".torn"), torn + b"\n")
             system.files.ftruncate(descriptor, size)
         except OSError as error:
-            raise StoreError(f"{self.path} can't be mended: {disk.said(error)}") from error
+            raise StoreError(f"{self.path} can't be mended: {disk.describe(error)}") from error
 
     def _write(self, descriptor: int, size: int, data: bytes) -> None:
         try:
@@ -170,7 +170,7 @@ class ChainedFile:
         except OSError as error:
             with contextlib.suppress(OSError):  # what is left of it is no whole line
                 system.files.ftruncate(descriptor, size)
-            raise StoreError(f"{self.path} can't be written: {disk.said(error)}") from error
+            raise StoreError(f"{self.path} can't be written: {disk.describe(error)}") from error
 
     def _note(self, head: Head) -> None:
         """Attest the end; whoever is killed before this leaves one that attests less."""
@@ -179,4 +179,4 @@ class ChainedFile:
         try:
             disk.replace(self._head_path, data, part=part)
         except OSError as error:
-            _log.warning("the end of %s is not attested: %s", self.path, disk.said(error))
+            _log.warning("the end of %s is not attested: %s", self.path, disk.describe(error))

@@ -42,7 +42,7 @@ class ControlPage:
                     system.files.ftruncate(descriptor, len(_NONE))
                 self._descriptor = disk.open_file(path, os.O_RDONLY)  # without the lock
         except OSError as error:
-            raise StoreError(f"{path} can't be used: {disk.said(error)}") from error
+            raise StoreError(f"{path} can't be used: {disk.describe(error)}") from error
 
     def order(self) -> StopOrder | None:
         """The order, if there is one in the page that was opened."""
@@ -100,7 +100,7 @@ def read_order(path: Path) -> StopOrder | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StoreError(f"{path} can't be read: {disk.said(error)}") from error
+        raise StoreError(f"{path} can't be read: {disk.describe(error)}") from error
     return _parse(data) if data[:1] not in (b"", _NONE) else None
 
 
@@ -134,7 +134,7 @@ def give_order(path: Path, order: StopOrder) -> bool:
             system.files.fsync(descriptor)
             disk.keep_name(path)
     except OSError as error:
-        raise StoreError(f"{path} can't be written: {disk.said(error)}") from error
+        raise StoreError(f"{path} can't be written: {disk.describe(error)}") from error
     return True
 
 
@@ -160,7 +160,7 @@ def lift_order(path: Path, run: str, kind: OrderKind | None = None) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise StoreError(f"{path} can't be written: {disk.said(error)}") from error
+        raise StoreError(f"{path} can't be written: {disk.describe(error)}") from error
 
 
 def _found(descriptor: int) -> StopOrder | None:

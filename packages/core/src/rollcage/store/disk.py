@@ -20,9 +20,9 @@ from rollcage.store import system
 from rollcage.store.at_once import AT_ONCE, will_wait
 
 __all__ = [
-    "add", "check_secret", "chunks", "end_of", "exists", "first_line", "is_file", "is_folder",
-    "is_locked", "lock", "locked", "make_folder", "new_name", "open_file", "put", "read",
-    "read_from", "read_short", "reading", "refused", "remove", "replace", "said", "sync", "write",
+    "add", "check_secret", "chunks", "describe", "end_of", "exists", "first_line", "is_file",
+    "is_folder", "is_locked", "lock", "locked", "make_folder", "new_name", "open_file", "put",
+    "read", "read_from", "read_short", "reading", "refused", "remove", "replace", "sync", "write",
 ]  # fmt: skip
 
 _log: Final = logging.getLogger("rollcage")
@@ -43,7 +43,7 @@ _NEXT: Final = {
 }
 
 
-def said(error: OSError) -> str:
+def describe(error: OSError) -> str:
     """What the system says, by its name too, and what helps."""
     number = error.errno or 0
     name = errno.errorcode.get(number)
@@ -55,7 +55,7 @@ def said(error: OSError) -> str:
 def refused(text: str, error: OSError) -> StoreError:
     """The error that says `text`, and why; its own type where nothing here may be written."""
     read_only = error.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
-    return (StoreReadOnly if read_only else StoreError)(f"{text}: {said(error)}")
+    return (StoreReadOnly if read_only else StoreError)(f"{text}: {describe(error)}")
 
 
 def check_secret(path: Path, mode: int) -> None:

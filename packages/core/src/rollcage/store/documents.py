@@ -46,7 +46,7 @@ class DocumentFiles:
                     system.files.unlink(new)
             disk.sync(path.parent)  # the new name is on the disk
         except OSError as error:
-            raise StoreError(f"{path} can't be written: {disk.said(error)}") from error
+            raise StoreError(f"{path} can't be written: {disk.describe(error)}") from error
         return True
 
     def replace(self, kind: str, key: str, data: bytes) -> None:
@@ -59,7 +59,7 @@ class DocumentFiles:
         try:
             disk.replace(path, data, part=disk.new_name(path, hidden=True))
         except OSError as error:
-            raise StoreError(f"{path} can't be written: {disk.said(error)}") from error
+            raise StoreError(f"{path} can't be written: {disk.describe(error)}") from error
 
     def get(self, kind: str, key: str) -> bytes | None:
         """A document; None where there is none.
@@ -73,7 +73,7 @@ class DocumentFiles:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise StoreError(f"{path} can't be read: {disk.said(error)}") from error
+            raise StoreError(f"{path} can't be read: {disk.describe(error)}") from error
 
     def keys(self, kind: str) -> list[str]:
         """The keys of all documents of a kind, sorted.
@@ -88,7 +88,7 @@ class DocumentFiles:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise StoreError(f"{folder} can't be read: {disk.said(error)}") from error
+            raise StoreError(f"{folder} can't be read: {disk.describe(error)}") from error
         own = (name[:-5] for name in names if name.endswith(".json"))
         return sorted(key for key in own if key and not key.startswith("."))
 
@@ -102,7 +102,7 @@ class DocumentFiles:
         try:
             disk.remove(path)
         except OSError as error:
-            raise StoreError(f"{path} can't be removed: {disk.said(error)}") from error
+            raise StoreError(f"{path} can't be removed: {disk.describe(error)}") from error
 
     def _path(self, kind: str, key: str) -> Path:
         check_document(kind, key)

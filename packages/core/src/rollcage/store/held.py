@@ -77,7 +77,7 @@ class Held:
         with self._guard:
             self.waits.append((self.last.number, done))
         if self.is_settled:
-            self._tell()
+            self._wake()
         return done
 
     def settle(self, rows: Sequence[Row]) -> None:
@@ -87,12 +87,12 @@ class Held:
         while self.queue and self.queue[0].number <= self.end.number:
             self.queue.popleft()
         if self.waits:
-            self._tell()
+            self._wake()
 
     def lose(self, reason: str) -> None:
         """Nothing can be added any more."""
         self.lost = f"the trace of run {self.run} is not written any more: {reason}"
-        self._tell()
+        self._wake()
 
     def fail(self, error: TraceUnwritable) -> None:
         """What is queued can't be added now; who waits for it is told so, and it stays queued."""
@@ -103,7 +103,7 @@ class Held:
                     done.set_exception(error)
                 self.waits.popleft()
 
-    def _tell(self) -> None:
+    def _wake(self) -> None:
         """Let those know who wait for what is in the store, or can't come there."""
         with self._guard:
             while self.waits and (self.lost or self.waits[0][0] <= self.end.number):

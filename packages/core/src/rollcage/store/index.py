@@ -104,7 +104,7 @@ class Index(IndexReader):
         """Note that a run was pruned, and on the disk; `alone` is as in `began`."""
         self._append(end_of_pruned(info, skeleton), alone=alone, durable=True)
 
-    def _append(self, said: dict[str, Any], *, alone: bool = False, durable: bool) -> None:
+    def _append(self, fields: dict[str, Any], *, alone: bool = False, durable: bool) -> None:
         try:
             with disk.locked(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND) as index:
                 size = system.files.fstat(index).st_size
@@ -112,7 +112,7 @@ class Index(IndexReader):
                 if size and system.files.pread(index, 1, size - 1) != b"\n":
                     # Torn by a writer that was killed. What it would have told, its trace tells.
                     system.files.ftruncate(index, len(split_tail(disk.read(self.path))[0]))
-                line = line_of(said)
+                line = line_of(fields)
                 disk.write(index, line)
                 if durable:
                     system.files.fsync(index)
@@ -124,7 +124,7 @@ class Index(IndexReader):
             raise self._unwritable(error) from error
 
     def _unwritable(self, error: OSError) -> TraceUnwritable:
-        return TraceUnwritable(f"{self.path} can't be written: {disk.said(error)}")
+        return TraceUnwritable(f"{self.path} can't be written: {disk.describe(error)}")
 
     @property
     def is_whole(self) -> bool:
@@ -174,7 +174,7 @@ class Index(IndexReader):
             except (FileNotFoundError, PermissionError):
                 continue  # it was pruned, or there are no runs; or it may not be listed
             except OSError as error:
-                raise TraceUnwritable(f"{path} can't be written: {disk.said(error)}") from error
+                raise TraceUnwritable(f"{path} can't be written: {disk.describe(error)}") from error
 
     def look(self, *, thorough: bool) -> tuple[Repair, bytes | None]:
         """What is to be repaired; its lines as they should be, unless they are.

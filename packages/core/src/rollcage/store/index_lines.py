@@ -18,8 +18,21 @@ from rollcage.store.protocol import Pruned, RunInfo, is_run_id
 from rollcage.trace.reader import read_events, tail_of
 
 __all__ = [
-    "STARTED", "IndexedRun", "end_of_pruned", "first_of", "in_order", "info_of", "known_of",
-    "line_at", "line_of", "lines_of", "lines_with", "parse", "said_in", "start_of", "unchecked",
+    "STARTED",
+    "IndexedRun",
+    "end_of_pruned",
+    "fields_of",
+    "first_of",
+    "in_order",
+    "info_of",
+    "known_of",
+    "line_at",
+    "line_of",
+    "lines_of",
+    "lines_with",
+    "parse",
+    "start_of",
+    "unchecked",
 ]  # fmt: skip
 
 STARTED: Final = ("run", "name", "mode", "source", "time")  # and its input, where it has one
@@ -43,34 +56,34 @@ class IndexedRun:
 
 def lines_of(known: IndexedRun) -> Iterable[bytes]:
     """The lines of a run as they are written."""
-    return (line_of(said) for said in (known.started, known.ended) if said)
+    return (line_of(fields) for fields in (known.started, known.ended) if fields)
 
 
-def line_of(said: Mapping[str, Any]) -> bytes:
+def line_of(fields: Mapping[str, Any]) -> bytes:
     """A line that says this, with its check."""
-    line = orjson.dumps(said)
+    line = orjson.dumps(fields)
     return b'%b%b%08x"}\n' % (line[:-1], _CHECK, zlib.crc32(line))
 
 
-def said_in(line: bytes) -> dict[str, Any]:
+def fields_of(line: bytes) -> dict[str, Any]:
     """What a line says, without its end; of an old one, which has no check, what it seems to say.
 
     Raises:
         ValueError: it is damaged.
     """
-    said: dict[str, Any]
+    fields: dict[str, Any]
     if line[-_CHECK_LENGTH:].startswith(_CHECK):
         whole = line[:-_CHECK_LENGTH] + b"}"
         if line[-10:] != b'%08x"}' % zlib.crc32(whole):
             raise ValueError("its check is another one")
-        said = orjson.loads(whole)
-        return said
-    said = orjson.loads(line)
-    if not said.keys() <= _ENDED and not said.keys() <= {*STARTED, "input"}:
+        fields = orjson.loads(whole)
+        return fields
+    fields = orjson.loads(line)
+    if not fields.keys() <= _ENDED and not fields.keys() <= {*STARTED, "input"}:
         raise ValueError("nobody writes such a line")
-    if orjson.dumps(said) != line:  # spelled otherwise: `newest` looks for our bytes
+    if orjson.dumps(fields) != line:  # spelled otherwise: `newest` looks for our bytes
         raise ValueError("somebody else has written it")
-    return said
+    return fields
 
 
 def unchecked(data: bytes) -> bool:
@@ -135,7 +148,7 @@ def parse(data: bytes) -> tuple[dict[str, IndexedRun], tuple[int, ...]]:
     damaged: list[int] = []
     for number, line in enumerate(data.split(b"\n")[:-1], start=1):
         try:
-            _take(known, said_in(line))
+            _take(known, fields_of(line))
         except (AttributeError, KeyError, TypeError, ValueError):
             damaged.append(number)
     return known, tuple(damaged)

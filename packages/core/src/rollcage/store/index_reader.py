@@ -255,7 +255,7 @@ class IndexReader:
         except FileNotFoundError:
             return set()
         except OSError as error:
-            raise StoreError(f"{self._folder} can't be read: {disk.said(error)}") from error
+            raise StoreError(f"{self._folder} can't be read: {disk.describe(error)}") from error
         found = {name[:-6] for name in names if name.endswith(".jsonl")}
         return {run for run in found if is_run_id(run)}
 
@@ -276,7 +276,7 @@ class IndexReader:
         except FileNotFoundError:
             return b""
         except OSError as error:
-            raise StoreError(f"{path} can't be read: {disk.said(error)}") from error
+            raise StoreError(f"{path} can't be read: {disk.describe(error)}") from error
 
     def _data(self) -> bytes:
         return self._end(None)[0]
@@ -292,6 +292,6 @@ class IndexReader:
         except FileNotFoundError:
             return b"", True
         except OSError as error:
-            raise StoreError(f"{self.path} can't be read: {disk.said(error)}") from error
+            raise StoreError(f"{self.path} can't be read: {disk.describe(error)}") from error
         whole = not before(found.st_size)
         return data if whole else data[data.find(b"\n") + 1 :], whole

@@ -78,7 +78,7 @@ class JsonlStore(JsonlBeside):
             try:
                 disk.lock(descriptor)
             except OSError as error:
-                raise StoreError(f"{path} can't be locked: {disk.said(error)}") from error
+                raise StoreError(f"{path} can't be locked: {disk.describe(error)}") from error
             yield
         finally:
             system.files.close(descriptor)
@@ -299,7 +299,7 @@ class JsonlStore(JsonlBeside):
             if trace.data and longer:
                 disk.replace(path, trace.data, part=disk.new_name(path))
         except OSError as error:
-            raise TraceUnwritable(f"{path} can't be written: {disk.said(error)}") from error
+            raise TraceUnwritable(f"{path} can't be written: {disk.describe(error)}") from error
         if new:
             started = {name: getattr(info, name) for name in STARTED}
             given = {} if info.input is None else {"input": {"digest": info.input}}
@@ -334,7 +334,7 @@ class JsonlStore(JsonlBeside):
                 disk.sync(self._folder)
                 self._index.prune(left, skeleton, alone=alone)
             except OSError as error:
-                raise StoreError(f"{path} can't be removed: {disk.said(error)}") from error
+                raise StoreError(f"{path} can't be removed: {disk.describe(error)}") from error
             finally:
                 system.files.close(descriptor)
 

@@ -74,7 +74,7 @@ class JsonlBeside(TraceFile):
         except FileNotFoundError:
             raise RunNotFound(f"there is no run {run} in {self._folder}") from None
         except OSError as error:
-            raise StoreError(f"{path} can't be read: {disk.said(error)}") from error
+            raise StoreError(f"{path} can't be read: {disk.describe(error)}") from error
 
     def get_steps(self, run: str) -> bytes | None:
         try:

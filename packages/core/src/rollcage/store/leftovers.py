@@ -31,7 +31,7 @@ def left_in(folder: Path) -> list[Path]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise StoreError(f"{folder} can't be read: {disk.said(error)}") from error
+        raise StoreError(f"{folder} can't be read: {disk.describe(error)}") from error
     found: list[Path] = []
     for name in names:
         part, (run, _, suffix) = _PART.fullmatch(name), name.partition(".")
@@ -49,7 +49,7 @@ def _is_free(page: Path) -> bool:
     except FileNotFoundError:
         return read_order(page) is None
     except OSError as error:
-        raise StoreError(f"{page} can't be read: {disk.said(error)}") from error
+        raise StoreError(f"{page} can't be read: {disk.describe(error)}") from error
 
 
 def remove_left(files: Iterable[Path]) -> None:
@@ -72,4 +72,4 @@ def remove_left(files: Iterable[Path]) -> None:
         except (RunInUse, FileNotFoundError):
             continue
         except OSError as error:
-            raise StoreError(f"{path} can't be removed: {disk.said(error)}") from error
+            raise StoreError(f"{path} can't be removed: {disk.describe(error)}") from error

@@ -60,13 +60,13 @@ def unpause_run(store: Store, run: str) -> tuple[StopOrder, StopOrder | None]:
     order, at = store.stop_order(run), store_option(store)
     if order is not None and not order.is_pause:
         raise OrderRefused(
-            f"run {run} is not paused but stopped{_said(order)}. To let it go on: rollcage stop "
+            f"run {run} is not paused but stopped{_by_whom(order)}. To let it go on: rollcage stop "
             f"{order.run or run} --lift{at}"
         )
     order = order or paused_by(store, run)
     if order is not None and order.run != run:
         raise OrderRefused(
-            f"run {run} builds on run {order.run}, which was paused{_said(order)}. To let it go "
+            f"run {run} builds on run {order.run}, which was paused{_by_whom(order)}. To let it go "
             f"on: rollcage unpause {order.run}{at}"
         )
     if order is None or not store.lift(run, "pause"):
@@ -86,14 +86,14 @@ def paused_by(store: Store, run: str) -> StopOrder | None:
 
 def not_pausable(run: str, order: StopOrder | None, at: str) -> OrderRefused:
     """The error of a pause that would take the place of a stop."""
-    who = "" if order is None else _said(order)
-    told = run if order is None else order.run or run
+    who = "" if order is None else _by_whom(order)
+    ordered = run if order is None else order.run or run
     return OrderRefused(
-        f"run {run} can't be paused: it was stopped{who}. To let it go on: rollcage stop {told} "
+        f"run {run} can't be paused: it was stopped{who}. To let it go on: rollcage stop {ordered} "
         f"--lift{at}"
     )
 
 
-def _said(order: StopOrder) -> str:
+def _by_whom(order: StopOrder) -> str:
     who = f" by {order.by}" if order.by else ""
     return f"{who}: {order.reason}" if order.reason else who

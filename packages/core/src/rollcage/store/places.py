@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from rollcage.store import disk, system
 from rollcage.store.at_once import AT_ONCE, held, will_wait
-from rollcage.store.index_lines import IndexedRun, parse, said_in
+from rollcage.store.index_lines import IndexedRun, fields_of, parse
 
 __all__ = ["RunPlaces", "places_of"]
 
@@ -167,19 +167,19 @@ class RunPlaces:
 
     def _take(self, line: bytes, at: int) -> None:
         try:
-            said = said_in(line)
-            run, name = said["run"], said.get("name")
+            fields = fields_of(line)
+            run, name = fields["run"], fields.get("name")
             if name is not None:
                 self._named.setdefault(name, {})[run] = None
-            if name is not None and said["mode"] in _REPLAYABLE:
-                self._jobs[name, said.get("input")] = run
-            self._stands(run, said, begins=name is not None)
+            if name is not None and fields["mode"] in _REPLAYABLE:
+                self._jobs[name, fields.get("input")] = run
+            self._note_status(run, fields, begins=name is not None)
             self._runs[run] = (*self._runs.get(run, ()), at)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             self._forget()
             raise LookupError(at) from error
 
-    def _stands(self, run: str, said: dict[str, Any], *, begins: bool) -> None:
+    def _note_status(self, run: str, fields: dict[str, Any], *, begins: bool) -> None:
         if begins and run not in self._order:
             self._order[run] = len(self._begun)
             self._begun.append(run)
@@ -187,7 +187,7 @@ class RunPlaces:
         elif begins:
             return
         else:
-            before, status = self._status.get(run), str(said["status"])
+            before, status = self._status.get(run), str(fields["status"])
             self._status[run] = status
             if run not in self._order or before == status:
                 return

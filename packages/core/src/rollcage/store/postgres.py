@@ -189,8 +189,8 @@ class PostgresStore(SqlRepair):
 
     # --- stopping and pausing ---------------------------------------------------------------------
 
-    def _tell(self, db: Any) -> None:
+    def _notify(self, db: Any) -> None:
         db.execute(f"NOTIFY rollcage_{self._schema}")
 
-    def _told(self) -> None:
+    def _notified(self) -> None:
         self._shared.committer.read_orders()

@@ -15,7 +15,7 @@ import psycopg
 from rollcage.errors import StoreError, StoreInvalid, StoreReadOnly
 from rollcage.store.jobs import without_password
 
-__all__ = ["MAY_NOT", "Address", "failed", "lock_key", "parse", "said"]
+__all__ = ["MAY_NOT", "Address", "describe", "failed", "lock_key", "parse"]
 
 MAY_NOT: Final = ("25006", "42501")
 """What PostgreSQL says of a transaction that only reads, and of a right that is missing."""
@@ -105,10 +105,10 @@ def lock_key(schema: str, what: str) -> int:
 def failed(address: Address, error: psycopg.Error) -> StoreError:
     """The error that says what the database refused; its own type where nothing may be written."""
     kind = StoreReadOnly if error.sqlstate in MAY_NOT else StoreError
-    return kind(f"the store {address.url} can't be used: {said(address, error)}")
+    return kind(f"the store {address.url} can't be used: {describe(address, error)}")
 
 
-def said(address: Address, error: psycopg.Error | OSError) -> str:
+def describe(address: Address, error: psycopg.Error | OSError) -> str:
     """What PostgreSQL says, without a password."""
     text = " ".join(str(error).split())
     for secret in address.secrets:

@@ -183,7 +183,7 @@ class PostgresCommitter:
                     self.runs.receive(connection)
             else:
                 self.runs.add(connection)
-            if self.runs.told:
+            if self.runs.has_orders:
                 self.runs.read_orders(connection)
         except BaseException as error:  # an interrupt, too, may have left an answer in it
             self._hang_up()
@@ -303,7 +303,7 @@ class PostgresCommitter:
             self._jobs.popleft()
         while self.runs.add(connection):
             pass
-        if self.runs.told:
+        if self.runs.has_orders:
             self.runs.read_orders(connection)
         if time.monotonic() - self.runs.spoke >= self._beat:
             self.runs.execute(connection, "SELECT 1")
@@ -351,7 +351,7 @@ class PostgresCommitter:
             for held in list(self.runs.held.values()):
                 if not held.lost:
                     self._take_again(connection, held)
-            self.runs.told = True
+            self.runs.has_orders = True
         except BaseException:
             connection.close()
             raise

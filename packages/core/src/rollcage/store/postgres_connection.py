@@ -79,9 +79,9 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         self._pass_on()
 
     def _pass_on(self) -> None:
-        while (said := self.pgconn.notifies()) is not None:
+        while (notice := self.pgconn.notifies()) is not None:
             if self.pgconn.notify_handler is not None:
-                self.pgconn.notify_handler(said)
+                self.pgconn.notify_handler(notice)
 
     def _ready(self, events: int) -> int:
         """Wait until the connection is; what it is ready for."""

@@ -137,10 +137,10 @@ def _checked(connection: Connection, result: pq.abc.PGresult | None) -> pq.abc.P
         raise psycopg.OperationalError("the connection was lost")
     if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
         state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
-        said = result.error_message.decode("utf-8", "replace")
+        text = result.error_message.decode("utf-8", "replace")
         try:
             kind = psycopg.errors.lookup(state)
         except KeyError:
             kind = psycopg.OperationalError
-        raise kind(said)
+        raise kind(text)
     return result

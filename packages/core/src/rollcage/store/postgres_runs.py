@@ -14,7 +14,7 @@ from typing import Any, Final
 import psycopg
 
 from rollcage.store.held import Held, Row
-from rollcage.store.postgres_address import Address, said
+from rollcage.store.postgres_address import Address, describe
 from rollcage.store.postgres_connection import Connection
 from rollcage.store.postgres_lines import answer_of, is_sent, send_lines, stop_sending
 from rollcage.store.protocol import StopOrder
@@ -49,7 +49,7 @@ class Runs:
         self.address = address
         self.held: dict[int, Held] = {}
         self.spoke = 0.0
-        self.told = False
+        self.has_orders = False
         self._sent: deque[Batch] = deque()  # what was not answered yet
         self._last: dict[int, Row] = {}  # of each run: its last row among them
 
@@ -108,8 +108,8 @@ class Runs:
         if not self._sent:
             return False
         for batch in self._sent:
-            all_of_it, told = self._answered(connection, batch)
-            ordered = ordered or told
+            all_of_it, ordered_here = self._answered(connection, batch)
+            ordered = ordered or ordered_here
             if all_of_it:
                 added.append(batch)
             else:
@@ -162,7 +162,7 @@ class Runs:
             if connection.closed:
                 raise
             for held, _ in batch:
-                held.lose(f"it can't be written: {said(self.address, error)}")
+                held.lose(f"it can't be written: {describe(self.address, error)}")
             return False, False
         return added == sum(len(rows) for _, rows in batch), ordered
 
@@ -215,7 +215,7 @@ class Runs:
 
     def read_orders(self, connection: Connection) -> None:
         """Learn which of the runs were told to stop or pause."""
-        self.told = False  # first: what is said from here on is read again
+        self.has_orders = False  # first: what is said from here on is read again
         if not self.held:
             return  # it is somebody else's
         found = self.execute(connection, _ORDERS, (list(self.held),)).fetchall()

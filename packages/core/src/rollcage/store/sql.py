@@ -186,14 +186,14 @@ class SqlStore(SqlListing):
             place = self._place(db, order.run)
             if not put_order(db, place, order):
                 raise not_pausable(order.run, order_of(db, place), store_option(self))
-            self._tell(db)
+            self._notify(db)
         with self.opening(), self._sql.changing() as db:
             for other, ended_ in self._built_on(db, order.run):
                 if ended_ is None:  # it may be live; what is dead sees it where it is resumed
                     put_order(db, other, order)
-            self._tell(db)
+            self._notify(db)
         self._on_disk()
-        self._told()
+        self._notified()
 
     def lift(self, run: str, kind: OrderKind | None = None) -> bool:
         self._check_there(run)
@@ -204,15 +204,15 @@ class SqlStore(SqlListing):
             found = db.execute(f"{lifted} AND place = ?", (*of, self._place(db, run))).rowcount
         with self.opening(), self._sql.changing() as db:
             db.execute(lifted, of)
-            self._tell(db)
+            self._notify(db)
         self._on_disk()
-        self._told()
+        self._notified()
         return bool(found)
 
-    def _tell(self, db: Any) -> None:
+    def _notify(self, db: Any) -> None:
         """Let all who write runs know, with this transaction, that orders have changed."""
 
-    def _told(self) -> None:
+    def _notified(self) -> None:
         """See that those in this process know."""
 
     @staticmethod

@@ -142,7 +142,7 @@ class SqlDocuments:
         try:
             self._sql.sync()
         except OSError as error:
-            raise StoreError(f"{self.url} can't be written: {disk.said(error)}") from error
+            raise StoreError(f"{self.url} can't be written: {disk.describe(error)}") from error
 
 
 def _check_digest(digest: str) -> None:

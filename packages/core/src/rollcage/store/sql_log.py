@@ -49,7 +49,7 @@ class SqlLog:
         try:
             self._sql.sync()
         except OSError as error:
-            raise StoreError(f"{self.where} can't be written: {disk.said(error)}") from error
+            raise StoreError(f"{self.where} can't be written: {disk.describe(error)}") from error
         return events
 
     def _lines(self, db: Any) -> tuple[list[Line], bytes]:

@@ -69,13 +69,13 @@ class SqlRepair(SqlStore):
             run, keyed = fields[0], keyed or fields[-1] is not None
             if status is not None and count is None:
                 unattested.append(run)
-            began, how = self._told_by(db, place, status, count)
+            began, how = self._read_off(db, place, status, count)
             if began not in (None, tuple(fields)) or how != status:
                 behind.append(run)
         lost = [
             began[0]
             for place in self._unlisted(db)
-            if (began := self._told_by(db, place, None, None)[0]) is not None
+            if (began := self._read_off(db, place, None, None)[0]) is not None
         ]
         return Repair(
             runs=runs,
@@ -88,13 +88,13 @@ class SqlRepair(SqlStore):
 
     def _mend(self, db: Any) -> None:
         for place, *fields, status, count in db.execute(_ROWS).fetchall():
-            began, how = self._told_by(db, place, status, count)
+            began, how = self._read_off(db, place, status, count)
             if began not in (None, tuple(fields)):
                 db.execute(_CHANGE, (*began, place))
             if how != status:
                 db.execute("UPDATE runs SET status = ? WHERE place = ?", (how, place))
         for place in self._unlisted(db):
-            began = self._told_by(db, place, None, None)[0]
+            began = self._read_off(db, place, None, None)[0]
             if began is not None:
                 names = f"place, {', '.join(_FIELDS)}"
                 made = f"INSERT INTO runs ({names}) {self.own_place} VALUES (?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
@@ -112,7 +112,7 @@ class SqlRepair(SqlStore):
     def _unlisted(db: Any) -> list[int]:
         return [row[0] for row in db.execute(_UNLISTED).fetchall()]
 
-    def _told_by(
+    def _read_off(
         self, db: Any, place: int, status: str | None, count: int | None
     ) -> tuple[tuple[Any, ...] | None, str | None]:
         """What the lines of a run say: how it began, as far as they do, and how it ended.

@@ -233,7 +233,7 @@ class SqliteDatabase:
             os.close(descriptor)
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 return None
-            message = f"{self._locks_path} can't be locked: {disk.said(error)}"
+            message = f"{self._locks_path} can't be locked: {disk.describe(error)}"
             raise StoreError(message) from error
         return RunLock(descriptor)
 
@@ -253,7 +253,7 @@ class SqliteDatabase:
         except FileNotFoundError:
             return False
         except OSError as error:
-            message = f"{self._locks_path} can't be locked: {disk.said(error)}"
+            message = f"{self._locks_path} can't be locked: {disk.describe(error)}"
             raise StoreError(message) from error
         kind: int = struct.unpack(_FLOCK, found)[0]
         return kind != fcntl.F_UNLCK
@@ -286,7 +286,7 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
             return
 
 
-def _said(error: sqlite3.Error) -> str:
+def _describe(error: sqlite3.Error) -> str:
     """What SQLite says, by its name too, and what helps."""
     name = getattr(error, "sqlite_errorname", "") or type(error).__name__
     helps = {
@@ -306,13 +306,13 @@ def failed(url: str, error: sqlite3.Error) -> StoreError:
     name = getattr(error, "sqlite_errorname", "") or ""
     kinds = {"SQLITE_READONLY": StoreReadOnly, "SQLITE_NOTADB": StoreInvalid}
     kind = next((k for code, k in kinds.items() if name.startswith(code)), StoreError)
-    return kind(f"the store {url} can't be used: {_said(error)}")
+    return kind(f"the store {url} can't be used: {_describe(error)}")
 
 
 def unwritable(run: str, error: sqlite3.Error | OSError) -> TraceUnwritable:
     """The error of a line that is not in a trace."""
-    said = disk.said(error) if isinstance(error, OSError) else _said(error)
-    return TraceUnwritable(f"the trace of run {run} can't be written: {said}")
+    text = disk.describe(error) if isinstance(error, OSError) else _describe(error)
+    return TraceUnwritable(f"the trace of run {run} can't be written: {text}")
 
 
 def identity(database: SqliteDatabase) -> tuple[int, int] | None:

@@ -35,7 +35,7 @@ KIND: Final = "pruned"  # of documents
 _WORKS: Final = ("record", "resume")  # the modes of runs that go on from another one
 UNTOLD: Final = Pruned(0, "", 0, "")
 """Of a run that was pruned, where what was left of it was damaged."""
-_TOLD: Final = ("run", "name", "mode", "source", "time", "status", "input")
+_KEPT: Final = ("run", "name", "mode", "source", "time", "status", "input")
 
 
 def pruned_of(info: RunInfo, by: str, time: int) -> RunInfo:
@@ -70,8 +70,8 @@ def check_unneeded(run: str, later: Iterable[RunInfo]) -> None:
 def stub_of(info: RunInfo) -> bytes:
     """The document that stays of a run that was pruned."""
     assert info.pruned is not None
-    told = {name: getattr(info, name) for name in _TOLD}
-    return orjson.dumps(told | {"pruned": dataclasses.asdict(info.pruned)}) + b"\n"
+    fields = {name: getattr(info, name) for name in _KEPT}
+    return orjson.dumps(fields | {"pruned": dataclasses.asdict(info.pruned)}) + b"\n"
 
 
 def info_in(stub: bytes, where: str) -> RunInfo:
@@ -81,8 +81,8 @@ def info_in(stub: bytes, where: str) -> RunInfo:
         StoreError: it is damaged.
     """
     try:
-        told: dict[str, Any] = orjson.loads(stub)
-        return RunInfo(**{name: told[name] for name in _TOLD}, pruned=Pruned(**told["pruned"]))
+        fields: dict[str, Any] = orjson.loads(stub)
+        return RunInfo(**{name: fields[name] for name in _KEPT}, pruned=Pruned(**fields["pruned"]))
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:
         raise StoreError(f"{where}, what is left of a pruned run, is damaged: {error}") from None
 

@@ -73,7 +73,7 @@ def open_locked(path: Path, flags: int = os.O_RDWR) -> int:
         taken = disk.lock(descriptor, wait=False)
     except OSError as error:
         system.files.close(descriptor)
-        raise StoreError(f"{path} can't be locked: {disk.said(error)}") from error
+        raise StoreError(f"{path} can't be locked: {disk.describe(error)}") from error
     if not taken:
         system.files.close(descriptor)
         raise RunInUse(f"run {path.stem} is being written or resumed by another session")
@@ -93,7 +93,7 @@ def set_tail_aside(descriptor: int, path: Path) -> bytes:
             disk.add(path.with_suffix(".torn"), torn + b"\n")
             system.files.ftruncate(descriptor, len(data))
     except OSError as error:
-        raise StoreError(f"{path} can't be mended: {disk.said(error)}") from error
+        raise StoreError(f"{path} can't be mended: {disk.describe(error)}") from error
     return data
 
 
@@ -123,7 +123,7 @@ class TraceFile:
         except FileNotFoundError:
             raise RunNotFound(f"there is no run {run} in {self._folder}") from None
         except OSError as error:
-            raise StoreError(f"{path} can't be read: {disk.said(error)}") from error
+            raise StoreError(f"{path} can't be read: {disk.describe(error)}") from error
         data, torn = split_tail(read)
         start = place(found)
         before = after if start else 0
@@ -151,7 +151,7 @@ class TraceFile:
                 set_tail_aside(descriptor, path)
         except OSError as error:
             system.files.close(descriptor)
-            raise StoreError(f"{path} can't be read: {disk.said(error)}") from error
+            raise StoreError(f"{path} can't be read: {disk.describe(error)}") from error
         except BaseException:
             system.files.close(descriptor)
             raise
@@ -165,7 +165,7 @@ class TraceFile:
         except FileNotFoundError:
             raise RunNotFound(f"there is no run {run} in {self._folder}") from None
         except OSError as error:
-            raise StoreError(f"{path} can't be locked: {disk.said(error)}") from error
+            raise StoreError(f"{path} can't be locked: {disk.describe(error)}") from error
 
     def get_blob(self, digest: str) -> bytes:
         if _SHA256.fullmatch(digest) is None:
@@ -177,7 +177,7 @@ class TraceFile:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise StoreError(f"{path} can't be read: {disk.said(error)}") from error
+                raise StoreError(f"{path} can't be read: {disk.describe(error)}") from error
             if sha256(data).hexdigest() != digest:
                 raise TraceCorrupt(str(path), 1, "a blob that is not what its name says")
             return data
@@ -206,6 +206,6 @@ def run_in(path: Path) -> str:
     try:
         data, _ = split_tail(disk.first_line(path))
     except OSError as error:
-        raise StoreError(f"{path} can't be read: {disk.said(error)}") from error
+        raise StoreError(f"{path} can't be read: {disk.describe(error)}") from error
     _, started = next(read_events(data, str(path)))
     return str(started["run"])

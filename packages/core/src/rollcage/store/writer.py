@@ -100,10 +100,10 @@ class JsonlWriter:
 
     def _fail(self, error: OSError, *, ends: bool) -> Exception:
         """The disk fails: that may be the end of this trace, whatever it says next."""
-        said = disk.said(error)
+        reason = disk.describe(error)
         if ends:
-            self._failed = f"the disk failed before: {said}"
-        return self._unwritable(said)
+            self._failed = f"the disk failed before: {reason}"
+        return self._unwritable(reason)
 
     def _recover(self) -> None:
         """The last append was interrupted, or not undone: see whether it got through."""
@@ -113,7 +113,7 @@ class JsonlWriter:
             else:
                 system.files.ftruncate(self._descriptor, self._end[1])
         except OSError as error:
-            raise self._unwritable(disk.said(error)) from error
+            raise self._unwritable(disk.describe(error)) from error
         self._next = self._end
 
     def _take_back(self) -> None:
@@ -133,7 +133,7 @@ class JsonlWriter:
             if by_name and not os.path.samestat(found, system.files.stat(self._path)):
                 raise self._lost("another file was put in its place")
         except OSError as error:
-            raise self._lost(disk.said(error)) from error
+            raise self._lost(disk.describe(error)) from error
 
     def _lost(self, reason: str) -> Exception:
         """The trace is not what was written; from now on, the index shows that."""

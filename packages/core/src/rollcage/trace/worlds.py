@@ -63,8 +63,8 @@ class Worlds:
                 event["name"], tuple(n for n in event.get("after", ()) if n in self._after)
             )
         elif self.followed and kind in ("step.started", "branch.joined"):
-            said = self._placed(event)
-            return self._joined(event) or said if kind == "branch.joined" else said
+            placed = self._placed(event)
+            return self._joined(event) or placed if kind == "branch.joined" else placed
         elif self.followed and kind == "step.finished" and event["step"] in self._open:
             branch, fingerprint = self._open.pop(event["step"])
             line = self._lines[branch]

@@ -16,7 +16,7 @@ from rollcage.values.decoding import Strange, decode, decode_result
 from rollcage.values.hiding import Seal, hidden
 from rollcage.values.registered import Types
 
-__all__ = ["decode_exception", "encode_exception", "told_of"]
+__all__ = ["decode_exception", "describe_error", "encode_exception"]
 
 LONG: Final = 64 * 1024  # bytes from which a text is cut: it stands in the line of each replay
 _KEPT: Final = 16 * 1024  # bytes of its beginning, and of its end
@@ -91,7 +91,7 @@ def _parts(
     return encoded
 
 
-def told_of(error: BaseException, seal: Seal) -> str:
+def describe_error(error: BaseException, seal: Seal) -> str:
     """An exception with its traceback as text for a log, without the secrets that it quotes."""
     return str(hidden("".join(traceback.format_exception(error)), seal).value)
 
